@@ -1,0 +1,49 @@
+"""Tilewright multiplies matrices as fast as the machine allows, at any scale, and shows why.
+
+>>> import numpy as np, tilewright as tw
+>>> tw.matmul(np.eye(2), np.ones((2, 3))).shape
+(2, 3)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import errors as errors
+    from .api import gemm as gemm
+    from .api import matmul as matmul
+    from .api import plan as plan
+    from .kernels import catalog as ladder
+    from .machine import machine as info
+    from .operands import aligned_empty as aligned_empty
+
+__version__ = "0.1.0"
+
+#: Public name → (module, name there). Loaded at first use: importing this package loads nothing but this file.
+_PUBLIC = {
+    "matmul": ("api", "matmul"),
+    "gemm": ("api", "gemm"),
+    "plan": ("api", "plan"),
+    "ladder": ("kernels", "catalog"),
+    "info": ("machine", "machine"),
+    "aligned_empty": ("operands", "aligned_empty"),
+    "errors": ("errors", ""),
+}
+
+__all__ = ["aligned_empty", "errors", "gemm", "info", "ladder", "matmul", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    module_name, attribute = _PUBLIC[name]
+    module = importlib.import_module(f".{module_name}", __name__)
+    value = getattr(module, attribute) if attribute else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,55 @@
+"""What was wrong, what was given, and what to do about it.
+
+Every error a caller can cause is one of these, and each is also the built-in exception that fits, so that code which
+knows nothing of Tilewright still catches it. Messages name the argument, the rule and the value received.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TilewrightError(Exception):
+    """Base of every error that Tilewright raises on purpose."""
+
+    exit_code = 2
+
+
+class ShapeError(TilewrightError, ValueError):
+    """Shapes that no product has: a mismatch of k, a scalar operand, an ``out`` of another shape."""
+
+
+class OperandError(TilewrightError, TypeError):
+    """An operand of a type that holds no usable matrix: closed, freed, masked, sparse, of text."""
+
+
+class DTypeError(TilewrightError, TypeError):
+    """A dtype that cannot be multiplied, or cannot be cast to the one asked for."""
+
+
+class UsageError(TilewrightError, ValueError):
+    """An argument outside its rule: a size that is no size, a kernel nobody knows."""
+
+
+class RecordError(TilewrightError, ValueError):
+    """A record file that is truncated, of another schema, or not comparable."""
+
+
+class UnavailableError(TilewrightError, RuntimeError):
+    """A device or library that this machine does not have."""
+
+    exit_code = 3
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The hint that ends an error about an unknown name.
+
+    >>> did_you_mean("cpu/naiv", ["cpu/naive", "cpu/blocked"])
+    'did you mean cpu/naive?'
+    >>> did_you_mean("zzz", ["cpu/naive", "cpu/blocked"])
+    'known: cpu/blocked, cpu/naive'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"

@@ -1,0 +1,97 @@
+"""The matrix-product problem: C[m×n] = α·A[m×k]·B[k×n] + β·C, and what it costs at least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .errors import ShapeError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One product, or a batch of ``batch`` products of the same shape. Plain numbers: hashable, comparable, printable."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float64"
+    batch: int = 1
+    alpha: complex = 1.0
+    beta: complex = 0.0
+    precision: str = "standard"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the classical algorithm."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def bytes_least(self) -> int:
+        """Bytes that must move at least: A and B read once, C written once (and read, unless beta is 0)."""
+        c_passes = 1 if self.beta == 0 else 2
+        elements = self.m * self.k + self.k * self.n + c_passes * self.m * self.n
+        return elements * self.itemsize * self.batch
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte that must move: what the roofline asks for."""
+        return self.flops / self.bytes_least if self.bytes_least else 0.0
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} × " if self.batch != 1 else ""
+        return f"{batch}({self.m}×{self.k}) · ({self.k}×{self.n}) {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the shapes of two operands of ``matmul`` combine: one product, or a batch that broadcasts.
+
+    ``result`` is the shape that the caller gets; a vector operand has lost its axis in it, as array-API matmul says.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: Shape
+    result: Shape
+
+
+def layout(a: Shape, b: Shape) -> Layout:
+    """Combine two shapes by the rules of array-API ``matmul``. Raises ShapeError.
+
+    A 1-D ``a`` is a row, a 1-D ``b`` a column, and the axis it lent is dropped from the result; axes before the last
+    two broadcast.
+
+    >>> layout((5, 1, 3, 4), (7, 4, 2)).result
+    (5, 7, 3, 2)
+    >>> layout((3, 4), (5, 2))
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.ShapeError: k mismatch: a is (3, 4), b is (5, 2): a.shape[-1] must equal b.shape[0]
+    """
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise ShapeError(f"{name} is a scalar: matmul needs at least one axis; multiply by a scalar with *")
+    a_matrix = a if len(a) > 1 else (1, *a)
+    b_matrix = b if len(b) > 1 else (*b, 1)
+    (m, k), (k_of_b, n) = a_matrix[-2:], b_matrix[-2:]
+    if k != k_of_b:
+        axis = "b.shape[-2]" if len(b) > 2 else "b.shape[0]"
+        raise ShapeError(f"k mismatch: a is {a}, b is {b}: a.shape[-1] must equal {axis}")
+    try:
+        batch = np.broadcast_shapes(a_matrix[:-2], b_matrix[:-2])
+    except ValueError:
+        raise ShapeError(
+            f"batch mismatch: a is {a}, b is {b}: axes before the last two must be equal, or 1, or absent"
+        ) from None
+    result = batch + ((m,) if len(a) > 1 else ()) + ((n,) if len(b) > 1 else ())
+    return Layout(m, n, k, batch, result)
