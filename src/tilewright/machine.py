@@ -1,0 +1,287 @@
+"""The facts of this CPU: cores, caches, memory, vector registers. What cannot be known is None, not a guess.
+
+They come from the system (Linux ``/proc`` and ``/sys``, macOS ``sysctl``) and from LLVM, which compiles
+the kernels and so has the last word on instruction sets; nothing is measured here. Every reader takes the
+``root`` of the file system to read, so that a test can hand it a machine made of a few text files.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .system import ROOT, affinity, cpu_list, cpu_quota, cpuinfo, integer, meminfo, memory_cgroups, run_sysctl, text_of
+
+#: LLVM's names of the features that decide how fast a matrix product can be, older to newer.
+ISA = (
+    *("sse2", "sse4.2", "avx", "fma", "f16c", "avx2", "avxvnni", "avx512f", "avx512vl", "avx512dq"),
+    *("avx512bw", "avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16", "amx-fp16"),
+    *("neon", "fullfp16", "dotprod", "bf16", "i8mm", "sve", "sve2", "sme"),
+)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One kind of cache of the usable CPUs; ``shared_by`` counts the logical CPUs that share one of it."""
+
+    level: int
+    type: str  # "Data", "Instruction" or "Unified"
+    size: int | None  # bytes
+    ways: int | None = None  # None also where the cache is fully associative
+    line: int | None = None  # bytes
+    shared_by: int | None = None
+
+    def __str__(self) -> str:
+        shared = "one a CPU" if self.shared_by == 1 else self.shared_by and f"shared by {self.shared_by} CPUs"
+        size = bytes_text(self.size) or _unknown("size")
+        return _join(size, self.ways and f"{self.ways}-way", self.line and f"{self.line}-byte lines", shared)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is known of this machine's CPU; sizes in bytes, None where the system does not say.
+
+    ``usable_cores`` is the number of threads worth starting: the least of the affinity mask, the cgroup CPU
+    quota rounded up, and the logical CPUs; ``usable_why`` says which. ``vector_bits`` is the width of a
+    floating-point vector that fixed-width code may use; the length of SVE's vectors is in ``sve_bits``.
+    """
+
+    processor: str | None
+    vendor: str | None
+    family: int | None
+    model: int | None
+    usable_cores: int
+    usable_why: str
+    quota_cores: float | None
+    logical_cores: int | None
+    physical_cores: int | None
+    caches: tuple[Cache, ...]
+    memory_total: int | None
+    memory_limit: int | None  # the tightest cgroup limit
+    llvm_cpu: str | None
+    isa: tuple[str, ...]
+    vector_bits: int | None
+    vector_registers: int | None
+    fma: bool | None
+    sve_bits: int | None
+    system: str
+    root: Path = field(default=ROOT, repr=False, compare=False)
+
+    def data_cache(self, level: int) -> int | None:
+        """Bytes of a level's data cache; where cores differ the smallest: a block must fit on any of them."""
+        sizes = [c.size for c in self.caches if c.level == level and c.type != "Instruction" and c.size]
+        return min(sizes, default=None)
+
+    l1d = property(lambda self: self.data_cache(1), doc="Bytes of the first-level data cache, or None.")
+    l2 = property(lambda self: self.data_cache(2), doc="Bytes of the second-level cache, or None.")
+    l3 = property(lambda self: self.data_cache(3), doc="Bytes of the third-level cache, or None.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every fact, plain enough for JSON, with the available memory and the clock of this moment."""
+        now = {"memory_available": available_memory(self.root), "clock_mhz": current_clock_mhz(self.root)}
+        return {**{key: value for key, value in asdict(self).items() if key != "root"}, **now}
+
+    def describe(self) -> list[tuple[str, str]]:
+        """The facts as rows of (label, text) for people.
+
+        >>> machine().describe()[1][1].startswith(f"{machine().usable_cores} usable of ")
+        True
+        """
+        ids = (self.vendor, self.family and f"family {self.family}", self.model and f"model {self.model}")
+        logical, physical = self.logical_cores or "unknown", self.physical_cores or "unknown"
+        cores = f"{self.usable_cores} usable of {logical} logical, {physical} physical"
+        letter = {"Data": "d", "Instruction": "i"}
+        caches = [(f"L{c.level}{letter.get(c.type, '')} cache", str(c)) for c in self.caches]
+        free, clock = bytes_text(available_memory(self.root)), current_clock_mhz(self.root)
+        return [
+            ("processor", _join(self.processor or _unknown("model name"), *ids)),
+            ("cores", f"{cores} ({self.usable_why})"),
+            ("CPU quota", f"{self.quota_cores:g} CPUs" if self.quota_cores else "none"),
+            *(caches or [("caches", _unknown("cache description"))]),
+            ("memory", bytes_text(self.memory_total) or _unknown("memory size")),
+            ("memory limit", bytes_text(self.memory_limit) or "none"),
+            ("memory available", free or _unknown("figure of available memory")),
+            ("vectors", self._vectors_text()),
+            ("instruction sets", _join(*self.isa) or _unknown("features from LLVM")),
+            ("LLVM's name", self.llvm_cpu or _unknown("host name from LLVM")),
+            ("clock now", f"{clock:.0f} MHz" if clock else _unknown("clock in /proc/cpuinfo")),
+            ("system", self.system),
+        ]
+
+    def _vectors_text(self) -> str:
+        if self.vector_bits is None:
+            return _unknown("features from LLVM")
+        sve = f"SVE of {self.sve_bits or 'unknown'} bits" if "sve" in self.isa else None
+        fma = "FMA" if self.fma else "no FMA"
+        return _join(f"{self.vector_bits} bits", f"{self.vector_registers} registers", fma, sve)
+
+
+@functools.cache
+def machine() -> Machine:
+    """This machine, read once per process."""
+    return read_machine(sysctl=run_sysctl() if sys.platform == "darwin" else None)
+
+
+def read_machine(root: Path = ROOT, sysctl: Mapping[str, str] | None = None) -> Machine:
+    """The machine whose files lie under ``root``; ``sysctl`` holds macOS's answers and is None elsewhere."""
+    facts = _linux(root) if sysctl is None else _macos(sysctl)
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return Machine(**facts, **_instruction_set(root), system=system, root=root)
+
+
+def available_memory(root: Path = ROOT) -> int | None:
+    """Bytes that can be allocated now without swapping: the least of the system's and of every cgroup's room.
+
+    A cgroup's room is its limit less what it uses, not counting file cache that the kernel gives up first.
+    Read afresh on each call; None where the system does not say.
+    """
+    room = [max(0, limit - used) for limit, used in memory_cgroups(root)]
+    system = meminfo(root, "MemAvailable")
+    return min(room if system is None else [*room, system], default=None)
+
+
+def current_clock_mhz(root: Path = ROOT) -> float | None:
+    """Mean clock of the usable CPUs now, in MHz, as ``/proc/cpuinfo`` has it; None where it has none."""
+    usable = affinity(root)
+    cpus = [cpu for cpu in cpuinfo(root) if usable is None or integer(cpu["processor"]) in usable]
+    clocks = [float(cpu["cpu MHz"]) for cpu in cpus if "cpu MHz" in cpu]
+    return sum(clocks) / len(clocks) if clocks else None
+
+
+def bytes_text(size: int | None) -> str | None:
+    """A number of bytes in words; None stays None.
+
+    >>> bytes_text(49152), bytes_text(1 << 20), bytes_text(25_276_510_208)
+    ('48 KiB', '1 MiB', '23.5 GiB')
+    """
+    if size is None or size < 1024:
+        return None if size is None else f"{size} B"
+    power = min((size.bit_length() - 1) // 10, 5)
+    return f"{size / (1 << 10 * power):.1f}".removesuffix(".0") + f" {'KMGTP'[power - 1]}iB"
+
+
+def _join(*parts: object) -> str:
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _unknown(what: str) -> str:
+    return f"not known on this system (no {what})"
+
+
+def _linux(root: Path) -> dict[str, Any]:
+    cpu = next(iter(cpuinfo(root)), {})
+    return {
+        # Arm has no name here, but says who made the core and which design it is.
+        "processor": cpu.get("model name"),
+        "vendor": cpu.get("vendor_id", cpu.get("CPU implementer")),
+        "family": integer(cpu.get("cpu family", cpu.get("CPU architecture"))),
+        "model": integer(cpu.get("model", cpu.get("CPU part"))),
+        **_cores(root),
+        "caches": _caches(root),
+        "memory_total": meminfo(root, "MemTotal"),
+        "memory_limit": min((limit for limit, _ in memory_cgroups(root)), default=None),
+    }
+
+
+def _cores(root: Path) -> dict[str, Any]:
+    cpus, mask, quota = root / "sys/devices/system/cpu", affinity(root), cpu_quota(root)
+    online = cpu_list(text_of(cpus / "online"))
+    logical = len(online) or len(cpuinfo(root)) or (os.cpu_count() if root == ROOT else None)
+    siblings = [text_of(cpus / f"cpu{cpu}/topology/thread_siblings_list") for cpu in online]
+    bounds = [
+        (logical, "every logical CPU"),  # where two bounds agree, the plainer reason
+        (len(mask or ()), "what the affinity mask allows"),
+        (math.ceil(quota or 0), f"cgroup CPU quota of {quota or 0:g}, rounded up"),
+        (None if logical or mask or quota else 1, "the system does not say; this runs on one"),
+    ]
+    usable, why = min(((count, why) for count, why in bounds if count), key=lambda bound: bound[0])
+    physical = len(set(siblings)) if all(siblings) else 0
+    cores = {"usable_cores": usable, "usable_why": why, "quota_cores": quota}
+    return {**cores, "logical_cores": logical, "physical_cores": physical or None}
+
+
+def _caches(root: Path) -> tuple[Cache, ...]:
+    """The distinct kinds of cache of the usable CPUs by level: two of a level where cores differ."""
+    cpus = root / "sys/devices/system/cpu"
+    usable = affinity(root) or cpu_list(text_of(cpus / "online"))
+    found = {_cache(index) for cpu in usable for index in (cpus / f"cpu{cpu}/cache").glob("index*")}
+    return tuple(sorted((c for c in found if c.level), key=lambda c: (c.level, c.type, -(c.size or 0))))
+
+
+def _cache(index: Path) -> Cache:
+    def number(name: str) -> int | None:
+        return integer(text_of(index / name).removesuffix("K")) or None  # 0 is sysfs's word for "not known"
+
+    size, shared = number("size"), len(cpu_list(text_of(index / "shared_cpu_list"))) or None
+    ways, line = number("ways_of_associativity"), number("coherency_line_size")
+    # The kernel always counts the size in KiB.
+    return Cache(number("level") or 0, text_of(index / "type"), size and size * 1024, ways, line, shared)
+
+
+def _macos(sysctl: Mapping[str, str]) -> dict[str, Any]:
+    def number(name: str) -> int | None:
+        return integer(sysctl.get(name)) or None
+
+    # Apple's own processors have a kind of core per "perflevel", with caches of its own.
+    prefixes = [f"hw.perflevel{i}." for i in range(number("hw.nperflevels") or 0)] or ["hw."]
+    kinds = {"l1d": "Data", "l1i": "Instruction", "l2": "Unified", "l3": "Unified"}
+    line, logical = number("hw.cachelinesize"), number("hw.logicalcpu")
+    caches = [
+        Cache(int(name[1]), kind, size, line=line, shared_by=number(f"{prefix}cpusper{name}"))
+        for name, kind in kinds.items()
+        for prefix in prefixes
+        if (size := number(f"{prefix}{name}cachesize"))
+    ]
+    return {
+        "processor": sysctl.get("machdep.cpu.brand_string"),
+        "vendor": sysctl.get("machdep.cpu.vendor"),
+        "family": number("machdep.cpu.family"),
+        "model": number("machdep.cpu.model"),
+        "usable_cores": logical or 1,
+        "usable_why": "every logical CPU" if logical else "the system does not say; this runs on one",
+        "quota_cores": None,
+        "logical_cores": logical,
+        "physical_cores": number("hw.physicalcpu"),
+        "caches": tuple(caches),
+        "memory_total": number("hw.memsize"),
+        "memory_limit": None,
+    }
+
+
+def _instruction_set(root: Path) -> dict[str, Any]:
+    from llvmlite import binding  # loads LLVM: only when somebody asks
+
+    try:
+        features = {name for name, there in binding.get_host_cpu_features().items() if there}
+    except RuntimeError:  # LLVM does not know this host
+        features = set()
+    sve = integer(text_of(root / "proc/sys/abi/sve_default_vector_length")) if "sve" in features else None
+    return {
+        **vector_facts(features, platform.machine()),
+        "llvm_cpu": binding.get_host_cpu_name() or None,
+        "isa": tuple(name for name in ISA if name in features),
+        "sve_bits": sve and sve * 8,  # the file counts bytes
+    }
+
+
+def vector_facts(features: set[str], arch: str) -> dict[str, Any]:
+    """Vector width in bits, number of vector registers and FMA, from LLVM's features and the architecture.
+
+    >>> vector_facts({"sse2", "avx", "avx2", "fma"}, "x86_64")
+    {'vector_bits': 256, 'vector_registers': 16, 'fma': True}
+    """
+    bits, registers, fma = None, None, None
+    if arch in ("aarch64", "arm64"):  # NEON with FMA is part of the architecture
+        bits, registers, fma = 128, 32, True
+    elif arch in ("x86_64", "AMD64") and "sse2" in features:
+        # AVX without AVX2 has 256-bit floating-point arithmetic already; only integers had to wait.
+        bits = 512 if "avx512f" in features else 256 if "avx" in features else 128
+        registers, fma = 32 if bits == 512 else 16, "fma" in features
+    return {"vector_bits": bits, "vector_registers": registers, "fma": fma}

@@ -1,0 +1,110 @@
+"""What the operating system says, read from its text files: processors, affinity, cgroups, memory.
+
+Every reader takes the ``root`` of the file system, so that a test can hand it a machine made of a few files, and
+answers None, or nothing, for what is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+
+#: cgroup v1 writes "no limit" as the largest multiple of a page below 2⁶³; nobody has an exbibyte.
+NO_LIMIT = 1 << 60
+
+
+def affinity(root: Path) -> set[int] | None:
+    """The CPUs this process may run on; None if the system has no such notion."""
+    if root == ROOT and sys.platform == "linux":
+        return os.sched_getaffinity(0)
+    allowed = re.search(r"^Cpus_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.M)
+    return cpu_list(allowed[1]) if allowed else None
+
+
+def cpuinfo(root: Path) -> list[dict[str, str]]:
+    """``/proc/cpuinfo`` as one dict per logical CPU; empty values are left out."""
+    blocks = re.split(r"\n\s*\n", text_of(root / "proc/cpuinfo"))
+    cpus = [dict(re.findall(r"^([^\n:]*?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", block, re.M)) for block in blocks]
+    return [cpu for cpu in cpus if "processor" in cpu]
+
+
+def meminfo(root: Path, name: str) -> int | None:
+    found = re.search(rf"^{name}:\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.M)
+    return int(found[1]) * 1024 if found else None
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+    """The directories of the cgroups that hold this process, innermost first; a limit on any binds.
+
+    Inside a container the path named may not be visible, but some ancestor is, at the latest the mount.
+    """
+    for controllers, path in re.findall(r"^\d+:(.*?):(.*)$", text_of(root / "proc/self/cgroup"), re.M):
+        if not controllers:
+            mounts = ["unified", "."]  # cgroup v2, beside v1 or alone
+        else:
+            mounts = [controllers, controller] if controller in controllers.split(",") else []
+        mount = next((m for m in (root / "sys/fs/cgroup" / name for name in mounts) if m.is_dir()), None)
+        if mount is not None:
+            inside = Path(path.lstrip("/")) if ".." not in path else Path()  # ".." leaves what is mounted
+            yield from (mount / group for group in (inside, *inside.parents))
+
+
+def cpu_quota(root: Path) -> float | None:
+    """The tightest CPU quota in CPUs, such as 1.5; None without one."""
+    quotas = []
+    for group in _cgroups(root, "cpu"):
+        v1 = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
+        limit = re.fullmatch(r"(\d+) (\d+)", text_of(group / "cpu.max") or v1)  # none is "max" or -1
+        if limit:
+            quotas.append(int(limit[1]) / int(limit[2]))
+    return min(quotas, default=None)
+
+
+def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
+    """(limit, bytes in use that cannot simply be dropped) of every cgroup that limits memory."""
+    for group in _cgroups(root, "memory"):
+        # Above memory.high the kernel stalls the process instead of ending it: no room to count on either.
+        values = [integer(text_of(group / f"memory.{name}")) for name in ("max", "high", "limit_in_bytes")]
+        limits = [limit for limit in values if limit is not None and limit < NO_LIMIT]
+        if limits:
+            used = integer(text_of(group / "memory.current") or text_of(group / "memory.usage_in_bytes")) or 0
+            stat = dict(re.findall(r"^(\w+) (\d+)$", text_of(group / "memory.stat"), re.M))
+            dropped = integer(stat.get("total_inactive_file", stat.get("inactive_file"))) or 0
+            yield min(limits), max(0, used - dropped)
+
+
+def run_sysctl() -> dict[str, str]:
+    command = ["/usr/sbin/sysctl", "hw", "machdep.cpu"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return dict(line.split(": ", 1) for line in answer.splitlines() if ": " in line)
+
+
+def cpu_list(text: str) -> set[int]:
+    """The set of CPUs in Linux's notation.
+
+    >>> sorted(cpu_list("0-3,8-11"))
+    [0, 1, 2, 3, 8, 9, 10, 11]
+    """
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return {cpu for first, last in ranges for cpu in range(int(first), int(last or first) + 1)}
+
+
+def text_of(path: Path) -> str:
+    """A file's text, stripped; empty if it is not there or not ours to read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def integer(text: str | None) -> int | None:
+    try:
+        return int(text or "", 0)
+    except ValueError:
+        return None
