@@ -1,0 +1,192 @@
+"""Kernels describe themselves; this finds them.
+
+A CPU kernel is a Python function under the ``@kernel`` decorator, alone in its file under ``cpu/``. The decorator says
+what no compiler can know: the idea in a sentence, the parent rung, the row of the project's sources that it answers.
+Runner, bench, tests, report and docs read that, so **adding a kernel means adding one file**. A file of your own with
+the same decorator, anywhere on disk, is a first-class kernel too.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from ..errors import UsageError, did_you_mean
+
+#: How a kernel may be shared among threads: not at all; by bands of rows of C; by rectangles of C.
+Sharing = Literal["serial", "rows", "tiles"]
+
+FLOATS = ("float32", "float64")
+#: Every dtype that a kernel of plain loops can multiply: complex numbers, and integers with wrap-around.
+NUMERIC = (
+    *FLOATS,
+    "complex64",
+    "complex128",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """What a kernel says of itself, and its function.
+
+    ``function(a, b, c)`` computes C = A·B for float arrays of shapes (m, k), (k, n), (m, n); it writes every element
+    of C and never reads C first. It is compiled by Numba unless ``compiled`` is false. A kernel ``over`` another one,
+    such as a recursion, gets a fourth argument, a team of threads with ``multiply`` (that kernel), ``add`` and
+    ``subtract``, each ``(x, y, out)``.
+
+    ``error_bound(m, n, k, **params)`` is for algorithms without the classical componentwise bound: a factor f with
+    max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None where the classical bound holds. ``workspace(m, n, k)`` counts the
+    elements that the kernel allocates on one thread. ``grain`` is the tile that cuts among threads should respect.
+    ``params`` are its numbers (tile sizes, leaf), of which those in ``tunable`` can be set at each call.
+    """
+
+    name: str
+    order: int
+    function: Callable[..., None]
+    path: Path
+    idea: str
+    row: str
+    parent: str | None = None
+    dtypes: tuple[str, ...] = FLOATS
+    shared: Sharing = "serial"
+    grain: tuple[int, int] = (1, 1)
+    strided: bool = False
+    over: str | None = None
+    compiled: bool = True
+    fastmath: frozenset[str] = frozenset({"contract"})
+    params: dict[str, Any] = field(default_factory=dict)
+    tunable: frozenset[str] = frozenset()
+    error_bound: Callable[..., float | None] | None = None
+    workspace: Callable[..., int] | None = None
+
+    @property
+    def device(self) -> str:
+        return self.name.split("/")[0]
+
+    @property
+    def is_reference(self) -> bool:
+        return self.device == "ref"
+
+    @property
+    def source_hash(self) -> str:
+        """Changes when the kernel's file does."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record repeats, so that a report needs no kernel."""
+        return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
+
+
+def kernel(
+    *,
+    idea: str,
+    row: str,
+    parent: str | None = None,
+    name: str | None = None,
+    **declared: Any,
+) -> Callable[[Callable[..., None]], Kernel]:
+    """Declare the decorated function to be a kernel; the other keywords are the fields of ``Kernel``.
+
+    The name is ``<folder>/<file name without its number>`` unless ``name`` is given. Keyword-only arguments of the
+    function are its parameters, with their defaults.
+    """
+
+    def declare(function: Callable[..., None]) -> Kernel:
+        path = Path(inspect.getfile(function))
+        number, stem = _split(path.stem)
+        signature = inspect.signature(function).parameters.values()
+        tunable = {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
+        declared["params"] = {**declared.get("params", {}), **tunable}
+        declared["tunable"] = frozenset(tunable)
+        own = name or (f"{path.parent.name}/{stem}" if path.parent.parent == _HERE else f"my/{stem}")
+        return Kernel(own, number, function, path, idea=idea, row=row, parent=parent, **declared)
+
+    return declare
+
+
+def _split(stem: str) -> tuple[int, str]:
+    """``"03_blocked"`` → (3, "blocked"): the number is for reading order only."""
+    match = re.fullmatch(r"(?:(\d+)_)?(\w+)", stem)
+    if match is None:
+        raise UsageError(f"kernel file {stem!r}: the name must be letters, digits and underscores")
+    return int(match[1] or 1000), match[2]
+
+
+@functools.cache
+def catalog() -> dict[str, Kernel]:
+    """Every kernel of the package by name, in reading order, references last."""
+    found = []
+    for folder in ("cpu", "ref"):
+        for path in sorted((_HERE / folder).glob("[0-9a-z]*.py")):
+            found.append(_only_kernel(importlib.import_module(f"{__package__}.{folder}.{path.stem}")))
+    return {k.name: k for k in sorted(found, key=lambda k: (k.is_reference, k.order))}
+
+
+def load_file(path: str | Path) -> Kernel:
+    """A user's own kernel from a ``.py`` file anywhere. Raises UsageError for a file that declares none."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise UsageError(f"kernel file {path} does not exist")
+    _split(path.stem)
+    spec = importlib.util.spec_from_file_location(f"tilewright_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"kernel file {path}: must be a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"kernel file {path}: {type(error).__name__}: {error}") from error
+    return _only_kernel(module)
+
+
+def _only_kernel(module: ModuleType) -> Kernel:
+    found = [value for value in vars(module).values() if isinstance(value, Kernel)]
+    if len(found) != 1:
+        raise UsageError(
+            f"kernel file {module.__file__}: must declare exactly one kernel, found {len(found)}; it needs\n"
+            "    from tilewright.kernels import kernel\n"
+            '    @kernel(idea="what it does differently", row="", parent="cpu/naive")\n'
+            "    def my_kernel(a, b, c): ..."
+        )
+    return found[0]
+
+
+def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel]:
+    """Kernels by name (``cpu/ikj``, or ``ikj`` for short) or by path of a user's file, in the order given.
+
+    No name at all means the whole ladder of ``device``. Raises UsageError with a suggestion for a name not known.
+    """
+    known = catalog()
+    chosen = []
+    for name in names:
+        if name.endswith(".py"):
+            chosen.append(load_file(name))
+        elif (full := name if "/" in name else f"{device}/{name}") in known:
+            chosen.append(known[full])
+        else:
+            raise UsageError(f"kernel {name!r} is not known: {did_you_mean(full, known)}")
+    return chosen or [k for k in known.values() if k.device == device]
+
+
+def reference(name: str) -> Kernel:
+    """A vendor library by name (``openblas``, ``mkl``, …), installed or not."""
+    known = {k.name.split("/")[1]: k for k in catalog().values() if k.is_reference}
+    short = name.removeprefix("ref/")
+    if short not in known:
+        raise UsageError(f"reference {name!r} is not known: {did_you_mean(short, known)}")
+    return known[short]

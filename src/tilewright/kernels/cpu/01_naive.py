@@ -1,0 +1,18 @@
+"""The definition, as a triple loop: every other rung is measured from here (S0.1, S1.3)."""
+
+from tilewright.kernels import kernel
+
+
+@kernel(
+    idea="Three loops i, j, p with a scalar sum: B is read down a column, one cache line for each element used.",
+    row="S1.3",
+)
+def naive(a, b, c):
+    m, k = a.shape
+    n = b.shape[1]
+    for i in range(m):
+        for j in range(n):
+            total = a.dtype.type(0)
+            for p in range(k):
+                total += a[i, p] * b[p, j]
+            c[i, j] = total

@@ -1,0 +1,36 @@
+"""The same blocks, each starting on a 64-byte boundary (S1.8).
+
+A 512-bit vector is a whole cache line. Numba's allocator promises 32 bytes: from there every vector of a row of 64
+elements touches two lines, and the core's load ports do each such load twice.
+"""
+
+from tilewright.kernels import kernel
+from tilewright.kernels.prelude import load_block, multiply_block, store_block
+from tilewright.simd import aligned_empty
+
+BLOCK = 64
+
+
+@kernel(
+    idea="Start every block on a 64-byte boundary, so that no vector straddles two cache lines.",
+    row="S1.8",
+    parent="cpu/blocked",
+    shared="rows",
+    grain=(BLOCK, 1),
+    params={"block": BLOCK},
+    workspace=lambda m, n, k: 3 * BLOCK * BLOCK,
+)
+def aligned(a, b, c):
+    m, k = a.shape
+    n = b.shape[1]
+    a_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
+    b_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
+    c_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
+    for i in range(0, m, BLOCK):
+        for j in range(0, n, BLOCK):
+            c_block[:] = 0
+            for p in range(0, k, BLOCK):
+                load_block(a, i, p, a_block)
+                load_block(b, p, j, b_block)
+                multiply_block(BLOCK, a_block, b_block, c_block)
+            store_block(c_block, c, i, j)

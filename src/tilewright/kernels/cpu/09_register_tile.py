@@ -1,0 +1,119 @@
+"""A tile of C lives in registers for a whole panel of k (S1.10 on AVX2, S1.11 on AVX-512).
+
+The tile is four vectors wide and as many rows high as the registers hold: mr·4 accumulators, one broadcast element of A
+a row, one vector of B, so 5·mr + 1 ≤ registers. 16 registers give 3×(4 vectors), 32 give 6×(4 vectors): the tiles
+that S1.10 and S1.11 found by hand. Each step of k loads mr + 4 times for 4·mr fused multiply-adds, 10 for 24.
+
+Around it stand the five loops of the field: A and B are packed into panels in the order the tile reads them, so the
+inner loop walks straight through memory, whatever the operands' strides are.
+
+    for j0 in steps of NC          a panel of B, NC columns           → stays in the last cache
+      for p0 in steps of KC        its KC rows are packed
+        for i0 in steps of MC      a block of A, MC × KC, is packed   → stays in L2
+          for j in steps of NR     one sliver of B                    → stays near L1
+            for i in steps of MR   micro-kernel: MR × NR of C in registers, KC steps
+"""
+
+import numba as nb
+
+from tilewright import simd
+from tilewright.kernels import kernel
+from tilewright.machine import machine
+
+BITS = machine().vector_bits or 128
+NV = 4
+MR = max(1, ((machine().vector_registers or 16) - 1) // (NV + 1))
+KC = 256
+# Half of L2 for the block of A, sized for 8-byte elements; the rest is for B's slivers and C passing through.
+MC = max(1, (machine().l2 or 256 * 1024) // 2 // (8 * KC) // MR) * MR
+NC = 4096
+
+micro = simd.micro_kernel(MR, NV, BITS)
+
+
+@nb.njit(nogil=True)
+def pack_a(a, panel):
+    """Columns of MR elements, one panel of MR rows after another; rows beyond the edge are zero."""
+    mc, kc = a.shape
+    at = 0
+    for i in range(0, mc, MR):
+        rows = min(MR, mc - i)
+        if rows == MR:
+            for p in range(kc):
+                for r in range(MR):
+                    panel[at + r] = a[i + r, p]
+                at += MR
+        else:
+            for p in range(kc):
+                for r in range(MR):
+                    panel[at + r] = a[i + r, p] if r < rows else 0
+                at += MR
+
+
+@nb.njit(nogil=True)
+def pack_b(b, nr, panel):
+    """Rows of NR elements, one panel of NR columns after another; columns beyond the edge are zero."""
+    kc, nc = b.shape
+    at = 0
+    for j in range(0, nc, nr):
+        columns = min(nr, nc - j)
+        for p in range(kc):
+            for s in range(columns):
+                panel[at + s] = b[p, j + s]
+            for s in range(columns, nr):
+                panel[at + s] = 0
+            at += nr
+
+
+@nb.njit(nogil=True)
+def add_corner(corner, nr, c, accumulate):
+    """Write the part of a finished tile that lies inside C: for edges, and for a C without unit stride."""
+    rows, columns = c.shape
+    for r in range(rows):
+        for s in range(columns):
+            if accumulate:
+                c[r, s] += corner[r * nr + s]
+            else:
+                c[r, s] = corner[r * nr + s]
+
+
+@kernel(
+    idea="Keep a tile of C in registers for a whole panel of k, its shape taken from the machine's register file.",
+    row="S1.10, S1.11",
+    parent="cpu/unrolled",
+    shared="tiles",
+    grain=(MR, NV * BITS // 32),
+    strided=True,
+    params={"mr": MR, "nv": NV, "vector_bits": BITS, "kc": KC, "mc": MC, "nc": NC},
+    workspace=lambda m, n, k: KC * (min(m, MC) + min(n, NC)),
+)
+def register_tile(a, b, c):
+    m, k = a.shape
+    n = b.shape[1]
+    nr = NV * (BITS // 8 // c.itemsize)
+    unit_stride = c.strides[1] == c.itemsize
+    ldc = c.strides[0] // c.itemsize
+    a_panels = simd.aligned_empty((min(m, MC) + MR) * min(k, KC), c)
+    b_panels = simd.aligned_empty((min(n, NC) + nr) * min(k, KC), c)
+    corner = simd.aligned_empty(MR * nr, c)
+    if k == 0:
+        c[:] = 0
+    for j0 in range(0, n, NC):
+        nc = min(NC, n - j0)
+        for p0 in range(0, k, KC):
+            kc = min(KC, k - p0)
+            pack_b(b[p0 : p0 + kc, j0 : j0 + nc], nr, b_panels)
+            for i0 in range(0, m, MC):
+                mc = min(MC, m - i0)
+                pack_a(a[i0 : i0 + mc, p0 : p0 + kc], a_panels)
+                for j in range(0, nc, nr):
+                    b_panel = simd.offset(b_panels, j * kc)
+                    for i in range(0, mc, MR):
+                        a_panel = simd.offset(a_panels, i * kc)
+                        if unit_stride and i + MR <= mc and j + nr <= nc:
+                            micro(kc, a_panel, b_panel, simd.address(c, i0 + i, j0 + j), ldc, p0)
+                        else:
+                            micro(kc, a_panel, b_panel, simd.offset(corner, 0), nr, 0)
+                            rows, columns = min(MR, mc - i), min(nr, nc - j)
+                            inside = c[i0 + i : i0 + i + rows, j0 + j : j0 + j + columns]
+                            add_corner(corner, nr, inside, p0)

@@ -1,0 +1,75 @@
+"""Strassen in one buffer: three half-size temporaries, and behind them the next level's three (S1.14).
+
+The buffer is allocated once, a third of A, B and C together (for square matrices: one n×n matrix, as S1.14 cuts it).
+Products land in C's own quarters where they can, and each is added on as soon as it exists, so a temporary is
+still in the cache when it is used.
+"""
+
+from tilewright.kernels import kernel, recursion
+from tilewright.operands import aligned_empty
+
+
+@kernel(
+    idea="Cut all temporaries of all levels from one buffer, and add each product on as soon as it exists.",
+    row="S1.14",
+    parent="cpu/strassen",
+    over="cpu/register_tile",
+    compiled=False,
+    strided=True,
+    shared="tiles",
+    error_bound=recursion.normwise_bound(growth=12, linear=5),
+    workspace=lambda m, n, k: (m * k + k * n + m * n) // 3,
+)
+def strassen_buffer(a, b, c, team, *, leaf=2048):
+    (m, k), n = a.shape, b.shape[1]
+    buffer = aligned_empty(recursion.buffer_size(m, n, k, leaf=leaf), c.dtype)
+    multiply(a, b, c, buffer, team, leaf)
+
+
+def multiply(a, b, c, buffer, team, leaf):
+    (m, k), n = a.shape, b.shape[1]
+    if recursion.is_leaf(m, n, k, leaf):
+        team.multiply(a, b, c)
+    else:
+        recursion.peeled(a, b, c, team, lambda a, b, c: one_level(a, b, c, buffer, team, leaf))
+
+
+def one_level(a, b, c, buffer, team, leaf):
+    a11, a12, a21, a22 = recursion.quarters(a)
+    b11, b12, b21, b22 = recursion.quarters(b)
+    c11, c12, c21, c22 = recursion.quarters(c)
+    add, subtract = team.add, team.subtract
+
+    def product(x, y, out):
+        multiply(x, y, out, deeper, team, leaf)
+
+    of_a, of_b = a11.size, a11.size + b11.size
+    end = of_b + c11.size
+    s, t = buffer[:of_a].reshape(a11.shape), buffer[of_a:of_b].reshape(b11.shape)
+    p, deeper = buffer[of_b:end].reshape(c11.shape), buffer[end:]
+
+    add(a11, a22, s)
+    add(b11, b22, t)
+    product(s, t, c11)  # M1, in C11 and C22
+    add(a21, a22, s)
+    product(s, b11, c21)  # M2, in C21
+    subtract(c11, c21, c22)
+    subtract(b12, b22, t)
+    product(a11, t, c12)  # M3, in C12
+    add(c22, c12, c22)
+    subtract(b21, b11, t)
+    product(a22, t, p)  # M4
+    add(c11, p, c11)
+    add(c21, p, c21)
+    add(a11, a12, s)
+    product(s, b22, p)  # M5
+    subtract(c11, p, c11)
+    add(c12, p, c12)
+    subtract(a21, a11, s)
+    add(b11, b12, t)
+    product(s, t, p)  # M6
+    add(c22, p, c22)
+    subtract(a12, a22, s)
+    add(b21, b22, t)
+    product(s, t, p)  # M7
+    add(c11, p, c11)

@@ -1,0 +1,72 @@
+"""Winograd's form of Strassen's scheme: the same 7 products, 15 additions instead of 18 (S1.15).
+
+Sums of sums are reused: s2 = s1 − a11, u3 = u2 + p7, and so on. S1.15 spent six temporaries on it; the order below needs
+two, one shaped like a quarter of A or C and one like a quarter of B, with the other products waiting in C's quarters
+(Boyer, Dumas, Pernet and Zhou, Memory efficient scheduling of Strassen-Winograd's matrix multiplication, 2009, table 1).
+"""
+
+from tilewright.kernels import kernel, recursion
+from tilewright.operands import aligned_empty
+
+
+@kernel(
+    idea="Winograd's variant: reuse sums of sums, 15 additions instead of 18, two temporaries a level.",
+    row="S1.15",
+    parent="cpu/strassen_buffer",
+    over="cpu/register_tile",
+    compiled=False,
+    strided=True,
+    shared="tiles",
+    error_bound=recursion.normwise_bound(growth=18, linear=6),
+    workspace=lambda m, n, k: (m * k + k * n + m * n) // 3,
+)
+def strassen_winograd(a, b, c, team, *, leaf=2048):
+    (m, k), n = a.shape, b.shape[1]
+    buffer = aligned_empty(recursion.buffer_size(m, n, k, leaf=leaf), c.dtype)
+    multiply(a, b, c, buffer, team, leaf)
+
+
+def multiply(a, b, c, buffer, team, leaf):
+    (m, k), n = a.shape, b.shape[1]
+    if recursion.is_leaf(m, n, k, leaf):
+        team.multiply(a, b, c)
+    else:
+        recursion.peeled(a, b, c, team, lambda a, b, c: one_level(a, b, c, buffer, team, leaf))
+
+
+def one_level(a, b, c, buffer, team, leaf):
+    a11, a12, a21, a22 = recursion.quarters(a)
+    b11, b12, b21, b22 = recursion.quarters(b)
+    c11, c12, c21, c22 = recursion.quarters(c)
+    add, subtract = team.add, team.subtract
+
+    def product(x, y, out):
+        multiply(x, y, out, deeper, team, leaf)
+
+    shared = max(a11.size, c11.size)
+    end = shared + b11.size
+    x, p1 = buffer[: a11.size].reshape(a11.shape), buffer[: c11.size].reshape(c11.shape)
+    y, deeper = buffer[shared:end].reshape(b11.shape), buffer[end:]
+
+    subtract(a11, a21, x)  # s3
+    subtract(b22, b12, y)  # t3
+    product(x, y, c21)  # p7
+    add(a21, a22, x)  # s1
+    subtract(b12, b11, y)  # t1
+    product(x, y, c22)  # p5
+    subtract(x, a11, x)  # s2
+    subtract(b22, y, y)  # t2
+    product(x, y, c12)  # p6
+    subtract(a12, x, x)  # s4
+    product(x, b22, c11)  # p3
+    product(a11, b11, p1)
+    add(p1, c12, c12)  # u2
+    add(c12, c21, c21)  # u3
+    add(c12, c22, c12)  # u4
+    add(c21, c22, c22)  # u7, final
+    add(c12, c11, c12)  # u5, final
+    subtract(y, b21, y)  # t4
+    product(a22, y, c11)  # p4
+    subtract(c21, c11, c21)  # u6, final
+    product(a12, b21, c11)  # p2
+    add(p1, c11, c11)  # u1, final

@@ -1,0 +1,35 @@
+"""What several CPU rungs share: moving square blocks between a matrix and a buffer. No rung's idea lives here."""
+
+import numba as nb
+
+
+@nb.njit(nogil=True)
+def load_block(source, row, column, block):
+    """Copy the block of ``source`` that starts at (row, column) into ``block``, zeros beyond the matrix's edge."""
+    height, width = block.shape
+    rows = min(height, source.shape[0] - row)
+    columns = min(width, source.shape[1] - column)
+    if rows < height or columns < width:
+        block[:] = 0
+    for r in range(rows):
+        for s in range(columns):
+            block[r, s] = source[row + r, column + s]
+
+
+@nb.njit(nogil=True)
+def store_block(block, target, row, column):
+    """Copy what lies inside ``target`` of the block that starts at (row, column)."""
+    height, width = block.shape
+    for r in range(min(height, target.shape[0] - row)):
+        for s in range(min(width, target.shape[1] - column)):
+            target[row + r, column + s] = block[r, s]
+
+
+@nb.njit(nogil=True, fastmath={"contract"})
+def multiply_block(size, a, b, c):
+    """c += a·b for square blocks of ``size``, in ikj order. A constant ``size`` gives loops of constant length."""
+    for i in range(size):
+        for p in range(size):
+            scale = a[i, p]
+            for j in range(size):
+                c[i, j] += scale * b[p, j]

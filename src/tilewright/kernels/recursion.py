@@ -1,0 +1,81 @@
+"""What the three Strassen rungs share: quarters, odd edges and the error bound. The schedules are in their files.
+
+The schemes halve all three dimensions. An odd dimension is peeled: the scheme multiplies the even core, and what is left,
+a column of A with a row of B, a column of C and a row of C, is a thin product each for the kernel below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Quarters = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def quarters(x: np.ndarray) -> Quarters:
+    """Views of the four quarters 11, 12, 21, 22 of a matrix with even dimensions."""
+    r, s = x.shape[0] // 2, x.shape[1] // 2
+    return x[:r, :s], x[:r, s:], x[r:, :s], x[r:, s:]
+
+
+def is_leaf(m: int, n: int, k: int, leaf: int) -> bool:
+    """Whether a product is small enough for the kernel below: one more halving would not pay."""
+    return min(m, n, k) <= max(leaf, 1)
+
+
+def levels(m: int, n: int, k: int, leaf: int) -> int:
+    """How often the recursion halves.
+
+    >>> levels(4096, 4096, 4096, 2048), levels(5000, 100, 5000, 2048)
+    (1, 0)
+    """
+    depth = 0
+    while not is_leaf(m, n, k, leaf):
+        m, n, k, depth = m // 2, n // 2, k // 2, depth + 1
+    return depth
+
+
+def peeled(a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, even: Callable[..., None]) -> None:
+    """c = a·b, by ``even(a, b, c)`` on the largest core with even dimensions and thin products around it."""
+    (m, k), n = a.shape, b.shape[1]
+    me, ne, ke = m - m % 2, n - n % 2, k - k % 2
+    core = c[:me, :ne]
+    even(a[:me, :ke], b[:ke, :ne], core)
+    if ke < k:
+        outer = np.empty_like(core)
+        team.multiply(a[:me, ke:], b[ke:, :ne], outer)
+        team.add(core, outer, core)
+    if ne < n:
+        team.multiply(a, b[:, ne:], c[:, ne:])
+    if me < m:
+        team.multiply(a[me:], b[:, :ne], c[me:, :ne])
+
+
+def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
+    """Higham's bound (Accuracy and Stability of Numerical Algorithms, 2nd ed., section 23.2.2) for a halving scheme.
+
+    max|C − Ĉ| ≤ [growth^L · (k₀² + linear·k₀) − (linear)·k] · u · max|A| · max|B| after L levels down to k₀ = k/2^L.
+    The growth is 12 for Strassen's scheme (linear term 5) and 18 for Winograd's (6). Without a level it is None: then
+    the classical componentwise bound of the kernel below holds.
+    """
+
+    def bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
+        depth = levels(m, n, k, leaf)
+        if depth == 0:
+            return None
+        k0 = math.ceil(k / 2**depth)
+        return float(growth**depth * (k0**2 + linear * k0))
+
+    return bound
+
+
+def buffer_size(m: int, n: int, k: int, *, leaf: int) -> int:
+    """Elements for one half-size temporary each of A, B and C on every level: about (mk + kn + mn)/3."""
+    total = 0
+    while not is_leaf(m, n, k, leaf):
+        m, n, k = m // 2, n // 2, k // 2
+        total += m * k + k * n + m * n
+    return total

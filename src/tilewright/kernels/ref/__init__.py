@@ -1,0 +1,1 @@
+"""The libraries to beat, each behind the same three arguments as the ladder."""

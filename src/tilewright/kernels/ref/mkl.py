@@ -1,0 +1,17 @@
+"""Intel's Math Kernel Library through its C interface, where PyPI's or conda's ``mkl`` is installed."""
+
+import os
+
+from tilewright.kernels import kernel
+from tilewright.kernels.ref import _cblas
+
+# Read when the library is loaded. Beside another library's GNU threads MKL would join those, where products of 128 take
+# milliseconds; and its own threads, left alone, would spin 200 ms after each call and take a core from whoever is next.
+if _cblas.beside_python("iomp5"):
+    os.environ.setdefault("MKL_THREADING_LAYER", "INTEL")
+    os.environ.setdefault("KMP_BLOCKTIME", "10")
+
+
+@kernel(idea="Intel MKL, by cblas_?gemm.", row="S1", shared="tiles", strided=True, compiled=False)
+def mkl(a, b, c):
+    _cblas.gemm(("mkl_rt",), "pip install mkl (x86-64 only)")(a, b, c)

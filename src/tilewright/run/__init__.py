@@ -1,0 +1,1 @@
+"""Executing one kernel on one device."""

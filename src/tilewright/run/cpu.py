@@ -1,0 +1,191 @@
+"""Runs one CPU kernel: compiles it, keeps the machine code on disk, cuts C among threads.
+
+A kernel is a function of three matrices and knows no threads. What it declares is how its C may be cut: ``rows`` (bands
+of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numba.core import caching, types
+
+from ..disk import fingerprint, private_directory
+from ..errors import UsageError
+from ..kernels import Kernel, catalog
+from ..machine import machine
+from ..operands import row_major, writeable_alias
+from ..threads import Team, cuts
+
+Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+# ---- compile ---------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
+    """The kernel's machine code for ``dtype``: from disk where it was compiled before, else compiled now (about 1 s)."""
+    dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
+    dispatcher._cache = _Cache(kernel.function)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
+    matrix = types.Array(nb.from_dtype(dtype), 2, "A" if kernel.strided else "C")
+    dispatcher.compile((matrix, matrix, matrix))
+    dispatcher.disable_compile()
+    return dispatcher
+
+
+class _Locator(caching._CacheLocator):
+    """Keeps machine code in the user's private directory, keyed by everything that shapes it.
+
+    Numba's own key is the one file's time stamp: it does not notice an edited intrinsic, an edited helper in another
+    file, or a tile that was chosen for another machine.
+    """
+
+    def __init__(self, function: Any, source: str) -> None:
+        shaping = [_PACKAGE / "simd.py", _PACKAGE / "kernels" / "prelude.py", Path(source)]
+        facts = (
+            nb.__version__,
+            machine().llvm_cpu,
+            machine().vector_bits,
+            machine().l2,
+            function.__qualname__,
+        )
+        self._key = fingerprint(*facts, *shaping)
+        self._path = str(private_directory("numba", self._key))
+
+    def get_cache_path(self) -> str:
+        return self._path
+
+    def get_source_stamp(self) -> str:
+        return self._key
+
+    def get_disambiguator(self) -> None:
+        return None
+
+    @classmethod
+    def from_function(cls, function: Any, source: str) -> _Locator:
+        return cls(function, source)
+
+
+class _CacheImpl(caching.CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012  # as the base class has it
+
+
+class _Cache(caching.FunctionCache):
+    _impl_class = _CacheImpl
+
+
+# ---- cut among threads -----------------------------------------------------------------------------------------------
+
+
+def grid(m: int, n: int, threads: int) -> tuple[int, int]:
+    """How many cuts along m and along n give ``threads`` rectangles of the least perimeter.
+
+    A thread of a p×q grid reads A's m/p rows and B's n/q columns, so the operands are read q·m·k + p·k·n times in all.
+
+    >>> grid(1000, 1000, 4), grid(100, 10000, 4), grid(10000, 10, 2)
+    ((2, 2), (1, 4), (2, 1))
+    """
+    divisors = [p for p in range(1, threads + 1) if threads % p == 0]
+    return min(((p, threads // p) for p in divisors), key=lambda pq: pq[1] * m + pq[0] * n)
+
+
+class Composer(Team):
+    """What a composed kernel works with: the kernel it is built over, and additions, all on the same threads."""
+
+    def __init__(self, threads: int, base: Product) -> None:
+        super().__init__(threads)
+        self.multiply = base
+
+    def add(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """out = x + y, rows shared among the threads."""
+        self._elementwise(np.add, x, y, out)
+
+    def subtract(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """out = x − y, rows shared among the threads."""
+        self._elementwise(np.subtract, x, y, out)
+
+    def _elementwise(self, operation: Any, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        bands = cuts(out.shape[0], self.threads)
+        self.run([functools.partial(operation, x[r], y[r], out=out[r]) for r in bands])
+
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+
+def runner(kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, Any] | None = None) -> Product:
+    """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
+
+    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides; every element of ``c`` is written, none is read.
+    Raises UsageError for a dtype, thread count or parameter that the kernel does not have.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.name not in kernel.dtypes:
+        raise UsageError(f"{kernel.name} has no {dtype.name}: it takes {', '.join(kernel.dtypes)}")
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}")
+    params = _checked(kernel, params or {})
+    if kernel.over is not None:
+        base = runner(catalog()[kernel.over], dtype, threads=threads)
+        return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
+    if not kernel.compiled:
+        return kernel.function
+    code = compiled(kernel, dtype)
+    if kernel.strided:
+        return functools.partial(_run_tiles, code, Team(threads), kernel.grain)
+    workers = threads if kernel.shared == "rows" else 1
+    return functools.partial(_run_rows, code, Team(workers), kernel.grain[0])
+
+
+def _checked(kernel: Kernel, params: dict[str, Any]) -> dict[str, Any]:
+    for name in params:
+        if name not in kernel.tunable:
+            rule = "is fixed in its source" if name in kernel.params else "is not a parameter of it"
+            raise UsageError(f"{kernel.name}: {name} {rule}; tunable: {', '.join(sorted(kernel.tunable)) or 'none'}")
+    return params
+
+
+def _run_composed(
+    function: Callable[..., None],
+    team: Composer,
+    params: dict[str, Any],
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+) -> None:
+    function(a, b, c, team, **params)
+
+
+def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """For kernels that need C order: operands of other strides are copied first, C is copied back last."""
+    a, b = writeable_alias(row_major(a)), writeable_alias(row_major(b))
+    target = c if c.flags.c_contiguous else np.empty(c.shape, c.dtype)
+    if team.threads == 1:
+        code(a, b, target)
+    else:
+        bands = cuts(c.shape[0], team.threads, grain)
+        team.run([functools.partial(code, a[band], b, target[band]) for band in bands])
+    if target is not c:
+        np.copyto(c, target)
+
+
+def _run_tiles(
+    code: Callable[..., None], team: Team, grain: tuple[int, int], a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> None:
+    """For kernels that take any strides. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
+    if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
+        a, b, c = b.T, a.T, c.T
+    a, b = writeable_alias(a), writeable_alias(b)
+    if team.threads == 1:
+        code(a, b, c)
+        return
+    across, along = grid(c.shape[0], c.shape[1], team.threads)
+    rows, columns = cuts(c.shape[0], across, grain[0]), cuts(c.shape[1], along, grain[1])
+    team.run([functools.partial(code, a[r], b[:, s], c[r, s]) for r in rows for s in columns])
