@@ -1,0 +1,1 @@
+"""The laboratory: measuring kernels, verifying them, comparing records."""

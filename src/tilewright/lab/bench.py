@@ -1,0 +1,205 @@
+"""The protocol: what is timed, beside what, and what must hold before a time counts.
+
+A cell is one kernel on one shape, dtype and thread count. Its life: supported? → predicted within the limit? → fits in
+memory? → run once into poisoned output, and verify → time, alternating with the reference on the same operands →
+verify once more → record. A cell that leaves early says why. Nothing is held back until the end, so an interrupted
+run loses only the cell it was in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+
+from ..errors import UnavailableError, UsageError
+from ..machine import available_memory, bytes_text, current_clock_mhz
+from ..peaks import peak_gflops
+from ..records import BenchRecord
+from ..run.cpu import Product, runner
+from .cells import Cell, Outcome, Settings
+from .operand_sets import OperandSets, set_bytes, sets_needed
+from .sizes import Shape
+from .timing import Loop, band_s, timed
+
+#: Samples beyond ``repeat`` are taken while a cell has spent less than this on them, up to MOST_SAMPLES.
+CHEAP_S = 0.1
+MOST_SAMPLES = 10
+#: Share of the available memory that one cell may use.
+MEMORY_SHARE = 0.9
+#: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
+GUESS_FLOPS = 20e9
+
+
+class Bench:
+    """Measures cells one after another; iterate ``run()`` for their records."""
+
+    def __init__(self, settings: Settings, environment: dict[str, Any]) -> None:
+        self.settings = settings
+        self.environment = environment
+        self._pools = threadpoolctl.ThreadpoolController()
+        self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
+        self._peaks: dict[tuple[str, int], float] = {}
+        self._key: tuple[Shape, str] | None = None
+        self._sets: OperandSets | None = None
+
+    def measure(self, cell: Cell) -> BenchRecord:
+        """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
+        clock = current_clock_mhz()
+        with self._pools.limit(limits=cell.threads):
+            outcome = self._outcome(cell)
+        return self._record(cell, outcome, clock)
+
+    def remaining_s(self, todo: list[Cell]) -> float:
+        """A guess of the time that cells will take: known rates where there are, a modest one elsewhere."""
+        limit, repeat = self.settings.limit_s, self.settings.repeat
+        total = 0.0
+        for cell in todo:
+            once = self.predicted_s(cell)
+            once = cell.flops / GUESS_FLOPS if once is None else once
+            total += 0.05 if once > limit else min(limit, (repeat + 2) * once) + 2 * CHEAP_S
+        return total
+
+    def predicted_s(self, cell: Cell) -> float | None:
+        """Seconds of one product, from the size before at the same rate; None at the first size."""
+        if cell.series not in self._last:
+            return None
+        flops, seconds = self._last[cell.series]
+        return seconds * cell.flops / flops if flops else seconds
+
+    # ---- a cell's life -----------------------------------------------------------------------------------------------
+
+    def _outcome(self, cell: Cell) -> Outcome:
+        limit = self.settings.limit_s
+        try:
+            run = runner(cell.kernel, cell.dtype, threads=cell.threads, params=cell.params)
+            early = self._unsupported(run, cell) or self._too_slow_by_far(cell) or self._too_large(cell)
+            if early:
+                return early
+            sets = self._operands(cell)
+            predicted = self.predicted_s(cell) or band_s(run, cell, sets)
+            if predicted > limit / 10:  # close enough to ask the kernel itself, on a few rows of these operands
+                predicted = band_s(run, cell, sets)
+            self._last[cell.series] = (cell.flops, predicted)
+            if predicted > limit:
+                return Outcome("time_limit", f"predicted {predicted:.3g} s for one product, the limit is {limit:g} s")
+            return self._measure(run, cell, sets)
+        except (UnavailableError, UsageError) as error:
+            return Outcome("unsupported", str(error))
+        except MemoryError as error:
+            return Outcome("out_of_memory", str(error) or "allocation failed")
+        except Exception as error:  # a user's kernel may raise anything: that is its result
+            return Outcome("wrong", f"{type(error).__name__}: {error}")
+
+    def _unsupported(self, run: Product, cell: Cell) -> Outcome | None:
+        if cell.kernel.is_reference:  # libraries are found at the first call, which says what is missing
+            one = np.ones((1, 1), cell.dtype)
+            run(one, one, one.copy())
+        return None
+
+    def _too_slow_by_far(self, cell: Cell) -> Outcome | None:
+        predicted, limit = self.predicted_s(cell), self.settings.limit_s
+        if predicted is None or predicted <= 3 * limit:
+            return None
+        self._last[cell.series] = (cell.flops, predicted)
+        return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
+
+    def _too_large(self, cell: Cell) -> Outcome | None:
+        (m, n, k), itemsize = cell.shape, np.dtype(cell.dtype).itemsize
+        if self._key != (cell.shape, cell.dtype):
+            self._key, self._sets = None, None  # the last size's operands make room first
+        held = 0 if self._sets is None else set_bytes(cell.shape, itemsize) * len(self._sets)
+        needed = set_bytes(cell.shape, itemsize) * sets_needed(cell.shape, itemsize)
+        if cell.kernel.workspace is not None:
+            needed += cell.kernel.workspace(m, n, k) * itemsize * cell.threads
+        available = available_memory()
+        if available is None or needed - held <= MEMORY_SHARE * available:
+            return None
+        return Outcome("out_of_memory", f"needs {bytes_text(needed)}, {bytes_text(available + held)} available")
+
+    def _operands(self, cell: Cell) -> OperandSets:
+        if self._sets is None:
+            seed, given = self.settings.seed, self.settings.operands
+            self._sets = (
+                OperandSets.random(cell.shape, cell.dtype, seed)
+                if given is None
+                else OperandSets.given(*given, cell.dtype, seed)
+            )
+            self._key = (cell.shape, cell.dtype)
+        return self._sets
+
+    def _measure(self, run: Product, cell: Cell, sets: OperandSets) -> Outcome:
+        sets.poison()
+        once = timed(run, sets.a[0], sets.b[0], sets.c[0])
+        self._last[cell.series] = (cell.flops, once)
+        if once > self.settings.limit_s:
+            return Outcome("time_limit", f"took {once:.3g} s, the limit is {self.settings.limit_s:g} s")
+        outcome = self._verified(cell, sets, 0)
+        if outcome.verdict != "ok":
+            return outcome
+        reference = self._reference(cell)
+        sets.poison()
+        last = self._sample(run, reference, sets, outcome, cell.threads)
+        again = self._verified(cell, sets, last)
+        return outcome if again.verdict == "ok" else again
+
+    def _verified(self, cell: Cell, sets: OperandSets, index: int) -> Outcome:
+        kernel = cell.kernel
+        normwise = None
+        if kernel.error_bound is not None:
+            tunables = {key: kernel.params[key] for key in kernel.tunable} | cell.params
+            normwise = kernel.error_bound(*cell.shape, **tunables)
+        check = sets.oracle(index).check(sets.c[index], normwise=normwise)
+        verdict = "ok" if check.ok else "wrong"
+        return Outcome(verdict, check.reason, [], [], check.max_abs_error, check.error_over_bound)
+
+    def _reference(self, cell: Cell) -> Product | None:
+        """The library that R refers to, unless this cell is that library, or it cannot run or would take too long."""
+        if not self.settings.references or cell.kernel is self.settings.references[0]:
+            return None
+        reference = self.settings.references[0]
+        predicted = self.predicted_s(Cell(reference, cell.shape, cell.dtype, cell.threads, {}))
+        if predicted is not None and predicted > self.settings.limit_s:
+            return None
+        try:
+            run = runner(reference, cell.dtype, threads=cell.threads)
+            run(np.ones((1, 1), cell.dtype), np.ones((1, 1), cell.dtype), np.ones((1, 1), cell.dtype))
+        except (UnavailableError, UsageError):
+            return None
+        return run
+
+    def _sample(
+        self, run: Product, reference: Product | None, sets: OperandSets, outcome: Outcome, threads: int
+    ) -> int:
+        """Alternate samples of the kernel and the reference; returns the set whose output was written last."""
+        loop = Loop(run, sets, sets.c, threads)
+        beside = None if reference is None else Loop(reference, sets, sets.r, threads)
+        spent = 0.0
+        while True:
+            outcome.samples_s.append(loop.sample())
+            spent += loop.spent_s
+            if beside is not None:
+                outcome.reference_samples_s.append(beside.sample())
+                spent += beside.spent_s
+            count = len(outcome.samples_s)
+            enough = count >= self.settings.repeat and (spent >= CHEAP_S or count >= MOST_SAMPLES)
+            if enough or spent > self.settings.limit_s:
+                return loop.last
+
+    def _record(self, cell: Cell, outcome: Outcome, clock: float | None) -> BenchRecord:
+        key = (cell.dtype, cell.threads)
+        if key not in self._peaks:
+            self._peaks[key] = peak_gflops(*key, fresh=True)
+        moment = {
+            "clock_mhz_before": clock,
+            "clock_mhz_after": current_clock_mhz(),
+            "kernel_source": cell.kernel.source_hash,
+        }
+        return cell.record(
+            peak_gflops=self._peaks[key],
+            reference=self.settings.references[0].name if outcome.reference_samples_s else None,
+            seed=self.settings.seed,
+            environment=self.environment | moment,
+            **vars(outcome),
+        ).with_rates()

@@ -1,0 +1,115 @@
+"""What a benchmark consists of: settings, and the cells they ask for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..kernels import Kernel
+from ..records import BenchRecord
+from .sizes import Shape
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own."""
+
+    kernels: list[Kernel]
+    references: list[Kernel]
+    sizes: list[Shape]
+    dtypes: list[str]
+    threads: list[int]
+    repeat: int = 4
+    limit_s: float = 10.0
+    seed: int = 1
+    params: dict[str, Any] = field(default_factory=dict)
+    operands: tuple[np.ndarray, np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        for name, low in (("repeat", 1), ("limit_s", 0)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= low and value > 0):
+                raise UsageError(f"{name.removesuffix('_s')} must be positive and finite, got {value}")
+        for name in self.params:
+            if not any(name in k.tunable for k in self.kernels):
+                raise UsageError(f"param {name!r}: none of the chosen kernels has it")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel, one shape, one dtype, one number of threads."""
+
+    kernel: Kernel
+    shape: Shape
+    dtype: str
+    threads: int
+    params: dict[str, Any]
+
+    @property
+    def flops(self) -> int:
+        return 2 * math.prod(self.shape)
+
+    @property
+    def label(self) -> str:
+        """What a progress line says."""
+        return f"{self.kernel.name} {self.record('ok').shape} {self.dtype}"
+
+    def record(self, verdict: str, **known: Any) -> BenchRecord:
+        """The cell's identity as a record, with whatever else is known."""
+        (m, n, k), kernel = self.shape, self.kernel
+        tunables = {name: kernel.params[name] for name in sorted(kernel.tunable)} | self.params
+        about = kernel.about | {"constants": {key: v for key, v in kernel.params.items() if key not in tunables}}
+        return BenchRecord(
+            kernel=kernel.name,
+            device="cpu",
+            m=m,
+            n=n,
+            k=k,
+            dtype=self.dtype,
+            threads=self.threads,
+            params=tunables,
+            about=about,
+            verdict=verdict,
+            **known,
+        )
+
+    @property
+    def series(self) -> tuple[str, str, int]:
+        """The curve this cell is a point of."""
+        return (self.kernel.name, self.dtype, self.threads)
+
+
+@dataclass
+class Outcome:
+    """What became of a cell; the fields are those of the record."""
+
+    verdict: str
+    reason: str = ""
+    samples_s: list[float] = field(default_factory=list)
+    reference_samples_s: list[float] = field(default_factory=list)
+    max_abs_error: float | None = None
+    error_over_bound: float | None = None
+
+
+def cells(settings: Settings) -> list[Cell]:
+    """Every cell in the order of measurement: sizes first, so that each size is predicted from the one before."""
+    made = []
+    for shape in settings.sizes:
+        for dtype in settings.dtypes:
+            for threads in sorted({1, *settings.threads}):
+                for kernel in settings.kernels:
+                    if threads in _thread_counts(kernel, settings):
+                        params = {key: value for key, value in settings.params.items() if key in kernel.tunable}
+                        made.append(Cell(kernel, shape, dtype, threads, params))
+                if any(threads in _thread_counts(kernel, settings) for kernel in settings.kernels):
+                    made += [Cell(reference, shape, dtype, threads, {}) for reference in settings.references]
+    return made
+
+
+def _thread_counts(kernel: Kernel, settings: Settings) -> set[int]:
+    """A serial kernel runs on one thread, and is compared with the reference on one."""
+    return {1} if kernel.shared == "serial" else set(settings.threads)

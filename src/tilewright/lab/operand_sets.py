@@ -1,0 +1,88 @@
+"""What a benchmark multiplies: seeded random matrices, or the user's own, enough of them to leave no cache warm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..machine import machine
+from ..operands import aligned_copy, aligned_empty
+from .sizes import Shape
+from .verify import Oracle
+
+#: Sets rotate until together they are this many times the last cache.
+ROTATION = 2
+_MOST_SETS = 16_384
+
+
+def set_bytes(shape: Shape, itemsize: int) -> int:
+    """Bytes of one set: A, B, and two of C (the kernel's and the reference's)."""
+    m, n, k = shape
+    return (m * k + k * n + 2 * m * n) * itemsize
+
+
+def sets_needed(shape: Shape, itemsize: int) -> int:
+    """How many sets a cell rotates through: 1 where a single one cannot stay in the cache anyway."""
+    cache = machine().l3 or machine().l2 or 32 << 20
+    return min(_MOST_SETS, max(1, math.ceil(ROTATION * cache / max(1, set_bytes(shape, itemsize)))))
+
+
+@dataclass
+class OperandSets:
+    """The operands of one shape and dtype. ``c`` is the kernel's output, ``r`` the reference's; NaN until written."""
+
+    a: list[np.ndarray]
+    b: list[np.ndarray]
+    c: list[np.ndarray]
+    r: list[np.ndarray]
+    seed: int
+    oracles: dict[int, Oracle] = field(default_factory=dict)
+
+    @classmethod
+    def random(cls, shape: Shape, dtype: str, seed: int) -> OperandSets:
+        """Uniform in [−1, 1), from the seed and the shape alone, so that every kernel and every run gets the same."""
+        m, n, k = shape
+        rng = np.random.default_rng([seed, m, n, k])
+        count = sets_needed(shape, np.dtype(dtype).itemsize)
+        a = [_uniform(rng, (m, k), dtype) for _ in range(count)]
+        b = [_uniform(rng, (k, n), dtype) for _ in range(count)]
+        return cls(a, b, *_outputs(shape, dtype, count), seed)
+
+    @classmethod
+    def given(cls, a: np.ndarray, b: np.ndarray, dtype: str, seed: int) -> OperandSets:
+        """The user's matrices; copies at other addresses where one pair would stay in the cache."""
+        shape = (a.shape[0], b.shape[1], a.shape[1])
+        count = sets_needed(shape, np.dtype(dtype).itemsize)
+        many_a, many_b = ([aligned_copy(x, dtype) for _ in range(count)] for x in (a, b))
+        return cls(many_a, many_b, *_outputs(shape, dtype, count), seed)
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def oracle(self, index: int) -> Oracle:
+        if index not in self.oracles:
+            self.oracles[index] = Oracle(self.a[index], self.b[index], seed=self.seed)
+        return self.oracles[index]
+
+    def poison(self) -> None:
+        """Fill every output of the kernel with NaN: an element that is not written cannot look right."""
+        for c in self.c:
+            c.fill(np.nan)
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.ndarray:
+    x = aligned_empty(shape, dtype)
+    rng.random(dtype=x.dtype, out=x)
+    x *= 2
+    x -= 1
+    return x
+
+
+def _outputs(shape: Shape, dtype: str, count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    m, n, _ = shape
+    made = [aligned_empty((m, n), dtype) for _ in range(2 * count)]
+    for x in made:
+        x.fill(np.nan)
+    return made[:count], made[count:]

@@ -1,0 +1,51 @@
+"""The little language of ``--sizes``: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import UsageError
+
+Shape = tuple[int, int, int]
+
+_RULE = "a size is N, MxNxK, FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, and several are joined by commas"
+
+
+def parse_sizes(text: str) -> list[Shape]:
+    """Shapes (m, n, k) in the order given, each once. Raises UsageError.
+
+    >>> parse_sizes("16:64:x2,6x2000x4")
+    [(16, 16, 16), (32, 32, 32), (64, 64, 64), (6, 2000, 4)]
+    """
+    shapes: dict[Shape, None] = {}
+    for item in text.split(","):
+        shapes |= dict.fromkeys(_item(item.strip()))
+    return list(shapes)
+
+
+def _item(item: str) -> list[Shape]:
+    if re.fullmatch(r"\d+", item):
+        return [_cube(int(item))]
+    if match := re.fullmatch(r"(\d+)[x×](\d+)[x×](\d+)", item):
+        m, n, k = (int(size) for size in match.groups())
+        return [(m, n, k)]
+    if match := re.fullmatch(r"(\d+):(\d+):([x+]?)(\d+(?:\.\d+)?)", item):
+        first, last, kind, step = match.groups()
+        return [_cube(n) for n in _range(item, int(first), int(last), kind or "+", float(step))]
+    raise UsageError(f"sizes {item!r}: {_RULE}")
+
+
+def _cube(n: int) -> Shape:
+    return (n, n, n)
+
+
+def _range(item: str, first: int, last: int, kind: str, step: float) -> list[int]:
+    if first > last:
+        raise UsageError(f"sizes {item!r}: the first size must not exceed the last")
+    if (kind == "x" and (step <= 1 or first == 0)) or (kind == "+" and step < 1):
+        raise UsageError(f"sizes {item!r}: the range never ends; a factor must exceed 1, a step be at least 1")
+    sizes, size = [], float(first)
+    while size <= last:
+        sizes.append(round(size))
+        size = size * step if kind == "x" else size + step
+    return sizes

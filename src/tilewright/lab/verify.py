@@ -1,0 +1,189 @@
+"""Is this C really A·B? Decided against a wider product and a bound from rounding-error analysis, never by eye.
+
+A classical product in any order of summation satisfies |C − Ĉ| ≤ γ_k·(|A||B|) componentwise, γ_k = k·u/(1 − k·u)
+(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5). A kernel that declares another bound (the
+fast recursions satisfy only a normwise one) is held to that. The oracle is float64, and its own rounding is added.
+
+- Small products are compared element by element.
+- Large ones by whole rows and columns, edges of C among them, and by a random sign vector x: C·x against A·(B·x).
+  The signs are independent of the errors, so by Hoeffding |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with probability 3e-14.
+- Every element of every C must be finite: outputs are poisoned with NaN before a kernel runs, so one that nobody wrote
+  is found wherever it is. Comparisons are written so that NaN fails them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+#: Largest m·n·k that is compared whole: 1024³ costs about 0.1 s in float64.
+WHOLE = 1024**3
+#: Rows, and columns, that are compared of a larger product.
+SAMPLED = 24
+#: Standard deviations granted to the sign vector.
+SIGNS = 8.0
+
+
+Index = slice | np.ndarray
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome: whether C passes, the largest error seen, the largest error in units of its bound, and why not."""
+
+    ok: bool
+    max_abs_error: float
+    error_over_bound: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Part of C with its exact values and bounds: an index into C, and two arrays of that part's shape."""
+
+    index: tuple[Index, Index]
+    exact: np.ndarray
+    magnitude: np.ndarray  # |A||B| there
+
+
+class Oracle:
+    """Knows A·B in float64, wholly or in samples, for one pair of operands; computed once, at the first check."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
+        self.a, self.b = a, b
+        self.k = max(1, a.shape[1])
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every element is compared."""
+        (m, k), n = self.a.shape, self.b.shape[1]
+        return m * n * k <= WHOLE and m * n <= WHOLE // 64
+
+    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:
+        """Compare ``c`` (m×n, float32 or float64) with A·B.
+
+        ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|.
+        """
+        if c.shape != (self.a.shape[0], self.b.shape[1]):
+            return Check(False, np.inf, np.inf, f"C is {c.shape}")
+        unwritten = _first(~np.isfinite(c))
+        if unwritten is not None:
+            return Check(False, np.inf, np.inf, f"C{list(unwritten)} is {c[unwritten]}: not written, or not a number")
+        worst, worst_ratio = 0.0, 0.0
+        for line in self._lines:
+            bound = self._bound(c.dtype, line.magnitude, normwise)
+            error = np.abs(c[line.index].astype(np.float64) - line.exact)
+            bad = _first(~(error <= bound))
+            worst = max(worst, float(error.max(initial=0.0)))
+            worst_ratio = max(worst_ratio, _ratio(error, bound))
+            if bad is not None:
+                where = f"C{_place(line.index, bad)}"
+                reason = f"{where} is off by {error[bad]:.3g}, the bound is {bound[bad]:.3g}"
+                return Check(False, worst, worst_ratio, reason)
+        return self._check_signs(c, normwise, worst, worst_ratio)
+
+    def _bound(self, dtype: np.dtype, magnitude: np.ndarray, normwise: float | None) -> np.ndarray:
+        oracle = _gamma(self.k, np.float64) * magnitude
+        tiny = self.k * float(np.finfo(dtype).smallest_subnormal)
+        if normwise is None:
+            return _gamma(self.k, dtype) * magnitude + oracle + tiny
+        return np.full_like(magnitude, normwise * _unit(dtype) * self._largest + tiny) + oracle
+
+    @functools.cached_property
+    def _largest(self) -> float:
+        return float(np.abs(self.a).max(initial=0)) * float(np.abs(self.b).max(initial=0))
+
+    @functools.cached_property
+    def _lines(self) -> list[Line]:
+        if self.whole:
+            return [self._line(slice(None), slice(None))]
+        m, n = self.a.shape[0], self.b.shape[1]
+        return [self._line(self._sample(m), slice(None)), self._line(slice(None), self._sample(n))]
+
+    def _sample(self, length: int) -> np.ndarray:
+        """First, last, both sides of a middle block edge, and random ones."""
+        fixed = [0, length - 1, length // 2 - 1, length // 2]
+        drawn = self._rng.integers(0, length, SAMPLED)
+        return np.unique(np.clip(np.concatenate([fixed, drawn]), 0, length - 1))
+
+    def _line(self, rows: Index, columns: Index) -> Line:
+        a, b = self.a[rows], self.b[:, columns]
+        exact = np.zeros((a.shape[0], b.shape[1]))
+        magnitude = np.zeros_like(exact)
+        for part in _steps(self.a.shape[1], a.shape[0] + b.shape[1]):
+            wide_a, wide_b = a[:, part].astype(np.float64), b[part].astype(np.float64)
+            exact += wide_a @ wide_b
+            magnitude += np.abs(wide_a) @ np.abs(wide_b)
+        return Line((rows, columns), exact, magnitude)
+
+    @functools.cached_property
+    def _signs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """x; A·(B·x); a bound of ‖(|A||B|)_i‖₂ by the triangle inequality; |A|·(|B|·1) for the oracle's rounding."""
+        x = self._rng.choice([-1.0, 1.0], self.b.shape[1])
+        bx, norms, sums = (np.empty(self.b.shape[0]) for _ in range(3))
+        for part in _steps(self.b.shape[0], self.b.shape[1]):
+            wide = self.b[part].astype(np.float64)
+            bx[part] = wide @ x
+            norms[part] = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+            sums[part] = np.abs(wide).sum(axis=1)
+        abx, row_norms, row_sums = (np.empty(self.a.shape[0]) for _ in range(3))
+        for part in _steps(self.a.shape[0], self.a.shape[1]):
+            wide = self.a[part].astype(np.float64)
+            abx[part] = wide @ bx
+            row_norms[part] = np.abs(wide) @ norms
+            row_sums[part] = np.abs(wide) @ sums
+        return x, abx, row_norms, row_sums
+
+    def _check_signs(self, c: np.ndarray, normwise: float | None, worst: float, ratio: float) -> Check:
+        if self.whole:
+            return Check(True, worst, ratio)
+        x, abx, norms, sums = self._signs
+        cx = np.empty(c.shape[0])
+        for part in _steps(c.shape[0], c.shape[1]):
+            cx[part] = c[part].astype(np.float64) @ x
+        if normwise is None:
+            bound = SIGNS * _gamma(self.k, c.dtype) * norms
+        else:
+            bound = np.full_like(norms, SIGNS * normwise * _unit(c.dtype) * self._largest * np.sqrt(x.size))
+        bound += _gamma(self.k + x.size, np.float64) * sums + x.size * float(np.finfo(c.dtype).smallest_subnormal)
+        bad = _first(~(np.abs(cx - abx) <= bound))
+        if bad is not None:
+            return Check(False, worst, np.inf, f"row {bad[0]} of C is wrong: C·x ≠ A·(B·x) for random signs x")
+        return Check(True, worst, ratio)
+
+
+def _unit(dtype: np.dtype | type) -> float:
+    """The unit roundoff u: half the distance from 1 to the next number."""
+    return float(np.finfo(dtype).eps) / 2
+
+
+def _gamma(k: int, dtype: np.dtype | type) -> float:
+    ku = k * _unit(dtype)
+    return ku / (1 - ku) if ku < 1 else np.inf
+
+
+def _ratio(error: np.ndarray, bound: np.ndarray) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(error == 0, 0.0, error / bound)
+    return float(ratio.max(initial=0.0))
+
+
+def _first(bad: np.ndarray) -> tuple[int, ...] | None:
+    """The index of the first true element in memory order, or None."""
+    if not bad.any():
+        return None
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+
+
+def _place(index: tuple[Index, Index], inside: tuple[int, ...]) -> list[int]:
+    return [int(i[at]) if isinstance(i, np.ndarray) else at for i, at in zip(index, inside, strict=True)]
+
+
+def _steps(length: int, width: int, *, elements: int = 1 << 23) -> Iterator[slice]:
+    """Slices of ``length`` so that a slice × ``width`` float64 array stays within 64 MiB."""
+    step = max(1, elements // max(1, width))
+    return (slice(start, min(length, start + step)) for start in range(0, length, step))
