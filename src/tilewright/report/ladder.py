@@ -1,0 +1,143 @@
+"""The ladder as a staircase: what each rung gains over the one it grew from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ..records import VERDICTS, BenchRecord
+from .views import View, best_of_cells, is_measured, is_reference, rungs_order
+from .words import count, digits, factor
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rung; ``before`` and ``after`` are GFLOPS of parent and rung in one shape, None if unknown."""
+
+    kernel: str
+    idea: str
+    parent: str | None
+    shape: str = ""
+    before: float | None = None
+    after: float | None = None
+    threads: str = ""
+    note: str = ""
+    largest: str = ""
+    elsewhere: bool = False
+
+    @property
+    def gain(self) -> float | None:
+        return self.after / self.before if self.before and self.after else None
+
+    @property
+    def gain_words(self) -> str:
+        return factor(self.gain) if self.gain else ""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The steps in reading order and the shape most of them were compared in."""
+
+    shape: str
+    steps: tuple[Step, ...]
+
+    @property
+    def climb(self) -> str:
+        """The whole way in a sentence, or nothing when no two rungs were compared in the same shape."""
+        here = [(s.after, s.kernel) for s in self.steps if s.after and not s.elsewhere]
+        if not here:
+            return ""
+        (low, first), (high, best) = here[0], max(here)
+        return f"From {first} to {best}: {factor(high / low)} at {self.shape}." if first != best else ""
+
+
+def ladder(view: View) -> Ladder | None:
+    """The staircase of a view; None when no record says where its kernel came from.
+
+    Each step is taken in the largest shape in which most steps can be compared, at the largest thread count
+    that rung and parent share, or at each one's own where they share none: that is then what the step is
+    about. A step that cannot be compared there is taken in its own largest shape and says so.
+    """
+    limit = view.threads or max(r.threads for r in view.records)
+    runs: dict[str, list[BenchRecord]] = {}
+    for record in sorted(view.section.records, key=rungs_order):
+        if record.threads <= limit and not is_reference(record.kernel):
+            runs.setdefault(record.kernel, []).append(record)
+    parents = {kernel: _about(group, "parent") for kernel, group in runs.items()}
+    if not any(parents.values()) and not any(_about(group, "idea") for group in runs.values()):
+        return None
+    pairs = {kernel: _pair(group, runs.get(parents[kernel] or "", [])) for kernel, group in runs.items()}
+    common = _common_shape(pairs)
+    steps = [_step(kernel, group, parents[kernel], pairs[kernel], common) for kernel, group in runs.items()]
+    return Ladder(_words(common), tuple(steps))
+
+
+Pair = dict[Shape, tuple[BenchRecord | None, BenchRecord]]
+
+
+def _about(group: list[BenchRecord], key: str) -> str | None:
+    return next((str(r.about[key]) for r in group if r.about.get(key)), None)
+
+
+def _pair(group: list[BenchRecord], parents: list[BenchRecord]) -> Pair:
+    """Shapes in which the rung and its parent (None for the first rung) both have a right result."""
+    shared = {r.threads for r in group} & {r.threads for r in parents}
+    own = _at(group, max(shared, default=max(r.threads for r in group)))
+    if not parents:
+        return {shape: (None, record) for shape, record in own.items()}
+    theirs = _at(parents, max(shared, default=max(r.threads for r in parents)))
+    return {shape: (theirs[shape], record) for shape, record in own.items() if shape in theirs}
+
+
+def _at(group: list[BenchRecord], threads: int) -> dict[Shape, BenchRecord]:
+    best = best_of_cells(r for r in group if r.threads == threads)
+    return {(r.m, r.n, r.k): r for r in best if is_measured(r)}
+
+
+def _common_shape(pairs: dict[str, Pair]) -> Shape | None:
+    """The shape with most comparable steps; of those, square before others and large before small."""
+    gains = [shape for pair in pairs.values() for shape, (before, _) in pair.items() if before]
+    votes = Counter(gains or [shape for pair in pairs.values() for shape in pair])
+    square = {s for s in votes if s[0] == s[1] == s[2]}
+    return max(votes, key=lambda s: (votes[s], s in square, s[0] * s[1] * s[2]), default=None)
+
+
+def _step(kernel: str, group: list[BenchRecord], parent: str | None, pair: Pair, common: Shape | None) -> Step:
+    idea = _about(group, "idea") or ""
+    if not pair:
+        return Step(kernel, idea, parent, note=_why_not(group, parent))
+    biggest = max(pair, key=lambda s: s[0] * s[1] * s[2])
+    shape = common if common in pair else biggest
+    assert shape is not None
+    before, after = pair[shape]
+    note = "" if before or not parent else f"its parent {parent} is not in these records"
+    base = before.gflops if before else None
+    threads = count(after.threads, "thread")
+    if before and before.threads != after.threads:
+        threads = f"{before.threads} → {threads}"
+    return Step(
+        kernel, idea, parent, _words(shape), base, after.gflops, threads, note,
+        largest=_gain_at(pair, biggest) if shape != biggest else "", elsewhere=shape != common,
+    )  # fmt: skip
+
+
+def _gain_at(pair: Pair, shape: Shape) -> str:
+    before, after = pair[shape]
+    if not before or not before.gflops or not after.gflops:
+        return f"{digits(after.gflops or 0)} GFLOPS at {_words(shape)}"
+    return f"{factor(after.gflops / before.gflops)} at {_words(shape)}"
+
+
+def _why_not(group: list[BenchRecord], parent: str | None) -> str:
+    if any(is_measured(r) for r in group):
+        return f"no shape in which both it and {parent} have a result"
+    verdicts = dict.fromkeys(VERDICTS.get(r.verdict, r.verdict) for r in group if r.verdict != "ok")
+    return "; ".join(verdicts) or "not measured"
+
+
+def _words(shape: Shape | None) -> str:
+    if shape is None:
+        return ""
+    return str(shape[0]) if len(set(shape)) == 1 else " × ".join(map(str, shape))

@@ -1,0 +1,85 @@
+"""Numbers as a reader wants them: three digits that matter, and a unit."""
+
+from __future__ import annotations
+
+import math
+
+#: Below this a single product is too short for the clock to say more (S1.2's fourth mark), in seconds.
+TOO_SHORT_S = 1e-5
+
+
+def finite(value: float | None) -> float | None:
+    """The number, or None for anything that is not one: records from outside may hold NaN or text.
+
+    >>> finite(float("nan")) is None, finite(2)
+    (True, 2.0)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def digits(value: float) -> str:
+    """Three significant digits without an exponent, thousands separated.
+
+    >>> [digits(v) for v in (0.5512, 25.53, 766.4, 12345.6, 2.0)]
+    ['0.551', '25.5', '766', '12,346', '2.00']
+    """
+    if value == 0:
+        return "0"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    if places > 8:
+        return f"{value:.2e}"
+    return f"{value:,.{places}f}"
+
+
+def duration(seconds: float) -> str:
+    """Time with its unit: µs below 0.1 ms, ms below 1 s, seconds from there.
+
+    >>> [duration(t) for t in (4.2e-6, 5.5e-4, 0.0255, 5.47, 83.2)]
+    ['4.20 µs', '0.550 ms', '25.5 ms', '5.47 s', '83.2 s']
+    """
+    if seconds < 1e-4:
+        return f"{digits(seconds * 1e6)} µs"
+    if seconds < 1:
+        return f"{digits(seconds * 1e3)} ms"
+    return f"{digits(seconds)} s"
+
+
+def table_time(seconds: float) -> str:
+    """Time as the table has it: ms unless s, and ``< 0.01 ms`` for what is too short to compare.
+
+    >>> table_time(3e-6), table_time(5e-5), table_time(10.2)
+    ('< 0.01 ms', '0.050 ms', '10.2 s')
+    """
+    if seconds < TOO_SHORT_S:
+        return "< 0.01 ms"
+    return f"{seconds * 1e3:.3f} ms" if seconds < 1e-3 else duration(seconds)
+
+
+def factor(gain: float) -> str:
+    """How many times: two decimals near one, fewer far from it.
+
+    >>> factor(1.082), factor(0.4), factor(23.4), factor(211.7)
+    ('×1.08', '×0.40', '×23.4', '×212')
+    """
+    places = 2 if gain < 10 else 1 if gain < 100 else 0
+    return f"×{gain:,.{places}f}" if gain >= 0.01 else f"×{gain:.1g}"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    >>> count(1, "thread"), count(2, "thread")
+    ('1 thread', '2 threads')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def small(value: float) -> str:
+    """An error: two digits and a power of ten.
+
+    >>> small(3.1e-5), small(0), small(0.21)
+    ('3.1e-05', '0', '0.21')
+    """
+    return f"{value:.2g}"
