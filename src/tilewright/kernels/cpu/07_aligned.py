@@ -1,14 +1,14 @@
 """The same blocks, each starting on a 64-byte boundary (S1.8).
 
-A 512-bit vector is a whole cache line. Numba's allocator promises 32 bytes: from there every vector of a row of 64
-elements touches two lines, and the core's load ports do each such load twice.
+A 512-bit vector is a whole cache line. Numba's allocator promises 32 bytes: from there every vector of a row touches
+two lines, and the core's load ports do each such load twice.
 """
 
 from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, multiply_block, store_block
 from tilewright.simd import aligned_empty
 
-BLOCK = 64
+BLOCK = 128
 
 
 @kernel(

@@ -11,7 +11,7 @@ from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, store_block
 from tilewright.simd import aligned_empty
 
-BLOCK = 64
+BLOCK = 128
 
 
 @nb.njit(nogil=True, fastmath={"contract"})
