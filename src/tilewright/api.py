@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import numbers
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ def matmul(a: Any, b: Any, /, *, out: np.ndarray | None = None) -> Any:
     ``a`` is (…, m, k) or (k,), ``b`` is (…, k, n) or (k,); leading axes broadcast; the result is (…, m, n), without the
     axis that a vector lent. Any strides and byte order will do. dtypes promote as numpy promotes them: float32, float64,
     complex and integers (with wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is the
-    logical product. NaN and infinity propagate. Two vectors give a scalar.
+    logical product. NaN and infinity propagate. Two vectors give a scalar. Subclasses count as plain arrays.
 
     ``out``: an array of exactly the result's shape that receives the result, cast by the ``same_kind`` rule. It may
     overlap the operands, and be of any strides and byte order.
@@ -38,7 +40,7 @@ def matmul(a: Any, b: Any, /, *, out: np.ndarray | None = None) -> Any:
     """
     x, y = admit(a, "a"), admit(b, "b")
     shapes = layout(x.shape, y.shape)
-    dtype = _promoted(x, y)
+    dtype = np.result_type(x.dtype, y.dtype)
     target = None if out is None else admit_out(out, shapes.result, dtype)
     plan_ = make_plan(_problem(shapes, dtype))
     compute = np.dtype(plan_.compute)
@@ -51,17 +53,19 @@ def matmul(a: Any, b: Any, /, *, out: np.ndarray | None = None) -> Any:
         if not direct:
             np.copyto(target, _rounded(c, dtype), casting="same_kind")
         return out
-    return _rounded(c, dtype)[()]
+    result = _rounded(c, dtype)
+    return result if result.ndim else result[()]
 
 
 def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.ndarray:
     """C ← α·A·B + β·C in place, as BLAS means it; returns ``c``.
 
-    ``a`` is (m, k), ``b`` is (k, n), ``c`` a writeable (m, n) array of a dtype that the product casts to. With
-    ``beta`` 0 C is not read: NaN in it does not survive. With ``alpha`` 0 A and B are not read. Otherwise NaN and
-    infinity propagate. ``c`` may overlap the operands.
+    ``a`` is (m, k), ``b`` is (k, n), ``c`` a writeable (m, n) array of a dtype that the product casts to by the
+    ``same_kind`` rule. With ``beta`` 0 C is not read: NaN in it does not survive. With ``alpha`` or k 0 A and B are not
+    read. Otherwise NaN and infinity propagate, without a warning. ``c`` may overlap the operands. ``alpha`` is taken in
+    the dtype of A·B and ``beta`` in C's; integers and bool take only factors that they can represent, so not 0.5.
 
-    Raises ShapeError, DTypeError, OperandError.
+    Raises ShapeError, DTypeError, OperandError, UsageError (``alpha`` or ``beta`` is no number).
 
     >>> import numpy as np, tilewright as tw
     >>> c = np.ones((2, 2))
@@ -74,20 +78,23 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.nda
         if array.ndim != 2:
             raise ShapeError(f"{name} is {array.shape}: gemm takes matrices; matmul takes vectors and batches")
     shapes = layout(x.shape, y.shape)
-    alpha, beta = _scalar("alpha", alpha), _scalar("beta", beta)
-    dtype = _promoted(x, y)
-    target = admit_out(c, shapes.result, np.result_type(dtype, *(s for s in (alpha, beta) if isinstance(s, complex))))
-    if alpha == 0:
-        _scale(target, beta)
-    elif alpha == 1 and beta == 0:
-        matmul(x, y, out=target)
-    else:
-        _combine(alpha, x, y, beta, target)
+    dtype = np.result_type(x.dtype, y.dtype)
+    target = admit_out(c, shapes.result, dtype, "c")
+    with np.errstate(all="ignore"):
+        s, t = _factor("alpha", alpha, dtype, target), _factor("beta", beta, target.dtype, target)
+        if s == 0 or shapes.k == 0:
+            _scale(target, t)
+        elif s == 1 and t == 0:
+            matmul(x, y, out=target)
+        else:
+            _combine(s, x, y, t, target)
     return c
 
 
 def plan(a: Any, b: Any, /) -> Plan:
     """What ``matmul(a, b)`` would run, and why; nothing is multiplied. Arrays, or just their shapes, which count as float64.
+
+    A tuple of whole numbers is a shape here. Raises what ``matmul`` raises.
 
     >>> import tilewright as tw
     >>> print(tw.plan((3, 4), (4, 5)).problem)
@@ -95,8 +102,8 @@ def plan(a: Any, b: Any, /) -> Plan:
     """
     shapes, dtypes = [], []
     for name, value in (("a", a), ("b", b)):
-        if isinstance(value, tuple) and all(isinstance(size, int) for size in value):
-            shapes.append(value)
+        if isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value):
+            shapes.append(_given_shape(name, value))
             dtypes.append(np.dtype(np.float64))
         else:
             array = admit(value, name)
@@ -105,16 +112,15 @@ def plan(a: Any, b: Any, /) -> Plan:
     return make_plan(_problem(layout(*shapes), np.result_type(*dtypes)))
 
 
-def _promoted(a: np.ndarray, b: np.ndarray) -> np.dtype:
-    try:
-        return np.result_type(a.dtype, b.dtype)
-    except TypeError:
-        raise DTypeError(f"a is {a.dtype}, b is {b.dtype}: they have no common dtype") from None
+def _given_shape(name: str, sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    shape = tuple(int(size) for size in sizes)
+    if any(size < 0 for size in shape):
+        raise ShapeError(f"{name} is {shape}: a size must be at least 0")
+    return shape
 
 
 def _problem(shapes: Layout, dtype: np.dtype) -> Problem:
-    batch = int(np.prod(shapes.batch, dtype=np.int64))
-    return Problem(shapes.m, shapes.n, shapes.k, dtype.name, batch)
+    return Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch))
 
 
 @functools.lru_cache(maxsize=256)
@@ -158,21 +164,43 @@ def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return c.astype(dtype)
 
 
-def _scalar(name: str, value: Any) -> Any:
-    array = np.asarray(value)
-    if array.shape != () or array.dtype.kind not in "biufc":
-        raise UsageError(f"{name} must be a number, got {type(value).__name__} {value!r}")
-    return array.item()
+def _factor(name: str, value: Any, scaled: np.dtype, c: np.ndarray) -> np.ndarray:
+    """alpha or beta as a 0-d array, of the dtype that it and what it scales have together; that must cast to C's."""
+    number = _number(name, value)
+    if scaled.kind in "biu" and isinstance(number, float) and number.is_integer() and abs(number) < 2**63:
+        number = int(number)  # 2.0 will do where 2 does
+    if scaled.kind == "b" and number in (0, 1):
+        number = bool(number)
+    dtype = np.result_type(scaled, number)
+    if not np.can_cast(dtype, c.dtype, casting="same_kind"):
+        raise DTypeError(
+            f"{name} is {number}: the result is {dtype}, which does not cast to c, {c.dtype}, by same_kind"
+        )
+    return np.asarray(number).astype(dtype)
 
 
-def _scale(c: np.ndarray, beta: Any) -> None:
+def _number(name: str, value: Any) -> complex:
+    """``value`` as an int, a float or a complex; a whole number beyond 64 bits as a float."""
+    try:
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            value = float(value)
+        array = np.asarray(value)
+    except Exception:  # a foreign object may raise anything
+        array = np.asarray(None)
+    kind = {"b": int, "i": int, "u": int, "f": float, "c": complex}.get(array.dtype.kind)
+    if kind is None or array.shape or isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"{name} must be a number, got {type(value).__name__}")
+    return kind(array)
+
+
+def _scale(c: np.ndarray, beta: np.ndarray) -> None:
     if beta == 0:
         c[...] = 0
     elif beta != 1:
-        np.multiply(c, np.asarray(beta).astype(c.dtype), out=c)
+        np.multiply(c, beta, out=c)
 
 
-def _combine(alpha: Any, a: np.ndarray, b: np.ndarray, beta: Any, c: np.ndarray) -> None:
+def _combine(alpha: np.ndarray, a: np.ndarray, b: np.ndarray, beta: np.ndarray, c: np.ndarray) -> None:
     """By panels of rows of C, so that the product held beside C stays small."""
     if np.may_share_memory(c, a):
         a = a.copy()
@@ -183,7 +211,7 @@ def _combine(alpha: Any, a: np.ndarray, b: np.ndarray, beta: Any, c: np.ndarray)
         band = c[row : row + step]
         product = matmul(a[row : row + step], b)
         if alpha != 1:
-            product = product * np.asarray(alpha).astype(np.result_type(product, alpha))
+            product = product * alpha
         if beta != 0:
-            product = product + (band if beta == 1 else band * np.asarray(beta).astype(np.result_type(band, beta)))
+            product = product + (band if beta == 1 else band * beta)
         np.copyto(band, product, casting="same_kind")

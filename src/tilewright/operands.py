@@ -7,30 +7,52 @@ place that refuses: by the argument's name, with the reason, before anything is 
 
 from __future__ import annotations
 
+import math
+import mmap
+import operator
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .errors import DTypeError, OperandError, ShapeError
+from .errors import DTypeError, OperandError, ShapeError, UsageError
 
 #: Alignment of storage we allocate: a cache line, and the widest vector of any machine we know.
 ALIGNMENT = 64
 
+#: The dtypes that can be multiplied: kernels know all but bool and float16, both of which float32 holds exactly.
+DTYPES = (
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+_KNOWN = frozenset(dtype for name in DTYPES for dtype in (np.dtype(name), np.dtype(name).newbyteorder()))
+
 
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
     """An uninitialised C-ordered array whose first element lies on a 64-byte boundary (S1.1).
+
+    Raises UsageError for a shape that no memory has, DTypeError for a dtype of Python objects or of no bytes.
 
     >>> x = aligned_empty((3, 5), np.float32)
     >>> x.shape, x.ctypes.data % 64
     ((3, 5), 0)
     """
     dtype = np.dtype(dtype)
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    try:
+        sizes = tuple(map(operator.index, shape if isinstance(shape, (tuple, list)) else (shape,)))
+    except TypeError:
+        raise UsageError(f"shape must be a size or a tuple of sizes, got {type(shape).__name__}") from None
+    size = math.prod(sizes) * dtype.itemsize
+    if min(sizes, default=0) < 0 or size > sys.maxsize - ALIGNMENT:
+        raise UsageError(f"shape must be sizes from 0 that an address space holds, got {sizes}")
+    if dtype.hasobject or not dtype.itemsize:
+        raise DTypeError(f"dtype must be of plain bytes, got {dtype}")
     raw = np.empty(size + ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
+    return raw[start : start + size].view(dtype).reshape(sizes)
 
 
 def aligned_copy(array: np.ndarray, dtype: Any = None) -> np.ndarray:
@@ -44,51 +66,83 @@ def admit(value: Any, name: str) -> np.ndarray:
     """The argument ``name`` as a NumPy array of a numeric dtype, without a copy where it already is one.
 
     Takes what NumPy takes: arrays, subclasses, nested lists, objects with ``__array__``, the buffer protocol or DLPack.
-    Raises OperandError for what holds no usable matrix (text, None, masked, sparse, released, deleted) and DTypeError
-    for a dtype that has no product here.
+    Raises OperandError for what holds no usable matrix (None, masked, sparse, released, closed, on another device) and
+    DTypeError for a dtype that has no product here.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise OperandError(f"{name} is a masked array: the product would ignore its mask; pass {name}.filled(...)")
     try:
         array = _to_numpy(value)
+    except MemoryError:
+        raise
     except Exception as error:  # whatever the foreign object raises: it is refused by name, with its own reason
-        raise OperandError(
-            f"{name} cannot be used as a matrix: {type(value).__name__} says {error}; pass an array that is alive"
-        ) from error
-    if array.dtype == object:
+        reason = _one_line(error)
+        raise OperandError(f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}") from error
+    if array.dtype.kind == "O":
         raise OperandError(f"{name} must be numeric: {type(value).__name__} gives an array of Python objects")
-    if array.dtype.kind not in "biufc":
-        raise DTypeError(f"{name} must be numeric: got {_kind(value)} of dtype {array.dtype}")
+    if array.dtype not in _KNOWN:
+        raise DTypeError(f"{name} is {_kind(value)} of dtype {array.dtype}, which cannot be multiplied: {_CONVERT}")
+    _refuse_closed(array, name)
     return array
+
+
+_CONVERT = "convert it to bool, integers, float16, float32, float64, complex64 or complex128"
 
 
 def _to_numpy(value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
-        return value.view(np.ndarray)
+        array = value.view(np.ndarray)
+        if 0 in array.strides:  # an array from np.broadcast_arrays warns when asked whether it can be written
+            array.flags.writeable = False
+        return array
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
+    if isinstance(value, memoryview):
+        value = memoryview(value)  # raises where it was released, which NumPy would take for an object of its own
     return np.asarray(value)
 
 
 def _kind(value: Any) -> str:
-    return "an array" if isinstance(value, np.ndarray) else type(value).__name__
+    return "an array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
-def admit_out(out: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The argument ``out``, checked against the result it is to hold.
+def _one_line(error: BaseException) -> str:
+    return textwrap.shorten(str(error), 300) or type(error).__name__
+
+
+def _refuse_closed(array: np.ndarray, name: str) -> None:
+    """A memory map can be closed or moved under NumPy's arrays: to touch that memory would end the process."""
+    owner = array.base
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner, mmap.mmap) or not array.size:
+        return
+    try:
+        mapped = np.lib.array_utils.byte_bounds(np.frombuffer(owner, np.uint8))
+    except ValueError:
+        raise OperandError(f"{name} lies in a memory map that was closed: map the file again") from None
+    first, end = np.lib.array_utils.byte_bounds(array)
+    if first < mapped[0] or end > mapped[1]:
+        raise OperandError(f"{name} lies in a memory map that was resized since: make the array again")
+
+
+def admit_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, name: str = "out") -> np.ndarray:
+    """The argument ``name`` that receives a result of ``shape`` and ``dtype``, as a plain array over the same memory.
 
     Raises OperandError unless it is a writeable ndarray, ShapeError unless its shape is ``shape``, DTypeError where
     NumPy's ``same_kind`` rule forbids the cast.
     """
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
-        raise OperandError(f"out must be a numpy.ndarray, got {type(out).__name__}")
+        raise OperandError(f"{name} must be a numpy.ndarray, got {type(out).__name__}")
     if out.shape != shape:
-        raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
+        raise ShapeError(f"{name} is {out.shape}, the product is {shape}: {name} must have exactly this shape")
     if not out.flags.writeable:
-        raise OperandError("out is read-only: pass an array that can be written")
-    if not np.can_cast(dtype, out.dtype, casting="same_kind"):
-        raise DTypeError(f"out has dtype {out.dtype}: the product is {dtype}, which does not cast to it safely")
-    return out
+        raise OperandError(f"{name} is read-only: pass an array that can be written")
+    if out.dtype.kind not in "biufc" or not np.can_cast(dtype, out.dtype, casting="same_kind"):
+        rule = "does not cast to it by the same_kind rule"
+        raise DTypeError(f"{name} has dtype {out.dtype}: the product is {dtype}, which {rule}")
+    _refuse_closed(out, name)
+    return out.view(np.ndarray)
 
 
 def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -112,16 +166,19 @@ def writeable_alias(array: np.ndarray) -> np.ndarray:
 
 
 def load_matrix(path: str | Path) -> np.ndarray:
-    """A matrix from a ``.npy`` file, checked to be one; raises OperandError, ShapeError or DTypeError naming the file."""
+    """A matrix from a ``.npy`` file, checked to be one, in native byte order.
+
+    Raises OperandError, ShapeError or DTypeError, naming the file.
+    """
     path = Path(path)
     try:
-        array = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise OperandError(f"{path} does not exist") from None
-    except (ValueError, EOFError, OSError) as error:
-        raise OperandError(f"{path} is truncated or is no .npy file: {error}") from None
-    if not isinstance(array, np.ndarray):
-        raise OperandError(f"{path} is an archive of several arrays: save the matrix alone with np.save")
+    except Exception as error:  # a damaged header can fail in any way that a parser of Python can
+        reason = _one_line(error)
+        raise OperandError(f"{path} is truncated or is not one matrix saved with np.save: {reason}") from None
     if array.ndim != 2:
         raise ShapeError(f"{path} is no matrix: it has shape {array.shape}")
     if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
@@ -130,7 +187,7 @@ def load_matrix(path: str | Path) -> np.ndarray:
     if bad.size:
         row, column = bad[0]
         raise OperandError(f"{path} holds {array[row, column]} at [{row}, {column}]: every element must be finite")
-    return array
+    return native(array, array.dtype)
 
 
 class _Alias:

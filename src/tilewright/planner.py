@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from .errors import DTypeError
 from .kernels import Kernel, catalog
 from .machine import bytes_text, machine
+from .operands import DTYPES
 from .peaks import bandwidth_gbs, peak_gflops
 from .problem import Problem
 
@@ -65,19 +67,20 @@ def make_plan(problem: Problem) -> Plan:
     Raises DTypeError for a dtype that no rung can compute.
     """
     compute = _compute_dtype(problem.dtype)
-    able = [k for k in catalog().values() if k.device == "cpu" and compute in k.dtypes and k.error_bound is None]
-    if not able:
-        raise DTypeError(f"no kernel multiplies {problem.dtype}: {', '.join(sorted(_all_dtypes()))} can be")
-    kernel = max(able, key=lambda k: k.order)
+    kernel = _highest_rung(compute)
+    if kernel is None:
+        raise DTypeError(f"no kernel multiplies {problem.dtype}: {', '.join(DTYPES)} can be")
     threads = max(1, min(machine().usable_cores, problem.flops // 2 // WORK_PER_THREAD // max(1, problem.batch)))
     why = f"the highest rung for {compute} whose error bound is the classical one"
     return Plan(problem, kernel, compute, 1 if kernel.shared == "serial" else threads, why)
 
 
+@functools.cache
+def _highest_rung(compute: str) -> Kernel | None:
+    able = [k for k in catalog().values() if k.device == "cpu" and compute in k.dtypes and k.error_bound is None]
+    return max(able, key=lambda k: k.order, default=None)
+
+
 def _compute_dtype(dtype: str) -> str:
     """float16 and bool have no kernels of their own: float32 holds both exactly."""
     return "float32" if dtype in ("float16", "bool") else dtype
-
-
-def _all_dtypes() -> set[str]:
-    return {"float16", "bool"} | {d for k in catalog().values() if not k.is_reference for d in k.dtypes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,11 +88,9 @@ def layout(a: Shape, b: Shape) -> Layout:
     if k != k_of_b:
         axis = "b.shape[-2]" if len(b) > 2 else "b.shape[0]"
         raise ShapeError(f"k mismatch: a is {a}, b is {b}: a.shape[-1] must equal {axis}")
-    try:
-        batch = np.broadcast_shapes(a_matrix[:-2], b_matrix[:-2])
-    except ValueError:
-        raise ShapeError(
-            f"batch mismatch: a is {a}, b is {b}: axes before the last two must be equal, or 1, or absent"
-        ) from None
+    pairs = list(itertools.zip_longest(a_matrix[-3::-1], b_matrix[-3::-1], fillvalue=1))
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        raise ShapeError(f"batch mismatch: a is {a}, b is {b}: axes before the last two must be equal, or 1, or absent")
+    batch = tuple(y if x == 1 else x for x, y in reversed(pairs))
     result = batch + ((m,) if len(a) > 1 else ()) + ((n,) if len(b) > 1 else ())
     return Layout(m, n, k, batch, result)

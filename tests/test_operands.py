@@ -1,0 +1,443 @@
+"""The door: what is let in as a matrix, what is refused and in which words, and storage on its boundary."""
+
+from __future__ import annotations
+
+import mmap
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing import shared_memory
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
+from tilewright.operands import (
+    ALIGNMENT,
+    DTYPES,
+    admit,
+    admit_out,
+    aligned_copy,
+    aligned_empty,
+    load_matrix,
+    native,
+    row_major,
+    writeable_alias,
+)
+
+SQUARE = np.arange(9.0).reshape(3, 3)
+
+
+class SaysArray:
+    """An object of another library: holds an array, or an error to raise instead."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+class SaysDlpack(SaysArray):
+    """The same through DLPack alone."""
+
+    __array__ = property()  # type: ignore[assignment]
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+class Sparse:
+    """As scipy's: a shape and a dtype, but no array to be had."""
+
+    shape, dtype = (3, 3), np.dtype("f8")
+
+
+# ---- let in ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (SQUARE, SQUARE),
+        ([[1, 2], [3, 4]], np.array([[1, 2], [3, 4]])),
+        (((1.5, 2), (3, 4)), np.array([[1.5, 2], [3, 4]])),
+        ([], np.empty(0)),
+        (memoryview(SQUARE), SQUARE),
+        (bytearray(b"\1\2"), np.array([1, 2], "u1")),
+        (SaysArray(SQUARE), SQUARE),
+        (SaysDlpack(SQUARE), SQUARE),
+        (SQUARE.view(np.recarray), SQUARE),
+        (SQUARE.astype(">f4"), SQUARE.astype("f4")),
+        (np.float32(3), np.float32(3)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_numpy_can_read_is_a_matrix(value: Any, expected: np.ndarray) -> None:
+    array = admit(value, "a")
+    assert type(array) is np.ndarray
+    assert array.dtype == expected.dtype or array.dtype == ">f4"
+    np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_subclasses_count_as_plain_arrays() -> None:
+    class Own(np.ndarray):
+        def __matmul__(self, other: Any) -> Any:
+            raise AssertionError("a subclass has no say in the product")
+
+    for value in (np.matrix(SQUARE), SQUARE.view(Own)):
+        assert type(admit(value, "a")) is np.ndarray
+        assert type(tw.matmul(value, value)) is np.ndarray
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arrays_are_not_copied(dtype: str) -> None:
+    array = np.zeros((4, 3), dtype)[::-2, 1:]
+    assert np.shares_memory(admit(array, "a"), array)
+    assert admit(array, "a").strides == array.strides
+
+
+def test_arrays_of_broadcast_arrays_are_read_without_their_warning() -> None:
+    row, _ = np.broadcast_arrays(np.ones((1, 3)), SQUARE)
+    np.testing.assert_array_equal(tw.matmul(row, SQUARE), np.matmul(row, SQUARE))
+
+
+# ---- refused ---------------------------------------------------------------------------------------------------------
+
+CANNOT = "which cannot be multiplied: convert it to bool, integers, float16, float32, float64, complex64 or complex128"
+OBJECTS = "a must be numeric: {} gives an array of Python objects"
+
+
+def released() -> memoryview:
+    view = memoryview(bytearray(8))
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: None, OperandError, OBJECTS.format("NoneType")),
+        (Sparse, OperandError, OBJECTS.format("Sparse")),
+        (lambda: {1, 2}, OperandError, OBJECTS.format("set")),
+        (lambda: {1: 2}, OperandError, OBJECTS.format("dict")),
+        (lambda: (i for i in range(3)), OperandError, OBJECTS.format("generator")),
+        (lambda: [[2**70]], OperandError, OBJECTS.format("list")),
+        (lambda: np.array([None]), OperandError, OBJECTS.format("ndarray")),
+        (lambda: "text", DTypeError, f"a is a str of dtype <U4, {CANNOT}"),
+        (lambda: b"text", DTypeError, f"a is a bytes of dtype |S4, {CANNOT}"),
+        (lambda: np.array(["x"]), DTypeError, f"a is an array of dtype <U1, {CANNOT}"),
+        (lambda: np.zeros(2, "M8[s]"), DTypeError, f"a is an array of dtype datetime64[s], {CANNOT}"),
+        (lambda: np.zeros(2, "m8[s]"), DTypeError, f"a is an array of dtype timedelta64[s], {CANNOT}"),
+        (lambda: np.zeros(2, "V8"), DTypeError, f"a is an array of dtype |V8, {CANNOT}"),
+        (lambda: np.zeros(2, [("x", "<f4")]), DTypeError, f"a is an array of dtype [('x', '<f4')], {CANNOT}"),
+        (
+            lambda: np.ma.masked_array(SQUARE),
+            OperandError,
+            "a is a masked array: the product would ignore its mask; pass a.filled(...)",
+        ),
+        (
+            released,
+            OperandError,
+            "a cannot be used as a matrix: memoryview says operation forbidden on released memoryview object",
+        ),
+        (
+            lambda: SaysArray(ValueError("Not a dataset (not a dataset)")),
+            OperandError,
+            "a cannot be used as a matrix: SaysArray says Not a dataset (not a dataset)",
+        ),
+        (
+            lambda: SaysArray(RuntimeError("this storage\n  was freed\n")),
+            OperandError,
+            "a cannot be used as a matrix: SaysArray says this storage was freed",
+        ),
+        (lambda: SaysArray(KeyError()), OperandError, "a cannot be used as a matrix: SaysArray says KeyError"),
+        (
+            lambda: SaysArray(3),
+            OperandError,
+            "a cannot be used as a matrix: SaysArray says object __array__ method not producing an array",
+        ),
+        (
+            lambda: SaysDlpack(BufferError("the tensor is on device cuda:0")),
+            OperandError,
+            "a cannot be used as a matrix: SaysDlpack says the tensor is on device cuda:0",
+        ),
+    ],
+)
+def test_what_is_no_matrix_is_refused_by_name(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as refusal:
+        admit(make(), "a")
+    assert str(refusal.value) == message
+    assert isinstance(refusal.value, TypeError)
+    with pytest.raises(error, match=r"^b ") as refusal:
+        tw.matmul(SQUARE, make())
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [[[1, 2], [3]], [[[]], 1]])
+def test_ragged_lists_are_refused_on_one_line(value: Any) -> None:
+    with pytest.raises(OperandError, match=r"^a cannot be used as a matrix: list says .+$"):
+        admit(value, "a")
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_floats_wider_than_any_kernel_are_refused(dtype: type) -> None:
+    if np.dtype(dtype).name in DTYPES:
+        pytest.skip("long double is double here")
+    for a, b, name in ((np.ones((3, 3), dtype), SQUARE, "a"), (SQUARE, np.ones((3, 3), dtype), "b")):
+        with pytest.raises(DTypeError, match=f"^{name} is an array of dtype {np.dtype(dtype)}, which cannot"):
+            tw.matmul(a, b)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
+def test_dtypes_of_ml_dtypes_are_refused_by_name(name: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    with pytest.raises(DTypeError, match=f"^a is an array of dtype {name}, which cannot be multiplied: convert it to"):
+        tw.matmul(SQUARE.astype(getattr(ml_dtypes, name)), SQUARE)
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), MemoryError()])
+def test_what_is_not_the_operands_fault_passes_through(interruption: BaseException) -> None:
+    with pytest.raises(type(interruption)):
+        admit(SaysArray(interruption), "a")
+
+
+# ---- memory that is gone ---------------------------------------------------------------------------------------------
+
+
+def closed_map() -> np.ndarray:
+    mapping = mmap.mmap(-1, 4096)
+    array = np.ndarray((8, 8), buffer=mapping)
+    mapping.close()
+    return array[::2].T
+
+
+def closed_shared_memory() -> np.ndarray:
+    block = shared_memory.SharedMemory(create=True, size=4096)
+    array = np.ndarray((8, 8), buffer=block.buf)
+    block.close()
+    block.unlink()
+    return array
+
+
+@pytest.mark.parametrize("make", [closed_map, closed_shared_memory])
+def test_arrays_over_a_closed_map_are_refused_not_touched(make: Callable[[], np.ndarray]) -> None:
+    dead = make()
+    rows, columns = dead.shape
+    left, right = np.ones((rows, 1)), np.ones((1, columns))
+    calls: dict[str, Callable[[], Any]] = {
+        "a": lambda: tw.matmul(dead, np.ones(columns)),
+        "b": lambda: tw.matmul(np.ones(rows), dead),
+        "out": lambda: tw.matmul(left, right, out=dead),
+        "c": lambda: tw.gemm(1, left, right, 1, dead),
+    }
+    for name, call in calls.items():
+        with pytest.raises(OperandError, match=f"^{name} lies in a memory map that was closed: map the file again$"):
+            call()
+
+
+def test_a_closed_memmap_is_refused_and_an_open_one_used(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "a.bin", "f8", "w+", shape=(3, 3))
+    mapped[:] = SQUARE
+    answer = tw.matmul(mapped, SQUARE)
+    assert type(answer) is np.ndarray
+    np.testing.assert_array_equal(answer, SQUARE @ SQUARE)
+    assert tw.matmul(SQUARE, SQUARE, out=mapped) is mapped
+    mapped._mmap.close()
+    with pytest.raises(OperandError, match="closed"):
+        tw.matmul(mapped, SQUARE)
+
+
+@pytest.mark.skipif(not hasattr(mmap.mmap, "resize") or sys.platform != "linux", reason="only Linux moves a map")
+def test_a_map_that_was_resized_is_refused() -> None:
+    mapping = mmap.mmap(-1, 8 * mmap.PAGESIZE)
+    array = np.ndarray((8 * mmap.PAGESIZE // 8,), buffer=mapping)
+    assert admit(array, "a").size
+    mapping.resize(mmap.PAGESIZE)
+    with pytest.raises(OperandError, match="resized"):
+        admit(array, "a")
+    assert admit(array[:8], "a").size == 8 or pytest.fail("what is still mapped can be used")
+
+
+# ---- out -------------------------------------------------------------------------------------------------------------
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        ([[0.0] * 3] * 3, OperandError, "out must be a numpy.ndarray, got list"),
+        ((SQUARE,), OperandError, "out must be a numpy.ndarray, got tuple"),
+        (np.float64(1), OperandError, "out must be a numpy.ndarray, got float64"),
+        (np.ma.masked_array(SQUARE), OperandError, "out must be a numpy.ndarray, got MaskedArray"),
+        (np.empty((3, 2)), ShapeError, "out is (3, 2), the product is (3, 3): out must have exactly this shape"),
+        (np.empty((1, 3, 3)), ShapeError, "out is (1, 3, 3), the product is (3, 3): out must have exactly this shape"),
+        (read_only(SQUARE), OperandError, "out is read-only: pass an array that can be written"),
+        (np.broadcast_to(SQUARE[0], (3, 3)), OperandError, "out is read-only: pass an array that can be written"),
+        *(
+            (
+                np.empty((3, 3), dtype),
+                DTypeError,
+                f"out has dtype {np.dtype(dtype)}: the product is float64, which does not cast to it by the same_kind rule",
+            )
+            for dtype in ("i8", "?", "O", "U40", "V8")
+        ),
+    ],
+)
+def test_what_cannot_receive_the_product_is_refused(out: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as refusal:
+        tw.matmul(SQUARE, SQUARE, out=out)
+    assert str(refusal.value) == message
+    with pytest.raises(error) as refusal:
+        admit_out(out, (3, 3), np.dtype("f8"), "c")
+    assert str(refusal.value) == message.replace("out ", "c ")
+
+
+# ---- storage ---------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.one_of(st.integers(0, 300), st.lists(st.integers(0, 9), max_size=4).map(tuple)),
+    st.sampled_from([*DTYPES, "longdouble", ">f8"]),
+)
+def test_storage_begins_on_its_boundary(shape: Any, dtype: str) -> None:
+    array = aligned_empty(shape, dtype)
+    assert array.shape == np.empty(shape).shape
+    assert array.dtype == np.dtype(dtype)
+    assert array.ctypes.data % ALIGNMENT == 0 or not array.size
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    array[...] = 1
+    copy = aligned_copy(array.T, "complex128")
+    np.testing.assert_array_equal(copy, np.ones(array.T.shape, "c16"))
+    assert copy.flags.c_contiguous
+    assert copy.ctypes.data % ALIGNMENT == 0 or not copy.size
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "error", "message"),
+    [
+        (-3, "f8", UsageError, "shape must be sizes from 0 that an address space holds, got (-3,)"),
+        ((-3, -4), "f8", UsageError, "shape must be sizes from 0 that an address space holds, got (-3, -4)"),
+        (
+            (2**40, 2**40),
+            "f8",
+            UsageError,
+            f"shape must be sizes from 0 that an address space holds, got {(2**40,) * 2}",
+        ),
+        (2.5, "f8", UsageError, "shape must be a size or a tuple of sizes, got float"),
+        ("33", "f8", UsageError, "shape must be a size or a tuple of sizes, got str"),
+        (None, "f8", UsageError, "shape must be a size or a tuple of sizes, got NoneType"),
+        (3, object, DTypeError, "dtype must be of plain bytes, got object"),
+        (3, "S0", DTypeError, "dtype must be of plain bytes, got |S0"),
+    ],
+)
+def test_storage_that_cannot_be(shape: Any, dtype: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as refusal:
+        aligned_empty(shape, dtype)
+    assert str(refusal.value) == message
+
+
+def test_conversions_copy_only_what_they_must() -> None:
+    f8 = np.dtype("f8")
+    assert native(SQUARE, f8) is SQUARE
+    assert row_major(SQUARE) is SQUARE
+    assert writeable_alias(SQUARE) is SQUARE
+    unaligned = np.zeros(SQUARE.nbytes + 1, "u1")[1:].view("f8").reshape(3, 3)
+    unaligned[:] = SQUARE
+    for other in (SQUARE.astype(">f8"), SQUARE.astype("i4"), unaligned):
+        converted = native(other, f8)
+        assert converted.dtype.isnative
+        assert converted.flags.aligned
+        np.testing.assert_array_equal(converted, SQUARE)
+    assert row_major(SQUARE.T).flags.c_contiguous
+
+
+@pytest.mark.parametrize("view", [np.s_[:], np.s_[::-1, ::-2], np.s_[1:, :0], np.s_[None, 0]])
+def test_an_alias_is_the_same_memory_without_the_mark(view: Any) -> None:
+    source = read_only(SQUARE)[view]
+    alias = writeable_alias(source)
+    assert alias.flags.writeable
+    assert (alias.shape, alias.dtype) == (source.shape, source.dtype)
+    assert alias.ctypes.data == source.ctypes.data
+    assert not source.flags.writeable
+    del source
+    np.testing.assert_array_equal(alias, SQUARE[view])
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", ">f4", ">f8"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_matrices_of_files_come_in_native_order(tmp_path: Path, dtype: str, order: Any) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.asarray(SQUARE[:2], dtype, order))
+    for given_path in (path, str(path)):
+        matrix = load_matrix(given_path)
+        assert matrix.dtype == np.dtype(dtype).newbyteorder("=")
+        np.testing.assert_array_equal(matrix, SQUARE[:2])
+
+
+DAMAGED = r"is truncated or is not one matrix saved with np.save: .+"
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (lambda raw: raw[:-1], OperandError, DAMAGED),
+        (lambda raw: raw[:40], OperandError, DAMAGED),
+        (lambda raw: b"", OperandError, DAMAGED),
+        (lambda raw: b"PK\3\4" + raw, OperandError, DAMAGED),
+        (lambda raw: b"1 2 3\n", OperandError, DAMAGED),
+        (lambda raw: raw[:6] + b"\x09\0" + raw[8:], OperandError, DAMAGED),
+        (lambda raw: raw[:8] + b"\xff\xff" + raw[10:] + b" " * 70_000, OperandError, DAMAGED),
+        (lambda raw: raw.replace(b"(3, 3), }", b"(3, 3    "), OperandError, DAMAGED),
+        (lambda raw: raw.replace(b"'<f8'", b"'|O8'"), OperandError, DAMAGED),
+        (lambda raw: raw.replace(b"'<f8'", b"'<i8'"), DTypeError, "has dtype int64: it must be float32 or float64"),
+        (lambda raw: raw.replace(b"(3, 3)", b"(9, ) "), ShapeError, r"is no matrix: it has shape \(9,\)"),
+        (
+            lambda raw: raw[:-8] + np.array(np.nan).tobytes(),
+            OperandError,
+            r"holds nan at \[2, 2\]: every element must be finite",
+        ),
+    ],
+)
+def test_files_that_hold_no_matrix_are_named(
+    tmp_path: Path, damage: Callable[[bytes], bytes], error: type[Exception], message: str
+) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, SQUARE)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(error, match=f"^{path} {message}$"):
+        load_matrix(path)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OperandError, match=r"missing\.npy does not exist"):
+        load_matrix(tmp_path / "missing.npy")
+    with pytest.raises(OperandError, match="is truncated or is not one matrix"):
+        load_matrix(tmp_path)
+
+
+def test_the_door_needs_no_compiler() -> None:
+    command = "import sys, tilewright.operands; sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
+    subprocess.run([sys.executable, "-c", command], check=True)
