@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 from .errors import TilewrightError, UnavailableError
@@ -9,6 +11,8 @@ from .errors import TilewrightError, UnavailableError
 
 def main() -> None:
     """Run the command line; every error a user can cause is one line on stderr and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without "×" shows its code, and is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run())
 
 
@@ -19,24 +23,28 @@ def run() -> int:
         missing = f"{error.name} is not installed: the commands need the lab extra: pip install 'tilewright[lab]'"
         return _failed(UnavailableError(missing))
     try:
-        return app(standalone_mode=False) or 0
+        code = app(standalone_mode=False) or 0
+        sys.stdout.flush()
     except TilewrightError as error:
         return _failed(error)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone: nobody is left to tell
-        sys.stderr.close()
+    except (BrokenPipeError, SystemExit):  # the reader of our output has gone: nobody is left to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit would fail as well
         return 0
     except OSError as error:
-        return _failed(error)
+        return _failed(error, f"{error.filename}: {error.strerror}" if error.filename else None)
+    except MemoryError as error:
+        return _failed(error, f"not enough memory: {error}")
+    except KeyboardInterrupt:
+        return 130
     except Exception as error:
         if hasattr(error, "format_message"):  # the command-line library's own usage errors
             return _failed(error, error.format_message())
         raise
+    return code
 
 
-def _failed(error: Exception, message: str | None = None) -> int:
-    print(f"error: {message or error}", file=sys.stderr)
+def _failed(error: BaseException, message: str | None = None) -> int:
+    print("error:", " ".join(str(message or error).split()), file=sys.stderr)  # one line, whatever was quoted in it
     return getattr(error, "exit_code", 2)
 
 

@@ -6,6 +6,7 @@ of several short runs (a roof is what the machine can do when nobody disturbs it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -120,6 +121,7 @@ def _remembered(what: str, dtype: str, threads: int, measure: Callable[[str, int
     if fresh or key not in known:
         known[key] = max(measure(dtype, threads), known.get(key, 0.0))
         draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(known, indent=1))
-        draft.replace(path)
+        with contextlib.suppress(OSError):  # a figure that cannot be kept is measured again
+            draft.write_text(json.dumps(known, indent=1))
+            draft.replace(path)
     return known[key]

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from .errors import RecordError
 
 SCHEMA = 1
+
+#: How every line of a record file begins.
+_BEGINNING = b'{"kernel": "'
 
 #: Every verdict a bench cell can end with, in the words of the tables (S1.2's marks).
 VERDICTS = {
@@ -117,12 +121,36 @@ def _finite(value: Any) -> Any:
     return value
 
 
+#: What each field of a line must be, and the word for it; a field that is not listed may be anything.
+_RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("m", "n", "k", "threads"), ("a whole number", lambda x: type(x) is int and x >= 0)),
+    **dict.fromkeys(("kernel", "device", "dtype", "precision", "reason"), ("text", lambda x: isinstance(x, str))),
+    **dict.fromkeys(("params", "about", "environment"), ("an object", lambda x: isinstance(x, dict))),
+    **dict.fromkeys(("samples_s", "reference_samples_s"), ("a list of numbers", lambda x: _is_numbers(x))),
+    **dict.fromkeys(
+        ("median_s", "gflops", "peak_gflops", "peak_fraction", "ratio", "max_abs_error", "error_over_bound"),
+        ("a number or null", lambda x: x is None or _is_number(x)),
+    ),
+    "reference": ("text or null", lambda x: x is None or isinstance(x, str)),
+    "verdict": (f"one of {', '.join(VERDICTS)}", lambda x: isinstance(x, str) and x in VERDICTS),
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(item is None or _is_number(item) for item in value)
+
+
 def from_line(line: str, where: str = "record") -> BenchRecord:
     """The record on one line; raises RecordError naming ``where`` for anything else."""
     try:
         data = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{where}: not JSON ({error.msg}); the file is damaged or no record file") from None
+    except (ValueError, RecursionError) as error:
+        why = getattr(error, "msg", None) or error
+        raise RecordError(f"{where}: not JSON ({why}); the file is damaged or no record file") from None
     if not isinstance(data, dict) or data.get("kind") != "bench":
         kind = data.get("kind") if isinstance(data, dict) else type(data).__name__
         raise RecordError(f"{where}: kind must be 'bench', got {kind!r}")
@@ -134,51 +162,92 @@ def from_line(line: str, where: str = "record") -> BenchRecord:
     except TypeError as error:
         missing = str(error).split("argument", 1)[-1].lstrip("s: ")
         raise RecordError(f"{where}: fields missing: {missing}") from None
-    if record.verdict not in VERDICTS:
-        raise RecordError(f"{where}: verdict must be one of {', '.join(VERDICTS)}, got {record.verdict!r}")
+    for name, (rule, holds) in _RULES.items():
+        if not holds(value := getattr(record, name)):
+            raise RecordError(f"{where}: {name} must be {rule}, got {value!r:.80}")
     return record
 
 
 def read(path: str | Path) -> list[BenchRecord]:
     """Every record of a file, in order. Raises RecordError for a file that is missing, empty, damaged or foreign."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read as a record file ({error})") from None
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines:
+    records = _parsed(_bytes_of(path), path)
+    if not records:
         raise RecordError(f"{path}: holds no record")
-    return [from_line(line, f"{path}:{number}") for number, line in lines]
+    return records
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read as a record file ({error.strerror})") from None
+
+
+def _parsed(data: bytes, path: Path) -> list[BenchRecord]:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: cannot be read as a record file ({error})") from None
+    # Not splitlines: JSON text may hold U+2028 and other characters that end a line for Python alone.
+    numbered = enumerate(text.split("\n"), 1)
+    return [from_line(line, f"{path}:{number}") for number, line in numbered if line.strip()]
 
 
 class Writer:
     """Writes records line by line into ``path``; what is on disk is whole lines at every moment.
 
-    Each line goes out in one write and is flushed to the disk before the next measurement starts, so an interrupted
-    run keeps every finished cell. With ``resume`` the file's earlier records stay and are in ``done``; a torn last
-    line, which only a crash of the machine can leave, is cut off.
+    Each line goes out at once and is on the disk before the next measurement starts, so an interrupted run keeps
+    every finished cell. With ``resume`` the file's earlier records stay and are in ``done``; a torn last line, which
+    only a crash can leave, is cut off, and a file that is no record file is refused untouched. The path ``-`` is
+    standard output.
+
+    Raises RecordError for a file that cannot be read or written.
     """
 
     def __init__(self, path: str | Path, *, resume: bool = False) -> None:
         self.path = Path(path)
         self.done: list[BenchRecord] = []
-        if resume and self.path.exists():
-            self._cut_torn_line()
-            self.done = read(self.path) if self.path.stat().st_size else []
-        self._file: TextIO = self.path.open("a" if resume else "w", encoding="utf-8")
+        keep = self._read_whole_lines() if resume and self.path.exists() else 0
+        try:
+            if str(path) == "-":
+                self._file, self._on_disk = open(1, "wb", 0, closefd=False), False  # noqa: SIM115
+            else:
+                self._file = self.path.open("ab", 0)
+                self._on_disk = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+            if self._on_disk:
+                self._file.truncate(keep)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be written ({error.strerror})") from None
 
-    def _cut_torn_line(self) -> None:
-        data = self.path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            with self.path.open("r+b") as file:
-                file.truncate(whole)
+    def _read_whole_lines(self) -> int:
+        """Fill ``done`` from the lines that are whole; returns where the last of them ends."""
+        data = _bytes_of(self.path)
+        keep = data.rfind(b"\n") + 1
+        torn = data[keep:]
+        if not (torn.startswith(_BEGINNING) or _BEGINNING.startswith(torn)):
+            raise RecordError(f"{self.path}: does not end like a record file; it was left as it is")
+        self.done = _parsed(data[:keep], self.path)
+        return keep
 
     def write(self, record: BenchRecord) -> None:
-        self._file.write(to_line(record) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        # A lone surrogate, as a path that is not UTF-8 has, becomes the JSON escape of itself.
+        line = (to_line(record) + "\n").encode("utf-8", "backslashreplace")
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            if self._on_disk:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            if self._on_disk:
+                self._file.truncate(end)
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise RecordError(
+                f"{self.path}: cannot be written ({error.strerror}); its records so far are whole"
+            ) from None
 
     def close(self) -> None:
         self._file.close()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from .lab.stats import Comparison
 from .records import VERDICTS, BenchRecord
 
-#: Sizes side by side that fit 80 columns; further ones go into a table below.
-_ACROSS = 5
 #: What stands in a cell without a time; the words are in records.VERDICTS.
 _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "unsupported": "n/a"}
 
@@ -19,58 +20,89 @@ _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "u
 def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
     """A table a dtype: kernels down, sizes across, GFLOPS and R in each cell; below it what the marks mean."""
     for dtype, of_dtype in _grouped(records, lambda r: r.dtype):
-        shapes = list(dict.fromkeys(r.shape for r in of_dtype))
-        for some in (shapes[i : i + _ACROSS] for i in range(0, len(shapes), _ACROSS)):
-            console.print(_bench_table(dtype, some, of_dtype))
+        beside = ", and R beside it" if any(r.ratio is not None for r in of_dtype) else ""
+        console.print(f"[i]{dtype}: GFLOPS{beside}[/]", highlight=False)
+        heads, columns = _bench_columns(of_dtype)
+        shapes = list(columns)
+        while shapes:
+            across = _fitting(shapes, columns, console.width - Text.from_markup(heads[0]).cell_len)
+            table = Table(box=None, pad_edge=False)
+            table.add_column(heads[0], no_wrap=True)
+            for shape in shapes[:across]:
+                table.add_column(shape, justify="right", no_wrap=True)
+            for row in zip(heads[1:], *(columns[shape] for shape in shapes[:across]), strict=True):
+                table.add_row(*row)
+            console.print(table, highlight=False)
+            shapes = shapes[across:]
     _show_legend(console, records)
 
 
-def _bench_table(dtype: str, shapes: Sequence[str], records: Sequence[BenchRecord]) -> Table:
-    table = Table(title=f"{dtype}: GFLOPS, and R beside it", title_justify="left", box=None, pad_edge=False)
-    table.add_column("kernel", no_wrap=True)
-    table.add_column("thr", justify="right")
-    for shape in shapes:
-        table.add_column(shape, justify="right", no_wrap=True)
+def _bench_columns(records: Sequence[BenchRecord]) -> tuple[list[str], dict[str, list[str]]]:
+    """The first column, its heading included, and the cells of each shape."""
     cells = {(r.kernel, r.threads, r.shape): r for r in records}
-    rows = dict.fromkeys((r.kernel, r.threads) for r in sorted(records, key=_reading_order))
+    rows = list(dict.fromkeys((r.kernel, r.threads) for r in sorted(records, key=_reading_order)))
+    shapes = dict.fromkeys(r.shape for r in sorted(records, key=lambda r: not r.m == r.n == r.k))
     best = {s: max((r.gflops or 0 for r in records if r.shape == s), default=0) for s in shapes}
-    for name, threads in rows:
-        found = [cells.get((name, threads, shape)) for shape in shapes]
-        table.add_row(name, str(threads), *(_cell(r, best) for r in found))
-    return table
+    width = max(len(name) for name, _ in rows)
+    heads = [f"{'kernel':{width}} thr", *(f"{escape(f'{name:{width}}')} {threads:3}" for name, threads in rows)]
+    ratio_width = max((len(f"{r.ratio:.2f}") for r in records if r.ratio is not None), default=0)
+    columns = {s: [_cell(cells.get((*row, s)), best, ratio_width) for row in rows] for s in shapes}
+    return heads, columns
+
+
+def _fitting(shapes: Sequence[str], columns: dict[str, list[str]], room: int) -> int:
+    """How many of the shapes fit side by side; at least one."""
+    for count, shape in enumerate(shapes):
+        room -= 2 + max(len(shape), *(Text.from_markup(cell).cell_len for cell in columns[shape]))
+        if room < 0:
+            return max(1, count)
+    return len(shapes)
 
 
 def _reading_order(record: BenchRecord) -> tuple[bool, int, str, int]:
     return (record.kernel.startswith("ref/"), record.about.get("order", 0), record.kernel, record.threads)
 
 
-def _cell(record: BenchRecord | None, best: dict[str, float]) -> str:
+def _cell(record: BenchRecord | None, best: dict[str, float], ratio_width: int) -> str:
     if record is None:
         return ""
-    if record.gflops is None or record.median_s is None:
+    if record.gflops is None:
         mark = _MARKS.get(record.verdict, record.verdict)
         return f"[bold red]{mark}[/]" if record.verdict == "wrong" else f"[dim]{mark}[/]"
-    rate = f"{record.gflops:,.{1 if record.gflops < 99.95 else 0}f}" if record.gflops >= 0.05 else "0.0"
+    rate = f"{record.gflops:,.{1 if record.gflops < 99.95 else 0}f}"
     if record.gflops == best[record.shape]:
         rate = f"[bold]{rate}[/]"
-    return f"{rate} [dim]{record.ratio:5.2f}[/]" if record.ratio is not None else f"{rate} [dim]    –[/]"
+    if not ratio_width:
+        return rate
+    ratio = "–" if record.ratio is None else f"{record.ratio:.2f}"
+    return f"{rate} [dim]{ratio:>{ratio_width}}[/]"
 
 
 def _show_legend(console: Console, records: Sequence[BenchRecord]) -> None:
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
     reference = next((r.reference for r in records if r.reference), None)
     if reference:
-        console.print(f"R: time of {reference} over the kernel's, on equal threads; above 1 the kernel is faster.")
+        say(f"R: {reference}'s time over the kernel's, on equal threads; above 1 is faster.")
+    if timed := [r for r in records if r.samples_s and r.peak_fraction]:
+        best = max(timed, key=lambda r: r.peak_fraction or 0)
+        say(f"Best: {_place(best)} reaches {best.peak_fraction:.0%} of the measured {best.peak_gflops:.0f} GFLOPS.")
+        spread = {_place(r): max(r.samples_s) / min(r.samples_s) - 1 for r in timed if min(r.samples_s) > 0}
+        worst = max(spread, key=lambda place: spread[place])
+        middle = statistics.median(spread.values())
+        say(f"Spread, slowest sample over fastest: {middle:.0%} in the median, {spread[worst]:.0%} for {worst}.")
     for verdict, mark in _MARKS.items():
-        reasons = [r for r in records if r.verdict == verdict]
-        if reasons:
-            first = reasons[0]
-            example = (
-                f", such as {first.kernel} at {first.shape}: {first.reason.splitlines()[0]}" if first.reason else ""
-            )
-            console.print(f"{mark}: {VERDICTS[verdict]}{example}", highlight=False, markup=False)
+        if first := next((r for r in records if r.verdict == verdict), None):
+            why = first.reason.strip().splitlines()
+            say(f"{mark}: {VERDICTS[verdict]}" + (f", such as {_place(first)}: {why[0]}" if why else ""))
     ok = sum(r.verdict == "ok" for r in records)
     wrong = sum(r.verdict == "wrong" for r in records)
-    console.print(f"{ok} of {len(records)} cells measured and verified, {wrong} wrong.", highlight=False)
+    say(f"{ok} of {len(records)} cells measured and verified, {wrong} wrong.")
+
+
+def _place(record: BenchRecord) -> str:
+    return f"{record.kernel} at {record.shape} on {record.threads} thread{'s' if record.threads > 1 else ''}"
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
@@ -84,7 +116,8 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         low_high = row.interval_percent
         interval = "" if low_high is None else f"{low_high[0]:+.1f} … {low_high[1]:+.1f}%"
         style = {"faster": "green", "slower": "red", "wrong": "bold red", "lost": "red"}.get(row.status, "")
-        table.add_row(r.kernel, r.shape, r.dtype, str(r.threads), row.status.upper(), change, interval, style=style)
+        cells = (r.kernel, r.shape, r.dtype, str(r.threads), row.status.upper(), change, interval)
+        table.add_row(*map(escape, cells), style=style)
     console.print(table, highlight=False)
     for row in comparison.rows:
         if row.detail and row.status in ("wrong", "lost"):
@@ -100,7 +133,7 @@ def show_facts(console: Console, facts: Iterable[tuple[str, str]], title: str = 
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for label, text in facts:
-        table.add_row(label, text)
+        table.add_row(escape(label), escape(text))
     console.print(table, highlight=False)
 
 

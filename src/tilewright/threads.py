@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 Job = Callable[[], None]
-Outcomes = SimpleQueue  # of BaseException or None, one for each job
 
 
 class Team:
@@ -44,28 +43,45 @@ class Team:
         if len(jobs) == 1:
             jobs[0]()
             return
-        outcomes: Outcomes = SimpleQueue()
+        outcomes = _Outcomes(len(jobs) - 1)
         workers = _crew.hire(len(jobs) - 1)
         for worker, job in zip(workers, jobs[1:], strict=True):
             worker.inbox.put((job, outcomes))
         try:
             jobs[0]()
         finally:
-            errors = _collect(outcomes, len(workers))
+            errors = outcomes.wait()
             _crew.release(workers)
         for error in errors:
             if error is not None:
                 raise error
 
 
-def _collect(outcomes: Outcomes, count: int) -> list[BaseException | None]:
-    errors: list[BaseException | None] = []
-    while len(errors) < count + sum(isinstance(e, KeyboardInterrupt) for e in errors):
-        try:
-            errors.append(outcomes.get())
-        except KeyboardInterrupt as interrupt:
-            errors.append(interrupt)
-    return errors
+class _Outcomes:
+    """What became of the jobs that workers were given: an error or None for each."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._errors: list[BaseException | None] = []
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    def put(self, error: BaseException | None) -> None:
+        self._errors.append(error)
+        self._bell.put(None)
+
+    def wait(self) -> list[BaseException | None]:
+        """All of them, once all are there, after the Ctrl-C that came meanwhile, if one did.
+
+        They are counted in the list and not by the rings of the bell: an interrupt may swallow a ring that was heard.
+        """
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                while len(self._errors) < self._count:
+                    self._bell.get()
+                return [interrupt, *self._errors]
+            except KeyboardInterrupt as pressed:
+                interrupt = pressed
 
 
 class _Worker(threading.Thread):
@@ -73,8 +89,9 @@ class _Worker(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="tilewright", daemon=True)
-        self.inbox: SimpleQueue[tuple[Job, Outcomes]] = SimpleQueue()
+        self.inbox: SimpleQueue[tuple[Job, _Outcomes]] = SimpleQueue()
         self.seat: int | None = None
+        self.allowed: set[int] = set()
         self.start()
 
     def run(self) -> None:
@@ -82,7 +99,7 @@ class _Worker(threading.Thread):
             job, outcomes = self.inbox.get()
             try:
                 if self.seat is not None:
-                    os.sched_setaffinity(0, _crew.allowed)  # awake and seated: from here the scheduler may move it
+                    os.sched_setaffinity(0, self.allowed)  # awake and seated: from here the scheduler may move it
                 job()
                 outcomes.put(None)
             except BaseException as error:  # whatever it is, it belongs to the caller
@@ -97,16 +114,16 @@ class _Crew:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._seated: collections.Counter[int] = collections.Counter()
-        self.allowed: set[int] = set()
 
     def hire(self, count: int) -> list[_Worker]:
         with self._lock:
             workers = [self._idle.pop() if self._idle else _Worker() for _ in range(count)]
             here = _processor()
             if here is not None:
-                self.allowed = os.sched_getaffinity(0)
+                allowed = os.sched_getaffinity(0)
                 for worker in workers:
-                    self._seat(worker, self.allowed - {here} or {here})
+                    worker.allowed = allowed  # its own: callers on other threads may be allowed other processors
+                    self._seat(worker, allowed - {here} or {here})
         return workers
 
     def _seat(self, worker: _Worker, free: set[int]) -> None:

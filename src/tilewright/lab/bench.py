@@ -2,8 +2,8 @@
 
 A cell is one kernel on one shape, dtype and thread count. Its life: supported? → predicted within the limit? → fits in
 memory? → run once into poisoned output, and verify → time, alternating with the reference on the same operands →
-verify once more → record. A cell that leaves early says why. Nothing is held back until the end, so an interrupted
-run loses only the cell it was in.
+verify once more, and that it wrote to C alone → record. A cell that leaves early says why. Nothing is held back until
+the end, so an interrupted run loses only the cell it was in.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from ..run.cpu import Product, runner
 from .cells import Cell, Outcome, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
 from .sizes import Shape
-from .timing import Loop, band_s, timed
+from .timing import SAMPLE_S, Loop, band_s, timed
 
 #: Samples beyond ``repeat`` are taken while a cell has spent less than this on them, up to MOST_SAMPLES.
 CHEAP_S = 0.1
 MOST_SAMPLES = 10
+#: A product that took this long takes in proportion to its operations; shorter ones may be all overhead.
+TELLING_S = 0.01
 #: Share of the available memory that one cell may use.
 MEMORY_SHARE = 0.9
 #: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
@@ -53,13 +55,18 @@ class Bench:
 
     def remaining_s(self, todo: list[Cell]) -> float:
         """A guess of the time that cells will take: known rates where there are, a modest one elsewhere."""
-        limit, repeat = self.settings.limit_s, self.settings.repeat
+        limit, samples = self.settings.limit_s, self.settings.repeat + 2
+        loops = 2 if self.settings.references else 1
         total = 0.0
         for cell in todo:
             once = self.predicted_s(cell)
             once = cell.flops / GUESS_FLOPS if once is None else once
-            total += 0.05 if once > limit else min(limit, (repeat + 2) * once) + 2 * CHEAP_S
+            total += 0.05 if once > limit else samples * loops * max(once, SAMPLE_S)
         return total
+
+    def remember(self, cell: Cell, seconds: float) -> None:
+        """What one product of this cell took, or was predicted to: the size after is predicted from it."""
+        self._last[cell.series] = (cell.flops, seconds)
 
     def predicted_s(self, cell: Cell) -> float | None:
         """Seconds of one product, from the size before at the same rate; None at the first size."""
@@ -71,38 +78,45 @@ class Bench:
     # ---- a cell's life -----------------------------------------------------------------------------------------------
 
     def _outcome(self, cell: Cell) -> Outcome:
-        limit = self.settings.limit_s
         try:
-            run = runner(cell.kernel, cell.dtype, threads=cell.threads, params=cell.params)
-            early = self._unsupported(run, cell) or self._too_slow_by_far(cell) or self._too_large(cell)
-            if early:
-                return early
-            sets = self._operands(cell)
-            predicted = self.predicted_s(cell) or band_s(run, cell, sets)
-            if predicted > limit / 10:  # close enough to ask the kernel itself, on a few rows of these operands
-                predicted = band_s(run, cell, sets)
-            self._last[cell.series] = (cell.flops, predicted)
-            if predicted > limit:
-                return Outcome("time_limit", f"predicted {predicted:.3g} s for one product, the limit is {limit:g} s")
-            return self._measure(run, cell, sets)
+            outcome = self._attempt(cell)
         except (UnavailableError, UsageError) as error:
             return Outcome("unsupported", str(error))
         except MemoryError as error:
             return Outcome("out_of_memory", str(error) or "allocation failed")
-        except Exception as error:  # a user's kernel may raise anything: that is its result
-            return Outcome("wrong", f"{type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:  # a user's kernel may raise anything: that is its result
+            outcome = Outcome("wrong", f"{type(error).__name__}: {error}")
+        if outcome.verdict == "wrong":
+            self._sets = None  # whatever else it wrote to, the next kernel gets operands as they should be
+        return outcome
 
-    def _unsupported(self, run: Product, cell: Cell) -> Outcome | None:
-        if cell.kernel.is_reference:  # libraries are found at the first call, which says what is missing
+    def _attempt(self, cell: Cell) -> Outcome:
+        limit = self.settings.limit_s
+        run = runner(cell.kernel, cell.dtype, threads=cell.threads, params=cell.params)
+        self._call_first(run, cell)
+        early = self._too_slow_by_far(cell) or self._too_large(cell)
+        if early:
+            return early
+        sets = self._operands(cell)
+        predicted = self.predicted_s(cell)
+        if predicted is None or predicted > limit / 10:  # ask the kernel itself, on a few rows of these operands
+            predicted = band_s(run, cell, sets, limit, predicted)
+        self.remember(cell, predicted)
+        if predicted > limit:
+            return Outcome("time_limit", f"predicted {predicted:.3g} s for one product, the limit is {limit:g} s")
+        return self._measure(run, cell, sets)
+
+    def _call_first(self, run: Product, cell: Cell) -> None:
+        """A library is looked for, and code of a kernel's own making compiled, at the first call: not while timed."""
+        if not cell.kernel.compiled:
             one = np.ones((1, 1), cell.dtype)
             run(one, one, one.copy())
-        return None
 
     def _too_slow_by_far(self, cell: Cell) -> Outcome | None:
         predicted, limit = self.predicted_s(cell), self.settings.limit_s
-        if predicted is None or predicted <= 3 * limit:
+        if predicted is None or predicted <= 3 * limit or self._last[cell.series][1] < min(TELLING_S, limit):
             return None
-        self._last[cell.series] = (cell.flops, predicted)
+        self.remember(cell, predicted)
         return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
 
     def _too_large(self, cell: Cell) -> Outcome | None:
@@ -111,6 +125,7 @@ class Bench:
             self._key, self._sets = None, None  # the last size's operands make room first
         held = 0 if self._sets is None else set_bytes(cell.shape, itemsize) * len(self._sets)
         needed = set_bytes(cell.shape, itemsize) * sets_needed(cell.shape, itemsize)
+        needed += 2 * m * n  # which elements of C are finite, while it is verified
         if cell.kernel.workspace is not None:
             needed += cell.kernel.workspace(m, n, k) * itemsize * cell.threads
         available = available_memory()
@@ -132,7 +147,7 @@ class Bench:
     def _measure(self, run: Product, cell: Cell, sets: OperandSets) -> Outcome:
         sets.poison()
         once = timed(run, sets.a[0], sets.b[0], sets.c[0])
-        self._last[cell.series] = (cell.flops, once)
+        self.remember(cell, once)
         if once > self.settings.limit_s:
             return Outcome("time_limit", f"took {once:.3g} s, the limit is {self.settings.limit_s:g} s")
         outcome = self._verified(cell, sets, 0)
@@ -140,11 +155,13 @@ class Bench:
             return outcome
         reference = self._reference(cell)
         sets.poison()
-        last = self._sample(run, reference, sets, outcome, cell.threads)
+        last = self._sample(run, reference, sets, outcome, cell.threads, once)
         again = self._verified(cell, sets, last)
         return outcome if again.verdict == "ok" else again
 
     def _verified(self, cell: Cell, sets: OperandSets, index: int) -> Outcome:
+        if changed := sets.changed():
+            return Outcome("wrong", f"the kernel changed {changed}: a kernel writes to C alone")
         kernel = cell.kernel
         normwise = None
         if kernel.error_bound is not None:
@@ -170,10 +187,10 @@ class Bench:
         return run
 
     def _sample(
-        self, run: Product, reference: Product | None, sets: OperandSets, outcome: Outcome, threads: int
+        self, run: Product, reference: Product | None, sets: OperandSets, outcome: Outcome, threads: int, once: float
     ) -> int:
         """Alternate samples of the kernel and the reference; returns the set whose output was written last."""
-        loop = Loop(run, sets, sets.c, threads)
+        loop = Loop(run, sets, sets.c, threads, warm_s=once)
         beside = None if reference is None else Loop(reference, sets, sets.r, threads)
         spent = 0.0
         while True:
@@ -183,8 +200,7 @@ class Bench:
                 outcome.reference_samples_s.append(beside.sample())
                 spent += beside.spent_s
             count = len(outcome.samples_s)
-            enough = count >= self.settings.repeat and (spent >= CHEAP_S or count >= MOST_SAMPLES)
-            if enough or spent > self.settings.limit_s:
+            if count >= self.settings.repeat and (spent >= CHEAP_S or count >= MOST_SAMPLES):
                 return loop.last
 
     def _record(self, cell: Cell, outcome: Outcome, clock: float | None) -> BenchRecord:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, did_you_mean
 from ..kernels import Kernel
 from ..records import BenchRecord
 from .sizes import Shape
@@ -34,9 +34,11 @@ class Settings:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= low and value > 0):
                 raise UsageError(f"{name.removesuffix('_s')} must be positive and finite, got {value}")
+        tunable = {name for k in self.kernels for name in k.tunable}
         for name in self.params:
-            if not any(name in k.tunable for k in self.kernels):
-                raise UsageError(f"param {name!r}: none of the chosen kernels has it")
+            if name not in tunable:
+                hint = did_you_mean(name, tunable) if tunable else "they have none"
+                raise UsageError(f"param {name!r}: none of the chosen kernels has it; {hint}")
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,10 @@ def cells(settings: Settings) -> list[Cell]:
     for shape in settings.sizes:
         for dtype in settings.dtypes:
             for threads in sorted({1, *settings.threads}):
-                for kernel in settings.kernels:
-                    if threads in _thread_counts(kernel, settings):
-                        params = {key: value for key, value in settings.params.items() if key in kernel.tunable}
-                        made.append(Cell(kernel, shape, dtype, threads, params))
-                if any(threads in _thread_counts(kernel, settings) for kernel in settings.kernels):
-                    made += [Cell(reference, shape, dtype, threads, {}) for reference in settings.references]
+                chosen = [kernel for kernel in settings.kernels if threads in _thread_counts(kernel, settings)]
+                for kernel in dict.fromkeys([*chosen, *settings.references] if chosen else []):
+                    params = {key: value for key, value in settings.params.items() if key in kernel.tunable}
+                    made.append(Cell(kernel, shape, dtype, threads, params))
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +41,9 @@ class OperandSets:
     seed: int
     oracles: dict[int, Oracle] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._original = self._checksums()
+
     @classmethod
     def random(cls, shape: Shape, dtype: str, seed: int) -> OperandSets:
         """Uniform in [−1, 1), from the seed and the shape alone, so that every kernel and every run gets the same."""
@@ -65,6 +69,14 @@ class OperandSets:
         if index not in self.oracles:
             self.oracles[index] = Oracle(self.a[index], self.b[index], seed=self.seed)
         return self.oracles[index]
+
+    def changed(self) -> str:
+        """The names of the operands that a kernel has written to, found by a checksum of the first set."""
+        pairs = zip("AB", self._original, self._checksums(), strict=True)
+        return " and ".join(name for name, before, now in pairs if before != now)
+
+    def _checksums(self) -> tuple[int, int]:
+        return zlib.crc32(self.a[0].data), zlib.crc32(self.b[0].data)
 
     def poison(self) -> None:
         """Fill every output of the kernel with NaN: an element that is not written cannot look right."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ..errors import UnavailableError, UsageError, did_you_mean
+from ..errors import TilewrightError, UnavailableError, UsageError, did_you_mean
 from ..kernels import Kernel, catalog, find, reference
 from ..machine import machine
 from ..operands import load_matrix
@@ -22,7 +23,10 @@ from .cells import Cell, Settings, cells
 from .environment import environment
 from .sizes import parse_sizes
 
+DEFAULT_SIZES = "64,256,512,1000,2048"
 _DTYPES = ("float32", "float64")
+#: What must not have changed in the environment for a cell of an earlier run to be kept.
+_SHAPING = ("kernel_source", "processor", "cores", "llvm_cpu", "numpy", "numba", "operands")
 _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}
 
 
@@ -32,7 +36,7 @@ class Request:
 
     kernels: list[str] = field(default_factory=list)
     device: str = "cpu"
-    sizes: str = "512"
+    sizes: str | None = None
     operands: tuple[Path, Path] | None = None
     dtype: str | None = None
     threads: str | None = None
@@ -60,8 +64,11 @@ def run(request: Request, *, json_file: Path | None, resume: bool, console: Cons
         return _measure(bench, todo, Done(), None, console)
     with Writer(json_file, resume=resume) as writer:
         kept = _kept(writer.done, todo, bench)
-        done = Done([record for record in writer.done if record.cell in kept])
-        return _measure(bench, [cell for cell in todo if _cell_key(cell) not in kept], done, writer, console)
+        for cell in todo:
+            if (record := kept.get(_cell_key(cell))) and record.median_s:
+                bench.remember(cell, record.median_s)
+        left = [cell for cell in todo if _cell_key(cell) not in kept]
+        return _measure(bench, left, Done(list(kept.values())), writer, console)
 
 
 def _measure(bench: Bench, todo: list[Cell], done: Done, writer: Writer | None, console: Console) -> Done:
@@ -71,12 +78,14 @@ def _measure(bench: Bench, todo: list[Cell], done: Done, writer: Writer | None, 
         MofNCompleteColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    shown = console.is_terminal  # and drawn between cells only: a thread that redraws would compete with the kernel
+    with Progress(*columns, console=console, transient=True, disable=not shown, auto_refresh=False) as progress:
         task = progress.add_task("", total=len(todo), left="")
         try:
             for index, cell in enumerate(todo):
-                left = f"about {_clock(bench.remaining_s(todo[index:]))} left"
-                progress.update(task, description=cell.label, left=left)
+                if shown:
+                    left = f"about {_clock(bench.remaining_s(todo[index:]))} left"
+                    progress.update(task, description=cell.label, left=left, refresh=True)
                 record = bench.measure(cell)
                 done.records.append(record)
                 if writer is not None:
@@ -100,17 +109,28 @@ def _cell_key(cell: Cell) -> tuple[Any, ...]:
     return cell.record("ok").cell
 
 
-def _kept(done: list[BenchRecord], todo: list[Cell], bench: Bench) -> set[tuple[Any, ...]]:
-    """Cells of an earlier run that still stand: same kernel source, machine, operands and seed."""
-    sources = {_cell_key(cell): cell.kernel.source_hash for cell in todo}
-    now = bench.environment
-    return {
-        record.cell
-        for record in done
-        if sources.get(record.cell) == record.environment.get("kernel_source")
-        and all(record.environment.get(key) == now[key] for key in ("processor", "cores", "operands"))
+def _kept(done: list[BenchRecord], todo: list[Cell], bench: Bench) -> dict[tuple[Any, ...], BenchRecord]:
+    """Cells of an earlier run that still stand, the last record of each, in the order of measurement.
+
+    They stand if nothing has changed that shapes them: kernel source and constants, machine, libraries, operands and
+    seed, and the reference. Cells without a time that another limit or more memory would give one are asked again.
+    """
+    last = {record.cell: record for record in done}
+    wanted = ((key, cell) for cell in todo if (key := _cell_key(cell)) in last)
+    return {key: last[key] for key, cell in wanted if _stands(last[key], cell, bench)}
+
+
+def _stands(record: BenchRecord, cell: Cell, bench: Bench) -> bool:
+    then, now = record.environment, bench.environment | {"kernel_source": cell.kernel.source_hash}
+    references = bench.settings.references
+    reference = references[0].name if references and references[0] is not cell.kernel else None
+    return (
+        all(then.get(key) == now[key] for key in _SHAPING)
+        and record.about.get("constants") == cell.record("ok").about["constants"]
         and record.seed == bench.settings.seed
-    }
+        and record.verdict not in ("time_limit", "out_of_memory")
+        and (record.reference == reference or not record.samples_s)
+    )
 
 
 # ---- what was typed --------------------------------------------------------------------------------------------------
@@ -121,16 +141,18 @@ def _settings(request: Request) -> tuple[Settings, str]:
         if request.device == "cuda":
             raise UnavailableError("device 'cuda': this version has no CUDA kernels; use --device cpu")
         raise UsageError(f"device {request.device!r}: {did_you_mean(request.device, ['cpu'])}")
-    kernels = find(request.kernels)
+    kernels = _kernels(request.kernels)
     given, operands = _operands(request)
-    sizes = parse_sizes(request.sizes)
-    dtypes = _listed("dtype", request.dtype or "float32", _DTYPES)
+    sizes = parse_sizes(DEFAULT_SIZES if request.sizes is None else request.sizes)
+    dtypes = _listed("dtype", "float32" if request.dtype is None else request.dtype, _DTYPES)
     if given is not None:
         sizes = [(given[0].shape[0], given[1].shape[1], given[0].shape[1])]
         dtypes = dtypes if request.dtype else [np.result_type(*given).name]
+        for dtype in dtypes:
+            _check_range(*given, dtype)
     settings = Settings(
-        kernels=[k for k in kernels if not k.is_reference],
-        references=_references(request.against) or [k for k in kernels if k.is_reference],
+        kernels=kernels,
+        references=_references(request.against),
         sizes=sizes,
         dtypes=dtypes,
         threads=_threads(request.threads),
@@ -143,14 +165,50 @@ def _settings(request: Request) -> tuple[Settings, str]:
     return settings, operands
 
 
+def _kernels(names: list[str]) -> list[Kernel]:
+    """Each kernel once; two files of one name would be one row of the table and one cell of the records."""
+    try:
+        found = find(names)
+    except SystemExit as error:  # raised by a file of the user's
+        raise UsageError(f"kernel files {' '.join(names)}: one of them ends the program (exit {error})") from None
+    chosen: dict[str, Kernel] = {}
+    for kernel in found:
+        if (other := chosen.setdefault(kernel.name, kernel)).path != kernel.path:
+            raise UsageError(f"kernel {kernel.name}: {other.path} and {kernel.path} have one name; rename one of them")
+    return list(chosen.values())
+
+
 def _operands(request: Request) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:
+    """The user's matrices, and the words for them in the record: file names, and what tells their contents apart."""
     if request.operands is None:
         return None, "uniform[-1,1)"
-    a, b = (load_matrix(path) for path in request.operands)
+    if request.sizes is not None:
+        raise UsageError(f"sizes {request.sizes!r}: operands have a size of their own; give one or the other")
+    a, b = (_load(path) for path in request.operands)
     if a.shape[1] != b.shape[0]:
         raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: A's columns must equal B's rows")
-    names = " ".join(f"{path.name}" for path in request.operands)
-    return (a, b), names
+    contents = hashlib.sha256()
+    for path in request.operands:
+        with path.open("rb") as file:
+            contents.update(hashlib.file_digest(file, "sha256").digest())
+    names = " ".join(path.name for path in request.operands)
+    return (a, b), f"{names} (sha256 {contents.hexdigest()[:12]})"
+
+
+def _load(path: Path) -> np.ndarray:
+    try:
+        return load_matrix(path)
+    except TilewrightError as error:
+        raise type(error)(f"operands: {error}") from None
+
+
+def _check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
+    """Raises UsageError where the product could exceed the largest number: every kernel would look wrong."""
+    largest = float(np.finfo(dtype).max)
+    in_a, in_b = (float(max(x.max(initial=0), -x.min(initial=0))) for x in (a, b))
+    if not max(in_a, in_b, in_a * in_b * a.shape[1]) <= largest:
+        rule = f"the largest of A times that of B times k must stay within {dtype}'s {largest:.3g}"
+        raise UsageError(f"operands: {rule}, got {in_a:.3g}, {in_b:.3g} and {a.shape[1]}; scale them")
 
 
 def _references(against: str | None) -> list[Kernel]:
@@ -158,7 +216,7 @@ def _references(against: str | None) -> list[Kernel]:
     if against == "none":
         return []
     if against is not None:
-        chosen = [reference(name.strip()) for name in against.split(",")]
+        chosen = list(dict.fromkeys(reference(name.strip()) for name in against.split(",")))
         for kernel in chosen:
             _try(kernel)
         return chosen
@@ -173,9 +231,12 @@ def _references(against: str | None) -> list[Kernel]:
 
 
 def _try(kernel: Kernel) -> None:
-    """Libraries are found at their first call; raises UnavailableError where there is none."""
+    """Libraries are found at their first call; raises UnavailableError where there is none, or a broken one."""
     one = np.ones((1, 1), np.float32)
-    runner(kernel, "float32")(one, one, one.copy())
+    try:
+        runner(kernel, "float32")(one, one, one.copy())
+    except OSError as error:
+        raise UnavailableError(f"{kernel.name}: the library does not load: {error}") from None
 
 
 def _listed(name: str, text: str, known: tuple[str, ...]) -> list[str]:
@@ -214,7 +275,7 @@ def _seed(seed: int) -> int:
 
 
 def _param(text: str) -> tuple[str, int]:
-    name, equals, value = text.partition("=")
-    if not equals or not value.lstrip("-").isdigit():
-        raise UsageError(f"param must be NAME=INTEGER, got {text!r}")
-    return name.strip(), int(value)
+    match = re.fullmatch(r"\s*(\w+)\s*=\s*(0*[1-9]\d{0,17})\s*", text, re.ASCII)
+    if match is None:
+        raise UsageError(f"param must be NAME=NUMBER with a positive whole number, such as leaf=1024, got {text!r}")
+    return match[1], int(match[2])

@@ -8,6 +8,10 @@ from ..errors import UsageError
 
 Shape = tuple[int, int, int]
 
+#: More sizes than anybody measures, and longer than any matrix: what exceeds these was mistyped.
+MOST_SIZES = 1000
+LARGEST = 10**9
+
 _RULE = "a size is N, MxNxK, FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, and several are joined by commas"
 
 
@@ -20,19 +24,27 @@ def parse_sizes(text: str) -> list[Shape]:
     shapes: dict[Shape, None] = {}
     for item in text.split(","):
         shapes |= dict.fromkeys(_item(item.strip()))
+    if len(shapes) > MOST_SIZES:
+        raise UsageError(f"sizes {text!r}: at most {MOST_SIZES} sizes in one run, got {len(shapes)}")
     return list(shapes)
 
 
 def _item(item: str) -> list[Shape]:
     if re.fullmatch(r"\d+", item):
-        return [_cube(int(item))]
+        return [_cube(_size(item))]
     if match := re.fullmatch(r"(\d+)[x×](\d+)[x×](\d+)", item):
-        m, n, k = (int(size) for size in match.groups())
+        m, n, k = (_size(text) for text in match.groups())
         return [(m, n, k)]
     if match := re.fullmatch(r"(\d+):(\d+):([x+]?)(\d+(?:\.\d+)?)", item):
         first, last, kind, step = match.groups()
-        return [_cube(n) for n in _range(item, int(first), int(last), kind or "+", float(step))]
+        return [_cube(n) for n in _range(item, _size(first), _size(last), kind or "+", float(step))]
     raise UsageError(f"sizes {item!r}: {_RULE}")
+
+
+def _size(text: str) -> int:
+    if len(text) > 10 or int(text) > LARGEST:
+        raise UsageError(f"sizes: a size is at most {LARGEST:,}, got {text:.40}")
+    return int(text)
 
 
 def _cube(n: int) -> Shape:
@@ -44,8 +56,11 @@ def _range(item: str, first: int, last: int, kind: str, step: float) -> list[int
         raise UsageError(f"sizes {item!r}: the first size must not exceed the last")
     if (kind == "x" and (step <= 1 or first == 0)) or (kind == "+" and step < 1):
         raise UsageError(f"sizes {item!r}: the range never ends; a factor must exceed 1, a step be at least 1")
-    sizes, size = [], float(first)
+    sizes: list[int] = []
+    size = float(first)
     while size <= last:
+        if len(sizes) == MOST_SIZES:
+            raise UsageError(f"sizes {item!r}: at most {MOST_SIZES} sizes in one run; take a larger factor or step")
         sizes.append(round(size))
         size = size * step if kind == "x" else size + step
     return sizes

@@ -5,8 +5,9 @@ A classical product in any order of summation satisfies |C − Ĉ| ≤ γ_k·(|A
 fast recursions satisfy only a normwise one) is held to that. The oracle is float64, and its own rounding is added.
 
 - Small products are compared element by element.
-- Large ones by whole rows and columns, edges of C among them, and by a random sign vector x: C·x against A·(B·x).
-  The signs are independent of the errors, so by Hoeffding |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with probability 3e-14.
+- Large ones by whole rows and columns, edges of C among them, and by random signs: the columns of C are taken in blocks
+  of 64, each block's are added up with random signs x, and C·x is compared with A·(B·x). The signs are independent of
+  the errors, so by Hoeffding |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with probability 3e-14.
 - Every element of every C must be finite: outputs are poisoned with NaN before a kernel runs, so one that nobody wrote
   is found wherever it is. Comparisons are written so that NaN fails them.
 """
@@ -23,8 +24,10 @@ import numpy as np
 WHOLE = 1024**3
 #: Rows, and columns, that are compared of a larger product.
 SAMPLED = 24
-#: Standard deviations granted to the sign vector.
+#: Standard deviations granted to a sum with random signs.
 SIGNS = 8.0
+#: Columns of C in one such sum: the fewer, the smaller an error that stands out; a 64th of the product's work for 64.
+BLOCK = 64
 
 
 Index = slice | np.ndarray
@@ -77,7 +80,7 @@ class Oracle:
         for line in self._lines:
             bound = self._bound(c.dtype, line.magnitude, normwise)
             error = np.abs(c[line.index].astype(np.float64) - line.exact)
-            bad = _first(~(error <= bound))
+            bad = _first(~_within(error, bound))
             worst = max(worst, float(error.max(initial=0.0)))
             worst_ratio = max(worst_ratio, _ratio(error, bound))
             if bad is not None:
@@ -122,37 +125,43 @@ class Oracle:
 
     @functools.cached_property
     def _signs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """x; A·(B·x); a bound of ‖(|A||B|)_i‖₂ by the triangle inequality; |A|·(|B|·1) for the oracle's rounding."""
-        x = self._rng.choice([-1.0, 1.0], self.b.shape[1])
-        bx, norms, sums = (np.empty(self.b.shape[0]) for _ in range(3))
-        for part in _steps(self.b.shape[0], self.b.shape[1]):
+        """x; and for every row and block: A·(B·x), a bound of ‖(|A||B|)_i‖₂, |A|·(|B|·1) for the oracle's rounding."""
+        (m, k), n = self.a.shape, self.b.shape[1]
+        x = self._rng.choice([-1.0, 1.0], n)
+        starts = np.arange(0, n, BLOCK)
+        bx, norms, sums = (np.empty((k, starts.size)) for _ in range(3))
+        for part in _steps(k, n):
             wide = self.b[part].astype(np.float64)
-            bx[part] = wide @ x
-            norms[part] = np.sqrt(np.einsum("ij,ij->i", wide, wide))
-            sums[part] = np.abs(wide).sum(axis=1)
-        abx, row_norms, row_sums = (np.empty(self.a.shape[0]) for _ in range(3))
-        for part in _steps(self.a.shape[0], self.a.shape[1]):
+            bx[part] = np.add.reduceat(wide * x, starts, axis=1)
+            norms[part] = np.sqrt(np.add.reduceat(wide * wide, starts, axis=1))
+            sums[part] = np.add.reduceat(np.abs(wide), starts, axis=1)
+        abx, row_norms, row_sums = (np.empty((m, starts.size)) for _ in range(3))
+        for part in _steps(m, k):
             wide = self.a[part].astype(np.float64)
             abx[part] = wide @ bx
-            row_norms[part] = np.abs(wide) @ norms
-            row_sums[part] = np.abs(wide) @ sums
+            np.abs(wide, out=wide)
+            row_norms[part] = wide @ norms  # the triangle inequality
+            row_sums[part] = wide @ sums
         return x, abx, row_norms, row_sums
 
     def _check_signs(self, c: np.ndarray, normwise: float | None, worst: float, ratio: float) -> Check:
         if self.whole:
             return Check(True, worst, ratio)
         x, abx, norms, sums = self._signs
-        cx = np.empty(c.shape[0])
-        for part in _steps(c.shape[0], c.shape[1]):
-            cx[part] = c[part].astype(np.float64) @ x
+        cx = np.empty_like(abx)
+        for part in _steps(*c.shape):
+            cx[part] = np.add.reduceat(c[part].astype(np.float64) * x, np.arange(0, x.size, BLOCK), axis=1)
         if normwise is None:
             bound = SIGNS * _gamma(self.k, c.dtype) * norms
         else:
-            bound = np.full_like(norms, SIGNS * normwise * _unit(c.dtype) * self._largest * np.sqrt(x.size))
-        bound += _gamma(self.k + x.size, np.float64) * sums + x.size * float(np.finfo(c.dtype).smallest_subnormal)
-        bad = _first(~(np.abs(cx - abx) <= bound))
+            bound = np.full_like(norms, SIGNS * normwise * _unit(c.dtype) * self._largest * np.sqrt(BLOCK))
+        bound += _gamma(self.k + BLOCK, np.float64) * sums + BLOCK * float(np.finfo(c.dtype).smallest_subnormal)
+        bad = _first(~_within(np.abs(cx - abx), bound))
         if bad is not None:
-            return Check(False, worst, np.inf, f"row {bad[0]} of C is wrong: C·x ≠ A·(B·x) for random signs x")
+            row, first = bad[0], bad[1] * BLOCK
+            last = min(first + BLOCK, x.size) - 1
+            where = f"C[{row}, {first}:{last + 1}]"
+            return Check(False, worst, np.inf, f"{where} is wrong: with random signs x, C·x ≠ A·(B·x)")
         return Check(True, worst, ratio)
 
 
@@ -164,6 +173,11 @@ def _unit(dtype: np.dtype | type) -> float:
 def _gamma(k: int, dtype: np.dtype | type) -> float:
     ku = k * _unit(dtype)
     return ku / (1 - ku) if ku < 1 else np.inf
+
+
+def _within(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """NaN fails every comparison; an infinite error is within no bound, not even an infinite one."""
+    return (error <= bound) & (error < np.inf)
 
 
 def _ratio(error: np.ndarray, bound: np.ndarray) -> float:

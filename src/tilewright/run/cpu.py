@@ -6,6 +6,7 @@ of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from numba.core import caching, types
 
 from ..disk import fingerprint, private_directory
-from ..errors import UsageError
+from ..errors import ShapeError, UsageError
 from ..kernels import Kernel, catalog
 from ..machine import machine
 from ..operands import row_major, writeable_alias
@@ -34,9 +35,10 @@ _PACKAGE = Path(__file__).parent.parent
 def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     """The kernel's machine code for ``dtype``: from disk where it was compiled before, else compiled now (about 1 s)."""
     dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
-    dispatcher._cache = _Cache(kernel.function)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
+    dispatcher._cache = _Cache(kernel, dtype)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
     matrix = types.Array(nb.from_dtype(dtype), 2, "A" if kernel.strided else "C")
-    dispatcher.compile((matrix, matrix, matrix))
+    tunable = [nb.typeof(value) for name, value in kernel.params.items() if name in kernel.tunable]
+    dispatcher.compile((matrix, matrix, matrix, *tunable))
     dispatcher.disable_compile()
     return dispatcher
 
@@ -79,7 +81,31 @@ class _CacheImpl(caching.CompileResultCacheImpl):
 
 
 class _Cache(caching.FunctionCache):
+    """One index a dtype, for numba's are lost or crossed when two processes write the same one at once; and one a source
+    as it was loaded, which the file on disk may no longer be.
+
+    A cache that fails costs a compilation, never a product: what a crash has torn is written anew, and where nothing can
+    be written (a full disk, a directory that was removed) nothing is.
+    """
+
     _impl_class = _CacheImpl
+
+    def __init__(self, kernel: Kernel, dtype: np.dtype) -> None:
+        super().__init__(kernel.function)
+        name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtype.name}"
+        self._cache_file = caching.IndexDataCacheFile(self._cache_path, name, self._impl.locator.get_source_stamp())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # torn pickles raise anything
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
 
 
 # ---- cut among threads -----------------------------------------------------------------------------------------------
@@ -131,17 +157,24 @@ def runner(kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, An
         raise UsageError(f"{kernel.name} has no {dtype.name}: it takes {', '.join(kernel.dtypes)}")
     if threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}")
-    params = _checked(kernel, params or {})
+    params = {name: kernel.params[name] for name in kernel.tunable} | _checked(kernel, params or {})
     if kernel.over is not None:
         base = runner(catalog()[kernel.over], dtype, threads=threads)
         return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
     if not kernel.compiled:
-        return kernel.function
-    code = compiled(kernel, dtype)
+        return functools.partial(kernel.function, **params) if params else kernel.function
+    machine_code = compiled(kernel, dtype)
+    code = functools.partial(machine_code, **params) if params else machine_code
     if kernel.strided:
         return functools.partial(_run_tiles, code, Team(threads), kernel.grain)
     workers = threads if kernel.shared == "rows" else 1
     return functools.partial(_run_rows, code, Team(workers), kernel.grain[0])
+
+
+def _check_shapes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """Machine code trusts its arguments: what does not fit here would be written to somebody else's memory."""
+    if a.shape[1] != b.shape[0] or c.shape != (a.shape[0], b.shape[1]):
+        raise ShapeError(f"a is {a.shape}, b is {b.shape}, c is {c.shape}: must be (m, k), (k, n), (m, n)")
 
 
 def _checked(kernel: Kernel, params: dict[str, Any]) -> dict[str, Any]:
@@ -165,6 +198,7 @@ def _run_composed(
 
 def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """For kernels that need C order: operands of other strides are copied first, C is copied back last."""
+    _check_shapes(a, b, c)
     a, b = writeable_alias(row_major(a)), writeable_alias(row_major(b))
     target = c if c.flags.c_contiguous else np.empty(c.shape, c.dtype)
     if team.threads == 1:
@@ -180,6 +214,7 @@ def _run_tiles(
     code: Callable[..., None], team: Team, grain: tuple[int, int], a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> None:
     """For kernels that take any strides. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
+    _check_shapes(a, b, c)
     if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
         a, b, c = b.T, a.T, c.T
     a, b = writeable_alias(a), writeable_alias(b)
