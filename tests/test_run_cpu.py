@@ -66,7 +66,7 @@ def test_parameters_reach_the_kernel(compiled: bool, tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(TUNABLE.format(value="10 * first + second").replace('row=""', f'row="", compiled={compiled}'))
     kernel = load_file(mine)
-    c = np.zeros((2, 3))
+    c = np.zeros((3, 3))
     for params, value in [({}, 34), ({"second": 7}, 37), ({"second": 1, "first": 2}, 21)]:
         runner(kernel, "float64", params=params)(c, c, c)
         assert (c == value).all()

@@ -141,11 +141,13 @@ def test_the_bench_records_wrong_and_why(kernel: Kernel, bench: Bench) -> None:
     assert record.reason
 
 
-@pytest.mark.parametrize(("name", "sets"), [("remembers_its_output", 1), ("stale_panel", 2), ("wears_out", 3)])
+@pytest.mark.parametrize(
+    ("name", "sets"), [("remembers_its_output", 1), ("remembers_its_output", 3), ("stale_panel", 2), ("wears_out", 3)]
+)
 def test_the_bench_looks_again_after_timing(
     name: str, sets: int, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of these passes the look before timing: only the second one, at the last set of operands, can find it."""
+    """Each of these passes the look before timing: only the second one, at the output that was timed last."""
     monkeypatch.setattr(operand_sets, "sets_needed", lambda shape, itemsize: sets)
     bench._sets = bench._key = None
     kernel = rejected.LATER[name]
