@@ -26,9 +26,9 @@ def store_block(block, target, row, column):
 
 
 @nb.njit(nogil=True, fastmath={"contract"})
-def multiply_block(size, a, b, c):
-    """c += a·b for square blocks of ``size``, in ikj order. A constant ``size`` gives loops of constant length."""
-    for i in range(size):
+def multiply_block(rows, size, a, b, c):
+    """c += a·b for the first ``rows`` rows, in ikj order; k and n are ``size``, which is faster as a constant."""
+    for i in range(rows):
         for p in range(size):
             scale = a[i, p]
             for j in range(size):

@@ -51,7 +51,7 @@ def _version(package: str) -> str | None:
 
 def _git_revision() -> str | None:
     """The revision of the working tree this package is run from, "+" when changed; None for an installed package."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parent.parent
     git = ["git", "-C", str(here)]
     try:
         known = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=False)

@@ -8,6 +8,7 @@ from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, multiply_block, store_block
 from tilewright.simd import aligned_empty
 
+ROWS = 256
 BLOCK = 128
 
 
@@ -16,21 +17,22 @@ BLOCK = 128
     row="S1.8",
     parent="cpu/blocked",
     shared="rows",
-    grain=(BLOCK, 1),
-    params={"block": BLOCK},
-    workspace=lambda m, n, k: 3 * BLOCK * BLOCK,
+    grain=(64, 1),
+    params={"rows": ROWS, "block": BLOCK},
+    workspace=lambda m, n, k: (2 * ROWS + BLOCK) * BLOCK,
 )
 def aligned(a, b, c):
     m, k = a.shape
     n = b.shape[1]
-    a_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
+    a_block = aligned_empty(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
     b_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
-    c_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
-    for i in range(0, m, BLOCK):
+    c_block = aligned_empty(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
+    for i in range(0, m, ROWS):
+        rows = min(ROWS, m - i)
         for j in range(0, n, BLOCK):
             c_block[:] = 0
             for p in range(0, k, BLOCK):
                 load_block(a, i, p, a_block)
                 load_block(b, p, j, b_block)
-                multiply_block(BLOCK, a_block, b_block, c_block)
+                multiply_block(rows, BLOCK, a_block, b_block, c_block)
             store_block(c_block, c, i, j)

@@ -11,12 +11,13 @@ from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, store_block
 from tilewright.simd import aligned_empty
 
+ROWS = 256
 BLOCK = 128
 
 
 @nb.njit(nogil=True, fastmath={"contract"})
-def multiply_2x4(a, b, c):
-    for i in range(0, BLOCK, 2):
+def multiply_2x4(rows, a, b, c):
+    for i in range(0, rows, 2):
         for p in range(0, BLOCK, 4):
             a00, a01, a02, a03 = a[i, p], a[i, p + 1], a[i, p + 2], a[i, p + 3]
             a10, a11, a12, a13 = a[i + 1, p], a[i + 1, p + 1], a[i + 1, p + 2], a[i + 1, p + 3]
@@ -39,21 +40,22 @@ def multiply_2x4(a, b, c):
     row="S1.9",
     parent="cpu/aligned",
     shared="rows",
-    grain=(BLOCK, 1),
-    params={"block": BLOCK},
-    workspace=lambda m, n, k: 3 * BLOCK * BLOCK,
+    grain=(64, 1),
+    params={"rows": ROWS, "block": BLOCK},
+    workspace=lambda m, n, k: (2 * ROWS + BLOCK) * BLOCK,
 )
 def unrolled(a, b, c):
     m, k = a.shape
     n = b.shape[1]
-    a_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
+    a_block = aligned_empty(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
     b_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
-    c_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
-    for i in range(0, m, BLOCK):
+    c_block = aligned_empty(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
+    for i in range(0, m, ROWS):
+        rows = min(ROWS, m - i)
         for j in range(0, n, BLOCK):
             c_block[:] = 0
             for p in range(0, k, BLOCK):
                 load_block(a, i, p, a_block)
                 load_block(b, p, j, b_block)
-                multiply_2x4(a_block, b_block, c_block)
+                multiply_2x4(rows, a_block, b_block, c_block)
             store_block(c_block, c, i, j)

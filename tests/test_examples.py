@@ -1,0 +1,75 @@
+"""Every example that is printed runs: docstrings, README, docs. And no document says what the records do not."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+import tilewright
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path(tilewright.__file__).parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def module_names() -> list[str]:
+    paths = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
+    parts = [("tilewright", *path.relative_to(PACKAGE).with_suffix("").parts) for path in paths]
+    return [".".join(part for part in names if part != "__init__") for names in parts]
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_docstrings(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_documents(path: Path) -> None:
+    assert doctest.testfile(str(path), module_relative=False).failed == 0
+
+
+def commands() -> list[list[str]]:
+    """Every ``tilewright …`` line of the documents, without its comment."""
+    lines = [line for path in DOCUMENTS for line in path.read_text(encoding="utf-8").splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("tilewright ")]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_documented_commands_parse(command: list[str]) -> None:
+    """The option parser accepts it; running it is other tests' work."""
+    from tilewright.cli import app
+
+    name, *arguments = command
+    help_text = CliRunner().invoke(app, [name, "--help"]).output
+    assert "Usage" in help_text
+    for option in (a for a in arguments if a.startswith("-")):
+        assert re.search(rf"(?<![\w-]){re.escape(option)}\b", help_text), f"{option} is no option of {name}"
+
+
+def build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_documents_say_what_the_records_say() -> None:
+    assert build().stale() == []
+
+
+def test_a_stale_document_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = build()
+    stale = tmp_path / "stale.md"
+    stale.write_text("<!-- generated: ideas -->\nsomething else\n<!-- end -->\n", encoding="utf-8")
+    monkeypatch.setattr(module, "documents", lambda: [stale])
+    assert module.stale() == [stale]
