@@ -22,6 +22,9 @@ TILES = [(1, 1, 128), (4, 3, 128), (3, 4, 256), (6, 2, 256), (6, 4, 512), (14, 2
 #: The tile that the ladder uses here.
 HOST = [(k.params["mr"], k.params["nv"], k.params["vector_bits"]) for k in catalog().values() if "mr" in k.params]
 
+#: Elements between the rows of a panel of A, more than the longest that is tested.
+A_STRIDE = 260
+
 x86_with_fma = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64") or "fma" not in machine().isa,
     reason="reads the assembly of x86-64 with FMA",
@@ -31,7 +34,7 @@ x86_with_fma = pytest.mark.skipif(
 @functools.cache
 def tile_product(mr: int, nv: int, bits: int, dtype: str) -> Callable[..., None]:
     """``f(kc, a, b, c, ldc, accumulate)`` around a micro-kernel, compiled."""
-    micro = simd.micro_kernel(mr, nv, bits)
+    micro = simd.micro_kernel(mr, nv, bits, a_stride=A_STRIDE)
     element = nb.from_dtype(np.dtype(dtype))
     flat, matrix = nb.types.Array(element, 1, "C"), nb.types.Array(element, 2, "A")
 
@@ -50,13 +53,13 @@ def test_micro_kernel(tile: tuple[int, int, int], dtype: str) -> None:
     run = tile_product(mr, nv, bits, dtype)
     rng = np.random.default_rng(0)
     for kc in (1, 2, 3, 64, 257):
-        a, b, old = (rng.integers(-4, 5, size).astype(dtype) for size in ((kc, mr), (kc, nr), (mr, nr)))
-        exact = a.T.astype(int) @ b.astype(int)
+        a, b, old = (rng.integers(-4, 5, size).astype(dtype) for size in ((mr, kc), (kc, nr), (mr, nr)))
+        exact = a.astype(int) @ b.astype(int)
         for accumulate in (0, 1, 256):
             large = np.full((mr + 2, nr + 4), 7.5, dtype)  # rows that no vector is aligned to
             c = large[1:-1, 3:-1]
             c[...] = old if accumulate else np.nan  # overwriting must not read
-            run(kc, _unaligned(a), _unaligned(b), c, c.strides[0] // c.itemsize, accumulate)
+            run(kc, _panel(a), _unaligned(b), c, c.strides[0] // c.itemsize, accumulate)
             assert np.array_equal(c, exact + old if accumulate else exact)
             c[...] = 7.5
             assert (large == 7.5).all(), "wrote beside the tile"
@@ -68,12 +71,19 @@ def _unaligned(x: np.ndarray) -> np.ndarray:
     return flat
 
 
+def _panel(a: np.ndarray) -> np.ndarray:
+    """Rows A_STRIDE apart; what lies between them is poisoned."""
+    panel = np.full((a.shape[0], A_STRIDE), np.nan, a.dtype)
+    panel[:, : a.shape[1]] = a
+    return _unaligned(panel)
+
+
 def test_micro_kernel_on_rows_that_run_backwards() -> None:
     run = tile_product(3, 4, 256, "float32")
-    a, b = np.ones((2, 3), np.float32), np.arange(64, dtype=np.float32).reshape(2, 32)
+    a, b = np.ones((3, 2), np.float32), np.arange(64, dtype=np.float32).reshape(2, 32)
     c = np.zeros((3, 32), np.float32)[::-1]
-    run(2, a.ravel(), b.ravel(), c, c.strides[0] // c.itemsize, 0)
-    assert np.array_equal(c, a.T @ b)
+    run(2, _panel(a), b.ravel(), c, c.strides[0] // c.itemsize, 0)
+    assert np.array_equal(c, a @ b)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8"])
@@ -85,6 +95,19 @@ def test_aligned_empty_starts_on_a_cache_line(dtype: str) -> None:
         assert x.dtype == like.dtype
         assert x.ctypes.data % simd.ALIGNMENT == 0
         x[:] = 1  # inside its allocation
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8"])
+def test_copy_moves_elements_and_no_more(dtype: str) -> None:
+    @nb.njit
+    def copy(target, source, count):
+        simd.copy(simd.offset(target, 1), simd.offset(source, 2), count)
+
+    source, target = np.arange(10).astype(dtype), np.zeros(10, dtype)
+    for count in (0, 1, 7):
+        target[:] = 0
+        copy(target, source, count)
+        assert target.tolist() == [0, *source[2 : 2 + count], *[0] * (9 - count)]
 
 
 # ---- what became of it -----------------------------------------------------------------------------------------------

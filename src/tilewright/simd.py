@@ -14,6 +14,7 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 #: A cache line, and the widest vector of any machine we know, in bytes: what every buffer is aligned to (S1.1).
@@ -58,17 +59,32 @@ def _offset(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     return signature, codegen
 
 
+@intrinsic
+def _copy(typingctx: Any, target: Any, source: Any, count: Any) -> Any:  # noqa: ARG001
+    """Copy ``count`` elements from one pointer to another; they must not overlap."""
+    signature = types.void(target, source, types.intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        size = context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))
+        cgutils.raw_memcpy(builder, args[0], args[1], args[2], size)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
 # An intrinsic is called without its first parameter, which type checkers cannot know.
 address: Callable[..., Any] = _address
 offset: Callable[..., Any] = _offset
+copy: Callable[..., None] = _copy
 
 
-def micro_kernel(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
+def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int) -> Callable[..., None]:
     """The innermost loop of a matrix product: an ``mr`` × ``nv``-vector tile of C held in registers over all of k.
 
     The result is an intrinsic ``micro(kc, a, b, c, ldc, accumulate)`` for float32 or float64 pointers:
 
-    - ``a``: a packed panel, ``kc`` × ``mr`` elements, one column of the tile after another;
+    - ``a``: ``mr`` rows of ``kc`` elements, ``a_stride`` elements apart: a constant, so that every row is an offset in the
+      instruction and none needs a register;
     - ``b``: a packed panel, ``kc`` × ``nv · lanes`` elements, one row of the tile after another;
     - ``c``: the tile's first element, rows ``ldc`` elements apart, unit stride along a row;
     - ``accumulate``: 0 overwrites C without reading it, anything else adds to it. ``kc`` is at least 1.
@@ -84,7 +100,7 @@ def micro_kernel(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             scalar = context.get_data_type(signature.args[1].dtype)
             bits = 32 if isinstance(scalar, ir.FloatType) else 64
-            _Tile(builder, mr, nv, vector_bits // bits, scalar).emit(*args)
+            _Tile(builder, mr, nv, vector_bits // bits, scalar).emit(*args, a_stride=a_stride)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -122,9 +138,10 @@ class _Tile:
         self.vector = ir.VectorType(scalar, lanes)
         self.itemsize = 4 if isinstance(scalar, ir.FloatType) else 8
 
-    def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any) -> None:
+    def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, *, a_stride: int) -> None:
         builder = self.builder
-        tile = self._k_loop(kc, a, b)
+        self._prefetch(c, ldc)
+        tile = self._k_loop(kc, a, b, a_stride)
         adding = builder.icmp_signed("!=", accumulate, accumulate.type(0))
         with builder.if_else(adding) as (add, overwrite):
             with add:
@@ -132,7 +149,23 @@ class _Tile:
             with overwrite:
                 self._write(tile, c, ldc, add=False)
 
-    def _k_loop(self, kc: Any, a: Any, b: Any) -> list[list[Any]]:
+    def _prefetch(self, c: Any, ldc: Any) -> None:
+        """Ask for the tile of C now: it is needed when the loop over k is done, and arrives meanwhile."""
+        builder = self.builder
+        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        prefetch = self._declared("llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32]))
+        for r in range(self.mr):
+            row = builder.gep(c, [builder.mul(ldc, ldc.type(r))])
+            for v in range(self.nv):
+                line = builder.bitcast(self._vector_at(row, v * self.lanes), pointer)
+                builder.call(prefetch, [line, i32(1), i32(3), i32(1)])  # to write, keep in L1, data
+
+    def _declared(self, name: str, kind: Any) -> Any:
+        """An LLVM intrinsic by its name: llvmlite's declare_intrinsic knows neither vector nor opaque pointer types."""
+        module = self.builder.module
+        return module.globals.get(name) or ir.Function(module, kind, name)
+
+    def _k_loop(self, kc: Any, a: Any, b: Any, a_stride: int) -> list[list[Any]]:
         builder, index = self.builder, kc.type
         before = builder.block
         loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
@@ -143,12 +176,12 @@ class _Tile:
         row_of_b = [self._load(b_now, v * self.lanes) for v in range(self.nv)]
         updated = []
         for r in range(self.mr):
-            element = self._broadcast(builder.load(builder.gep(a_now, [index(r)])))
+            element = self._broadcast(builder.load(builder.gep(a_now, [index(r * a_stride)])))
             updated.append([self._fma(element, row_of_b[v], tile[r][v]) for v in range(self.nv)])
         following = builder.add(step, index(1))
         carried = [
             (step, index(0), following),
-            (a_now, a, builder.gep(a_now, [index(self.mr)])),
+            (a_now, a, builder.gep(a_now, [index(1)])),
             (b_now, b, builder.gep(b_now, [index(self.nv * self.lanes)])),
         ]
         zero = ir.Constant(self.vector, None)
@@ -214,10 +247,5 @@ class _Tile:
         return self.builder.shuffle_vector(lane0, undefined, everywhere)
 
     def _fma(self, x: Any, y: Any, z: Any) -> Any:
-        # llvmlite's declare_intrinsic knows no vector types, so the intrinsic is declared by its name.
-        name = f"llvm.fma.v{self.lanes}f{8 * self.itemsize}"
-        module = self.builder.module
-        function = module.globals.get(name) or ir.Function(
-            module, ir.FunctionType(self.vector, [self.vector] * 3), name
-        )
-        return self.builder.call(function, [x, y, z])
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        return self.builder.call(self._declared(f"llvm.fma.v{self.lanes}f{8 * self.itemsize}", kind), [x, y, z])

@@ -4,15 +4,18 @@ The tile is four vectors wide and as many rows high as the registers hold: mr·4
 a row, one vector of B, so 5·mr + 1 ≤ registers. 16 registers give 3×(4 vectors), 32 give 6×(4 vectors): the tiles
 that S1.10 and S1.11 found by hand. Each step of k loads mr + 4 times for 4·mr fused multiply-adds, 10 for 24.
 
-Around it stand the five loops of the field: A and B are packed into panels in the order the tile reads them, so the
-inner loop walks straight through memory, whatever the operands' strides are.
+Around it stand the five loops of the field. A and B are packed into panels that the tile walks straight through, whatever
+the operands' strides are: B in rows of NR elements, A in MR rows side by side. A needs no transposing for that, because the
+rows lie a constant KC apart, and a constant offset is free in a load; so packing is copying whole rows.
 
     for j0 in steps of NC          a panel of B, NC columns           → stays in the last cache
       for p0 in steps of KC        its KC rows are packed
         for i0 in steps of MC      a block of A, MC × KC, is packed   → stays in L2
-          for j in steps of NR     one sliver of B                    → stays near L1
+          for j in steps of NR     one sliver of B                    → streams from L2
             for i in steps of MR   micro-kernel: MR × NR of C in registers, KC steps
 """
+
+import math
 
 import numba as nb
 
@@ -23,45 +26,46 @@ from tilewright.machine import machine
 BITS = machine().vector_bits or 128
 NV = 4
 MR = max(1, ((machine().vector_registers or 16) - 1) // (NV + 1))
-KC = 256
+# C is read and written k / KC times, which calls for a large KC; but 256 or 512 would put the MR rows of a panel of A into
+# the same sets of the first-level cache.
+KC = 384
 # Half of L2 for the block of A, sized for 8-byte elements; the rest is for B's slivers and C passing through.
 MC = max(1, (machine().l2 or 256 * 1024) // 2 // (8 * KC) // MR) * MR
 NC = 4096
 
-micro = simd.micro_kernel(MR, NV, BITS)
+micro = simd.micro_kernel(MR, NV, BITS, a_stride=KC)
 
 
 @nb.njit(nogil=True)
-def pack_a(a, panel):
-    """Columns of MR elements, one panel of MR rows after another; rows beyond the edge are zero."""
+def pack_a(a, panels):
+    """Panels of MR rows, KC elements apart, one panel after another; rows beyond the edge are zero."""
     mc, kc = a.shape
-    at = 0
-    for i in range(0, mc, MR):
-        rows = min(MR, mc - i)
-        if rows == MR:
-            for p in range(kc):
-                for r in range(MR):
-                    panel[at + r] = a[i + r, p]
-                at += MR
+    unit_stride = a.strides[1] == a.itemsize
+    for i in range(0, math.ceil(mc / MR) * MR):
+        if i >= mc:
+            panels[i * KC : i * KC + kc] = 0
+        elif unit_stride:
+            simd.copy(simd.offset(panels, i * KC), simd.address(a, i, 0), kc)
         else:
             for p in range(kc):
-                for r in range(MR):
-                    panel[at + r] = a[i + r, p] if r < rows else 0
-                at += MR
+                panels[i * KC + p] = a[i, p]
 
 
 @nb.njit(nogil=True)
-def pack_b(b, nr, panel):
-    """Rows of NR elements, one panel of NR columns after another; columns beyond the edge are zero."""
+def pack_b(b, nr, panels):
+    """Rows of nr elements, one panel of nr columns after another; columns beyond the edge are zero."""
     kc, nc = b.shape
+    unit_stride = b.strides[1] == b.itemsize
     at = 0
     for j in range(0, nc, nr):
         columns = min(nr, nc - j)
         for p in range(kc):
-            for s in range(columns):
-                panel[at + s] = b[p, j + s]
-            for s in range(columns, nr):
-                panel[at + s] = 0
+            if unit_stride and columns == nr:
+                simd.copy(simd.offset(panels, at), simd.address(b, p, j), nr)
+            else:
+                for s in range(columns):
+                    panels[at + s] = b[p, j + s]
+                panels[at + columns : at + nr] = 0
             at += nr
 
 
@@ -93,7 +97,7 @@ def register_tile(a, b, c):
     nr = NV * (BITS // 8 // c.itemsize)
     unit_stride = c.strides[1] == c.itemsize
     ldc = c.strides[0] // c.itemsize
-    a_panels = simd.aligned_empty((min(m, MC) + MR) * min(k, KC), c)
+    a_panels = simd.aligned_empty((min(m, MC) + MR) * KC, c)
     b_panels = simd.aligned_empty((min(n, NC) + nr) * min(k, KC), c)
     corner = simd.aligned_empty(MR * nr, c)
     if k == 0:
@@ -109,7 +113,7 @@ def register_tile(a, b, c):
                 for j in range(0, nc, nr):
                     b_panel = simd.offset(b_panels, j * kc)
                     for i in range(0, mc, MR):
-                        a_panel = simd.offset(a_panels, i * kc)
+                        a_panel = simd.offset(a_panels, i * KC)
                         if unit_stride and i + MR <= mc and j + nr <= nc:
                             micro(kc, a_panel, b_panel, simd.address(c, i0 + i, j0 + j), ldc, p0)
                         else:
