@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tilewright.kernels import catalog
-from tilewright.records import BenchRecord, read
+from tilewright.records import VERDICTS, BenchRecord, read
 from tilewright.report import save_figures
 
 ROOT = Path(__file__).parent.parent
@@ -22,8 +22,8 @@ FIGURES = ROOT / "docs" / "figures"
 SIZE = 1000
 
 
-def ladder_records(dtype: str) -> list[BenchRecord]:
-    return read(RECORDS / f"cpu-ladder-{dtype}.jsonl")
+def records_of(name: str) -> list[BenchRecord]:
+    return read(RECORDS / f"{name}.jsonl")
 
 
 def at(records: list[BenchRecord], kernel: str, n: int, threads: int) -> BenchRecord | None:
@@ -39,34 +39,54 @@ def table(rows: list[list[str]]) -> str:
 def rate(record: BenchRecord | None) -> str:
     """GFLOPS and R, or why there is none."""
     if record is None or record.gflops is None:
-        return "–" if record is None else record.reason
+        return "–" if record is None else VERDICTS[record.verdict]
     digits = 0 if record.gflops >= 100 else 1
     return f"{record.gflops:.{digits}f}" + (f" ({record.ratio:.2f})" if record.ratio is not None else "")
 
 
-def ladder_table(dtype: str) -> str:
+def ladder_table(name: str) -> str:
     """Kernels down; GFLOPS with R in brackets on one thread and on all."""
-    records = ladder_records(dtype)
+    records = records_of(name)
     counts = sorted({r.threads for r in records})
-    heads = [f"{count} thread{'s' if count > 1 else ''}" for count in counts]
-    rows = [["kernel", *heads]]
-    for name in dict.fromkeys(r.kernel for r in records):
-        rows.append([f"`{name}`", *(rate(at(records, name, SIZE, count)) for count in counts)])
+    rows = [["kernel", *(threads(count) for count in counts)]]
+    for kernel in dict.fromkeys(r.kernel for r in records):
+        rows.append([f"`{kernel}`", *(rate(at(records, kernel, SIZE, count)) for count in counts)])
+    return table(rows) + "\n\n" + provenance(name, records)
+
+
+def threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def provenance(name: str, records: list[BenchRecord]) -> str:
+    """What was measured where, and by which command."""
     first = records[0]
     environment = first.environment
-    peaks = ", ".join(
-        f"{peak:.0f} on {count}"
-        for count in counts
-        if (peak := next((r.peak_gflops for r in records if r.threads == count and r.peak_gflops), None))
+    known = {r.threads: r.peak_gflops for r in records if r.peak_gflops}
+    peaks = ", ".join(f"{peak:.0f} GFLOPS on {threads(count)}" for count, peak in sorted(known.items()))
+    kernels = environment["blas_kernels"].get("openblas", "unknown")
+    return (
+        f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R, the time of numpy's OpenBLAS on as many threads over ours. "
+        f"{environment['processor']} ({environment['llvm_cpu']} to LLVM; {kernels} kernels in OpenBLAS), "
+        f"{environment['cores']} cores; measured FMA peak {peaks}. Record: "
+        f"[{name}](benchmarks/{name}.jsonl), made by `{environment['command']}`."
     )
-    note = (
-        f"{dtype}, n = {SIZE}: GFLOPS, and in brackets R, the time of numpy's OpenBLAS on as many threads over ours. "
-        f"{environment['processor']} ({environment['llvm_cpu']} to LLVM, OpenBLAS's kernels: "
-        f"{environment['blas_kernels'].get('openblas', 'unknown')}), {environment['cores']} cores, measured FMA peak "
-        f"{peaks} threads. Record: [`benchmarks/cpu-ladder-{dtype}.jsonl`](benchmarks/cpu-ladder-{dtype}.jsonl), "
-        f"made by `{environment['command']}`."
+
+
+def forced_openblas() -> str:
+    """How far OpenBLAS's choice of kernels is the reason, in a sentence."""
+    records = records_of("cpu-openblas-avx512")
+    parts = []
+    for dtype in dict.fromkeys(r.dtype for r in records):
+        ours = [r for r in records if r.dtype == dtype and r.kernel == "cpu/register_tile" and r.ratio is not None]
+        parts.append(f"{dtype} " + ", ".join(f"{r.ratio:.2f} at {r.n} on {threads(r.threads)}" for r in ours))
+    chosen = records_of("cpu-ladder-float32")[0].environment["blas_kernels"]["openblas"]
+    forced = records[0].environment["blas_kernels"]["openblas"]
+    return (
+        f"OpenBLAS takes its {chosen} kernels on this processor, which it does not know. Told to take those for AVX-512 "
+        f"(`OPENBLAS_CORETYPE={forced}`), it is faster, and R of the register tile is: {'; '.join(parts)} "
+        f"([record](benchmarks/cpu-openblas-avx512.jsonl))."
     )
-    return table(rows) + "\n\n" + note
 
 
 def ideas() -> str:
@@ -80,9 +100,12 @@ def ideas() -> str:
 
 
 GENERATED: dict[str, Callable[[], str]] = {
-    "ladder float32": lambda: ladder_table("float32"),
-    "ladder float64": lambda: ladder_table("float64"),
     "ideas": ideas,
+    "ladder float32": lambda: ladder_table("cpu-ladder-float32"),
+    "ladder float64": lambda: ladder_table("cpu-ladder-float64"),
+    "ladder xeon float32": lambda: ladder_table("cpu-ladder-xeon-float32"),
+    "ladder xeon float64": lambda: ladder_table("cpu-ladder-xeon-float64"),
+    "forced openblas": forced_openblas,
 }
 
 
@@ -113,8 +136,10 @@ def main() -> int:
         return 1 if stale() else 0
     for path in documents():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
-    for path in save_figures(ladder_records("float32"), FIGURES, formats=("svg",), themes=("light", "dark")):
-        print(path.relative_to(ROOT))
+    said = "".join(path.read_text(encoding="utf-8") for path in documents())
+    for path in save_figures(records_of("cpu-ladder-float32"), FIGURES, formats=("svg",), themes=("light", "dark")):
+        if path.name not in said:
+            path.unlink()  # the charts of further views, which no document shows
     return 0
 
 

@@ -116,6 +116,14 @@ def test_step_that_cannot_be_compared_there_says_where_or_why():
     assert "cpu/aligned is not in these records" in unrolled.note
 
 
+def test_threads_that_only_the_rung_has_are_its_step():
+    parent = [measured("cpu/ikj", 512, threads=1, samples_s=[0.1])]
+    rungs = [measured("cpu/ikj_threads", 512, threads=t, samples_s=[0.1 / t]) for t in (1, 2)]
+    step = ladder(view_of([*parent, *rungs])).steps[1]  # type: ignore[union-attr]
+    assert step.threads == "1 → 2 threads"
+    assert step.gain == pytest.approx(2)
+
+
 def test_gain_is_taken_at_a_thread_count_that_both_have():
     parents = [measured("cpu/blocked", 512, threads=t, samples_s=[0.1 / t]) for t in (1, 2)]
     rung = measured("cpu/aligned", 512, threads=1, samples_s=[0.05])

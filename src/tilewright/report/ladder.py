@@ -57,8 +57,8 @@ def ladder(view: View) -> Ladder | None:
     """The staircase of a view; None when no record says where its kernel came from.
 
     Each step is taken in the largest shape in which most steps can be compared, at the largest thread count
-    that rung and parent share, or at each one's own where they share none: that is then what the step is
-    about. A step that cannot be compared there is taken in its own largest shape and says so.
+    that rung and parent share, or at each one's own where the rung runs on more than its parent ever does:
+    that is then what the step is about. A step that cannot be compared there is taken in its own largest shape and says so.
     """
     limit = view.threads or max(r.threads for r in view.records)
     runs: dict[str, list[BenchRecord]] = {}
@@ -83,11 +83,14 @@ def _about(group: list[BenchRecord], key: str) -> str | None:
 
 def _pair(group: list[BenchRecord], parents: list[BenchRecord]) -> Pair:
     """Shapes in which the rung and its parent (None for the first rung) both have a right result."""
-    shared = {r.threads for r in group} & {r.threads for r in parents}
-    own = _at(group, max(shared, default=max(r.threads for r in group)))
+    own_threads, their_threads = ({r.threads for r in records} for records in (group, parents))
+    shared = own_threads & their_threads
+    if max(own_threads) > max(their_threads, default=0):
+        shared = set()  # more threads than its parent ever runs on: that is its step
+    own = _at(group, max(shared or own_threads))
     if not parents:
         return {shape: (None, record) for shape, record in own.items()}
-    theirs = _at(parents, max(shared, default=max(r.threads for r in parents)))
+    theirs = _at(parents, max(shared or their_threads))
     return {shape: (theirs[shape], record) for shape, record in own.items() if shape in theirs}
 
 
