@@ -3,7 +3,8 @@
 A CPU kernel is a Python function under the ``@kernel`` decorator, alone in its file under ``cpu/``. The decorator says
 what no compiler can know: the idea in a sentence, the parent rung, the row of the project's sources that it answers.
 Runner, bench, tests, report and docs read that, so **adding a kernel means adding one file**. A file of your own with
-the same decorator, anywhere on disk, is a first-class kernel too.
+the same decorator, anywhere on disk, is a first-class kernel too. So it is with CUDA kernels, ``.cu`` files under
+``cuda/``, which say the same in a comment (see ``header``).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from ..errors import UsageError, did_you_mean
+from .cuda_kernel import CudaKernel
+from .header import read_kernel
 
 #: How a kernel may be shared among threads: not at all; by bands of rows of C; by rectangles of C.
 Sharing = Literal["serial", "rows", "tiles"]
@@ -129,12 +132,32 @@ def _split(stem: str) -> tuple[int, str]:
 
 @functools.cache
 def catalog() -> dict[str, Kernel]:
-    """Every kernel of the package by name, in reading order, references last."""
+    """Every kernel of the package that runs on the CPU by name, in reading order, references last."""
     found = []
     for folder in ("cpu", "ref"):
         for path in sorted((_HERE / folder).glob("[0-9a-z]*.py")):
             found.append(_only_kernel(importlib.import_module(f"{__package__}.{folder}.{path.stem}")))
     return {k.name: k for k in sorted(found, key=lambda k: (k.is_reference, k.order))}
+
+
+@functools.cache
+def cuda_catalog() -> dict[str, CudaKernel]:
+    """Every CUDA kernel of the package by name, in reading order."""
+    found = [_cuda_kernel(path, "cuda") for path in (_HERE / "cuda").glob("[0-9a-z]*.cu")]
+    return {k.name: k for k in sorted(found, key=lambda k: (k.order, k.name))}
+
+
+def load_cuda_file(path: str | Path) -> CudaKernel:
+    """A user's own kernel from a ``.cu`` file anywhere. Raises UsageError for a file without a header, or a wrong one."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise UsageError(f"kernel file {path} does not exist")
+    return _cuda_kernel(path, "my")
+
+
+def _cuda_kernel(path: Path, folder: str) -> CudaKernel:
+    number, stem = _split(path.stem)
+    return read_kernel(path, name=f"{folder}/{stem}", order=number, entry=stem)
 
 
 def load_file(path: str | Path) -> Kernel:
@@ -167,21 +190,34 @@ def _only_kernel(module: ModuleType) -> Kernel:
     return found[0]
 
 
-def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel]:
+@overload
+def find(names: Iterable[str], *, device: Literal["cpu"] = "cpu") -> list[Kernel]: ...
+@overload
+def find(names: Iterable[str], *, device: Literal["cuda"]) -> list[CudaKernel]: ...
+def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel] | list[CudaKernel]:
     """Kernels by name (``cpu/ikj``, or ``ikj`` for short) or by path of a user's file, in the order given.
 
-    No name at all means the whole ladder of ``device``. Raises UsageError with a suggestion for a name not known.
+    No name at all means the whole ladder of ``device``. Raises UsageError with a suggestion for a name not known, and for a
+    kernel of another device.
     """
-    known = catalog()
-    chosen = []
-    for name in names:
-        if name.endswith(".py"):
-            chosen.append(load_file(name))
-        elif (full := name if "/" in name else f"{device}/{name}") in known:
-            chosen.append(known[full])
-        else:
-            raise UsageError(f"kernel {name!r} is not known: {did_you_mean(full, known)}")
+    known: dict[str, Any] = dict(cuda_catalog() if device == "cuda" else catalog())
+    chosen = [_find_one(name, device, known) for name in names]
     return chosen or [k for k in known.values() if k.device == device]
+
+
+def _find_one(name: str, device: str, known: dict[str, Any]) -> Any:
+    full = name if "/" in name else f"{device}/{name}"
+    if name.endswith((".py", ".cu")):
+        runs_on = "cuda" if name.endswith(".cu") else "cpu"
+        if runs_on == device:
+            return load_cuda_file(name) if device == "cuda" else load_file(name)
+    elif full in known:
+        return known[full]
+    elif full in (other := catalog() if device == "cuda" else cuda_catalog()):
+        runs_on = other[full].device
+    else:
+        raise UsageError(f"kernel {name!r} is not known: {did_you_mean(full, known)}")
+    raise UsageError(f"kernel {name!r} runs on device {runs_on}, not on device {device}")
 
 
 def reference(name: str) -> Kernel:

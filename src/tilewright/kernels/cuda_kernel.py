@@ -1,0 +1,145 @@
+"""A CUDA kernel as its file describes it, and how it is launched for a size."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError, did_you_mean
+from .expression import Expression
+
+#: What every GPU since compute capability 3.0 can launch: threads a block; threads along x, y, z; blocks along x, y, z.
+MOST_THREADS = 1024
+MOST_BLOCK = (1024, 1024, 64)
+MOST_GRID = (2**31 - 1, 65535, 65535)
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How many blocks of how many threads, along x, y, z, with how many bytes of dynamic shared memory each."""
+
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in all: 0 where C has no elements, and nothing is to be launched."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of the kernel that can be chosen: its default and the values it may take."""
+
+    name: str
+    default: int
+    values: tuple[int, ...] | range
+
+    @property
+    def rule(self) -> str:
+        if isinstance(self.values, range):
+            step = f" in steps of {self.values.step}" if self.values.step > 1 else ""
+            return f"from {self.values[0]} to {self.values[-1]}{step}"
+        return f"one of {', '.join(map(str, self.values))}"
+
+
+@dataclass(frozen=True, eq=False)
+class CudaKernel:
+    """What a ``.cu`` says of itself, and its source. The fields are those of the header (see the module).
+
+    ``source_hash`` is that of the source as it was read, which is what runs; ``capability`` is such as "7.5" or "9.0a".
+    """
+
+    name: str
+    order: int
+    path: Path
+    source: str
+    entry: str
+    idea: str
+    row: str
+    parent: str | None
+    dtypes: tuple[str, ...]
+    capability: str
+    block: tuple[Expression, ...]
+    grid: tuple[Expression, ...]
+    shared: Expression
+    parameters: tuple[Parameter, ...] = ()
+    constraints: tuple[Expression, ...] = ()
+    notes: tuple[str, ...] = ()
+    source_hash: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source_hash", hashlib.sha256(self.source.encode()).hexdigest()[:16])
+
+    device = "cuda"
+    is_reference = False
+
+    @property
+    def params(self) -> dict[str, int]:
+        """The parameters with their defaults."""
+        return {p.name: p.default for p in self.parameters}
+
+    @property
+    def tunable(self) -> frozenset[str]:
+        return frozenset(self.params)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record repeats, so that a report needs no kernel."""
+        return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
+
+    def checked(self, params: Mapping[str, int]) -> dict[str, int]:
+        """All parameters, ``params`` over the defaults. Raises UsageError for one it does not have or cannot take."""
+        known = {p.name: p for p in self.parameters}
+        for name, value in params.items():
+            if name not in known:
+                hint = did_you_mean(name, known) if known else "it has none"
+                raise UsageError(f"{self.name}: {name} is not a parameter of it: {hint}")
+            if type(value) is not int or value not in known[name].values:
+                raise UsageError(f"{self.name}: {name} must be {known[name].rule}, got {value!r}")
+        chosen = self.params | dict(params)
+        for rule in self.constraints:
+            if not rule(**chosen):
+                given = ", ".join(f"{name}={chosen[name]}" for name in chosen if name in rule.names)
+                raise UsageError(f"{self.name}: {rule.text} must hold, got {given}")
+        return chosen
+
+    def launch(self, m: int, n: int, k: int, **params: int) -> Launch:
+        """How to launch it for C[m×n] = A[m×k]·B[k×n]; ``params`` are those that differ from the defaults.
+
+        Raises UsageError for parameters it cannot take, and where the header asks for what no GPU can launch.
+        """
+        values = {"m": m, "n": n, "k": k} | self.checked(params)
+        launch = Launch(
+            _three(tuple(e(**values) for e in self.grid)),
+            _three(tuple(e(**values) for e in self.block)),
+            self.shared(**values),
+        )
+        where = f"{self.name} at m={m}, n={n}, k={k}"
+        for axis, blocks, most in zip("xyz", launch.grid, MOST_GRID, strict=True):
+            if not 0 <= blocks <= most:
+                raise UsageError(f"{where}: grid {axis} is {blocks}, must be from 0 to {most}")
+        for axis, threads, most in zip("xyz", launch.block, MOST_BLOCK, strict=True):
+            if not 1 <= threads <= most:
+                raise UsageError(f"{where}: block {axis} is {threads}, must be from 1 to {most}")
+        if launch.threads > MOST_THREADS:
+            raise UsageError(f"{where}: a block is {launch.threads} threads, must be at most {MOST_THREADS}")
+        if launch.shared_bytes < 0:
+            raise UsageError(f"{where}: shared is {launch.shared_bytes} bytes, must not be negative")
+        return launch
+
+
+def _three(sizes: tuple[int, ...]) -> Dim3:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z

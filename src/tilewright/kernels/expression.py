@@ -1,0 +1,137 @@
+"""Whole-number arithmetic as text: what a kernel's header says of its grid, block, memory and parameters.
+
+Headers come from files of anybody's, so an expression is never run as Python: it is parsed, every node is checked against
+the few that are arithmetic, and those are computed here.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UsageError, did_you_mean
+
+#: Longer ones are no size of anything, and a parser can be exhausted.
+LONGEST = 300
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up: how many tiles of b cover a.
+
+    >>> cdiv(33, 32), cdiv(32, 32), cdiv(0, 32)
+    (2, 1, 0)
+    """
+    return -(-a // b)
+
+
+_FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "cdiv": cdiv}
+#: How many arguments each takes, at least and at most.
+_ARGUMENTS = {"min": (2, 9), "max": (2, 9), "cdiv": (2, 2)}
+_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+#: Names that an expression gives a meaning of its own.
+RESERVED = frozenset({"m", "n", "k", *_FUNCTIONS})
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression that has been checked: call it with the values of its names.
+
+    >>> Expression.parse("cdiv(n, TILE) * 2", ["n", "TILE"])(n=100, TILE=32)
+    8
+    """
+
+    text: str
+    tree: ast.expr
+
+    @classmethod
+    def parse(cls, text: str | int, names: Iterable[str]) -> Expression:
+        """Raises UsageError for anything that is not arithmetic over ``names``."""
+        text = str(text).strip()
+        if len(text) > LONGEST:
+            raise UsageError(f"expression of {len(text)} characters: {LONGEST} at most")
+        try:
+            tree = ast.parse(text, mode="eval").body
+            _check(tree, frozenset(names))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            reason = str(error) if isinstance(error, UsageError) else "it does not parse"
+            rule = "whole numbers, names, + - * // %, comparisons, min, max and cdiv"
+            raise UsageError(f"expression {text!r}: {reason}; it may hold {rule}") from None
+        return cls(text, tree)
+
+    def __call__(self, **values: int) -> int:
+        """The value (of a comparison: True or False). Raises UsageError where it divides by zero."""
+        try:
+            return _value(self.tree, values)
+        except ZeroDivisionError:
+            given = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise UsageError(f"expression {self.text!r} divides by zero at {given}") from None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names it needs a value of."""
+        return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)) - _FUNCTIONS.keys()
+
+
+def _check(node: ast.expr, names: frozenset[str]) -> None:
+    """Raises UsageError at the first node that is not arithmetic."""
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return
+        case ast.Name(id=name):
+            if name not in names:
+                raise UsageError(f"{name} is not known ({did_you_mean(name, names)})")
+            return
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
+            parts = [node.operand]
+        case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
+            parts = [node.left, node.right]
+        case ast.Compare(ops=ops) if all(type(op) in _COMPARISONS for op in ops):
+            parts = [node.left, *node.comparators]
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
+            least, most = _ARGUMENTS[name]
+            if not least <= len(node.args) <= most:
+                raise UsageError(f"{name} takes {least} numbers{' or more' * (most > least)}, got {len(node.args)}")
+            parts = node.args
+        case ast.BinOp(op=ast.Div()):
+            raise UsageError("/ has no whole result: write // or cdiv(a, b)")
+        case _:
+            raise UsageError(f"{ast.unparse(node)!r} is not arithmetic")
+    for part in parts:
+        _check(part, names)
+
+
+def _value(node: ast.expr, values: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.Name(id=name):
+            return values[name]
+        case ast.UnaryOp(op=op, operand=operand):
+            return -_value(operand, values) if isinstance(op, ast.USub) else _value(operand, values)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _ARITHMETIC[type(op)](_value(left, values), _value(right, values))
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            terms = [_value(term, values) for term in (left, *comparators)]
+            return all(_COMPARISONS[type(op)](a, b) for op, a, b in zip(ops, terms, terms[1:], strict=False))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return _FUNCTIONS[name](*(_value(arg, values) for arg in args))
+        case _:  # _check lets nothing else through
+            raise AssertionError(ast.dump(node))
