@@ -1,0 +1,14 @@
+"""The opcodes the microscope knows. To teach it another, write an entry in one of these files."""
+
+from . import access, async_copy, atomic, bits, compare, convert, floating, integer, matrix, warp
+from ._table import TABLE, UnknownInstruction, bind
+
+#: Importing a file of opcodes enters them in the table.
+_FILES = (access, async_copy, atomic, bits, compare, convert, floating, integer, matrix, warp)
+
+__all__ = ["TABLE", "UnknownInstruction", "bind", "opcodes"]
+
+
+def opcodes() -> list[str]:
+    """Names of all opcodes that can be run, control flow included."""
+    return sorted({name for name, _ in TABLE} | {"bra", "brx", "call", "ret", "exit", "trap", "bar", "barrier"})

@@ -1,0 +1,276 @@
+"""PTX text → a module: functions of decoded instructions, each with its source line, and the memory they declare.
+
+The grammar is PTX's (PTX ISA, chapters 4, 5 and 10) as compilers emit it and people write it in inline assembly:
+scoped registers and labels, vectors, predicates, initialised memory, ``.loc`` with ``inlined_at``. Debug sections
+are skipped. What an opcode means is none of this file's business.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...errors import UsageError
+from .variables import NAME, Variable, parse_variable, syntax_error
+from .variables import SIZES as SIZES
+
+_TOKEN = re.compile(r"\([^)]*\)|\{[^}]*\}|\[[^\]]*\]|[^,\s{}\[\]()]+")
+WORD = re.compile(rf"(?<![\w$%.]){NAME}")
+_LABEL = re.compile(rf"({NAME})\s*:(?!:)")
+_FUNCTION = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(entry|func)\b")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in the user's source; ``line`` is 0 where the PTX has no line information."""
+
+    file: str = ""
+    line: int = 0
+    column: int = 0
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]`` as opcode, operands and guard.
+
+    ``index`` is its place in the program that runs (calls inlined); ``inlined_at`` is the line that called the
+    function it was inlined from, if the compiler says so.
+    """
+
+    index: int
+    opcode: str
+    operands: tuple[str, ...]
+    guard: tuple[str, bool] | None  # predicate register, negated
+    where: Where
+    inlined_at: Where | None = None
+    ptx_line: int = 0
+
+    @property
+    def parts(self) -> list[str]:
+        return self.opcode.replace("::", ".").split(".")
+
+    @property
+    def line(self) -> int:
+        return self.where.line
+
+    @property
+    def file(self) -> str:
+        return self.where.file
+
+    @property
+    def text(self) -> str:
+        guard = f"@{'!' if self.guard[1] else ''}{self.guard[0]} " if self.guard else ""
+        return f"{guard}{self.opcode} {', '.join(self.operands)}".strip()
+
+    def place(self) -> str:
+        """Where it is, for messages: the source line if known, else the line of PTX."""
+        return f"{self.file}:{self.line}" if self.line else f"PTX line {self.ptx_line}"
+
+
+@dataclass
+class Function:
+    name: str
+    entry: bool
+    params: list[Variable] = field(default_factory=list)
+    results: list[Variable] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    code: list[Instruction] = field(default_factory=list)
+    defined: bool = False
+
+
+@dataclass
+class Module:
+    functions: dict[str, Function] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    files: dict[int, str] = field(default_factory=dict)
+
+
+def tokens(text: str) -> list[str]:
+    """Operands of an instruction; a vector, an address or a list of arguments is one.
+
+    >>> tokens("{%f1, %f2}, [%rd1+8]")
+    ['{%f1, %f2}', '[%rd1+8]']
+    """
+    return _TOKEN.findall(text)
+
+
+class _Reader:
+    """Cuts the text into statements; keeps the line number for messages."""
+
+    def __init__(self, text: str) -> None:
+        text = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.S)
+        self.text, self.at = re.sub(r"//[^\n]*", "", text), 0
+        self.starts = [0] + [m.end() for m in re.finditer("\n", self.text)]
+
+    def line(self) -> int:
+        return int(np.searchsorted(self.starts, self.at, side="right"))
+
+    def skip_space(self) -> str:
+        self.at += (
+            len(self.text[self.at :])
+            if not (m := re.compile(r"\S").search(self.text, self.at))
+            else (m.start() - self.at)
+        )
+        return self.text[self.at : self.at + 1]
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self.text, self.at)
+        if found:
+            self.at = found.end()
+        return found
+
+    def until(self, stops: str) -> tuple[str, str]:
+        found = re.compile(f"[{stops}]").search(self.text, self.at)
+        if not found:
+            raise syntax_error(f"the text ends inside {self.text[self.at : self.at + 40]!r}", self.line())
+        out = self.text[self.at : found.start()]
+        self.at = found.end()
+        return out.strip(), found[0]
+
+
+_LINE = re.compile(r"\.(?:version|target|address_size|file|loc)\b[^\n]*")
+_SECTION = re.compile(r"\.section\b[^{]*\{[^}]*\}")
+_PRAGMA = re.compile(r"\.(?:pragma|alias|noreturn)\b[^;]*;")
+
+
+def parse(text: str) -> Module:
+    """Parse the PTX of a module.
+
+    Raises UsageError, naming the line of PTX, where the text is not PTX.
+    """
+    reader, module = _Reader(text), Module()
+    for number, name in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', reader.text):
+        module.files[int(number)] = name
+    while reader.skip_space():
+        if reader.match(_LINE) or reader.match(_SECTION) or reader.match(_PRAGMA):
+            continue
+        if reader.match(_FUNCTION):
+            reader.at = reader.text.rindex(".", 0, reader.at)
+            _function(reader, module)
+            continue
+        line = reader.line()
+        declared, _ = reader.until(";")
+        for variable in parse_variable(declared, line):
+            module.variables[variable.name] = variable
+    if not module.functions:
+        raise UsageError("the text holds no function: give PTX, for example what nvcc -ptx or NVRTC returns")
+    return module
+
+
+def _function(reader: _Reader, module: Module) -> None:
+    line = reader.line()
+    head, stop = reader.until(";{")
+    kind = "entry" if head.startswith(".entry") else "func"
+    found = re.match(rf"\.(?:entry|func)\s*(\([^)]*\))?\s*({NAME})\s*(\([^)]*\))?", head)
+    if not found:
+        raise syntax_error(f"not a function: {head[:60]!r}", line)
+    function = Function(found[2], kind == "entry")
+    for text, into in ((found[1], function.results), (found[3], function.params)):
+        for part in re.split(r",", (text or "()")[1:-1]):
+            if part.strip():
+                if ".reg" in part:
+                    raise syntax_error(f"function {found[2]}: register arguments are not supported, only .param", line)
+                into.extend(parse_variable(part, line))
+    if stop == "{":
+        _Body(reader, module, function).read()
+        function.defined = True
+    if function.defined or function.name not in module.functions:
+        module.functions[function.name] = function
+
+
+class _Body:
+    """Reads one function's statements; names declared in an inner scope get a suffix of their own."""
+
+    def __init__(self, reader: _Reader, module: Module, function: Function) -> None:
+        self.reader, self.module, self.function = reader, module, function
+        self.where = Where()
+        self.inlined: Where | None = None
+        self.scopes: list[dict[str, str]] = [{}]
+        self.count = 0
+        self.pending: str | None = None
+
+    def read(self) -> None:
+        reader = self.reader
+        while self.scopes:
+            start = reader.skip_space()
+            if not start:
+                raise syntax_error(f"function {self.function.name} has no end", reader.line())
+            if start in "{}":
+                reader.at += 1
+                if start == "}":
+                    self.scopes.pop()
+                else:
+                    self.count += 1
+                    self.scopes.append(self.labels_ahead())
+            elif found := reader.match(_LINE):
+                self.locate(found[0])
+            elif found := reader.match(_LABEL):
+                self.pending = self.renamed(found[1])
+                self.function.labels[self.pending] = len(self.function.code)
+            elif not reader.match(_PRAGMA):
+                line = reader.line()
+                self.statement(*self.whole(), line)
+
+    def whole(self) -> tuple[str]:
+        return (self.reader.until(";")[0],)
+
+    def labels_ahead(self) -> dict[str, str]:
+        """Labels of the scope that begins here: branches may name them before they come."""
+        text, depth, at = self.reader.text, 1, self.reader.at
+        while depth and at < len(text):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+        inside = re.findall(rf"(?:^|[;{{\n])\s*({NAME})\s*:(?!:)", text[self.reader.at : at])
+        return {name: f"{name}.{self.count}" for name in inside}
+
+    def renamed(self, text: str) -> str:
+        names: dict[str, str] = {}
+        for scope in self.scopes:
+            names |= scope
+        return WORD.sub(lambda m: names.get(m[0], m[0]), text) if names else text
+
+    def locate(self, text: str) -> None:
+        if found := _LOC.match(text):
+            file, line, column, *call = (int(x) if x else 0 for x in found.groups())
+            self.where = Where(self.module.files.get(file, ""), line, column)
+            self.inlined = Where(self.module.files.get(call[0], ""), call[1], call[2]) if call[1] else None
+
+    def declare(self, name: str) -> str:
+        if len(self.scopes) > 1:
+            self.scopes[-1][name] = f"{name}.{self.count}"
+            return f"{name}.{self.count}"
+        return name
+
+    def statement(self, text: str, line: int) -> None:
+        function = self.function
+        if text.startswith(".reg"):
+            kind = re.findall(r"\.(\w+)", text)[1]
+            for name, count in re.findall(rf"({NAME})(?:<(\d+)>)?", re.sub(r"\.\w+", " ", text)):
+                for each in [f"{name}{i}" for i in range(int(count))] if count else [name]:
+                    function.registers[self.declare(each)] = kind
+        elif text.startswith(".branchtargets"):
+            function.tables[self.pending or ""] = [self.renamed(t) for t in tokens(text)[1:]]
+        elif text.startswith(".callprototype"):
+            raise syntax_error("indirect calls are not supported", line)
+        elif text.startswith("."):
+            for v in parse_variable(text, line):
+                name = self.declare(v.name)
+                function.variables[name] = Variable(name, v.space, v.type, v.align, v.size, v.data, v.symbols)
+        elif text:
+            self.instruction(text, line)
+
+    def instruction(self, text: str, line: int) -> None:
+        guard = None
+        if found := re.match(r"@(!?)\s*([^\s]+)\s+", text):
+            guard = (self.renamed(found[2]), found[1] == "!")
+            text = text[found.end() :]
+        opcode, _, rest = text.replace("\t", " ").replace("\n", " ").partition(" ")
+        operands = tuple(self.renamed(t) for t in tokens(rest))
+        code = self.function.code
+        code.append(Instruction(len(code), opcode, operands, guard, self.where, self.inlined, line))
