@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..operands import aligned_empty
+
 Quarters = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -79,3 +81,22 @@ def buffer_size(m: int, n: int, k: int, *, leaf: int) -> int:
         m, n, k = m // 2, n // 2, k // 2
         total += m * k + k * n + m * n
     return total
+
+
+def in_one_buffer(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, leaf: int, one_level: Callable[..., None]
+) -> None:
+    """c = a·b by a scheme whose temporaries, on all levels, are cut from one buffer.
+
+    ``one_level(a, b, c, buffer, team, multiply)`` does one halving of matrices with even dimensions. It takes its
+    temporaries from the start of ``buffer`` and multiplies halves by ``multiply(x, y, out, rest)`` with the rest of it.
+    """
+
+    def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, buffer: np.ndarray) -> None:
+        if is_leaf(c.shape[0], c.shape[1], a.shape[1], leaf):
+            team.multiply(a, b, c)
+        else:
+            peeled(a, b, c, team, lambda a, b, c: one_level(a, b, c, buffer, team, multiply))
+
+    size = buffer_size(c.shape[0], c.shape[1], a.shape[1], leaf=leaf)
+    multiply(a, b, c, aligned_empty(size, c.dtype))

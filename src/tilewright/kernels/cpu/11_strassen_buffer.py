@@ -6,7 +6,6 @@ still in the cache when it is used.
 """
 
 from tilewright.kernels import kernel, recursion
-from tilewright.operands import aligned_empty
 
 
 @kernel(
@@ -21,27 +20,17 @@ from tilewright.operands import aligned_empty
     workspace=lambda m, n, k: (m * k + k * n + m * n) // 3,
 )
 def strassen_buffer(a, b, c, team, *, leaf=2048):
-    (m, k), n = a.shape, b.shape[1]
-    buffer = aligned_empty(recursion.buffer_size(m, n, k, leaf=leaf), c.dtype)
-    multiply(a, b, c, buffer, team, leaf)
+    recursion.in_one_buffer(a, b, c, team, leaf, one_level)
 
 
-def multiply(a, b, c, buffer, team, leaf):
-    (m, k), n = a.shape, b.shape[1]
-    if recursion.is_leaf(m, n, k, leaf):
-        team.multiply(a, b, c)
-    else:
-        recursion.peeled(a, b, c, team, lambda a, b, c: one_level(a, b, c, buffer, team, leaf))
-
-
-def one_level(a, b, c, buffer, team, leaf):
+def one_level(a, b, c, buffer, team, multiply):
     a11, a12, a21, a22 = recursion.quarters(a)
     b11, b12, b21, b22 = recursion.quarters(b)
     c11, c12, c21, c22 = recursion.quarters(c)
     add, subtract = team.add, team.subtract
 
     def product(x, y, out):
-        multiply(x, y, out, deeper, team, leaf)
+        multiply(x, y, out, deeper)
 
     of_a, of_b = a11.size, a11.size + b11.size
     end = of_b + c11.size
