@@ -17,7 +17,7 @@ from ..errors import UnavailableError, UsageError
 from ..machine import available_memory, bytes_text, current_clock_mhz
 from ..peaks import peak_gflops
 from ..records import BenchRecord
-from ..run.cpu import Product, runner
+from ..run.cpu import Product, call_once, runner
 from .cells import Cell, Outcome, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
 from .sizes import Shape
@@ -35,7 +35,7 @@ GUESS_FLOPS = 20e9
 
 
 class Bench:
-    """Measures cells one after another; iterate ``run()`` for their records."""
+    """Measures cells one after another, and predicts each from those before it."""
 
     def __init__(self, settings: Settings, environment: dict[str, Any]) -> None:
         self.settings = settings
@@ -93,7 +93,8 @@ class Bench:
     def _attempt(self, cell: Cell) -> Outcome:
         limit = self.settings.limit_s
         run = runner(cell.kernel, cell.dtype, threads=cell.threads, params=cell.params)
-        self._call_first(run, cell)
+        if not cell.kernel.compiled:
+            call_once(run, cell.dtype)  # what its first call costs must not be timed
         early = self._too_slow_by_far(cell) or self._too_large(cell)
         if early:
             return early
@@ -105,12 +106,6 @@ class Bench:
         if predicted > limit:
             return Outcome("time_limit", f"predicted {predicted:.3g} s for one product, the limit is {limit:g} s")
         return self._measure(run, cell, sets)
-
-    def _call_first(self, run: Product, cell: Cell) -> None:
-        """A library is looked for, and code of a kernel's own making compiled, at the first call: not while timed."""
-        if not cell.kernel.compiled:
-            one = np.ones((1, 1), cell.dtype)
-            run(one, one, one.copy())
 
     def _too_slow_by_far(self, cell: Cell) -> Outcome | None:
         predicted, limit = self.predicted_s(cell), self.settings.limit_s
@@ -181,7 +176,7 @@ class Bench:
             return None
         try:
             run = runner(reference, cell.dtype, threads=cell.threads)
-            run(np.ones((1, 1), cell.dtype), np.ones((1, 1), cell.dtype), np.ones((1, 1), cell.dtype))
+            call_once(run, cell.dtype)
         except (UnavailableError, UsageError):
             return None
         return run

@@ -17,7 +17,7 @@ from ..kernels import Kernel, catalog, find, reference
 from ..machine import machine
 from ..operands import load_matrix
 from ..records import BenchRecord, Writer
-from ..run.cpu import runner
+from ..run.cpu import call_once, runner
 from .bench import Bench
 from .cells import Cell, Settings, cells
 from .environment import environment
@@ -232,9 +232,8 @@ def _references(against: str | None) -> list[Kernel]:
 
 def _try(kernel: Kernel) -> None:
     """Libraries are found at their first call; raises UnavailableError where there is none, or a broken one."""
-    one = np.ones((1, 1), np.float32)
     try:
-        runner(kernel, "float32")(one, one, one.copy())
+        call_once(runner(kernel, "float32"), "float32")
     except OSError as error:
         raise UnavailableError(f"{kernel.name}: the library does not load: {error}") from None
 

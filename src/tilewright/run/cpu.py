@@ -177,6 +177,15 @@ def _check_shapes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         raise ShapeError(f"a is {a.shape}, b is {b.shape}, c is {c.shape}: must be (m, k), (k, n), (m, n)")
 
 
+def call_once(run: Product, dtype: Any) -> None:
+    """Multiply 1×1 matrices: a library is looked for, and code of a kernel's own making compiled, at the first call.
+
+    Raises what the kernel raises, UnavailableError for a library that is not installed.
+    """
+    a, b, c = (np.ones((1, 1), dtype) for _ in range(3))
+    run(a, b, c)
+
+
 def _checked(kernel: Kernel, params: dict[str, Any]) -> dict[str, Any]:
     for name in params:
         if name not in kernel.tunable:
