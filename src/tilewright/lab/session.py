@@ -21,7 +21,7 @@ from ..run.cpu import call_once, runner
 from .bench import Bench
 from .cells import Cell, Settings, cells
 from .environment import environment
-from .sizes import parse_sizes
+from .sizes import parse_param, parse_sizes
 
 DEFAULT_SIZES = "64,256,512,1000,2048"
 _DTYPES = ("float32", "float64")
@@ -159,7 +159,7 @@ def _settings(request: Request) -> tuple[Settings, str]:
         repeat=request.repeat,
         limit_s=_seconds(request.limit),
         seed=_seed(request.seed),
-        params=dict(_param(text) for text in request.params),
+        params=dict(parse_param(text) for text in request.params),
         operands=given,
     )
     return settings, operands
@@ -271,10 +271,3 @@ def _seed(seed: int) -> int:
     if seed < 0:
         raise UsageError(f"seed must not be negative, got {seed}")
     return seed
-
-
-def _param(text: str) -> tuple[str, int]:
-    match = re.fullmatch(r"\s*(\w+)\s*=\s*(0*[1-9]\d{0,17})\s*", text, re.ASCII)
-    if match is None:
-        raise UsageError(f"param must be NAME=NUMBER with a positive whole number, such as leaf=1024, got {text!r}")
-    return match[1], int(match[2])

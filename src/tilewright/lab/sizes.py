@@ -1,4 +1,4 @@
-"""The little language of ``--sizes``: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``."""
+"""The words of ``--sizes``: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``; and of ``--param``."""
 
 from __future__ import annotations
 
@@ -64,3 +64,15 @@ def _range(item: str, first: int, last: int, kind: str, step: float) -> list[int
         sizes.append(round(size))
         size = size * step if kind == "x" else size + step
     return sizes
+
+
+def parse_param(text: str) -> tuple[str, int]:
+    """``NAME=NUMBER`` as ``--param`` takes it. Raises UsageError.
+
+    >>> parse_param("TILE=16")
+    ('TILE', 16)
+    """
+    match = re.fullmatch(r"\s*(\w+)\s*=\s*(0*[1-9]\d{0,17})\s*", text, re.ASCII)
+    if match is None:
+        raise UsageError(f"param must be NAME=NUMBER with a positive whole number, such as leaf=1024, got {text!r}")
+    return match[1], int(match[2])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from .lab.stats import Comparison
-from .records import VERDICTS, BenchRecord
+from ..lab.stats import Comparison
+from ..records import VERDICTS, BenchRecord
 
 #: What stands in a cell without a time; the words are in records.VERDICTS.
 _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "unsupported": "n/a"}
@@ -125,16 +125,6 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     for note in comparison.notes:
         console.print(f"note: {note}", highlight=False, markup=False)
     console.print(", ".join(f"{n} {status.upper()}" for status, n in comparison.counts().items()), highlight=False)
-
-
-def show_facts(console: Console, facts: Iterable[tuple[str, str]], title: str = "") -> None:
-    """Label and text, one line each."""
-    table = Table(box=None, show_header=False, pad_edge=False, title=title, title_justify="left")
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold")
-    for label, text in facts:
-        table.add_row(escape(label), escape(text))
-    console.print(table, highlight=False)
 
 
 def _grouped(records, key):

@@ -1,0 +1,120 @@
+"""``bench``: kernels beside the vendor's libraries."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..errors import UsageError
+from . import app
+from .options import check_writeable
+
+
+@app.command()
+def bench(
+    kernels: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KERNEL",
+            help="Names, such as cpu/ikj or ikj (see: tilewright ladder), or Python files of your own, such as my.py. "
+            "Default: the whole ladder.",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Where to run: cpu.")] = "cpu",
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Joined by commas: N, MxNxK (C is M×N), FIRST:LAST:xFACTOR, FIRST:LAST:+STEP. "
+            "Such as 16:4096:x2,1000,6x2000x4. Default: 64,256,512,1000,2048.",
+        ),
+    ] = None,
+    operands: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A.npy B.npy", help="Multiply your own two matrices instead of random ones."),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="float32, float64 or float32,float64. Default: float32, or the operands'."),
+    ] = None,
+    threads: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Numbers of threads, such as 1,2. Default: one for each usable core."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Libraries to measure beside, such as openblas,mkl; R compares with the first. none measures none. "
+            "Default: all that are installed, numpy's own first.",
+        ),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Samples of each cell, at least, after one that is dropped.")
+    ] = 4,
+    limit: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Skip products predicted to take longer, such as 500ms, 10s or 2min."),
+    ] = "10s",
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")] = 1,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="Set a parameter of the kernels, such as leaf=1024. Repeatable."),
+    ] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write a record a line, each as soon as its cell is finished; what FILE had is replaced. "
+            "- is standard output, and the table goes to standard error.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the cells that the --json FILE already has, measure the others.")
+    ] = False,
+    report_file: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with charts too.")
+    ] = None,
+) -> None:
+    """Measure kernels beside the vendor's libraries.
+
+    Every result is verified before its time counts. Ctrl-C keeps the cells that are finished, and --resume continues.
+    The exit code is 1 if a result is wrong.
+    """
+    from ..lab import session
+    from ..terminal import show_bench
+
+    asked = session.Request(
+        kernels=kernels or [],
+        device=device,
+        sizes=sizes,
+        operands=operands,
+        dtype=dtype,
+        threads=threads,
+        against=against,
+        repeat=repeat,
+        limit=limit,
+        seed=seed,
+        params=param or [],
+    )
+    if resume and (json_file is None or str(json_file) == "-"):
+        raise UsageError(f"resume: needs --json FILE, the record file to continue, got {json_file or 'none'}")
+    check_writeable("json", json_file, dash=True)
+    check_writeable("report", report_file, spare=[json_file, *(operands or ())])
+    done = session.run(asked, json_file=json_file, resume=resume, console=Console(stderr=True))
+    if done.records:
+        table_beside_records = json_file is not None and str(json_file) == "-"
+        show_bench(Console(stderr=table_beside_records), done.records)
+        if report_file is not None:
+            from ..report import write_page
+
+            print(f"page: {write_page(done.records, report_file)}", file=sys.stderr if table_beside_records else None)
+    if done.interrupted:
+        raise typer.Exit(130)
+    if any(r.verdict == "wrong" for r in done.records):
+        raise typer.Exit(1)

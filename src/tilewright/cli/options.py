@@ -1,0 +1,49 @@
+"""What several commands share: the option ``--json``, and files that must be writeable before the work begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write as JSON instead; - is standard output.")
+]
+
+
+def fraction(name: str, text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%?", text.strip())
+    if match is None or float(match[1]) >= 100:
+        raise UsageError(f"{name}: must be a percentage from 0% to below 100%, such as 3%, got {text!r}")
+    return float(match[1]) / 100
+
+
+def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: Iterable[Path | None] = ()) -> None:
+    """Fail before the work, not after it; and never write over what is read."""
+    if path is None or (dash and str(path) == "-"):
+        return
+    if str(path) == "-":
+        raise UsageError(f"{name}: must be a file, got -")
+    if path.is_dir() or not path.parent.is_dir():
+        wrong = f"{path} is a folder" if path.is_dir() else f"{path.parent} is no folder"
+        raise UsageError(f"{name}: {path} cannot be written: {wrong}")
+    if path.exists() and any(other is not None and other.exists() and path.samefile(other) for other in spare):
+        raise UsageError(f"{name}: {path} is read by this command, and would be overwritten")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{name}: {path} cannot be written: permission denied")
+
+
+def write_json(path: Path, data: Any) -> None:
+    text = json.dumps(data, indent=1, ensure_ascii=False, default=str)
+    if str(path) == "-":
+        sys.stdout.write(text + "\n")
+    else:
+        path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,69 @@
+"""``compare`` and ``report``: what to do with record files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..errors import UsageError
+from . import app
+from .options import Json, check_writeable, fraction, write_json
+
+
+@app.command()
+def compare(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Record file of before.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Record file of after.")],
+    fail_slower: Annotated[
+        str,
+        typer.Option(metavar="PERCENT", help="Changes within this are none; slower by more exits with 1."),
+    ] = "3%",
+    json_file: Json = None,
+) -> None:
+    """Two record files: what became faster or slower.
+
+    Every cell that both files have is FASTER, SLOWER, SAME or UNCLEAR, judged from the raw samples. Files of different
+    machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
+    """
+    from ..lab.stats import compare as compare_records
+    from ..records import read
+    from ..terminal import show_comparison
+
+    check_writeable("json", json_file, dash=True, spare=[old, new])
+    comparison = compare_records(read(old), read(new), threshold=fraction("fail-slower", fail_slower))
+    if json_file:
+        write_json(json_file, comparison.as_dict())
+    else:
+        show_comparison(Console(), comparison)
+    if comparison.slower():
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Record files, from any machines.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write the charts as SVG and PNG.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
+) -> None:
+    """One self-contained page from record files.
+
+    It holds charts, the ladder, the table and the environment, and needs no network.
+    """
+    from ..records import read
+    from ..report import save_figures, write_page
+
+    check_writeable("output", output, spare=files)
+    if figures is not None and figures.exists() and not figures.is_dir():
+        raise UsageError(f"figures: must be a folder, got the file {figures}")
+    records = [record for file in files for record in read(file)]
+    print(f"page: {write_page(records, output, title=title)}")
+    for path in save_figures(records, figures) if figures else []:
+        print(f"figure: {path}")
