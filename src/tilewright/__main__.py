@@ -44,7 +44,10 @@ def run() -> int:
 
 
 def _failed(error: BaseException, message: str | None = None) -> int:
-    print("error:", " ".join(str(message or error).split()), file=sys.stderr)  # one line, whatever was quoted in it
+    text = str(message or error)
+    if not getattr(error, "multiline", False):
+        text = " ".join(text.split())  # one line, whatever was quoted in it
+    print("error:", text, file=sys.stderr)
     return getattr(error, "exit_code", 2)
 
 

@@ -14,6 +14,8 @@ class TilewrightError(Exception):
     """Base of every error that Tilewright raises on purpose."""
 
     exit_code = 2
+    #: Whether the message may have several lines where it is shown; elsewhere they are joined.
+    multiline = False
 
 
 class ShapeError(TilewrightError, ValueError):
@@ -32,6 +34,12 @@ class UsageError(TilewrightError, ValueError):
     """An argument outside its rule: a size that is no size, a kernel nobody knows."""
 
 
+class HeaderError(UsageError):
+    """A CUDA kernel without the header that describes it, or with a wrong one; the message shows the lines it needs."""
+
+    multiline = True
+
+
 class RecordError(TilewrightError, ValueError):
     """A record file that is truncated, of another schema, or not comparable."""
 
@@ -40,6 +48,16 @@ class UnavailableError(TilewrightError, RuntimeError):
     """A device or library that this machine does not have."""
 
     exit_code = 3
+
+
+class CompileError(TilewrightError, ValueError):
+    """Source that the CUDA compiler refuses; the message has the compiler's own words, with file and line."""
+
+    multiline = True
+
+
+class LaunchError(TilewrightError, RuntimeError):
+    """A GPU refused a kernel, or stopped it: the message names kernel, launch and cause."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

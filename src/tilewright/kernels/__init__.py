@@ -1,5 +1,17 @@
 """The ladder: one kernel a file. ``catalog`` finds them; nothing lists them."""
 
-from .catalog import NUMERIC, Kernel, catalog, find, kernel, load_file, reference
+from .catalog import NUMERIC, Kernel, catalog, cuda_catalog, find, kernel, load_cuda_file, load_file, reference
+from .cuda_kernel import CudaKernel
 
-__all__ = ["NUMERIC", "Kernel", "catalog", "find", "kernel", "load_file", "reference"]
+__all__ = [
+    "NUMERIC",
+    "CudaKernel",
+    "Kernel",
+    "catalog",
+    "cuda_catalog",
+    "find",
+    "kernel",
+    "load_cuda_file",
+    "load_file",
+    "reference",
+]

@@ -77,6 +77,8 @@ class CudaKernel:
     parameters: tuple[Parameter, ...] = ()
     constraints: tuple[Expression, ...] = ()
     notes: tuple[str, ...] = ()
+    tile: tuple[Expression, ...] = ()
+    formulas: dict[str, Expression] = field(default_factory=dict)
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:

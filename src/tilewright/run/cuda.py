@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..disk import fingerprint, private_directory
-from ..errors import TilewrightError, UnavailableError, UsageError, did_you_mean
+from ..errors import CompileError, UnavailableError, UsageError, did_you_mean
 from ..kernels.cuda_kernel import CudaKernel
 from .cubin import Resources, read_resources
 
@@ -35,10 +35,6 @@ PRELUDE = Path(__file__).parent.parent / "kernels" / "cuda"
 
 #: Changes when what is kept, or how it is compiled, does.
 _FORMAT = 1
-
-
-class CompileError(TilewrightError, ValueError):
-    """Source that the CUDA compiler refuses; the message has the compiler's own words, with file and line."""
 
 
 @dataclass(frozen=True)

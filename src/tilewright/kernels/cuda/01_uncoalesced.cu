@@ -6,6 +6,11 @@ grid = ["cdiv(m, BLOCK_X)", "min(cdiv(n, BLOCK_Y), 65535)"]
 dtypes = ["float32"]
 capability = "5.0"
 
+[formulas]
+global_load_sectors = "m * n // 32 * k * (min(32, BLOCK_X) + cdiv(32, BLOCK_X * 8))"
+global_load_requests = "m * n // 32 * k * 2"
+global_store_sectors = "m * n // 32 * min(32, BLOCK_X)"
+
 [params]
 BLOCK_X = { default = 32, values = [8, 16, 32] }
 BLOCK_Y = { default = 32, values = [8, 16, 32] }

@@ -1,11 +1,16 @@
 /*
 idea = "Neighbouring threads on neighbouring columns: a warp's 32 loads of B are 32 consecutive floats, and A's is one broadcast."
 parent = "cuda/uncoalesced"
-row = "S0.2"
+row = "S0.2, S0.3, S0.4"
 block = ["BLOCK_X", "BLOCK_Y"]
 grid = ["cdiv(n, BLOCK_X)", "min(cdiv(m, BLOCK_Y), 65535)"]
 dtypes = ["float32"]
 capability = "5.0"
+
+[formulas]
+global_load_sectors = "m * n // 32 * k * (32 // BLOCK_X + BLOCK_X // 8)"
+global_load_requests = "m * n // 32 * k * 2"
+global_store_sectors = "m * n // 32 * 4"
 
 [params]
 BLOCK_X = { default = 32, values = [8, 16, 32] }

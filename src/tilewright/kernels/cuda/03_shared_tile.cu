@@ -1,11 +1,17 @@
 /*
 idea = "A block copies TILE×TILE tiles of A and B to shared memory: each element fetched is used TILE times, so 32 times fewer are fetched."
 parent = "cuda/coalesced"
-row = "S0.5, S1.17, S2"
+row = "S0.5, S0.6, S0.7, S1.17, S2"
 block = ["TILE", "TILE"]
 grid = ["cdiv(n, TILE)", "min(cdiv(m, TILE), 65535)"]
 dtypes = ["float32"]
 capability = "5.0"
+tile = ["TILE", "TILE"]
+
+[formulas]
+global_load_sectors = "m * n // 32 * k * 8 // TILE"
+global_store_sectors = "m * n // 32 * 4"
+shared_load_requests = "m * n // 32 * k * 2"
 
 [params]
 TILE = { default = 32, values = [8, 16, 32] }
