@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .counter_names import FIELDS, LABELS, SHARED_SUMS, names
 from .ptx import Instruction
 from .sass import Access, Machine
 
@@ -169,54 +170,6 @@ def shared_wavefronts(table: Ints, nbytes: int, *, merges: bool) -> tuple[Ints, 
     return cost.reshape(a_warp).sum(axis=1)[place], passes.reshape(a_warp).sum(axis=1)[place]
 
 
-#: What each kind of access is called by the hardware counters of compute capability 9.0, and in words. Loads and
-#: stores of global and shared memory have been compared with the hardware; the others only carry its names.
-_KINDS = {
-    "ld": ("ld", "loads"),
-    "st": ("st", "stores"),
-    "atom": ("atom", "atomics"),
-    "red": ("red", "reductions"),
-    "cp.async": ("ldgsts", "asynchronous copies"),
-    "ldmatrix": ("ldsm", "matrix loads"),
-    "stmatrix": ("stsm", "matrix stores"),
-}
-#: Fields of a tally that each memory space counts: the counter's name with ``{}`` for the kind, and the words.
-_FIELDS = {
-    "shared": {
-        "requests": ("smsp__inst_executed_op_shared_{}.sum", "requests: instructions, one a warp"),
-        "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum", "wavefronts: turns of the 32 banks"),
-        "conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum", "bank conflicts: turns too many"),
-        "bytes": ("smsp__sass_data_bytes_mem_shared_op_{}.sum", "bytes asked for"),
-    }
-} | {
-    space: {
-        "requests": (f"l1tex__t_requests_pipe_lsu_mem_{space}_op_{{}}.sum", "requests: instructions, one a warp"),
-        "sectors": (f"l1tex__t_sectors_pipe_lsu_mem_{space}_op_{{}}.sum", "sectors: 32 bytes moved each"),
-        "bytes": (f"smsp__sass_data_bytes_mem_{space}_op_{{}}.sum", "bytes asked for"),
-    }
-    for space in ("global", "local")
-}
-#: Where the hardware leaves the pattern: cp.async and matrix loads have instruction counters of their own.
-_OWN_NAMES = {f"smsp__inst_executed_op_shared_{k}.sum": f"smsp__inst_executed_op_{k}.sum" for k in ("ldgsts", "ldsm")}
-#: Sums over all kinds of shared access that the hardware counts too.
-_SHARED_SUMS = {
-    "wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
-    "conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-}
-
-
-def _names(space: str, kind: str) -> dict[str, tuple[str, str]]:
-    """Field of a tally → counter's name and label, for one kind of access."""
-    op, words = _KINDS.get(kind, (kind, kind))
-    fields = {field: (name.format(op), f"{space} {words}, {text}") for field, (name, text) in _FIELDS[space].items()}
-    return {field: (_OWN_NAMES.get(name, name), text) for field, (name, text) in fields.items()}
-
-
-#: Every counter's label in plain words.
-LABELS = {name: text for space in _FIELDS for kind in _KINDS for name, text in _names(space, kind).values()}
-LABELS |= {name: f"shared memory, all accesses, {field}" for field, name in _SHARED_SUMS.items()}
-
-
 @dataclass
 class Tally:
     """What one instruction did in all: sums over warps and executions. Fields a space does not count stay 0."""
@@ -239,9 +192,9 @@ class Tally:
         >>> list(Tally("global", "ld", "k.cu", 7, 4, requests=1, lanes=32, bytes=128, sectors=4).counters().values())
         [1, 4, 128]
         """
-        values = {name: getattr(self, field) for field, (name, _) in _names(self.space, self.kind).items()}
+        values = {name: getattr(self, field) for field, (name, _) in names(self.space, self.kind).items()}
         if self.space == "shared":
-            values |= {name: getattr(self, field) for field, name in _SHARED_SUMS.items()}
+            values |= {name: getattr(self, field) for field, name in SHARED_SUMS.items()}
         return values
 
 
@@ -249,41 +202,45 @@ class Counters:
     """Watches a run and counts, in total, by source line and by instruction.
 
     With ``machine``, learnt from the binary (:func:`tilewright.lab.simt.sass.match`), the counts are those of the
-    instructions the GPU executes; without it those of the PTX as it stands.
+    instructions the GPU executes; without it those of the PTX as it stands. ``standing_for`` tells how many warps of the
+    grid each warp number stands for, where only a sample of the blocks is run.
     """
 
-    def __init__(self, machine: Machine | None = None) -> None:
+    def __init__(self, machine: Machine | None = None, *, standing_for: Callable[[Ints], Ints] | None = None) -> None:
         self._seen: dict[Key, Tally] = {}
-        self._machine = machine or Machine()
+        self.machine = machine or Machine()
+        self.standing_for = standing_for or np.ones_like
 
     def on_access(
         self, space: str, kind: str, ins: Instruction | Access, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
     ) -> None:
         """Count one execution: flat arrays over active threads; warp numbers are unique over the whole grid."""
-        if space not in _FIELDS or not np.size(warps):
+        if space not in FIELDS or not np.size(warps):
             return  # parameters and constants go through no data pipe
-        nbytes = self._machine.widths.get(ins.index, nbytes)
+        nbytes = self.machine.widths.get(ins.index, nbytes)
         if not nbytes:
             return
         key = (ins.index, space, kind)
         tally = self._seen.setdefault(key, Tally(space, kind, ins.file, ins.line, nbytes))
-        _, table = by_warp(warps, lanes, addresses)
-        tally.requests += len(table)
-        tally.lanes += np.size(warps)
-        tally.bytes += np.size(warps) * nbytes
+        ids, table = by_warp(warps, lanes, addresses)
+        times = self.standing_for(ids)
+        active = int((table != IDLE).sum(axis=1) @ times)
+        tally.requests += int(times.sum())
+        tally.lanes += active
+        tally.bytes += active * nbytes
         if space == "shared":
             wavefronts, passes = shared_wavefronts(table, nbytes, merges=kind == "ld")
-            tally.wavefronts += int(wavefronts.sum())
-            tally.conflicts += int(wavefronts.sum() - passes.sum())
+            tally.wavefronts += int(wavefronts @ times)
+            tally.conflicts += int((wavefronts - passes) @ times)
         else:
             count = global_sectors if space == "global" else local_sectors
-            tally.sectors += int(count(table, nbytes).sum())
+            tally.sectors += int(count(table, nbytes) @ times)
 
     def tallies(self) -> dict[Key, Tally]:
         """By instruction, space and kind."""
         found = dict(self._seen)
         executed = {index: tally.requests for (index, _, _), tally in self._seen.items()}
-        for access, like in self._machine.issues.items():
+        for access, like in self.machine.issues.items():
             key = (access.index, access.space, access.kind)
             tally = found.get(key, Tally(access.space, access.kind, access.file, access.line, access.nbytes))
             found[key] = replace(tally, requests=max(tally.requests, executed.get(like, 0)))

@@ -54,7 +54,7 @@ MEMORY = {
 }
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 #: After these the next instruction may be reached by other warps.
-_ENDS_BLOCK = {"BRA", "BRX", "EXIT", "RET", "CALL", "BREAK", "BSYNC", "WARPSYNC", "BAR"}
+ENDS_BLOCK = {"BRA", "BRX", "EXIT", "RET", "CALL", "BREAK", "BSYNC", "WARPSYNC", "BAR"}
 
 _FUNCTION = re.compile(r"^\s*(?:\.text\.([\w$.]+):|Function : (\S+))")
 _FILE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
@@ -113,7 +113,7 @@ def parse(text: str) -> dict[str, list[MachineInstruction]]:
             code.append(MachineInstruction(
                 int(found[1], 16), found[3], found[4].strip(), found[2] or "", file, line, block
             ))  # fmt: skip
-            block += found[3].split(".")[0] in _ENDS_BLOCK
+            block += found[3].split(".")[0] in ENDS_BLOCK
     return functions
 
 
