@@ -6,14 +6,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tilewright.kernels import catalog
+from tilewright.kernels import catalog, cuda_catalog
 from tilewright.records import VERDICTS, BenchRecord, read
 from tilewright.report import save_figures
+from tilewright.run.cuda import compiler
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "benchmarks"
@@ -92,7 +96,7 @@ def forced_openblas() -> str:
 def ideas() -> str:
     """Every rung with its idea and its parent, from the kernels themselves."""
     lines = []
-    for kernel in catalog().values():
+    for kernel in (*catalog().values(), *cuda_catalog().values()):
         if not kernel.is_reference:
             source = kernel.path.relative_to(ROOT / "src").as_posix()
             lines.append(f"- [`{kernel.name}`](src/{source}) {kernel.idea}")
@@ -106,34 +110,58 @@ GENERATED: dict[str, Callable[[], str]] = {
     "ladder xeon float32": lambda: ladder_table("cpu-ladder-xeon-float32"),
     "ladder xeon float64": lambda: ladder_table("cpu-ladder-xeon-float64"),
     "forced openblas": forced_openblas,
+    "compiler": lambda: f"The outputs on this page are of kernels compiled by {compiler()}.",
 }
 
 
-def filled(text: str) -> str:
-    """The text with every generated part replaced by what it should be now."""
+def output(command: str) -> str:
+    """What a command prints on 80 columns, under the command itself."""
+    _, *arguments = shlex.split(command)
+    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
+    run = [sys.executable, "-m", "tilewright", *arguments]
+    done = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode > 1:  # 1 says that something is wrong with the kernel, and may be what is shown
+        raise RuntimeError(f"{command}: {done.stderr}")
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    return "\n".join(["", "```console", f"$ {command}", *lines]).rstrip() + "\n```\n"
+
+
+def filled(text: str, *, outputs: bool = True) -> str:
+    """The text with every generated part replaced by what it should be now; ``outputs`` are those of commands."""
 
     def fill(match: re.Match[str]) -> str:
         return f"{match[1]}\n{GENERATED[match[2]]()}\n{match[3]}"
 
-    return re.sub(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", fill, text, flags=re.DOTALL)
+    text = re.sub(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", fill, text, flags=re.DOTALL)
+    if not outputs:
+        return text
+    return re.sub(
+        r"(<!-- output: (.+?) -->\n).*?(<!-- end -->)", lambda m: m[1] + output(m[2]) + m[3], text, flags=re.DOTALL
+    )
 
 
 def documents() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def stale() -> list[Path]:
-    """The documents that say something else than the records."""
-    return [
-        path for path in documents() if filled(path.read_text(encoding="utf-8")) != path.read_text(encoding="utf-8")
-    ]
+def stale(*, outputs: bool = False) -> list[Path]:
+    """The documents that say something else than the records, and with ``outputs`` than the commands."""
+    texts = {path: path.read_text(encoding="utf-8") for path in documents()}
+    return [path for path, text in texts.items() if filled(text, outputs=outputs) != text]
+
+
+def compiled_by() -> str:
+    """The compiler behind the outputs in the documents: another may fuse and unroll otherwise."""
+    found = re.search(r"compiled by (NVRTC [\d.]+\d)", (ROOT / "docs" / "microscope.md").read_text(encoding="utf-8"))
+    return found[1] if found else ""
 
 
 def main() -> int:
     if "--check" in sys.argv[1:]:
-        for path in stale():
+        found = stale(outputs=compiled_by() == compiler())
+        for path in found:
             print(f"stale: {path.relative_to(ROOT)}; run python docs/build.py", file=sys.stderr)
-        return 1 if stale() else 0
+        return 1 if found else 0
     for path in documents():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     said = "".join(path.read_text(encoding="utf-8") for path in documents())

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tilewright
+from tilewright.run.cuda import compiler
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(tilewright.__file__).parent
@@ -39,7 +40,8 @@ def test_documents(path: Path) -> None:
 def commands() -> list[list[str]]:
     """Every ``tilewright …`` line of the documents, without its comment."""
     lines = [line for path in DOCUMENTS for line in path.read_text(encoding="utf-8").splitlines()]
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("tilewright ")]
+    typed = [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("tilewright ")]
+    return [shlex.split(line, comments=True)[1:] for line in typed]
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
@@ -65,6 +67,26 @@ def build() -> ModuleType:
 
 def test_documents_say_what_the_records_say() -> None:
     assert build().stale() == []
+
+
+def test_documents_show_what_the_commands_print() -> None:
+    module = build()
+    if module.compiled_by() != compiler():
+        pytest.skip(f"the documents show kernels compiled by {module.compiled_by()}, here is {compiler()}")
+    assert module.stale(outputs=True) == []
+
+
+def test_a_stale_output_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = build()
+    command = "tilewright occupancy 64 --registers 50 --shared 2248 --gpu T4"
+    good, bad = tmp_path / "good.md", tmp_path / "bad.md"
+    good.write_text(f"<!-- output: {command} -->\n{module.output(command)}<!-- end -->\n", encoding="utf-8")
+    bad.write_text(good.read_text(encoding="utf-8").replace("16", "15"), encoding="utf-8")
+    monkeypatch.setattr(module, "documents", lambda: [good, bad])
+    assert module.stale() == []
+    assert module.stale(outputs=True) == [bad]
+    with pytest.raises(RuntimeError, match="no such option"):
+        module.output("tilewright occupancy 64 --cards T4")
 
 
 def test_a_stale_document_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,12 @@ PACKAGE = Path(tilewright.__file__).parent
 
 #: Bottom to top. A module may import from those before it, and within its own folder.
 LAYERS = [
-    *("errors", "disk", "records", "problem", "system", "machine", "operands", "threads", "simd", "peaks"),
+    *("errors", "disk", "records", "explanation", "problem", "system", "machine", "operands", "threads", "simd", "peaks"),
     *("kernels", "run", "planner", "lab", "report", "terminal", "api", "cli", "__main__"),
 ]
 
 #: What the report may know of: a record file from any machine renders on any laptop.
-REPORT_MAY_IMPORT = {"errors", "records"}
+REPORT_MAY_IMPORT = {"errors", "records", "explanation"}
 
 
 def modules() -> list[Path]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .api import matmul as matmul
     from .api import plan as plan
     from .kernels import catalog as ladder
+    from .lab.microscope import microscope as microscope
     from .machine import machine as info
     from .operands import aligned_empty as aligned_empty
 
@@ -27,12 +28,13 @@ _PUBLIC = {
     "gemm": ("api", "gemm"),
     "plan": ("api", "plan"),
     "ladder": ("kernels", "catalog"),
+    "microscope": ("lab.microscope", "microscope"),
     "info": ("machine", "machine"),
     "aligned_empty": ("operands", "aligned_empty"),
     "errors": ("errors", ""),
 }
 
-__all__ = ["aligned_empty", "errors", "gemm", "info", "ladder", "matmul", "plan"]
+__all__ = ["aligned_empty", "errors", "gemm", "info", "ladder", "matmul", "microscope", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -35,12 +35,12 @@ def info(
 @app.command()
 def ladder(json_file: Json = None) -> None:
     """The kernels in reading order, each with its idea."""
-    from ..kernels import catalog
+    from ..kernels import catalog, cuda_catalog
     from ..terminal import show_facts
 
     check_writeable("json", json_file, dash=True)
-    kernels = catalog().values()
+    kernels = sorted([*catalog().values(), *cuda_catalog().values()], key=lambda k: k.is_reference)
     if json_file:
-        write_json(json_file, [{"name": k.name, "params": k.params} | k.about for k in kernels])
+        write_json(json_file, [{"name": k.name, "device": k.device, "params": k.params} | k.about for k in kernels])
     else:
         show_facts(Console(), [(k.name, k.idea) for k in kernels])

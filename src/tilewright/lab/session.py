@@ -21,7 +21,7 @@ from ..run.cpu import call_once, runner
 from .bench import Bench
 from .cells import Cell, Settings, cells
 from .environment import environment
-from .sizes import parse_param, parse_sizes
+from .sizes import parse_params, parse_sizes
 
 DEFAULT_SIZES = "64,256,512,1000,2048"
 _DTYPES = ("float32", "float64")
@@ -139,7 +139,10 @@ def _stands(record: BenchRecord, cell: Cell, bench: Bench) -> bool:
 def _settings(request: Request) -> tuple[Settings, str]:
     if request.device != "cpu":
         if request.device == "cuda":
-            raise UnavailableError("device 'cuda': this version has no CUDA kernels; use --device cpu")
+            raise UnavailableError(
+                "device 'cuda': this version explains CUDA kernels (tilewright explain) and does not time them yet; "
+                "use --device cpu"
+            )
         raise UsageError(f"device {request.device!r}: {did_you_mean(request.device, ['cpu'])}")
     kernels = _kernels(request.kernels)
     given, operands = _operands(request)
@@ -159,7 +162,7 @@ def _settings(request: Request) -> tuple[Settings, str]:
         repeat=request.repeat,
         limit_s=_seconds(request.limit),
         seed=_seed(request.seed),
-        params=dict(parse_param(text) for text in request.params),
+        params=_single(request.params),
         operands=given,
     )
     return settings, operands
@@ -271,3 +274,11 @@ def _seed(seed: int) -> int:
     if seed < 0:
         raise UsageError(f"seed must not be negative, got {seed}")
     return seed
+
+
+def _single(texts: list[str]) -> dict[str, int]:
+    found = parse_params(texts)
+    for name, values in found.items():
+        if len(values) > 1:
+            raise UsageError(f"param: one value of {name} in one run, got {values}")
+    return {name: values[0] for name, values in found.items()}

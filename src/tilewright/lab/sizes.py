@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from ..errors import UsageError
 
@@ -66,13 +67,16 @@ def _range(item: str, first: int, last: int, kind: str, step: float) -> list[int
     return sizes
 
 
-def parse_param(text: str) -> tuple[str, int]:
-    """``NAME=NUMBER`` as ``--param`` takes it. Raises UsageError.
+def parse_params(texts: Iterable[str]) -> dict[str, list[int]]:
+    """``NAME=NUMBER`` or ``NAME=NUMBER,NUMBER`` as ``--param`` takes it: the values of each name. Raises UsageError.
 
-    >>> parse_param("TILE=16")
-    ('TILE', 16)
+    >>> parse_params(["TILE=8,16", "ROWS=2"])
+    {'TILE': [8, 16], 'ROWS': [2]}
     """
-    match = re.fullmatch(r"\s*(\w+)\s*=\s*(0*[1-9]\d{0,17})\s*", text, re.ASCII)
-    if match is None:
-        raise UsageError(f"param must be NAME=NUMBER with a positive whole number, such as leaf=1024, got {text!r}")
-    return match[1], int(match[2])
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*(0*[1-9]\d{0,17}(?:\s*,\s*0*[1-9]\d{0,17})*)\s*", text, re.ASCII)
+        if match is None:
+            raise UsageError(f"param must be NAME=NUMBER with a positive whole number, such as leaf=1024, got {text!r}")
+        found[match[1]] = [int(number) for number in match[2].split(",")]
+    return found

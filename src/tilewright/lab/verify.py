@@ -89,6 +89,23 @@ class Oracle:
                 return Check(False, worst, worst_ratio, reason)
         return self._check_signs(c, normwise, worst, worst_ratio)
 
+    def check_written(self, c: np.ndarray) -> Check:
+        """Compare the elements of ``c`` that are numbers, where only some blocks of a grid were run; NaN is unwritten."""
+        written = ~np.isnan(c)
+        rows, columns = (np.flatnonzero(written.any(axis=axis)) for axis in (1, 0))
+        if not rows.size:
+            return Check(False, np.inf, np.inf, "nothing was written")
+        line = self._line(rows, columns)
+        part = np.ix_(rows, columns)
+        bound = self._bound(c.dtype, line.magnitude, None)
+        error = np.where(written[part], np.abs(c[part].astype(np.float64) - line.exact), 0)
+        bad = _first(~_within(error, bound))
+        worst, ratio = float(error.max(initial=0.0)), _ratio(error, bound)
+        if bad is None:
+            return Check(True, worst, ratio)
+        where = f"C{_place((rows, columns), bad)}"
+        return Check(False, worst, ratio, f"{where} is off by {error[bad]:.3g}, the bound is {bound[bad]:.3g}")
+
     def _bound(self, dtype: np.dtype, magnitude: np.ndarray, normwise: float | None) -> np.ndarray:
         oracle = _gamma(self.k, np.float64) * magnitude
         tiny = self.k * float(np.finfo(dtype).smallest_subnormal)

@@ -1,0 +1,86 @@
+"""One call of ``tilewright explain``: words → kernels and sizes → explanations, with progress on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..errors import UsageError, did_you_mean
+from ..explanation import Explanation
+from ..kernels import find
+from ..kernels.cuda_kernel import CudaKernel
+from .explain import explain
+from .gpus import find_gpu
+from .measure import measured
+from .sizes import parse_params, parse_sizes
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked, as it was written."""
+
+    kernels: list[str]
+    size: str = "64"
+    gpu: str = "H200"
+    params: list[str] = field(default_factory=list)
+    whole: bool = False
+    measure: bool = False
+    seed: int = 1
+
+
+def run(request: Request, *, console: Console) -> list[Explanation]:
+    """An explanation for each kernel, size and set of parameters. Raises UsageError, and what ``explain`` raises."""
+    shapes = parse_sizes(request.size)
+    if request.seed < 0:
+        raise UsageError(f"seed must not be negative, got {request.seed}")
+    find_gpu(request.gpu)
+    kernels = find(request.kernels, device="cuda")
+    params = parse_params(request.params)
+    known = {name for kernel in kernels for name in kernel.params}
+    for name in params:
+        if name not in known:
+            raise UsageError(f"param: {name} is a parameter of none of these kernels: {did_you_mean(name, known)}")
+    sets = [(kernel, chosen) for kernel in kernels for chosen in _sets(kernel, params)]
+    return [_one(kernel, shape, chosen, request, console) for kernel, chosen in sets for shape in shapes]
+
+
+def _sets(kernel: CudaKernel, params: dict[str, list[int]]) -> list[dict[str, int]]:
+    """Every combination of the values asked for, of the parameters that the kernel has. Raises where it refuses one."""
+    own = {name: values for name, values in params.items() if name in kernel.params}
+    sets = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
+    for chosen in sets:
+        kernel.checked(chosen)
+    return sets
+
+
+def _one(
+    kernel: CudaKernel, shape: tuple[int, int, int], params: dict[str, int], request: Request, console: Console
+) -> Explanation:
+    with _progress(kernel.name, console) as progress:
+        found = explain(
+            kernel,
+            *shape,
+            gpu=request.gpu,
+            params=params,
+            whole=request.whole or None,
+            seed=request.seed,
+            progress=progress,
+        )
+    if not request.measure:
+        return found
+    return dataclasses.replace(found, measured=measured(kernel, found))
+
+
+@contextmanager
+def _progress(name: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    columns = (TextColumn(name), BarColumn(20), MofNCompleteColumn(), TextColumn("blocks"), TimeRemainingColumn())
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,174 @@
+"""An explanation in the order of its questions: what limits it, where in the source, by which count, is it right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ..explanation import Explanation, Formula
+from ..lab import listing
+from ..lab.occupancy import Occupancy
+from .facts import show_facts
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def quantity(value: float, unit: str) -> str:
+    """Three digits and a prefix.
+
+    >>> quantity(0.000245, "s"), quantity(66908e9, "operations/s"), quantity(0, "s")
+    ('245 µs', '66.9 Toperations/s', '0 s')
+    """
+    scale, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s), (1e-9, "n") if value else (1.0, ""))
+    digits = f"{value / scale:.3g}" if value < 1000 * scale else f"{value / scale:,.0f}"
+    return f"{digits} {prefix}{unit}"
+
+
+def show_explanations(console: Console, explanations: Sequence[Explanation], *, brief: bool = False) -> None:
+    """Each in full, and where there are several, or ``brief``, a line each to compare them by."""
+    for explanation in explanations if not brief else ():
+        _show(console, explanation)
+    if brief or len(explanations) > 1:
+        _show_together(console, explanations)
+
+
+def _show(console: Console, e: Explanation) -> None:
+    params = "".join(f", {name}={value}" for name, value in e.params.items())
+    console.print(f"{e.kernel} at {e.shape} on {e.gpu['name']} ({e.dtype}{params})", style="bold", **_PLAIN)
+    console.print(e.about["idea"], **_PLAIN)
+    console.print()
+    _show_bounds(console, e)
+    _show_source(console, e)
+    _show_counts(console, e)
+    show_facts(console, _facts(e))
+    console.print()
+
+
+def _show_together(console: Console, explanations: Sequence[Explanation]) -> None:
+    """What differs between them: parameters, transactions, resident warps, the bound; below it what is wrong."""
+    names = dict.fromkeys(name for e in explanations for name in e.params)
+    varied = [name for name in names if len({e.params[name] for e in explanations if name in e.params}) > 1]
+    table = _table("kernel", "size", *varied, "sectors", "wavefronts", "conflicts", "warps", "GFLOPS")
+    for e in explanations:
+        sums = [sum(getattr(a, what) for a in e.accesses) for what in ("sectors", "wavefronts", "conflicts")]
+        own = [str(e.params.get(name, "")) for name in varied]
+        wrong = "" if e.verified["ok"] and not e.defects else " [bold red]wrong[/]"
+        rate = f"{e.gflops:,.0f}" if e.gflops else "–"
+        table.add_row(
+            escape(e.kernel) + wrong, e.shape, *own, *(f"{n:,}" for n in sums), str(e.occupancy["warps"]), rate
+        )
+    console.print(table, highlight=False)
+    gpu = explanations[0].gpu["name"]
+    console.print(f"warps: resident on a multiprocessor of the {gpu}. GFLOPS: at best, by the bounds.", **_PLAIN)
+
+
+def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
+    """A line a card: blocks by each resource, the least of them resident, and the warps that makes."""
+    resources = list(found[0].limits)
+    table = _table("blocks by", *resources, "resident", "warps", "of")
+    for o in found:
+        limits = ["–" if o.limits[name] is None else str(o.limits[name]) for name in resources]
+        table.add_row(o.gpu, *limits, str(o.blocks), str(o.warps), str(o.max_warps))
+    console.print(table, highlight=False)
+
+
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False}
+
+
+def _show_bounds(console: Console, e: Explanation) -> None:
+    if e.bound is None:
+        console.print(f"No bound: the rates of the {e.gpu['name']} are not known for {e.dtype}.", **_PLAIN)
+    else:
+        limit = f"At best {e.gflops:,.0f} GFLOPS, in {quantity(e.bound.seconds, 's')}: held back by {e.bound.name}."
+        console.print(limit, **_PLAIN)
+        table = _table("", "time", "")
+        for bound in sorted(e.bounds, key=lambda bound: -bound.seconds):
+            rate = quantity(bound.rate, f"{bound.unit}/s")
+            table.add_row(
+                bound.name, quantity(bound.seconds, "s"), f"[dim]{bound.amount:,.0f} {bound.unit} at {rate}[/]"
+            )
+        console.print(table, highlight=False)
+    console.print()
+
+
+def _show_source(console: Console, e: Explanation) -> None:
+    """The lines that touch memory, with what they cost and, where it could be less, how many times the least."""
+    wrong = [(d.line, f"{d.kind}: {d.text}") for d in e.defects]
+    for line in listing.lines(listing.rows(e.source, e.accesses, wrong)):
+        if line.wrong:
+            console.print(Text(listing.wrapped(line.wrong, console.width), style="bold red"), **_PLAIN)
+        else:
+            console.print(listing.cut(f"{line.margin}  {line.source}", console.width), no_wrap=True, **_PLAIN)
+    console.print()
+
+
+def _show_counts(console: Console, e: Explanation) -> None:
+    """Formulas beside counts, and where a GPU was asked, the hardware's counters beside the prediction."""
+    if e.formulas:
+        table = _table(f"by the formulas ({e.about['row']})" if e.about["row"] else "by formula", "formula", "counted")
+        for formula in e.formulas:
+            table.add_row(_source_of(formula), _count(formula.value), _count(formula.counted))
+        console.print(table, highlight=False)
+        console.print()
+    if e.measured:
+        counters = e.measured["counters"]
+        gpu = e.measured["environment"]["gpu"]
+        table = _table("counter", "predicted", f"on {gpu}")
+        for name in dict.fromkeys([*e.counters, *counters]):
+            predicted, count = e.counters.get(name, 0), counters.get(name)
+            if count is None or (not predicted and not count):
+                continue
+            style = "" if predicted == count else "bold yellow"
+            table.add_row(
+                Text(name.removesuffix(".sum"), overflow="fold"), f"{predicted:,}", Text(f"{count:,}", style=style)
+            )
+        console.print(table, highlight=False)
+        console.print()
+
+
+def _source_of(formula: Formula) -> Text:
+    return Text.assemble(formula.what, ("\n  " + formula.text, "dim"))
+
+
+def _count(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _facts(e: Explanation) -> list[tuple[str, str]]:
+    o, needs = e.occupancy, e.resources
+    resident = (
+        f"{o['blocks']} blocks = {o['warps']} of {o['max_warps']} warps a multiprocessor ({o['fraction']:.0%}), "
+        f"limited by {' and '.join(o['limiting'])}"
+        if o["blocks"]
+        else f"cannot be launched on this card: too much of {' and '.join(o['limiting'])}"
+    )
+    local = f", {needs['local_bytes']} bytes of local memory" if needs["local_bytes"] else ""
+    shared = f"; {o['shared']:,} bytes of shared memory a block" if o["shared"] else ""
+    grid = " × ".join(str(size) for size in e.launch["grid"] if size > 1) or "1"
+    block = " × ".join(str(size) for size in e.launch["block"] if size > 1) or "1"
+    result = f"right: {e.verified['of']}, at most {e.verified['error_over_bound']:.2g} of the error bound"
+    return [
+        ("launch", f"{grid} block{'s' if e.launch['blocks'] > 1 else ''} of {block} threads"),
+        ("needs", f"{needs['registers']} registers a thread{local}{shared}"),
+        ("resident", resident),
+        ("counted", e.run["words"]),
+        ("result", result if e.verified["ok"] else f"WRONG: {e.verified['reason']}"),
+        *(("wrong", f"{d.kind}: {d.text}") for d in e.defects if not d.line),
+        *(("note", note) for note in e.notes),
+    ]
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, head in enumerate(heads):
+        table.add_column(
+            escape(head), justify="right" if place and head else "left", no_wrap=bool(head) and head != "formula"
+        )
+    return table
