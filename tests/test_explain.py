@@ -288,3 +288,15 @@ def test_bounds_and_rates() -> None:
     bound = Bound("arithmetic", 10.0, "operations", 5.0)
     assert bound.seconds == 2.0
     assert isinstance(explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8), Explanation)
+
+
+def test_explanations_from_any_machine_become_a_page(tmp_path: Path) -> None:
+    why, page = tmp_path / "why.json", tmp_path / "why.html"
+    assert command("coalesced", "--size", "8", "--json", str(why))[0] == 0
+    result = CliRunner().invoke(app, ["report", str(why), "-o", str(page)])
+    assert result.exit_code == 0
+    assert "cuda/coalesced" in page.read_text(encoding="utf-8")
+    records = str(Path(__file__).parent.parent / "benchmarks" / "cpu-strassen.jsonl")
+    for words in ([str(why), records], [str(why), "--figures", str(tmp_path)]):
+        mixed = CliRunner().invoke(app, ["report", *words, "-o", str(page)])
+        assert isinstance(mixed.exception, UsageError)

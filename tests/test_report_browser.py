@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import re
-import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
+import browser
 from report_records import campaign, measured, oblong
 from tilewright import report
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium in PATH: the page was not opened in a browser"),
-]
-
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
-    *("--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--virtual-time-budget=20000"),
-)
+pytestmark = browser.MARKS
 
 #: Runs in the page after its own scripts, under its own policy, and leaves what it saw in the document.
 PROBE = """
@@ -82,34 +66,6 @@ PROBE = """
 })();
 """
 
-#: A frame can be as narrow as a phone; Chromium's own window is never below 500 pixels.
-FRAME = """<!doctype html><title>frame</title>
-<iframe src="report.html" style="width:{width}px;height:900px;border:0"></iframe><pre id="seen"></pre>
-<script>onmessage = (event) => {{ document.getElementById("seen").textContent = event.data; }};</script>
-"""
-
-
-def look(page: str, folder: Path, width: int) -> dict:
-    """Opens the page with the probe in it; its policy gets the probe's hash and stays in force otherwise."""
-    digest = base64.b64encode(hashlib.sha256(PROBE.encode()).digest()).decode()
-    probed = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
-    head, _, tail = probed.rpartition("</body>")  # the libraries have one in a string
-    probed = f"{head}<script>{PROBE}</script>\n</body>{tail}"
-    (folder / "report.html").write_text(probed, encoding="utf-8")
-    frame = folder / "frame.html"
-    frame.write_text(FRAME.format(width=width), encoding="utf-8")
-    done = chromium(folder, "--window-size=1400,1000", "--dump-dom", frame.as_uri())
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    found = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout, re.S)
-    assert found, f"the probe did not finish; console: {console}"
-    seen = json.loads(found.group(1).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    return {**seen, "console": console}
-
-
-def chromium(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder / 'profile'}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-
 
 @pytest.fixture(scope="module")
 def page() -> str:
@@ -118,12 +74,12 @@ def page() -> str:
 
 @pytest.fixture(scope="module")
 def desk(page, tmp_path_factory) -> dict:
-    return look(page, tmp_path_factory.mktemp("desk"), 1280)
+    return browser.look(page, tmp_path_factory.mktemp("desk"), 1280, PROBE)
 
 
 @pytest.fixture(scope="module")
 def phone(page, tmp_path_factory) -> dict:
-    return look(page, tmp_path_factory.mktemp("phone"), 390)
+    return browser.look(page, tmp_path_factory.mktemp("phone"), 390, PROBE)
 
 
 @pytest.mark.parametrize("where", ["desk", "phone"])
@@ -175,6 +131,6 @@ def test_kernel_names_from_elsewhere_stay_text(tmp_path):
     name = "cpu/<script>document.title='broken'</script>"
     records = [replace(measured("cpu/register_tile", n), kernel=name) for n in (64, 128)]
     records += [measured("cpu/register_tile", n) for n in (64, 128)]
-    seen = look(report.render(records), tmp_path, 1280)
+    seen = browser.look(report.render(records), tmp_path, 1280, PROBE)
     assert seen["errors"] == seen["console"] == seen["violations"] == []
     assert seen["marks"]["gflops"] == 8

@@ -24,8 +24,8 @@ class Access:
 
     ``space`` is global, shared or local; ``kind`` is ld, st, atom, red, cp.async, ldmatrix or stmatrix; ``nbytes`` is what
     one lane moves. A request is one instruction of one warp. Global and local memory move ``sectors`` of 32 bytes, shared
-    memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is the sectors that the different
-    bytes of each request would fill, or the wavefronts without conflicts: what the best arrangement of the same bytes costs.
+    memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is what the best arrangement of the
+    same bytes costs: the sectors that the different bytes of each request would fill, or the wavefronts without conflicts.
 
     ``lanes`` is an example, the request that costs most: the byte address each of the 32 lanes asks for, less ``origin``, a
     multiple of 128; None for a lane that does not take part.
@@ -56,7 +56,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Formula:
-    """A count as a source writes it, beside what was counted: ``row`` such as "S0.3"; ``value`` None where it has no value."""
+    """A count as a source writes it, beside what was counted; ``row`` such as "S0.3", ``value`` None where it has none."""
 
     row: str
     what: str
@@ -188,6 +188,16 @@ def read_explanations(path: str | Path) -> list[Explanation]:
     if not found:
         raise RecordError(f"{path}: holds no explanation")
     return found
+
+
+def holds_explanations(path: str | Path) -> bool:
+    """Whether a file is one of explanations, and not of benchmark records; false where it cannot be read."""
+    try:
+        data = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        return False
+    first = data[0] if isinstance(data, list) and data else data
+    return isinstance(first, dict) and first.get("kind") == KIND
 
 
 def to_json(explanations: Iterable[Explanation]) -> str:

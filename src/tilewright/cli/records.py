@@ -44,7 +44,10 @@ def compare(
 
 @app.command()
 def report(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Record files, from any machines.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="Record files, from any machines; or what explain --json wrote."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
@@ -55,14 +58,23 @@ def report(
 ) -> None:
     """One self-contained page from record files.
 
-    It holds charts, the ladder, the table and the environment, and needs no network.
+    It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
+    explain.
     """
+    from ..explanation import holds_explanations, read_explanations
     from ..records import read
-    from ..report import save_figures, write_page
+    from ..report import save_figures, write_explanation, write_page
 
     check_writeable("output", output, spare=files)
     if figures is not None and figures.exists() and not figures.is_dir():
         raise UsageError(f"figures: must be a folder, got the file {figures}")
+    explained = [file for file in files if holds_explanations(file)]
+    if explained:
+        if figures is not None or len(explained) < len(files):
+            raise UsageError("files: explanations make a page of their own, without records and without figures")
+        found = [explanation for file in files for explanation in read_explanations(file)]
+        print(f"page: {write_explanation(found, output, title=title)}")
+        return
     records = [record for file in files for record in read(file)]
     print(f"page: {write_page(records, output, title=title)}")
     for path in save_figures(records, figures) if figures else []:

@@ -1,9 +1,9 @@
-"""Records in, one self-contained page out: charts, ladder, table and environment.
+"""Records or explanations in, one self-contained page out.
 
-Nothing here measures or multiplies: a record file from any machine renders on any laptop, so this package
-imports ``records`` and ``errors`` and nothing else of Tilewright. The page holds everything it needs and asks
-no network for anything. What draws it (Jinja2, Altair, vl-convert) is in the ``lab`` extra, loaded at the
-first call.
+Nothing here measures or multiplies: a file from any machine renders on any laptop, so this package imports
+``records``, ``explanation`` and ``errors`` and nothing else of Tilewright. A page holds everything it needs
+and asks no network for anything. What draws it (Jinja2, Altair, vl-convert) is in the ``lab`` extra, loaded
+at the first call.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from ..errors import UnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from ..explanation import Explanation
     from ..records import BenchRecord
 
-__all__ = ["render", "save_figures", "write_page"]
+__all__ = ["render", "render_explanation", "save_figures", "write_explanation", "write_page"]
 
 
 def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
@@ -38,6 +39,29 @@ def write_page(records: Sequence[BenchRecord], path: str | Path, *, title: str |
     Raises what ``render`` raises, and OSError.
     """
     return _lab("page").write_page(records, path, title=title)
+
+
+def render_explanation(explanations: Sequence[Explanation], *, title: str | None = None) -> str:
+    """The page of one or several explanations, as HTML text.
+
+    The source with what each line costs in its margin, a picture of one warp's access behind it, bounds,
+    roofline, occupancy, counters and formulas; several are compared at the top. All but the charts is there
+    without JavaScript. Raises RecordError for no explanations, UnavailableError without the ``lab`` extra.
+    """
+    return _lab("explain_page").render_explanation(explanations, title=title)
+
+
+def write_explanation(explanations: Sequence[Explanation], path: str | Path, *, title: str | None = None) -> Path:
+    """Writes that page to ``path``, whole or not at all, and returns the path.
+
+    Raises what ``render_explanation`` raises, and OSError. From the file that ``tilewright explain --json`` writes:
+
+        from tilewright.explanation import read_explanations
+        from tilewright.report import write_explanation
+
+        write_explanation(read_explanations("coalesced.json"), "coalesced.html")
+    """
+    return _lab("explain_page").write_explanation(explanations, path, title=title)
 
 
 def save_figures(

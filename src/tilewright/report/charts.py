@@ -44,7 +44,7 @@ def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict
         made["time"] = _time(view, drawn, legend)
     if dotted(view):
         made["shapes"] = _shapes(view, drawn, legend)
-    return {name: _finished(chart) for name, chart in made.items()}
+    return {name: finished(chart) for name, chart in made.items()}
 
 
 def dotted(view: View) -> list[str]:
@@ -60,7 +60,7 @@ def peak_in_sight(view: View) -> bool:
     return bool(view.peak) and (view.peak or 0) <= PEAK_IN_SIGHT * fastest
 
 
-def _finished(chart: Any) -> dict[str, Any]:
+def finished(chart: Any) -> dict[str, Any]:
     spec = chart.properties(width="container").to_dict()
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     spec.pop("config", None)  # the theme's, at drawing time

@@ -39,7 +39,18 @@ FIRST = (
     *("versions", "libraries", "thread_pools", "threadpools"),
 )
 
-_BYTES = ("size", "memory", "memory_total", "memory_limit", "memory_available", "bytes", "l1d", "l2", "l3")
+_BYTES = (
+    "size",
+    "memory",
+    "memory_total",
+    "memory_limit",
+    "memory_available",
+    "memory_bytes",
+    "bytes",
+    "l1d",
+    "l2",
+    "l3",
+)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from ..errors import RecordError, UsageError, did_you_mean
 from ..records import BenchRecord
 from . import views
 from .charts import charts, decades
+from .html import VEGALITE
 from .ladder import Ladder, Step, ladder
-from .page import VEGALITE, kernels_in_order
+from .page import kernels_in_order
 from .palette import INK, Style, config, styles
 from .words import digits
 

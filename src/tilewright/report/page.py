@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import functools
-import hashlib
-import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import vl_convert
-from markupsafe import Markup, escape
-
 from ..errors import RecordError
 from ..records import BenchRecord
-from . import charts, environment, findings, table, views
+from . import charts, environment, findings, html, table, views
 from .ladder import Ladder, Step, ladder
 from .palette import Style, config, styles
 from .words import digits
-
-HERE = Path(__file__).parent
-
-#: Altair 6 writes Vega-Lite 6.
-VEGALITE = "6.4"
 
 
 def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
@@ -45,8 +29,11 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         "views": [{"cells": views.cells(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
     }
     machines = len({section.machine for section in sections})
-    scripts = [_libraries(), _own("page.js")]
-    page = _template().render(
+    return html.page(
+        "page.html.j2",
+        data=data,
+        script="page.js",
+        styles=["page.css"],
         title=title or f"Matrix products on {sections[0].machine}",
         views=[_view(view, made, drawn, machines) for view, made in zip(shown, specs, strict=True)],
         finding=findings.finding(shown[0]),
@@ -56,32 +43,12 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         shown=table.SHOWN,
         drawn_all=drawn,
         index={kernel: f"k{i}" for i, kernel in enumerate(drawn)},
-        data=_json(data),
-        css=_own("page.css"),
-        scripts=scripts,
-        policy=_policy(scripts),
     )
-    # A lone surrogate in a name from outside has no UTF-8; everything else has.
-    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def write_page(records: Sequence[BenchRecord], path: str | Path, *, title: str | None = None) -> Path:
-    """Renders into a file beside ``path``, then moves it there: a reader never sees half a page."""
-    path = Path(path)
-    page = render(records, title=title)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(page)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's 0600 is for secrets
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
-    return path
+    """Renders the page into a file; see ``tilewright.report.write_page``."""
+    return html.write(render(records, title=title), path)
 
 
 def kernels_in_order(shown: Sequence[views.View]) -> list[str]:
@@ -136,51 +103,3 @@ def _span(step: Step, place: Any) -> dict[str, Any]:
     after = place(step.after)
     before = place(step.before) if step.before else 0.0
     return {"left": min(before, after), "width": round(abs(after - before), 2), "down": after < before}
-
-
-def _json(data: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever a kernel is called."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-@functools.cache
-def _libraries() -> str:
-    """Vega, Vega-Lite and Vega-Embed in one script, from vl-convert's own copy: nothing is fetched."""
-    bundle = vl_convert.javascript_bundle(vl_version=VEGALITE)  # type: ignore[call-arg]  # its stub is wrong
-    # In a function, for its top level has hundreds of short names; "</script" may stand in its strings.
-    return "(()=>{" + bundle.replace("</script", "<\\/script").replace("\r", "") + "\n})()"
-
-
-def _own(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Content-Security-Policy: these scripts by their hashes, inline styles, and no request to anywhere."""
-    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    allowed = " ".join(f"'sha256-{value}'" for value in hashes)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _breakable(name: str) -> Markup:
-    """A kernel's name that may be broken after its slash and underscores where a phone has no room."""
-    return Markup(str(escape(name)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(HERE)
-    world = jinja2.Environment(
-        loader=loader,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    world.filters["breakable"] = _breakable
-    return world.get_template("page.html.j2")

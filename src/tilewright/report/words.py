@@ -33,6 +33,16 @@ def digits(value: float) -> str:
     return f"{value:,.{places}f}"
 
 
+def shortly(value: float) -> str:
+    """Three significant digits at most: whole numbers stay whole.
+
+    >>> [shortly(v) for v in (32.0, 16.5, 0.3951, 7.002, 12345.0)]
+    ['32', '16.5', '0.395', '7', '12,345']
+    """
+    words = digits(value)
+    return words.rstrip("0").rstrip(".") if "." in words and "e" not in words else words
+
+
 def duration(seconds: float) -> str:
     """Time with its unit: µs below 0.1 ms, ms below 1 s, seconds from there.
 

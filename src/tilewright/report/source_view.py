@@ -1,0 +1,252 @@
+"""The source with what each line costs in its margin, and behind each line with accesses a picture of one warp's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..explanation import Access, Defect, Explanation
+from . import access_picture, bank_picture
+from .access_picture import Picture
+from .words import count, finite, shortly
+
+#: Pictures of one line, and defects written below it; more of either are counted.
+MOST = 6
+
+#: Sectors that the L1 cache serves in one turn, which of shared memory is a wavefront; a request takes a turn at least.
+SECTORS_A_TURN = 4
+
+_KEYWORDS = (
+    "alignas|asm|auto|bool|break|case|char|class|const|constexpr|continue|default|do|double|else|enum|extern|false|float|"
+    "for|goto|if|inline|int|long|namespace|new|nullptr|operator|private|public|register|return|short|signed|sizeof|static|"
+    "static_assert|struct|switch|template|this|true|typedef|typename|union|unsigned|using|void|volatile|while"
+)
+_CUDA = (
+    r"__\w+|threadIdx|blockIdx|blockDim|gridDim|warpSize|(?:float|double|int|uint|half|char|short|long)[1-4]|"
+    r"u?int(?:8|16|32|64)_t|size_t|half|nv_bfloat16"
+)
+_TOKENS = re.compile(
+    r"(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))"
+    r"|(?P<string>\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?)"
+    r"|(?P<directive>^[ \t]*\#[ \t]*\w+)"
+    r"|(?P<numeral>\b(?:0[xX][\da-fA-F']+|\d[\d']*\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\w*)"
+    rf"|(?P<cuda>\b(?:{_CUDA})\b)|(?P<keyword>\b(?:{_KEYWORDS})\b)|\w+",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def tokens(source: str) -> Iterator[tuple[str, str]]:
+    """CUDA C++ as (kind, text): comment, string, directive, numeral, cuda, keyword, or empty for everything else.
+
+    >>> [(kind, text) for kind, text in tokens("int i = threadIdx.x; // row") if kind]
+    [('keyword', 'int'), ('cuda', 'threadIdx'), ('comment', '// row')]
+    """
+    end = 0
+    for match in _TOKENS.finditer(source):
+        if match.lastgroup is None:
+            continue  # a name of the kernel's own
+        if match.start() > end:
+            yield "", source[end : match.start()]
+        yield match.lastgroup, match[0]
+        end = match.end()
+    if end < len(source):
+        yield "", source[end:]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one line costs one kind of memory; ``needed`` and ``wasted`` are percents of the longest bar."""
+
+    amount: str
+    unit: str
+    requests: str
+    over: str
+    needed: float
+    wasted: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Accesses of a line that are alike, with the picture of one."""
+
+    title: str
+    facts: str
+    picture: Picture | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the source, ``number`` 0 for what belongs to none; ``open`` where its pictures are shown at first."""
+
+    number: int
+    tokens: list[tuple[str, str]]
+    costs: list[Cost] = field(default_factory=list)
+    panels: list[Panel] = field(default_factory=list)
+    more: str = ""
+    measured: str = ""
+    defects: list[Defect] = field(default_factory=list)
+    open: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """The lines: those of the header comment, those after it, and what was seen on no line that the source has.
+
+    ``room`` is the length of the longest words in the margin.
+    """
+
+    header: list[Line]
+    body: list[Line]
+    elsewhere: list[Line]
+    room: int
+
+
+_NOWHERE = [("comment", "// not in this file")]
+
+
+def source_view(explanation: Explanation, ident: str) -> Source:
+    """The view of an explanation; ``ident`` is an identifier that no other one of the page has."""
+    coloured = _by_line(explanation.source)
+    longest = max((turns(a) for a in by_memory(explanation.accesses)), default=0)
+    dearest = _dearest(explanation.accesses)
+    places = dict.fromkeys([a.line for a in explanation.accesses] + [d.line for d in explanation.defects])
+    missing = [place for place in places if not 1 <= place <= len(coloured)]
+    lines = [
+        _line(explanation, number, coloured[number - 1] if number not in missing else _NOWHERE, longest, ident, dearest)
+        for number in [*range(1, len(coloured) + 1), *sorted(missing)]
+    ]
+    lines, elsewhere = lines[: len(coloured)], lines[len(coloured) :]
+    header = re.match(r"\s*/\*.*?\*/[^\S\n]*\n?", explanation.source, re.DOTALL)
+    above = header[0].count("\n") if header else 0
+    while above < len(lines) and header and not any(text.strip() for _, text in lines[above].tokens):
+        above += 1
+    margin = [len(f"{c.amount} {c.unit} / {c.requests}") for line in [*lines, *elsewhere] for c in line.costs]
+    return Source(lines[:above], lines[above:], elsewhere, max(margin, default=0))
+
+
+def _by_line(source: str) -> list[list[tuple[str, str]]]:
+    lines: list[list[tuple[str, str]]] = [[]]
+    for kind, text in tokens(source.replace("\r\n", "\n").rstrip("\n")):
+        first, *others = text.split("\n")
+        lines[-1].append((kind, first))
+        lines += [[(kind, other)] for other in others]
+    return lines
+
+
+def turns(access: Access) -> float:
+    """What an access costs the L1 cache and shared memory, in wavefronts."""
+    return _turns(access, access.cost)
+
+
+def waste(access: Access) -> float:
+    """What of that the best arrangement of the same bytes would save."""
+    return turns(access) - _turns(access, min(access.least, access.cost))
+
+
+def _turns(access: Access, cost: int) -> float:
+    return cost if access.space == "shared" else max(access.requests, cost / SECTORS_A_TURN)
+
+
+def _dearest(accesses: Iterable[Access]) -> int | None:
+    """The line that wastes most, or costs most where none wastes."""
+    costs: dict[int, tuple[float, float]] = {}
+    for access in accesses:
+        wasted, cost = costs.get(access.line, (0.0, 0.0))
+        costs[access.line] = (wasted + waste(access), cost + turns(access))
+    return max(costs, key=lambda line: costs[line], default=None)
+
+
+def by_memory(accesses: Iterable[Access]) -> list[Access]:
+    """Accesses of a line to one memory as one; the example is that of the first."""
+    found: dict[tuple[int, str], list[Access]] = {}
+    for access in accesses:
+        found.setdefault((access.line, access.space), []).append(access)
+    return [_together(group) for group in found.values()]
+
+
+def _together(group: list[Access]) -> Access:
+    names = ("requests", "bytes", "sectors", "wavefronts", "conflicts", "least")
+    return replace(group[0], **{name: sum(getattr(a, name) for a in group) for name in names})
+
+
+def _line(
+    explanation: Explanation,
+    number: int,
+    tokens: list[tuple[str, str]],
+    longest: float,
+    ident: str,
+    dearest: int | None,
+) -> Line:
+    here = explanation.at(number)
+    alike = _alike(here)
+    return Line(
+        number,
+        tokens,
+        [_cost(access, longest) for access in by_memory(here)],
+        [_panel(group, f"{ident}-{number}-{i}") for i, group in enumerate(alike[:MOST])],
+        f"{count(len(alike) - MOST, 'kind')} of access more, each cheaper than these." if len(alike) > MOST else "",
+        _measured(explanation.measured, number),
+        [defect for defect in explanation.defects if defect.line == number],
+        open=number == dearest,
+    )
+
+
+def _cost(access: Access, longest: float) -> Cost:
+    percent = 100 / longest if longest else 0
+    return Cost(
+        f"{access.cost:,}",
+        access.unit if access.space in ("global", "shared") else f"{access.space} {access.unit}",
+        f"{access.requests:,}",
+        f"×{shortly(access.cost / access.least)}" if access.cost > access.least > 0 else "",
+        round(percent * (turns(access) - waste(access)), 2),
+        round(percent * waste(access), 2),
+    )
+
+
+def _alike(accesses: Iterable[Access]) -> list[list[Access]]:
+    """Accesses of one line whose warps do the same at other addresses, those that waste or cost most first."""
+    found: dict[tuple[Any, ...], list[Access]] = {}
+    for access in accesses:
+        first = min((at for at in access.lanes if at is not None), default=0)
+        shape = tuple(None if at is None else at - first for at in access.lanes)
+        rates = (access.cost / access.requests, access.least / access.requests) if access.requests else ()
+        found.setdefault((access.space, access.kind, access.nbytes, rates, shape), []).append(access)
+    return sorted(found.values(), key=lambda group: -sum(2 * a.cost - a.least for a in group))
+
+
+_KINDS = {
+    "ld": "loads", "st": "stores", "atom": "atomics", "red": "reductions", "cp.async": "asynchronous copies",
+    "ldmatrix": "matrix loads", "stmatrix": "matrix stores",
+}  # fmt: skip
+
+
+def _panel(group: list[Access], ident: str) -> Panel:
+    """One panel for accesses alike; the picture is of the first."""
+    total = _together(group)
+    kind = _KINDS.get(total.kind, total.kind)
+    title = f"{total.space.capitalize()} {kind}, {count(total.nbytes, 'byte')} a lane"
+    if len(group) > 1:
+        title += f": {len(group)} instructions alike"
+    facts = f"{count(total.cost, total.unit[:-1])} for {count(total.requests, 'request')}"
+    if total.requests > 1:
+        facts += f", {shortly(total.cost / total.requests)} each"
+    if total.cost > total.least > 0:
+        facts += f"; {total.least:,} would do"
+    drawn = (bank_picture if total.space == "shared" else access_picture).picture(group[0], ident)
+    dearest = " The picture shows the dearest." if drawn and drawn.cost * total.requests > total.cost else ""
+    return Panel(title, f"{facts}.{dearest}", drawn)
+
+
+def _measured(measured: dict[str, Any] | None, number: int) -> str:
+    """What a GPU counted on this line, where it was asked."""
+    by_line = (measured or {}).get("by_line") or {}
+    counters = by_line.get(str(number), by_line.get(number)) if isinstance(by_line, dict) else None
+    if not isinstance(counters, dict) or not counters:
+        return ""
+    return "Measured on this line: " + ", ".join(f"{name} {_number(value)}" for name, value in counters.items()) + "."
+
+
+def _number(value: Any) -> str:
+    return str(value) if finite(value) is None else f"{value:,}"
