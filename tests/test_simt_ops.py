@@ -106,7 +106,7 @@ for k in ("u16", "s16", "u32", "s32", "u64", "s64"):
         (f"max.{k}", "ab", (k, k), k, max),
         (f"sad.{k}", "abc", (k, k, k), k, lambda a, b, c: c + abs(a - b)),
         (f"div.{k}", "ab", (k, k), k, lambda a, b: c_div(a, b) if b else -1),
-        (f"rem.{k}", "ab", (k, k), k, lambda a, b: a - c_div(a, b) * b if b else a),
+        (f"rem.{k}", "ab", (k, k), k, lambda a, b: a - c_div(a, b) * b if b else -1),
         (f"shr.{k}", "ab", (k, "u32"), k, lambda a, b, w=w: a >> min(b, w)),
         (f"shl.{bits}", "ab", (bits, "u32"), bits, lambda a, b, w=w: a << b if b < w else 0),
     ]
@@ -128,15 +128,17 @@ for k in ("b16", "b32", "b64"):
 
 
 def field(a: int, pos: int, n: int, kind: str) -> int:
-    """bfe as PTX's manual writes it, bit by bit."""
-    pos, n, msb = pos & 255, n & 255, 8 * SIZE[kind] - 1
+    """bfe as PTX's manual writes it, bit by bit; words of 64 bits, which have no such instruction, read more of c."""
+    msb = 8 * SIZE[kind] - 1
+    pos, n = (x & 255 if msb == 31 else min(x, 64) for x in (pos, n))
     sign = 0 if kind[0] == "u" or n == 0 else bits_of(a, kind) >> min(pos + n - 1, msb) & 1
     return sum((bits_of(a, kind) >> (pos + i) & 1 if i < n and pos + i <= msb else sign) << i for i in range(msb + 1))
 
 
 def insert(a: int, b: int, pos: int, n: int, kind: str) -> int:
-    for i in range(n & 255):
-        at = (pos & 255) + i
+    pos, n = (x & 255 if kind == "b32" else min(x, 64) for x in (pos, n))
+    for i in range(n):
+        at = pos + i
         if at < 8 * SIZE[kind]:
             b = b & ~(1 << at) | (a >> i & 1) << at
     return b
@@ -273,7 +275,7 @@ def as_float(a: np.ndarray, kind: str) -> np.ndarray:
 
 FLOAT_OPS: list[tuple[str, str, str, int, Callable[..., Fraction]]] = []
 for kind in ("f32", "f64", "f16", "bf16"):
-    for mode in ("rn", "rz", "rm", "rp") if kind == "f32" else ("rn",):
+    for mode in ("rn", "rz", "rm", "rp") if kind in ("f32", "f64") else ("rn",):
         FLOAT_OPS += [
             (f"add.{mode}.{kind}", kind, mode, 2, lambda a, b: a + b),
             (f"sub.{mode}.{kind}", kind, mode, 2, lambda a, b: a - b),
@@ -378,10 +380,60 @@ def test_extremes_and_signs(kind: str) -> None:
     np.testing.assert_array_equal(high, [2, 0, 0, 1, NAN, 5, 3])
     np.testing.assert_array_equal(np.signbit(high[1:3]), False)
     np.testing.assert_array_equal(apply(f"abs.{kind} {{d}}, {{a}}", kind, [kind], [a]), np.abs(a))
-    np.testing.assert_array_equal(np.signbit(apply(f"neg.{kind} {{d}}, {{a}}", kind, [kind], [a])), ~np.signbit(a))
+    negative = np.signbit(apply(f"neg.{kind} {{d}}, {{a}}", kind, [kind], [a]))
+    np.testing.assert_array_equal(negative, ~np.signbit(a) & ~np.isnan(a))  # it is arithmetic: a NaN keeps its sign
     np.testing.assert_array_equal(
         apply(f"copysign.{kind} {{d}}, {{a}}, {{b}}", kind, (kind, kind), [a, b]), np.copysign(b, a)
     )
+
+
+def double(bits: int) -> np.ndarray:
+    return np.full(4, bits, np.uint64)
+
+
+QUIET, SIGNALLING, INFINITE = double(0x7FF8000000000001), double(0xFFF0000020000002), double(0x7FF0000000000000)
+
+#: Instruction, types of result and operands, operands, and the bits of the NaN that comes out.
+NANS: list[tuple[str, str, Sequence[str], Sequence[np.ndarray], int]] = [
+    # f64: the last operand that is a NaN, made quiet; a new one is negative
+    ("add.f64 {d}, {a}, {b}", "f64", ("f64", "f64"), [QUIET, SIGNALLING], 0xFFF8000020000002),
+    ("mul.f64 {d}, {a}, {b}", "f64", ("f64", "f64"), [SIGNALLING, QUIET], 0x7FF8000000000001),
+    ("sub.f64 {d}, {a}, {b}", "f64", ("f64", "f64"), [INFINITE, INFINITE], 0xFFF8000000000000),
+    ("sub.f64 {d}, {a}, 0d7FF8000000000007", "f64", ("f64",), [QUIET], 0x7FF8000000000007),
+    ("mov.b64 {d}, {b}; fma.rz.f64 {d}, {a}, {a}, {d}", "f64", ("f64", "f64"), [QUIET, SIGNALLING], 0xFFF8000020000002),
+    ("max.f64 {d}, {a}, {b}", "f64", ("f64", "f64"), [QUIET, SIGNALLING], 0xFFF8000020000002),
+    ("div.rn.f64 {d}, {a}, {b}", "f64", ("f64", "f64"), [SIGNALLING, QUIET], 0xFFF8000020000002),
+    ("neg.f64 {d}, {a}", "f64", ("f64",), [SIGNALLING], 0xFFF8000020000002),
+    # conversions from f64 and to it: sign and upper bits of the payload; moves: all
+    ("cvt.rn.f32.f64 {d}, {a}", "f32", ("f64",), [SIGNALLING], 0xFFC00001),
+    ("cvt.rn.f16.f64 {d}, 0dFFF0040000000000", "f16", ("f64",), [QUIET], 0xFE01),
+    ("cvt.f64.f32 {d}, {a}", "f64", ("f32",), [np.full(4, 0xFF800001, np.uint32)], 0xFFF8000020000000),
+    ("cvt.ftz.f64.f32 {d}, {a}", "f64", ("f32",), [np.full(4, 0xFF800001, np.uint32)], 0x7FFFFFFFE0000000),
+    ("cvt.f32.bf16 {d}, {a}", "f32", ("bf16",), [np.full(4, 0xFF81, np.uint16)], 0xFF810000),
+    # all else: the canonical NaN
+    ("cvt.f32.f16 {d}, {a}", "f32", ("f16",), [np.full(4, 0xFC01, np.uint16)], 0x7FFFFFFF),
+    ("abs.f32 {d}, {a}", "f32", ("f32",), [np.full(4, 0xFF800001, np.uint32)], 0x7FFFFFFF),
+    ("neg.f16x2 {d}, {a}", "f16x2", ("f16x2",), [np.full(4, 0x3C00FC01, np.uint32)], 0xBC007FFF),
+    ("rcp.approx.ftz.f64 {d}, {a}", "f64", ("f64",), [QUIET], 0x7FFFFFFF00000000),
+]
+
+
+@pytest.mark.parametrize(("text", "out", "kinds", "arrays", "want"), NANS, ids=[n[0] for n in NANS])
+def test_nans(text: str, out: str, kinds: Sequence[str], arrays: Sequence[np.ndarray], want: int) -> None:
+    given = [a.view(DTYPE[k]) for a, k in zip(arrays, kinds, strict=True)]
+    made = apply(text, out, kinds, given)
+    assert {hex(x) for x in made.view(f"u{made.itemsize}").tolist()} == {hex(want)}
+
+
+@pytest.mark.parametrize("second", [-math.inf, math.nan])
+def test_sums_in_memory_that_are_no_number(second: float) -> None:
+    """Sums in memory have a short cut for plain numbers, which infinities and NaNs must not take."""
+    body = """mov.u32 %r1, %tid.x; mul.wide.u32 %rd1, %r1, 4; ld.param.u64 %rd2, [p0]; add.s64 %rd2, %rd2, %rd1;
+ld.global.f32 %f1, [%rd2]; ld.param.u64 %rd3, [p1]; red.global.add.f32 [%rd3], %f1;"""
+    given = np.array([math.inf, 1, second, 1], np.float32)
+    run = simulate(ptx(body, 2), "k", 1, 4, [given, np.zeros(1, np.uint32)], outputs=[1])
+    assert run.arrays[1] is not None
+    assert run.arrays[1].tolist() == [0x7FFFFFFF]
 
 
 def test_flush_and_saturate() -> None:
@@ -434,11 +486,12 @@ def test_floats_into_integers(made: str, kind: str) -> None:
         x[:6] = INF, -INF, NAN, 2.5, -3.5, 2.0**40
         x[6:10] = 2.0**31, -(2.0**31), 2.0**63, 2.0**64
     info = np.iinfo(DTYPE[made])
+    of_nan = wrap(1 << (info.bits - 1), made) if "64" in made + kind else 0
     for how, function in {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}.items():
         result = apply(f"cvt.{how}.{made}.{kind} {{d}}, {{a}}", made, [kind], [x])
         for v, r in zip(as_float(x, kind).tolist(), result.tolist(), strict=True):
             if math.isnan(v):
-                want = 0
+                want = of_nan
             else:
                 want = (info.max if v > 0 else info.min) if math.isinf(v) else max(info.min, min(info.max, function(v)))
             assert r == want, (how, v)
@@ -531,7 +584,7 @@ def test_moves_pack_and_unpack() -> None:
 
 @pytest.mark.parametrize(
     "instruction",
-    ["tex.2d.v4.f32.s32 {d}, {a}", "add.cc.u32 {d}, {a}, {a}", "wgmma.fence.sync.aligned", "add.rz.f64 %d1, %d2, %d3",
+    ["tex.2d.v4.f32.s32 {d}, {a}", "add.cc.u16 %h1, %h1, %h1", "wgmma.fence.sync.aligned", "tanh.approx.f64 %d1, %d2",
      "lg2.approx.f64 %d1, %d2", "cvt.rn.e4m3x2.f32 %h1, %f1, %f2", "ld.global.b128 %rd1, [%rd2]", "frob.u32 {d}, {a}"],
 )  # fmt: skip
 def test_unknown_instructions_are_named(instruction: str) -> None:

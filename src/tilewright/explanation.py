@@ -24,8 +24,8 @@ class Access:
 
     ``space`` is global, shared or local; ``kind`` is ld, st, atom, red, cp.async, ldmatrix or stmatrix; ``nbytes`` is what
     one lane moves. A request is one instruction of one warp. Global and local memory move ``sectors`` of 32 bytes, shared
-    memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is what the best arrangement of the
-    same bytes costs: the sectors that the different bytes of each request would fill, or the wavefronts without conflicts.
+    memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is what they would cost at
+    best: the sectors that the different bytes of each request would fill, or the wavefronts without conflicts.
 
     ``lanes`` is an example, the request that costs most: the byte address each of the 32 lanes asks for, less ``origin``, a
     multiple of 128; None for a lane that does not take part.

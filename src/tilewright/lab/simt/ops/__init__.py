@@ -1,12 +1,26 @@
 """The opcodes the microscope knows. To teach it another, write an entry in one of these files."""
 
-from . import access, async_copy, atomic, bits, compare, convert, floating, integer, matrix, warp
-from ._table import TABLE, UnknownInstruction, bind
+from . import (
+    access,
+    async_copy,
+    atomic,
+    bits,
+    carry,
+    compare,
+    convert,
+    division,
+    floating,
+    hints,
+    integer,
+    matrix,
+    warp,
+)
+from ._table import TABLE, UnknownInstruction, bind, entry
 
 #: Importing a file of opcodes enters them in the table.
-_FILES = (access, async_copy, atomic, bits, compare, convert, floating, integer, matrix, warp)
+_FILES = (access, async_copy, atomic, bits, carry, compare, convert, division, floating, hints, integer, matrix, warp)
 
-__all__ = ["TABLE", "UnknownInstruction", "bind", "opcodes"]
+__all__ = ["TABLE", "UnknownInstruction", "bind", "entry", "opcodes"]
 
 
 def opcodes() -> list[str]:

@@ -46,12 +46,18 @@ def bind(ins: Instruction, lanes: Lanes) -> Step:
 
     Raises UnknownInstruction where the table has no entry.
     """
-    parts = ins.parts
-    builder = TABLE.get((parts[0], parts[-1])) or TABLE.get((parts[0], ""))
-    if builder is None:
+    found = entry(ins)
+    if found is None:
         raise UnknownInstruction(ins)
-    run = builder(ins, lanes)
+    run = TABLE[found](ins, lanes)
     return run if ins.guard is None else guarded(run, lanes.source(ins.guard[0], "pred", ins), ins.guard[1])
+
+
+def entry(ins: Instruction) -> tuple[str, str] | None:
+    """The key of an instruction in the table: opcode (with ``.cc``, which makes another of it) and type."""
+    parts = ins.parts
+    name = f"{parts[0]}.cc" if "cc" in parts else parts[0]
+    return next((key for key in ((name, parts[-1]), (name, "")) if key in TABLE), None)
 
 
 def guarded(run: Step, predicate: Array, negate: bool) -> Step:

@@ -18,6 +18,8 @@ from ..variables import SIZES
 from ._table import Step, UnknownInstruction, destination, step
 
 _SPACES = ("global", "shared", "local", "const", "param")
+#: Types that memory is read and written in.
+TYPES = (*(f"{k}{b}" for k in "bus" for b in (8, 16, 32, 64)), "f32", "f64")
 #: What does not change a result: caching hints, and on which level of the hierarchy an access is coherent.
 HINTS = {
     "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1", "L2", "evict_first", "evict_last", "evict_normal",
@@ -168,7 +170,7 @@ def _form(ins: Instruction) -> tuple[str, str, int, bool]:
     space = next((f for f in flags if f in _SPACES), "")
     vector = int(next((f[1] for f in flags if f in ("v2", "v4")), "1"))
     unknown = set(flags) - {*HINTS, *_ATOMIC, *_SPACES, "v2", "v4"}
-    if unknown or ins.parts[-1] not in SIZES or ins.parts[-1] in ("b128", "pred"):
+    if unknown:
         raise UnknownInstruction(ins, "is a form of memory access that is not supported")
     return space, ins.parts[-1], vector, bool(_ATOMIC & set(flags))
 
@@ -182,8 +184,8 @@ def _raw(kind: str, wide: int) -> str:
     return kind if kind[0] == "s" and SIZES[kind] < wide else f"u{8 * SIZES[kind]}"
 
 
-@step("ld", SIZES)
-@step("ldu", SIZES)
+@step("ld", TYPES)
+@step("ldu", TYPES)
 def _ld(ins: Instruction, lanes: Lanes) -> Step:
     space, kind, vector, atomic = _form(ins)
     names, size = _listed(ins.operands[0]), SIZES[ins.parts[-1]]
@@ -212,7 +214,7 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
     return visit(ins, lanes, space, "ld", size * vector, address(ins.operands[1], lanes, ins, space == "shared"), load)
 
 
-@step("st", SIZES)
+@step("st", TYPES)
 def _st(ins: Instruction, lanes: Lanes) -> Step:
     space, _, vector, atomic = _form(ins)
     names, size = _listed(ins.operands[1]), SIZES[ins.parts[-1]]
@@ -259,11 +261,3 @@ def _fence(ins: Instruction, lanes: Lanes) -> Step:
             lanes.fences[lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]] |= 1
 
     return fence
-
-
-@step("prefetch")
-@step("prefetchu")
-@step("applypriority")
-@step("nanosleep", ("u32",))
-def _nothing(ins: Instruction, lanes: Lanes) -> Step:
-    return lambda sel: None

@@ -13,11 +13,15 @@ from ..memory import Region
 from ..ptx import Instruction
 from ..shadow import Ints
 from ..state import DTYPES, Array, Lanes
-from ._table import Step, UnknownInstruction, destination, size_of, step
+from ._table import HALVES, Compute, Step, UnknownInstruction, apply_ufunc, destination, size_of, step
 from .access import address, visit
+from .floating import on_double, on_halves, on_single
+from .nans import hand_on
+from .rounding import odd_sum
 
-_KINDS = ("u32", "s32", "u64", "s64", "b32", "b64", "f32", "f64")
+_KINDS = ("u32", "s32", "u64", "s64", "b16", "b32", "b64", "f32", "f64", *HALVES)
 _SCOPES = {"relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "cluster"}
+_HINTS = {"ftz", "noftz", "L2", "cache_hint"}
 _UFUNCS: dict[str, Any] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
@@ -36,20 +40,62 @@ _NEW: dict[str, Callable[..., Array]] = {
 }
 
 
-@step("atom", _KINDS)
-@step("red", _KINDS)
-def _atomic(ins: Instruction, lanes: Lanes) -> Step:
-    name, kind, flags = ins.parts[0], ins.parts[-1], set(ins.parts[1:-1])
+def _form(ins: Instruction) -> tuple[str, str]:
+    """Space ("" for generic) and operation."""
+    kind, flags = ins.parts[-1], set(ins.parts[1:-1])
     space = next((f for f in ("global", "shared") if f in flags), "")
     operation = next((f for f in _NEW if f in flags), "")
-    unknown = flags - _SCOPES - {space, operation, "ftz"}
-    real = kind[0] == "f"
-    if not operation or unknown or (real and operation != "add") or (operation in ("inc", "dec") and kind != "u32"):
+    unknown = flags - _SCOPES - _HINTS - {space, operation}
+    only = {"b16": "cas", "f32": "add", "f64": "add", **dict.fromkeys(HALVES, "add")}.get(kind, operation)
+    if not operation or unknown or operation != only or (operation in ("inc", "dec") and kind != "u32"):
         raise UnknownInstruction(ins, "is a form of atomic that is not supported")
+    return space, operation
+
+
+def _sum(kind: str, shared: bool) -> Callable[[Array, Array], Array]:
+    """Addition of floats: in shared memory the lanes' own, elsewhere the cache's, which flushes f32 (PTX ISA 9.7.13.5)
+    and leaves an f64 NaN signalling."""
+
+    def unquieted(out: Array, a: Array, b: Array) -> None:
+        np.add(a, b, out=out)
+        hand_on(out, [a, b], quiet=False)
+
+    add: Compute
+    if kind in HALVES:
+        add = on_halves(kind, set(), odd_sum)
+    elif kind == "f32":
+        add = on_single(set() if shared else {"ftz"}, apply_ufunc(np.add))
+    else:
+        add = on_double(set(), apply_ufunc(np.add)) if shared else unquieted
+
+    def compute(old: Array, b: Array) -> Array:
+        out = np.empty(old.shape, old.dtype)
+        add(out, old, b)
+        return out
+
+    return compute
+
+
+def _plain(kind: str, *given: Array) -> bool:
+    """Whether no sum of these floats can be subnormal (all are whole multiples of 2^-123) or no number (they are finite
+    and far from overflow)."""
+    if kind in HALVES:
+        return False
+    sizes = [np.abs(x[x != 0]) for x in given]
+    return all(((x > 2.0**-100) & (x < 2.0**100)).all() for x in sizes)
+
+
+@step("atom", _KINDS)
+@step("red", [k for k in _KINDS if k != "b16"])
+def _atomic(ins: Instruction, lanes: Lanes) -> Step:
+    space, operation = _form(ins)
+    name, kind = ins.parts[0], ins.parts[-1]
     first = 2 if name == "atom" else 1
-    inputs = [lanes.source(o, kind, ins) for o in ins.operands[first:]]
+    last = -1 if "cache_hint" in ins.parts else None
+    inputs = [lanes.source(o, kind, ins) for o in ins.operands[first:last]]
     out = destination(lanes, ins, ins.operands[0], kind)[0] if name == "atom" else None
-    new, dtype = _NEW[operation], DTYPES[kind]
+    real, dtype = kind in ("f32", "f64", *HALVES), DTYPES[kind]
+    new = {shared: _sum(kind, shared) if real else _NEW[operation] for shared in (True, False)}
     shift = size_of(kind).bit_length() - 1
 
     def act(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
@@ -59,14 +105,15 @@ def _atomic(ins: Instruction, lanes: Lanes) -> Step:
             region.shadow.exempt(region.shadow.cells(offsets, size_of(kind), offsets)[0])
         if region.name not in ("shared", "local"):
             lanes.fences[lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]] |= 2
-        if out is None and operation in _UFUNCS:
+        if out is None and operation in _UFUNCS and (not real or _plain(kind, memory[index], given[0])):
             _UFUNCS[operation].at(memory, index, given[0])  # in order of lane, rounding each sum
             return
+        update = new[region.name == "shared"]
         old = np.empty(index.size, dtype)
         for turn in _turns(index):
             place = index[turn]
             old[turn] = memory[place]
-            memory[place] = new(old[turn], *[x[turn] for x in given])
+            memory[place] = update(old[turn], *[x[turn] for x in given])
         if out is not None:
             out[slice(None) if sel is None else sel] = old
 

@@ -124,13 +124,19 @@ def _brev(kind: str, flags: set[str]) -> Compute:
     return compute
 
 
+def _place_and_count(bits: int, dtype: Any, *given: Array) -> list[Array]:
+    """Where a bit field begins and how long it is, at most the word's width. Words of 32 bits have an instruction,
+    which reads 8 bits of both; words of 64 bits have a program, which reads all."""
+    return [np.minimum(x & 0xFF if bits == 32 else x, bits).astype(dtype) for x in given]
+
+
 @value("bfe", ("u32", "s32", "u64", "s64"), takes=lambda k, f: (k, "u32", "u32"))
 def _bfe(kind: str, flags: set[str]) -> Compute:
     bits, dtype = 8 * size_of(kind), DTYPES[kind]
     unsigned = np.dtype(f"u{bits // 8}").type
 
     def compute(out: Array, a: Array, pos: Array, count: Array) -> None:
-        p, n = (np.minimum(x & 0xFF, bits).astype(unsigned) for x in (pos, count))
+        p, n = _place_and_count(bits, unsigned, pos, count)
         field = np.where(p >= bits, unsigned(0), a.view(unsigned) >> p)
         if kind[0] == "s":  # bits past the top are the sign
             field = (a >> np.minimum(p, unsigned(bits - 1)).astype(dtype)).view(unsigned)
@@ -147,7 +153,7 @@ def _bfi(kind: str, flags: set[str]) -> Compute:
     bits, unsigned = 8 * size_of(kind), DTYPES[kind].type
 
     def compute(out: Array, a: Array, b: Array, pos: Array, count: Array) -> None:
-        p, n = (np.minimum(x & 0xFF, bits).astype(unsigned) for x in (pos, count))
+        p, n = _place_and_count(bits, unsigned, pos, count)
         mask = np.left_shift(np.left_shift(unsigned(1), n) - unsigned(1), p)
         out[...] = (b & ~mask) | (np.left_shift(a, p) & mask)
 
@@ -167,9 +173,22 @@ def _lop3(kind: str, flags: set[str]) -> Compute:
     return compute
 
 
-@value("prmt", ("b32",))
+#: The four nibbles that each mode of prmt selects by, for a selector of 0, 1, 2 and 3.
+_MODES = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}
+
+
+@value("prmt", ("b32", *_MODES), ("b32",), out=lambda k, f: "b32", takes=lambda k, f: ("b32",) * 3)
 def _prmt(kind: str, flags: set[str]) -> Compute:
     def compute(out: Array, a: Array, b: Array, selector: Array) -> None:
+        if kind in _MODES:
+            selector = np.array(_MODES[kind], np.uint32)[selector & 3]
         both = (b.astype(np.uint64) << np.uint64(32)) | a
         result: Array = np.zeros((), np.uint32)
         for i in range(4):
@@ -180,5 +199,55 @@ def _prmt(kind: str, flags: set[str]) -> Compute:
             sign = np.where(byte & np.uint32(0x80), np.uint32(0xFF), np.uint32(0))
             result = result | np.where(nibble & np.uint32(8), sign, byte) << np.uint32(8 * i)
         out[...] = result
+
+    return compute
+
+
+@value("fns", ("b32",), takes=lambda k, f: ("b32", "u32", "s32"))
+def _fns(kind: str, flags: set[str]) -> Compute:
+    """The place of the n-th bit that is set, counted from a base upwards, or downwards where n is negative."""
+
+    def compute(out: Array, mask: Array, base: Array, n: Array) -> None:
+        place, left, step = (
+            base.astype(np.int64),
+            np.maximum(np.abs(n.astype(np.int64)), 1),
+            np.sign(n.astype(np.int64)),
+        )
+        found: Array = np.full(out.shape, 0xFFFFFFFF, np.uint32)
+        for _ in range(32):
+            hit = (place >= 0) & (place < 32) & (mask >> (place & 31).astype(np.uint32) & np.uint32(1) == 1)
+            left = left - hit
+            found = np.where(hit & (left == 0), place, found).astype(np.uint32)
+            place = np.where(step == 0, 32, place + step)  # with n of 0 it is the base's own bit or none
+        out[...] = found
+
+    return compute
+
+
+def _from(place: Array) -> Array:
+    """Words with all bits from a place upwards."""
+    return np.left_shift(np.uint32(0xFFFFFFFF), np.minimum(place, np.uint32(32)).astype(np.uint32))
+
+
+@value("bmsk", ("b32",), ("clamp", "wrap"), takes=lambda k, f: ("u32", "u32"))
+def _bmsk(kind: str, flags: set[str]) -> Compute:
+    """A mask of so many bits from a place on; what does not fit is cut, or counted modulo 32."""
+
+    def compute(out: Array, place: Array, count: Array) -> None:
+        p, n = (np.minimum(x, np.uint32(32)) if "clamp" in flags else x & np.uint32(31) for x in (place, count))
+        out[...] = _from(p) & ~_from(p + n)
+
+    return compute
+
+
+@value("szext", ("u32", "s32"), ("clamp", "wrap"), takes=lambda k, f: (k, "u32"))
+def _szext(kind: str, flags: set[str]) -> Compute:
+    """The low bits of a word, so many as asked for, extended by their sign or by zeros."""
+
+    def compute(out: Array, a: Array, count: Array) -> None:
+        n = np.minimum(count, np.uint32(32)) if "clamp" in flags else count & np.uint32(31)
+        bits, rest = a.view(np.uint32), _from(n)
+        sign = (n > 0) & (bits >> (np.maximum(n, 1) - 1).astype(np.uint32) & np.uint32(1) == 1) & (kind == "s32")
+        out.view(np.uint32)[...] = (bits & ~rest) | np.where(sign, rest, np.uint32(0))
 
     return compute

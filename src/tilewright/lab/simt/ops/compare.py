@@ -45,7 +45,8 @@ def _comparison(ins: Instruction, lanes: Lanes, skip: int) -> tuple[Callable[...
     kind, flags = ins.parts[-1], set(ins.parts[1:-skip])
     how = next((f for f in ins.parts[1:] if f in _HOW), "")
     combine = next((f for f in _BOOLEANS if f in flags), "")
-    if not how or flags - {how, combine, "ftz"}:
+    ftz = "ftz" in flags and kind in ("f16", "f32")
+    if not how or flags - {how, combine, "ftz" if ftz else ""}:
         raise UnknownInstruction(ins, "has a comparison that is not supported")
     inputs = [lanes.source(o, kind, ins) for o in ins.operands[1:3]]
     negated = False
@@ -56,7 +57,7 @@ def _comparison(ins: Instruction, lanes: Lanes, skip: int) -> tuple[Callable[...
     def run(a: Array, b: Array, c: Array | None = None) -> Array:
         if kind == "bf16":
             a, b = halves(a, kind), halves(b, kind)
-        if kind == "f32" and "ftz" in flags:
+        if ftz:
             a, b = flush(a), flush(b)
         result = compare(how, a, b)
         return result if c is None else _BOOLEANS[combine](result, ~c if negated else c)
@@ -102,13 +103,18 @@ def _without_boolean(ins: Instruction) -> Instruction:
     return Instruction(ins.index, kept, ins.operands[:3], ins.guard, ins.where, ins.inlined_at, ins.ptx_line)
 
 
+#: What set gives for true: all ones, or 1.0.
+_TRUE = {k: ~DTYPES[k].type(0) for k in ("u16", "s16", "u32", "s32")}
+_TRUE |= {"f16": np.float16(1), "bf16": np.uint16(0x3F80), "f32": np.float32(1)}
+
+
 @step("set", _COMPARABLE)
 def _set(ins: Instruction, lanes: Lanes) -> Step:
     compute, inputs = _comparison(ins, lanes, 2)
     made = ins.parts[-2]
-    if made not in ("u32", "s32", "f32"):
+    if made not in _TRUE:
         raise UnknownInstruction(ins)
-    true = np.float32(1) if made == "f32" else DTYPES[made].type(-1 if made == "s32" else 0xFFFFFFFF)
+    true = _TRUE[made]
 
     def put(out: Array, *given: Array) -> None:
         out[...] = np.where(compute(*given), true, true.dtype.type(0))
@@ -127,12 +133,13 @@ def _selp(kind: str, flags: set[str]) -> Compute:
 @step("slct", ("s32", "f32"))
 def _slct(ins: Instruction, lanes: Lanes) -> Step:
     kind, by = ins.parts[-2:]
-    if set(ins.parts[1:-2]) - {"ftz"}:
+    ftz = by == "f32" and "ftz" in ins.parts
+    if set(ins.parts[1:-2]) - {"ftz" if ftz else ""}:
         raise UnknownInstruction(ins)
     inputs = [lanes.source(o, t, ins) for o, t in zip(ins.operands[1:], (kind, kind, by), strict=True)]
 
     def compute(out: Array, a: Array, b: Array, c: Array) -> None:
-        out[...] = np.where(c >= 0, a, b)
+        out[...] = np.where((flush(c) if ftz else c) >= 0, a, b)
 
     return elementwise(lanes, ins, ins.operands[0], kind, compute, inputs)
 
@@ -185,7 +192,7 @@ def _pack(ins: Instruction, lanes: Lanes) -> Step:
     return unpack
 
 
-@step("cvta", ("u32", "u64"))
+@step("cvta", ("u64",))
 def _cvta(ins: Instruction, lanes: Lanes) -> Step:
     """Between an address in a space and a generic one: add or take away the space's window."""
     to = "to" in ins.parts

@@ -1,6 +1,5 @@
 """Floating-point arithmetic in single, double, half and bfloat16 (PTX ISA 9.7.3 to 9.7.5).
 
-``.approx`` instructions are computed in float64 and rounded once: within PTX's error bounds, not the hardware's bits.
 Half and bfloat16 work in float32 or float64 and round once at the end, packed pairs element by element.
 """
 
@@ -9,16 +8,19 @@ Half and bfloat16 work in float32 or float64 and round once at the end, packed p
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ..state import Array
-from ._table import FLOATS, HALVES, Compute, value
+from ._table import FLOATS, Compute, apply_ufunc, value
+from .nans import NAN16, canonical, hand_on
 from .rounding import (
     MODES,
     bf16_to_f32,
-    canonical,
+    directed64,
+    errors,
     f32_to_bf16,
     flush,
     fma32,
@@ -27,6 +29,7 @@ from .rounding import (
     narrow32,
     odd32,
     odd_sum,
+    zero_of_sum,
 )
 
 ROUND = (*MODES, "ftz", "sat")
@@ -36,18 +39,23 @@ def _mode(flags: set[str]) -> str:
     return next((m for m in MODES if m in flags), "rn")
 
 
-def halves(x: Array, kind: str) -> Array:
+def halves(x: Array, kind: str, ftz: bool = False) -> Array:
     """Half or bfloat16 values, alone or in pairs (n,) or (2n,), as float64."""
     if kind.endswith("x2"):
         x = np.ascontiguousarray(x).reshape(-1).view(np.float16 if kind == "f16x2" else np.uint16)
-    return (bf16_to_f32(x) if kind.startswith("bf16") else x).astype(np.float64)
+    x = bf16_to_f32(x) if kind.startswith("bf16") else x
+    return (flush(x) if ftz else x).astype(np.float64)
 
 
-def put_halves(out: Array, x: Array, kind: str, mode: str = "rn") -> None:
+def put_halves(out: Array, x: Array, kind: str, mode: str = "rn", ftz: bool = False) -> None:
     """float64 (exact, or rounded to odd) → half or bfloat16, alone or in pairs."""
-    made = f32_to_bf16(odd32(x), mode) if kind.startswith("bf16") else narrow16(x, mode)
-    if not kind.startswith("bf16"):
-        made = np.where(np.isnan(made), np.uint16(0x7FFF).view(np.float16), made)
+    if kind.startswith("bf16"):
+        single = odd32(x)
+        made = f32_to_bf16(flush(single) if ftz else single, mode)
+    else:
+        made = narrow16(x, mode)
+        made = flush(made) if ftz else made
+        made = np.where(np.isnan(made), NAN16.view(np.float16), made)
     if kind.endswith("x2"):
         made = np.ascontiguousarray(made).view(np.uint32)
     out[...] = made if kind.endswith("x2") or out.dtype == made.dtype else made.view(out.dtype)
@@ -55,22 +63,35 @@ def put_halves(out: Array, x: Array, kind: str, mode: str = "rn") -> None:
 
 def on_halves(kind: str, flags: set[str], exact: Callable[..., Array]) -> Compute:
     """Compute on halves in float64; ``exact`` returns an exact or odd-rounded result."""
+    ftz = "ftz" in flags
 
     def compute(out: Array, *inputs: Array) -> None:
-        wide = [halves(x, kind) for x in inputs]
+        wide = [halves(x, kind, ftz) for x in inputs]
         if kind.endswith("x2"):
             wide = [np.tile(w, out.size) if w.size == 2 and out.size > 1 else w for w in wide]
         result = exact(*wide)
         if "relu" in flags:
             result = np.where(result > 0, result, np.where(np.isnan(result), result, 0.0))
         if "sat" in flags:
-            result = np.where(np.isnan(result), 0.0, np.clip(result, 0.0, 1.0))
-        put_halves(out, result, kind, _mode(flags))
+            result = saturate(result)
+        put_halves(out, result, kind, _mode(flags), ftz)
 
     return compute
 
 
-def on_single(flags: set[str], nearest: Compute, exact: Callable[..., Array] | None = None) -> Compute:
+def saturate(x: Array) -> Array:
+    """``.sat``: into [0, 1], NaN and -0 as +0."""
+    zero = x.dtype.type(0)
+    return np.where(np.isnan(x), zero, np.clip(x, zero, x.dtype.type(1)) + zero)
+
+
+#: The two numbers whose sum an instruction gives, from its operands.
+Terms = Callable[..., tuple[Array, Array]]
+
+
+def on_single(
+    flags: set[str], nearest: Compute, exact: Callable[..., Array] | None = None, terms: Terms | None = None
+) -> Compute:
     """Single precision: rn directly, other modes through ``exact`` in float64, then ftz, sat and the canonical NaN."""
     mode = _mode(flags)
 
@@ -80,100 +101,95 @@ def on_single(flags: set[str], nearest: Compute, exact: Callable[..., Array] | N
         if mode == "rn" or exact is None:
             nearest(out, *inputs)
         else:
-            out[...] = narrow32(exact(*[x.astype(np.float64) for x in inputs]), mode)
+            wide = [x.astype(np.float64) for x in inputs]
+            result = exact(*wide)
+            made = narrow32(result, mode)
+            out[...] = zero_of_sum(made, result == 0, *terms(*wide), mode) if terms else made
         if "ftz" in flags:
             out[...] = flush(out)
         if "sat" in flags:
-            out[...] = np.where(
-                np.isnan(out), np.float32(0), np.clip(out, np.float32(0), np.float32(1)) + np.float32(0)
-            )
+            out[...] = saturate(out)
         canonical(out)
 
     return compute
 
 
-def _nearest(ufunc: Any) -> Compute:
-    def compute(out: Array, *inputs: Array) -> None:
-        ufunc(*inputs, out=out)
+def _exactly(
+    nearest: Any,
+    exact: Callable[..., Array],
+    missing: Callable[..., Fraction] | None = None,
+    terms: Terms | None = None,
+) -> Callable[[str, set[str]], Compute]:
+    """An operation by its function in float32 and float64 to nearest, in float64 of narrower numbers exact or rounded
+    to odd, and by what it misses in rational arithmetic (None: it rounds nothing)."""
 
-    return compute
-
-
-def _exactly(ufunc: Any, exact: Callable[..., Array]) -> Callable[[str, set[str]], Compute]:
     def factory(kind: str, flags: set[str]) -> Compute:
         if kind == "f32":
-            return on_single(flags, _nearest(ufunc), exact)
+            return on_single(flags, nearest(kind), exact, terms)
         if kind == "f64":
-            return _double(flags, _nearest(ufunc))
+            return on_double(flags, nearest(kind), missing, terms)
         return on_halves(kind, flags, exact)
 
     return factory
 
 
-def _double(flags: set[str], nearest: Compute) -> Compute:
-    if _mode(flags) != "rn":
-        raise NotImplementedError("is supported in double precision with rounding to nearest only")
-    return nearest
+def on_double(
+    flags: set[str],
+    nearest: Compute,
+    missing: Callable[..., Fraction] | None = None,
+    terms: Terms | None = None,
+    order: int = 1,
+) -> Compute:
+    """Double precision: rn directly, other modes by what is ``missing``, then the NaN of the last operand that is one
+    (with ``order`` -1 of the first)."""
+    mode = _mode(flags)
+
+    def compute(out: Array, *inputs: Array) -> None:
+        result = np.empty(out.shape)
+        nearest(result, *inputs)
+        if mode != "rn" and missing is not None:
+            left = errors(missing, result, inputs)
+            made = directed64(result, left, mode)
+            result = zero_of_sum(made, (result == 0) & (left == 0), *terms(*inputs), mode) if terms else made
+        hand_on(result, inputs[::order])
+        out[...] = result
+
+    return compute
 
 
-value("add", FLOATS, ROUND)(_exactly(np.add, odd_sum))
-value("sub", FLOATS, ROUND)(_exactly(np.subtract, lambda a, b: odd_sum(a, -b)))
-value("mul", FLOATS, ROUND)(_exactly(np.multiply, np.multiply))
+def _by(ufunc: Any) -> Callable[[str], Compute]:
+    return lambda kind: apply_ufunc(ufunc)
 
 
-@value("fma", FLOATS, (*ROUND, "relu"))
-@value("mad", ("f32", "f64"), ROUND)
-def _fma(kind: str, flags: set[str]) -> Compute:
-    if kind == "f32":
-        return on_single(flags, fma32, lambda a, b, c: odd_sum(a * b, c))
-    if kind == "f64":
-        return _double(flags, fma64)
-    return on_halves(kind, flags, lambda a, b, c: odd_sum(a * b, c))
-
-
-# A quotient or root of 24-bit numbers rounded to 53 bits rounds to 24 as the exact one does, in every direction.
-
-
-def _wide(function: Callable[..., Array]) -> Callable[[str, set[str]], Compute]:
-    def single(out: Array, *inputs: Array) -> None:
-        out[...] = function(*[x.astype(np.float64) for x in inputs])
-
-    def double(out: Array, *inputs: Array) -> None:
-        out[...] = function(*inputs)
-
-    def factory(kind: str, flags: set[str]) -> Compute:
-        return on_single(flags, single, function) if kind == "f32" else _double(flags, double)
-
-    return factory
-
-
-value("div", ("f32", "f64"), (*ROUND, "approx", "full"))(_wide(np.divide))
-value("rcp", ("f32", "f64"), (*MODES, "ftz", "approx"))(_wide(lambda a: 1.0 / a))
-value("sqrt", ("f32", "f64"), (*MODES, "ftz", "approx"))(_wide(np.sqrt))
-value("rsqrt", ("f32", "f64"), ("approx", "ftz"))(_wide(lambda a: 1.0 / np.sqrt(a)))
-value("lg2", ("f32",), ("approx", "ftz"))(_wide(np.log2))
-value("sin", ("f32",), ("approx", "ftz"))(_wide(np.sin))
-value("cos", ("f32",), ("approx", "ftz"))(_wide(np.cos))
-
-
-def _approximate(function: Callable[[Array], Array]) -> Callable[[str, set[str]], Compute]:
-    def factory(kind: str, flags: set[str]) -> Compute:
-        return _wide(function)(kind, flags) if kind == "f32" else on_halves(kind, flags, function)
-
-    return factory
-
-
-value("ex2", ("f32", *HALVES), ("approx", "ftz"))(_approximate(np.exp2))
-value("tanh", ("f32", *HALVES), ("approx",))(_approximate(np.tanh))
+value("add", FLOATS, ROUND)(_exactly(_by(np.add), odd_sum, lambda a, b, r: a + b - r, lambda a, b: (a, b)))
+value("sub", FLOATS, ROUND)(
+    _exactly(_by(np.subtract), lambda a, b: odd_sum(a, -b), lambda a, b, r: a - b - r, lambda a, b: (a, -b))
+)
+value("mul", FLOATS, ROUND)(_exactly(_by(np.multiply), np.multiply, lambda a, b, r: a * b - r))
+_fma = _exactly(
+    lambda kind: fma32 if kind == "f32" else fma64,
+    lambda a, b, c: odd_sum(a * b, c),
+    lambda a, b, c, r: a * b + c - r,
+    lambda a, b, c: (a * b, c),
+)
+value("fma", FLOATS, (*ROUND, "relu"))(_fma)
+value("mad", ("f32", "f64"), ROUND)(_fma)
+value("abs", FLOATS, ("ftz",))(_exactly(_by(np.absolute), np.absolute))
+value("neg", FLOATS, ("ftz",))(_exactly(_by(np.negative), np.negative))
 
 
 def _extreme(largest: bool) -> Callable[[str, set[str]], Compute]:
-    """min and max: a NaN loses (``.NaN``: wins), and −0 < +0."""
+    """min and max: a NaN loses (``.NaN``: wins), and −0 < +0. ``.xorsign.abs``: of the magnitudes, with the product's
+    sign."""
 
     def factory(kind: str, flags: set[str]) -> Compute:
         pick = (np.maximum if largest else np.minimum) if "NaN" in flags else (np.fmax if largest else np.fmin)
 
         def exact(a: Array, b: Array) -> Array:
+            if "xorsign" in flags:
+                negative = np.signbit(a) != np.signbit(b)
+                result = pick(np.abs(a), np.abs(b))
+                return np.where(negative, -result, result)
             result = pick(a, b)
             zero = (a == 0) & (b == 0)
             if zero.any():
@@ -187,36 +203,13 @@ def _extreme(largest: bool) -> Callable[[str, set[str]], Compute]:
 
         if kind == "f32":
             return on_single(flags, plain)
-        return plain if kind == "f64" else on_halves(kind, flags, exact)
+        return on_double(flags, plain) if kind == "f64" else on_halves(kind, flags, exact)
 
     return factory
 
 
-value("min", FLOATS, ("ftz", "NaN"))(_extreme(False))
-value("max", FLOATS, ("ftz", "NaN"))(_extreme(True))
-
-
-def _sign_bits(kind: str) -> int:
-    return {"f32": 1 << 31, "f64": 1 << 63, "f16x2": 0x80008000, "bf16x2": 0x80008000}.get(kind, 0x8000)
-
-
-def _signs(change: Callable[[Array, Any], Array]) -> Callable[[str, set[str]], Compute]:
-    """abs and neg change the sign bit and nothing else, also of a NaN."""
-
-    def factory(kind: str, flags: set[str]) -> Compute:
-        def compute(out: Array, a: Array) -> None:
-            if "ftz" in flags and kind == "f32":
-                a = flush(a)
-            bits = np.asarray(a).view(f"u{a.dtype.itemsize}")
-            out.view(bits.dtype)[...] = change(bits, bits.dtype.type(_sign_bits(kind)))
-
-        return compute
-
-    return factory
-
-
-value("abs", FLOATS, ("ftz",))(_signs(lambda bits, sign: bits & ~sign))
-value("neg", FLOATS, ("ftz",))(_signs(lambda bits, sign: bits ^ sign))
+value("min", FLOATS, ("ftz", "NaN", "xorsign", "abs"))(_extreme(False))
+value("max", FLOATS, ("ftz", "NaN", "xorsign", "abs"))(_extreme(True))
 
 
 @value("copysign", ("f32", "f64"))
@@ -224,12 +217,13 @@ def _copysign(kind: str, flags: set[str]) -> Compute:
     return lambda out, a, b: np.copysign(b, a, out=out)
 
 
+#: To PTX zeros are normal numbers.
 _TESTS: dict[str, Callable[[Array], Array]] = {
     "finite": np.isfinite,
     "infinite": np.isinf,
     "number": lambda a: ~np.isnan(a),
     "notanumber": np.isnan,
-    "normal": lambda a: np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny),
+    "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= np.finfo(a.dtype).tiny) | (a == 0)),
     "subnormal": lambda a: (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny),
 }
 

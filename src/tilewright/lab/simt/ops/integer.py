@@ -47,6 +47,12 @@ def _high(kind: str, a: Array, b: Array) -> Array:
     return high
 
 
+def low_and_high(kind: str, a: Array, b: Array) -> tuple[Array, Array]:
+    """Both halves of the product, as unsigned words."""
+    unsigned = np.dtype(f"u{size_of(kind)}")
+    return _cast(a * b, unsigned), _cast(_high(kind, a, b), unsigned)
+
+
 def _product(kind: str, flags: set[str]) -> Any:
     if "wide" in flags:
         wide = DTYPES[WIDER[kind]]
@@ -82,9 +88,11 @@ def _mul(kind: str, flags: set[str]) -> Compute:
     return compute
 
 
-@value("mad", INTS, ("lo", "hi", "wide"), out=_wide, takes=lambda k, f: (k, k, _wide(k, f)))
+@value("mad", INTS, ("lo", "hi", "wide", "sat"), out=_wide, takes=lambda k, f: (k, k, _wide(k, f)))
 def _mad(kind: str, flags: set[str]) -> Compute:
     product = _product(kind, flags)
+    if "sat" in flags:
+        return _saturated_sum(product)
 
     def compute(out: Array, a: Array, b: Array, c: Array) -> None:
         np.add(product(a, b), c, out=out)
@@ -92,10 +100,38 @@ def _mad(kind: str, flags: set[str]) -> Compute:
     return compute
 
 
-@value("mul24", ("u32", "s32"), ("lo",))
+def _saturated_sum(product: Any) -> Compute:
+    def compute(out: Array, a: Array, b: Array, c: Array) -> None:
+        out[...] = np.clip(product(a, b).astype(np.int64) + c, -(1 << 31), (1 << 31) - 1)
+
+    return compute
+
+
+def _product24(kind: str, flags: set[str]) -> Any:
+    """Bits 0 to 31, or 16 to 47, of the product of the low 24 bits."""
+    dtype, wide = DTYPES[kind], DTYPES[WIDER[kind]]
+
+    def product(a: Array, b: Array) -> Array:
+        x, y = (((v << dtype.type(8)) >> dtype.type(8)).astype(wide) for v in (a, b))
+        return _cast((x * y) >> wide.type(16 if "hi" in flags else 0), dtype)
+
+    return product
+
+
+@value("mul24", ("u32", "s32"), ("lo", "hi"))
 def _mul24(kind: str, flags: set[str]) -> Compute:
-    dtype = DTYPES[kind].type
-    return lambda out, a, b: np.multiply((a << dtype(8)) >> dtype(8), (b << dtype(8)) >> dtype(8), out=out)
+    product = _product24(kind, flags)
+
+    def compute(out: Array, a: Array, b: Array) -> None:
+        out[...] = product(a, b)
+
+    return compute
+
+
+@value("mad24", ("u32", "s32"), ("lo", "hi", "sat"))
+def _mad24(kind: str, flags: set[str]) -> Compute:
+    product = _product24(kind, flags)
+    return _saturated_sum(product) if "sat" in flags else lambda out, a, b, c: np.add(product(a, b), c, out=out)
 
 
 @value("sad", INTS, takes=lambda k, f: (k, k, k))
@@ -122,7 +158,8 @@ def _div(kind: str, flags: set[str]) -> Compute:
 @value("rem", INTS)
 def _rem(kind: str, flags: set[str]) -> Compute:
     def compute(out: Array, a: Array, b: Array) -> None:
-        out[...] = np.where(b == 0, a, a - _quotient(a, b) * b)
+        left = a - _quotient(a, b) * b
+        out[...] = np.where(b == 0, ~np.zeros((), left.dtype), left)  # by zero all ones, as the quotient
 
     return compute
 
@@ -147,16 +184,33 @@ def _neg(kind: str, flags: set[str]) -> Compute:
     return apply_ufunc(np.negative)
 
 
-@value("dp4a", ("u32", "s32"), ("u32", "s32"), takes=lambda k, f: ("b32", "b32", "s32"), out=lambda k, f: "s32")
-def _dp4a(kind: str, flags: set[str]) -> Compute:
-    first = next(iter(flags), kind)  # dp4a.atype.btype: the set folds two alike into one
+def _part(x: Array, i: int, bits: int, kind: str) -> Array:
+    """Part i of words, of 8 or 16 bits and signed as ``kind`` is."""
+    part = (x >> np.uint32(bits * i)).astype(f"u{bits // 8}")
+    return (part.view(f"i{bits // 8}") if kind == "s32" else part).astype(np.int64)
+
+
+def _dot(count: int, kind: str, flags: set[str]) -> Compute:
+    """``dp4a.atype.btype`` and ``dp2a.lo.atype.btype``: the words of a are cut into ``count``, those of b into bytes."""
+    first = next(iter(flags - {"lo", "hi"}), kind)  # the set folds two types alike into one
+    start = 2 if "hi" in flags else 0
 
     def compute(out: Array, a: Array, b: Array, c: Array) -> None:
         total = c.astype(np.int64)
-        for i in range(4):
-            x, y = ((v >> np.uint32(8 * i)).astype(np.uint8) for v in (a, b))
-            x, y = x.view(np.int8) if first == "s32" else x, y.view(np.int8) if kind == "s32" else y
-            total = total + x.astype(np.int64) * y.astype(np.int64)
+        for i in range(count):
+            total = total + _part(a, i, 32 // count, first) * _part(b, start + i, 8, kind)
         out[...] = total.astype(np.int32)
 
     return compute
+
+
+def _dot_types(kind: str, flags: set[str]) -> tuple[str, ...]:
+    return "b32", "b32", "s32"
+
+
+value("dp4a", ("u32", "s32"), ("u32", "s32"), takes=_dot_types, out=lambda k, f: "s32")(
+    lambda kind, flags: _dot(4, kind, flags)
+)
+value("dp2a", ("u32", "s32"), ("u32", "s32", "lo", "hi"), takes=_dot_types, out=lambda k, f: "s32")(
+    lambda kind, flags: _dot(2, kind, flags)
+)

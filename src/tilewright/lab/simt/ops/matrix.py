@@ -7,8 +7,9 @@ All fragments of ``mma.sync`` follow one rule. With g = lane / 4, t = lane % 4 a
 - of B: row e·t + j + 4·e·r, column g
 - of C and D: row g + 8·(r div 2), column 2·t + r mod 2 (packed halves: row g + 8·r, column 2·t + j)
 
-Products of tf32, half and bfloat16 are exact, their sum is formed in float64 and rounded once; tensor cores keep fewer
-bits in between, so the last bits may differ from theirs. f64 is a chain of fused multiply-adds in order of k.
+Products of tf32, half, bfloat16 and 8-bit floats are exact, their sum is formed in float64 and rounded once; tensor
+cores keep fewer bits in between, so the last bits may differ from theirs. f64 is a chain of fused multiply-adds in
+order of k.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ._table import Step, UnknownInstruction, destination, step
 from .access import address, note_read, note_write, visit
 from .floating import halves, put_halves
 from .rounding import fma64
+from .small_floats import VALUES, decode
 
 _LANE = np.arange(32)
 _GROUP, _MEMBER = _LANE // 4, _LANE % 4
@@ -35,11 +37,16 @@ _SHAPES = {
     "f16": {(16, 8), (16, 16)},
     "bf16": {(16, 8), (16, 16)},
     "f64": {(8, 4), (16, 4), (16, 8), (16, 16)},
+    "e4m3": {(16, 32)},
+    "e5m2": {(16, 32)},
     "s8": {(16, 16), (16, 32)},
     "u8": {(16, 16), (16, 32)},
 }
 _SUMS = {"tf32": {"f32"}, "f16": {"f32", "f16"}, "bf16": {"f32"}, "f64": {"f64"}, "s8": {"s32"}, "u8": {"s32"}}
-_PACKED = {"tf32": 1, "f64": 1, "f16": 2, "bf16": 2, "s8": 4, "u8": 4}
+_SUMS |= {"e4m3": {"f32"}, "e5m2": {"f32"}}
+_PACKED = {"tf32": 1, "f64": 1, "f16": 2, "bf16": 2, "s8": 4, "u8": 4, "e4m3": 4, "e5m2": 4}
+#: Types that may meet each other.
+_MIXED = ({"s8", "u8"}, {"e4m3", "e5m2"})
 
 
 def warps_of(ins: Instruction, lanes: Lanes, sel: Ints | None) -> Ints:
@@ -62,6 +69,8 @@ def _numbers(bits: Array, kind: str) -> Array:
     if kind == "tf32":
         return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)[..., None]
     parts = np.ascontiguousarray(bits)[..., None]
+    if kind in VALUES:
+        return decode(parts.view(np.uint8), kind)
     if kind in ("s8", "u8"):
         return parts.view(np.int8 if kind == "s8" else np.uint8).astype(np.int64)
     return halves(parts.view(np.float16 if kind == "f16" else np.uint16), kind)
@@ -74,7 +83,7 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
     shape = re.fullmatch(r"m(\d+)n8k(\d+)", parts[3]) if len(parts) > 8 else None
     extra = set(parts[1:-4]) - {"sync", "aligned", parts[3], "row", "col", "satfinite"}
     m, k = (int(shape[1]), int(shape[2])) if shape else (0, 0)
-    same = a_kind == b_kind or {a_kind, b_kind} == {"s8", "u8"}
+    same = a_kind == b_kind or {a_kind, b_kind} in _MIXED
     known = same and (m, k) in _SHAPES.get(a_kind, ()) and made in _SUMS.get(a_kind, ()) and c_kind in _SUMS[a_kind]
     if extra or not known or parts[4:6] != ["row", "col"]:
         raise UnknownInstruction(ins, "has a shape or type that is not supported")

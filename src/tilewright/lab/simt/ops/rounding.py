@@ -8,6 +8,7 @@ it is inexact can be rounded again, to nearest or in a direction, as if the exac
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +18,8 @@ from ..state import Array
 
 MODES = ("rn", "rz", "rm", "rp")
 TINY32 = np.float32(2.0**-126)
-CANONICAL_NAN = np.uint32(0x7FFFFFFF)
+#: The least normal number of each type.
+_TINY = {np.dtype(t): np.finfo(t).smallest_normal for t in (np.float16, np.float32, np.float64)}
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -166,14 +168,41 @@ def exact_fma(x: float, y: float, z: float) -> float:
         return math.inf if total > 0 else -math.inf
 
 
+def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, ...]) -> Array:
+    """Sign of what ``exact(*inputs, nearest)`` says is missing from float64 results, by rational arithmetic; 0 where
+    the exact result is infinite or no number."""
+    missing = np.zeros(nearest.shape, np.int8)
+    rows = [np.broadcast_to(x, nearest.shape).reshape(-1).tolist() for x in inputs]
+    for i, r in enumerate(nearest.reshape(-1).tolist()):
+        given = [row[i] for row in rows]
+        if not all(map(math.isfinite, given)) or math.isnan(r):
+            continue
+        try:
+            # An infinite result of finite numbers is an overflow, unless something was divided by zero.
+            left = exact(*map(Fraction, given), Fraction(r if math.isfinite(r) else 0))
+            missing.flat[i] = (left > 0) - (left < 0) if math.isfinite(r) else -1 if r > 0 else 1
+        except ZeroDivisionError:
+            continue
+    return missing
+
+
+def directed64(nearest: Array, missing: Array, mode: str) -> Array:
+    """float64 results to nearest → rounded as ``mode`` says; ``missing`` is the sign of the exact ones less them."""
+    if mode == "rz":
+        wrong, toward = (missing != 0) & (nearest != 0) & ((missing < 0) != np.signbit(nearest)), 0.0
+    else:
+        wrong, toward = (missing < 0, -np.inf) if mode == "rm" else (missing > 0, np.inf)
+    return np.where(wrong, np.nextafter(nearest, toward), nearest)
+
+
+def zero_of_sum(total: Array, exact_zero: Array, a: Array, b: Array, mode: str) -> Array:
+    """Rounding down, x - x is -0 (IEEE 754, 6.3); in every other direction +0, which is what NumPy gives."""
+    if mode != "rm":
+        return total
+    return np.where(exact_zero & (np.signbit(a) != np.signbit(b)), np.copysign(np.zeros((), total.dtype), -1), total)
+
+
 def flush(x: Array) -> Array:
-    """Subnormal float32 → zero of the same sign (``.ftz``)."""
-    small = np.abs(x) < TINY32
-    return np.where(small, np.copysign(np.float32(0), x), x) if small.any() else x
-
-
-def canonical(out: Array) -> None:
-    """Every NaN that float32 arithmetic makes is 0x7fffffff."""
-    nan = np.isnan(out)
-    if nan.any():
-        out.view(np.uint32)[nan] = CANONICAL_NAN
+    """Subnormal numbers → zero of the same sign (``.ftz``)."""
+    small = np.abs(x) < _TINY[x.dtype]
+    return np.where(small, np.copysign(x.dtype.type(0), x), x) if small.any() else x

@@ -164,6 +164,24 @@ def _redux(ins: Instruction, lanes: Lanes) -> Step:
     return reduce
 
 
+@step("elect")
+def _elect(ins: Instruction, lanes: Lanes) -> Step:
+    """``elect.sync d|p, mask``: the lowest lane of the mask leads."""
+    target, _, predicate = ins.operands[0].partition("|")
+    out = destination(lanes, ins, target, "b32")[0]
+    flag = destination(lanes, ins, predicate, "pred")[0]
+    mask = lanes.source(ins.operands[1], "u32", ins)
+
+    def elect(sel: Ints | None) -> None:
+        table = Table(lanes, sel)
+        leader = _members(table, _active(mask, sel)).argmax(axis=1)[table.rows]
+        where = slice(None) if sel is None else sel
+        out[where], flag[where] = leader, table.columns == leader
+        lanes.sync_warp(sel)
+
+    return elect
+
+
 @step("activemask", ("b32",))
 def _activemask(ins: Instruction, lanes: Lanes) -> Step:
     out = destination(lanes, ins, ins.operands[0], "b32")[0]
