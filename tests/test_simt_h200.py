@@ -42,10 +42,7 @@ UNRECORDED: dict[tuple[str, str], str] = {
     ("trap", ""): "it ends the kernel with an error and takes the GPU's context along, so that nothing comes back",
 }
 #: Cases that come out wrong for a reason that is known.
-WRONG = {
-    "global.pointer": "symbols in the initialiser of a .global variable are read as 0",
-    "call": "a device function that calls another from an inner scope does not find that scope's variables",
-}
+WRONG: dict[str, str] = {}
 
 
 @functools.cache

@@ -35,11 +35,12 @@ def info(
 @app.command()
 def ladder(json_file: Json = None) -> None:
     """The kernels in reading order, each with its idea."""
-    from ..kernels import catalog, cuda_catalog
+    from ..kernels import CudaKernel, Kernel, catalog, cuda_catalog
     from ..terminal import show_facts
 
     check_writeable("json", json_file, dash=True)
-    kernels = sorted([*catalog().values(), *cuda_catalog().values()], key=lambda k: k.is_reference)
+    found: list[Kernel | CudaKernel] = [*catalog().values(), *cuda_catalog().values()]
+    kernels = sorted(found, key=lambda k: k.is_reference)
     if json_file:
         write_json(json_file, [{"name": k.name, "device": k.device, "params": k.params} | k.about for k in kernels])
     else:

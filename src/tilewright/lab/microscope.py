@@ -144,7 +144,6 @@ def observe(
     blocks = sample(dimensions("grid", grid)) if sampled else None
     survey = _Surveyor(machine, name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
-    limits = {k: v for k, v in limits.items() if k in simulate.__kwdefaults__}  # TODO
     run = simulate(module, entry, grid, block, args, observer=survey, blocks=chosen, **limits)
     exact, words = survey.verdict(run)
     return Observation(

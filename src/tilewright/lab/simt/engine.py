@@ -1,43 +1,35 @@
-"""Runs a batch of blocks: which lanes run what next, where they meet again, and who waits at a barrier.
+"""Runs a batch of blocks: which lanes run what next, and where they meet again.
 
-Lanes that stand at the same basic block run together. The lowest block in program order goes first, so lanes that
-took different ways meet where the ways join, as compilers lay code out. A block is a list of steps bound once; the
-loop over them is all the Python there is per instruction. Lanes that poll memory in a loop let others run in between.
+Lanes that stand at the same run of instructions go together. The lowest in program order goes first, so lanes that took
+different ways meet where the ways join, as compilers lay code out; where a warp must be together (``.sync``) those who
+come early wait. A run is a list of steps bound once; the loop over them is all the Python there is per instruction.
+Lanes that loop rest after a while and let all others run: they may wait for them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 
-from ...errors import UsageError
-from .barriers import barrier_form, report_divergence
-from .ops import bind
-from .ops._table import Step
-from .program import CONTROL, Program
+from ...errors import TilewrightError
+from .barriers import Barriers
+from .clocks import Ints
+from .gathering import Gathering, is_warp_barrier
+from .program import Program
 from .ptx import Instruction
-from .shadow import Ints
-from .state import Array, Lanes
+from .runs import CONFUSED, Run, bind_runs, unreadable
+from .state import TIMERS, Lanes
+from .stillness import Stillness, loads_anew
 
-#: Lanes that poll yield to those that wait behind them after this many rounds.
-PATIENCE = 64
+#: A loop rests after so many rounds, and after fewer if it polls memory.
+PATIENCE, POLLS = 1 << 16, 64
+
+Moved = tuple[int, "Ints | None"]
 
 
-class StepLimitError(Exception):
-    """More steps than allowed."""
-
-
-@dataclass
-class Run:
-    """A basic block, bound to the lanes: straight steps, then at most one control instruction."""
-
-    steps: list[Step]
-    end: Instruction | None
-    polls: bool
-    guard: Array | None = None
-    targets: list[int] = field(default_factory=list)
-    index: Array | None = None
+class StoppedError(Exception):
+    """The kernel does not end: reported already."""
 
 
 class Engine:
@@ -45,103 +37,135 @@ class Engine:
 
     def __init__(self, program: Program, lanes: Lanes) -> None:
         self.program, self.lanes = program, lanes
-        self.runs = [self._bind(b.first, b.last) for b in program.blocks]
+        self.barriers, self.gathering, self.stillness = Barriers(lanes), Gathering(lanes), Stillness(lanes)
+        self.runs = bind_runs(program, lanes)
         self.done = len(self.runs)
         self.ready: dict[int, list[Ints | None]] = {}
-        self.waiting = np.zeros(lanes.size, bool)
-        self.exited = np.zeros(lanes.size, bool)
-        self.bar = np.zeros(lanes.size, np.int64)  # which barrier a waiting lane waits at
-        self.need = np.zeros(lanes.size, np.int64)  # for how many threads; 0 for the whole block
-        self.at = np.zeros(lanes.size, np.int64)  # which block of the program it waits in
-        self.arrived: dict[tuple[int, int], int] = {}  # bar.arrive: (block, barrier) → threads
+        self.resting: dict[int, list[Ints | None]] = {}
+        self.admitted: list[tuple[int, Ints]] = []  # who may execute what a warp executes together
+        self.polled: dict[int, Run] = {}  # by where they rest, what those who rest looked at
+        self.loops: dict[int, tuple[int, int]] = {}  # first run of a loop → when it began anew, and its last run
         self.steps = 0
-
-    def _bind(self, first: int, last: int) -> Run:
-        code, lanes = self.program.code[first : last + 1], self.lanes
-        end = code[-1] if code[-1].parts[0] in CONTROL else None
-        if end is not None and end.opcode.startswith(("bar.warp.sync", "barrier.warp")):
-            end = None
-        straight = code[:-1] if end is not None else code
-        polls = any(i.parts[0] == "atom" or {"volatile", "acquire", "relaxed"} & set(i.parts) for i in code)
-        steps = [self._warp_sync if i.opcode.startswith("bar.warp") else bind(i, lanes) for i in straight]
-        run = Run(steps, end, polls)
-        if end is None:
-            return run
-        if end.guard:
-            run.guard = lanes.source(end.guard[0], "pred", end)
-        name = end.parts[0]
-        if name == "bra":
-            run.targets = [self._target(end, end.operands[0])]
-        elif name == "brx":
-            run.targets = [self._target(end, t) for t in self.program.tables.get(end.operands[1], [])]
-            run.index = lanes.source(end.operands[0], "u32", end)
-        elif name in ("bar", "barrier"):
-            barrier_form(end)
-        return run
-
-    def _warp_sync(self, sel: Ints | None) -> None:
-        self.lanes.sync_warp(sel)
-
-    def _target(self, ins: Instruction, label: str) -> int:
-        at = self.program.labels.get(label)
-        if at is None:
-            raise UsageError(f"{ins.place()}: no label {label}")
-        return self.program.block_at[at]
+        self.stuck = False
+        self.tick: Callable[[], None] = lambda: None
+        self.timed = bool(TIMERS & lanes.specials.keys())
 
     # ---- the loop
 
     def run(self, limit: int) -> None:
-        """Run until every lane has left the kernel. Raises StepLimitError beyond ``limit`` steps in all."""
-        self.waiting.fill(False)
-        self.exited.fill(False)
-        self.arrived.clear()
-        self.ready = {0: [None]}
+        """Run until every lane has left the kernel. Raises StoppedError where that takes more than ``limit`` steps."""
+        self.barriers.clear()
+        self.gathering.clear()
+        self.stillness.clear()
+        self.admitted.clear()
+        self.resting.clear()
+        self.loops.clear()
+        self.ready = {0: [None]} if self.runs else {}
         while True:
-            while self.ready:
-                self._go(limit)
-            if not self.waiting.any():
+            if self.admitted:
+                self._go(*self.admitted.pop(), limit, admitted=True)
+            elif self.ready:
+                at = min(self.ready)
+                self._go(at, self._together(self.ready.pop(at)), limit)
+            elif self.resting:
+                self._wake()
+            elif self.gathering.held:
+                self._admit(self.gathering.give_up())
+            elif self.barriers.waiting.any():
+                self.stuck = True
+                self.barriers.report_stuck()
+            else:
                 return
-            self._stuck()
 
-    def _go(self, limit: int) -> None:
-        at = min(self.ready)
-        sel = self._together(self.ready.pop(at))
-        rounds = 0
+    def _go(self, at: int, sel: Ints | None, limit: int, admitted: bool = False) -> None:
+        """Run a group until it parts, waits, rests or falls behind another."""
+        patience, polled = PATIENCE, None
         while True:
             run = self.runs[at]
-            for step in run.steps:
-                step(sel)
-            self.steps += len(run.steps) + 1
-            if self.steps > limit:
-                self._over(run, sel, limit)
+            if run.collective is not None and sel is not None and not admitted:
+                self.stillness.disturbed = True
+                self._admit(self.gathering.admit(at, run.collective, sel))
+                return
+            admitted = False
+            self._execute(run, sel, limit)
             moved = self._leave(run, at, sel)
             if moved is None:
                 return
+            if run.polls:
+                patience, polled = patience - PATIENCE // POLLS, run
+            if moved[0] <= at:
+                patience -= 1
+                self.loops[moved[0]] = (self.steps, at)
             at, sel = moved
-            rounds += run.polls
-            if self.ready:
-                if at >= min(self.ready):
-                    self._push(at, sel)
-                    return
-                if rounds > PATIENCE:
-                    self._push(at, sel)
-                    self._let_others()
-                    return
-
-    def _let_others(self) -> None:
-        """Give those that stand further on, whom a polling loop may be waiting for, a turn."""
-        last = max(self.ready)
-        sel = self._together(self.ready.pop(last))
-        at = last
-        for _ in range(PATIENCE):
-            for step in self.runs[at].steps:
-                step(sel)
-            self.steps += len(self.runs[at].steps) + 1
-            moved = self._leave(self.runs[at], at, sel)
-            if moved is None:
+            if patience < 0:
+                self.resting.setdefault(at, []).append(sel)
+                self.polled[at] = polled or run
                 return
-            at, sel = moved
-        self._push(at, sel)
+            if self.ready and at >= min(self.ready):
+                self._push(at, sel)
+                return
+
+    def _execute(self, run: Run, sel: Ints | None, limit: int) -> None:
+        try:
+            for step in run.steps:
+                step(sel)
+        except TilewrightError:
+            raise
+        except CONFUSED as error:
+            raise unreadable(run.code[run.steps.index(step)], error) from error
+        if run.collective is not None and is_warp_barrier(run.collective):
+            self.lanes.sync_warp(sel)
+        self.stillness.disturbed |= run.stores
+        self.steps += len(run.steps) + 1
+        self.tick()
+        if self.timed:
+            self.lanes.tick(self.steps)
+        if self.steps > limit:
+            loop = self._loop() or run
+            code = loop.end or loop.last
+            text = f"still running after {limit:,} steps (max_steps): an endless loop, or a limit too low: {code.text}"
+            self._report(code, sel, text)
+            raise StoppedError
+
+    def _loop(self) -> Run | None:
+        """The end of the longest loop that still runs."""
+        live = [(last - first, last) for first, (when, last) in self.loops.items() if when > self.steps // 2]
+        return self.runs[max(live)[1]] if live else None
+
+    def _admit(self, groups: list[tuple[int, Ints]]) -> None:
+        """Let lanes execute what their warp executes together; a warp barrier may be met at several places."""
+        barriers = [group for at, group in groups if self._is_barrier(at)]
+        if len(barriers) > 1:
+            self.lanes.sync_warp(np.sort(np.concatenate(barriers)))
+        for at, group in groups:
+            if self._is_barrier(at) and len(barriers) > 1:
+                self._push(at + 1, group)
+            else:
+                self.admitted.append((at, group))
+
+    def _is_barrier(self, at: int) -> bool:
+        run = self.runs[at]
+        return run.collective is not None and is_warp_barrier(run.collective)
+
+    def _wake(self) -> None:
+        """All others had their turn: those who rest go on, unless nothing can change for them any more."""
+        self.ready, self.resting = self.resting, {}
+        if not self.stillness.complete():
+            return
+        for at, groups in self.ready.items():
+            sel = self._together(groups)
+            run = self.polled[at]
+            code = next((i for i in run.code if loads_anew(i)), run.end or run.last)
+            count = self.lanes.size if sel is None else sel.size
+            others = int(self.barriers.waiting.sum()) + sum(group.size for _, group in self.gathering.held.values())
+            text = f"{count} threads loop for ever: nothing that they look at changes any more"
+            text += f", and {others} wait at a barrier" if others else ""
+            self._report(code, sel, f"{text}{self.lanes.launch.not_begun(self.lanes)}: {code.text}")
+        raise StoppedError
+
+    def _report(self, ins: Instruction, sel: Ints | None, text: str) -> None:
+        self.lanes.region = None
+        self.lanes.report("endless wait", ins, sel, np.ones(1, bool), None, text)
 
     def _push(self, at: int, sel: Ints | None) -> None:
         if at >= self.done:
@@ -158,8 +182,10 @@ class Engine:
             mask[slice(None) if group is None else group] = True
         return None if mask.all() else np.flatnonzero(mask)
 
-    def _leave(self, run: Run, at: int, sel: Ints | None) -> tuple[int, Ints | None] | None:
-        """The end of a block: where the lanes go on together, or None when they part or stop."""
+    # ---- the end of a run
+
+    def _leave(self, run: Run, at: int, sel: Ints | None) -> Moved | None:
+        """Where the lanes go on together, or None when they part or stop."""
         end = run.end
         if end is None:
             return self._on(at + 1, sel)
@@ -179,115 +205,43 @@ class Engine:
                 return None
         return self._jump(run, end, at, sel)
 
-    def _on(self, at: int, sel: Ints | None) -> tuple[int, Ints | None] | None:
+    def _on(self, at: int, sel: Ints | None) -> Moved | None:
         if at >= self.done:
             self._exit(sel)
             return None
         return at, sel
 
-    def _jump(self, run: Run, end: Instruction, at: int, sel: Ints | None) -> tuple[int, Ints | None] | None:
+    def _jump(self, run: Run, end: Instruction, at: int, sel: Ints | None) -> Moved | None:
         name = end.parts[0]
         if name == "bra":
             return self._on(run.targets[0], sel)
+        self.stillness.disturbed = True
+        who = self.lanes.every if sel is None else sel
         if name == "brx":
-            who = self.lanes.every if sel is None else sel
             assert run.index is not None
             index = np.minimum(run.index if sel is None else run.index[sel], len(run.targets) - 1)
             for i in np.unique(index):
                 self._push(run.targets[int(i)], who[index == i])
             return None
-        if name in ("bar", "barrier"):
-            return self._arrive(end, at, sel)
+        if run.form is not None:
+            if sel is None and run.form.kind == "sync" and run.form.count.ndim == 0 and not int(run.form.count):
+                self.lanes.clocks.sync_blocks(None)
+                return self._on(at + 1, sel)
+            self._pass_on(self.barriers.wait(run.form, at, who))
+            return None
         if name == "trap":
-            self.lanes.report("trap", end, sel, np.ones(1, bool), None, "the kernel traps (a failed assertion)")
+            self.lanes.region = None
+            text = f"the kernel traps (a failed assertion?): {end.text}"
+            self.lanes.report("trap", end, sel, np.ones(1, bool), None, text)
         self._exit(sel)
         return None
 
+    def _pass_on(self, groups: list[tuple[int, Ints]]) -> None:
+        for at, some in groups:
+            self._push(at + 1, None if some.size == self.lanes.size else some)
+
     def _exit(self, sel: Ints | None) -> None:
+        self.stillness.disturbed = True
         who = self.lanes.every if sel is None else sel
-        self.exited[who] = True
-        if self.waiting.any():
-            self._release(np.unique(self.lanes.of_block[who]))
-
-    # ---- barriers
-
-    def _arrive(self, ins: Instruction, at: int, sel: Ints | None) -> tuple[int, Ints | None] | None:
-        barrier, need, kind = barrier_form(ins)
-        lanes = self.lanes
-        if sel is None and not need and kind == "sync":
-            lanes.pass_barrier(None)
-            return self._on(at + 1, sel)
-        who = lanes.every if sel is None else sel
-        if kind == "arrive":
-            for block, count in zip(*np.unique(lanes.of_block[who], return_counts=True), strict=True):
-                key = (int(block), barrier)
-                self.arrived[key] = self.arrived.get(key, 0) + int(count)
-            self._push(at + 1, sel)
-        else:
-            self.waiting[who] = True
-            self.bar[who], self.need[who], self.at[who] = barrier, need, at
-        self._release(np.unique(lanes.of_block[who]))
-        return None
-
-    def _release(self, blocks: Ints) -> None:
-        """Let go whoever waits at a barrier of these blocks that is complete."""
-        lanes, threads = self.lanes, self.lanes.threads
-        for block in blocks:
-            mine = slice(int(block) * threads, (int(block) + 1) * threads)
-            here = np.flatnonzero(self.waiting[mine]) + mine.start
-            if not here.size:
-                continue
-            for barrier in np.unique(self.bar[here]):
-                group = here[self.bar[here] == barrier]
-                need = int(self.need[group].max())
-                key = (int(block), int(barrier))
-                present = group.size + self.arrived.get(key, 0)
-                if present < (need or threads - int(self.exited[mine].sum())):
-                    continue
-                self.arrived.pop(key, None)
-                end = self.runs[int(self.at[group[0]])].end
-                assert end is not None
-                report_divergence(self.lanes, end, group, self.at[group], 0 if need else int(self.exited[mine].sum()))
-                self._open(group, lanes.every[mine])
-
-    def _open(self, group: Ints, block: Ints) -> None:
-        self.waiting[group] = False
-        self.lanes.pass_barrier(block)
-        for at in np.unique(self.at[group]):
-            some = group[self.at[group] == at]
-            end = self.runs[int(at)].end
-            assert end is not None
-            if "red" in end.parts:
-                self._reduce(end, some)
-            self._push(int(at) + 1, None if some.size == self.lanes.size else some)
-
-    def _reduce(self, ins: Instruction, lanes: Ints) -> None:
-        """``bar.red``: the predicate of all threads of the block, counted or combined."""
-        how = next((h for h in ("popc", "and", "or") if h in ins.parts), "")
-        source = ins.operands[-1]
-        p = self.lanes.source(source.lstrip("!"), "pred", ins)
-        values = (p[lanes] if p.ndim else np.broadcast_to(p, lanes.shape)) ^ source.startswith("!")
-        result = {"popc": int(values.sum()), "and": bool(values.all()), "or": bool(values.any())}[how]
-        kind = "u32" if how == "popc" else "pred"
-        self.lanes.source(ins.operands[0], kind, ins)[lanes] = result
-
-    # ---- the end of patience
-
-    def _stuck(self) -> None:
-        """Nobody can run and some wait: report and let go those that wait, as if they had left."""
-        lanes = self.lanes
-        who = np.flatnonzero(self.waiting)
-        for at in np.unique(self.at[who]):
-            some = who[self.at[who] == at]
-            end = self.runs[int(at)].end
-            assert end is not None
-            text = f"{some.size} threads wait for ever at {end.text}: the others wait elsewhere or have left"
-            lanes.report("endless wait", end, some, np.ones(1, bool), None, text)
-        self.exited[who] = True
-        self.waiting[who] = False
-
-    def _over(self, run: Run, sel: Ints | None, limit: int) -> None:
-        code = run.end or self.program.code[0]
-        text = f"still running after {limit} steps: an endless loop, or one that waits for a block that is not running"
-        self.lanes.report("endless wait", code, sel, np.ones(1, bool), None, text)
-        raise StepLimitError
+        self.gathering.leave(who)
+        self._pass_on(self.barriers.leave(who))

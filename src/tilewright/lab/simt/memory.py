@@ -1,24 +1,26 @@
 """The memory of a running kernel: global, shared, local, constant and parameter space.
 
 Addresses are 64-bit. Every array argument and every ``.global`` variable owns a slot of 64 GiB of its own, so an index
-that runs out of one operand never lands in another unseen. Shared and local addresses are offsets, as in hardware;
-a window far above global memory makes them generic. Shared variables keep their real offset modulo 1,024 (so banks
-are as on hardware) with unused ground between them.
+that runs out of one operand never lands in another unseen. An array is used where it is until something writes it.
+Shared and local addresses are offsets, as in hardware; a window far above global memory makes them generic. Shared
+variables keep their real offset modulo 1,024 (so banks are as on hardware) with unused ground between them.
 """
 
 # ruff: noqa: ARG002 - the spaces answer the same questions, each from what it needs
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UsageError
+from .clocks import Ints
 from .ptx import Instruction
-from .shadow import Ints, Shadow
+from .shadow import Shadow
 from .variables import Variable
 
 if TYPE_CHECKING:
@@ -29,31 +31,75 @@ WINDOW = {"shared": 1 << 56, "local": 2 << 56, "const": 3 << 56, "param": 4 << 5
 SHARED_BASE = 1024  # what sm_90 keeps for itself; any multiple of 128 gives the same banks
 GUARD = 4096  # bytes of unused ground between shared variables
 
-#: A variable: name, size in bytes, alignment.
-Sized = tuple[str, int, int]
+
+class Sized(NamedTuple):
+    """A variable, or several that share their place (extern shared arrays): names, size in bytes, alignment."""
+
+    names: tuple[str, ...]
+    size: int
+    align: int
+    dynamic: bool = False
+
+
 Piece = tuple["Region", Ints, "Ints | None"]
 
 
 @dataclass
 class Region:
-    """Bytes with one shadow: an operand, or the shared memory of all blocks of a batch."""
+    """Bytes with one shadow: an operand, or the shared memory of all blocks of a batch.
+
+    ``borrowed`` bytes are the caller's own array, which nothing may write: the first write copies them. ``dtype`` and
+    ``shape`` are those of an array.
+    """
 
     name: str
     data: NDArray[np.uint8]
     nbytes: int
     base: int = 0
     shadow: Shadow | None = None
+    borrowed: bool = False
+    written: bool = False
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
     views: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def view(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         found = self.views.get(dtype.str)
         if found is None:
-            found = self.views[dtype.str] = self.data[: self.data.size // 16 * 16].view(dtype)
+            size = dtype.itemsize
+            found = self.views[dtype.str] = self.data[: self.data.size // size * size].view(dtype)
         return found
+
+    def own(self) -> None:
+        """Copy borrowed bytes."""
+        data = padded(self.nbytes)
+        data[: self.nbytes] = self.data[: self.nbytes]
+        self.data, self.borrowed = data, False
+        self.views.clear()
+
+    def element(self, at: int) -> str:
+        """Byte ``at`` in words: ``element [0, 3] of argument 1``."""
+        size = self.dtype.itemsize if self.dtype else 1
+        if self.dtype is None or not 0 <= at < self.nbytes:
+            return f"byte {at} of {self.name}"
+        index = ", ".join(str(int(i)) for i in np.unravel_index(at // size, self.shape or (1,)))
+        rest = f"byte {at % size} of " if at % size else ""
+        return f"{rest}element [{index}] of {self.name}"
+
+    def size_in_words(self) -> str:
+        if self.dtype is None:
+            return f"{self.nbytes} bytes"
+        return f"{self.dtype}, shape {self.shape}, {self.nbytes} bytes"
 
 
 def padded(nbytes: int) -> NDArray[np.uint8]:
     return np.zeros((nbytes + 31) // 16 * 16, np.uint8)
+
+
+def only_reads(ins: Instruction) -> bool:
+    """Whether an instruction leaves global memory as it is."""
+    copies_in = ins.opcode.startswith("cp.async") and "global.shared" not in ins.opcode
+    return copies_in or ins.opcode.startswith(("ld", "prefetch"))
 
 
 class Space:
@@ -64,36 +110,54 @@ class Space:
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
 
-    def pieces(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> list[Piece]:
+    def pieces(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[Piece]:
         """The region and offsets of each access, as (region, offsets, which of the accesses or None for all)."""
         low, high = int(address.min()), int(address.max())
         region = self.holding(low, high + nbytes)
         if region is not None and not int(np.bitwise_or.reduce(address)) & (nbytes - 1):
-            return [(region, self.offsets(region, address, sel), None)]
-        return self.mixed(ins, address, nbytes, sel)
+            self.enter(ins, region, sel)
+            yield region, self.offsets(region, address, sel), None
+            return
+        for region, at in self.mixed(ins, address, nbytes, sel):
+            chosen = at if sel is None else sel[at]
+            self.enter(ins, region, chosen)
+            yield region, self.offsets(region, address[at], chosen), at
 
-    def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> list[Piece]:
+    def enter(self, ins: Instruction, region: Region, sel: Ints | None) -> None:
+        """What happens next happens to this region, by these lanes."""
+        lanes = self.lanes
+        lanes.instruction, lanes.region, lanes.visitors = ins, region, sel
+        if not region.written and not only_reads(ins):
+            region.written = True
+            if region.borrowed:
+                region.own()
+            self.watch(region)
+
+    def watch(self, region: Region) -> None:
+        """A region is written, which nobody may have thought would be: look for races from now on at least."""
+
+    def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
         """The careful way: some addresses are bad, or they lie in several regions."""
+        self.lanes.region = None
         bad = (address & (nbytes - 1)) != 0
         if bad.any():
-            text = f"{nbytes}-byte access at an address that is no multiple of {nbytes}: {ins.text}"
+            first = int(address[np.argmax(bad)])
+            text = (
+                f"{nbytes} bytes at {self.describe(first, 1)}, {first % nbytes} off a multiple of {nbytes}: {ins.text}"
+            )
             self.lanes.report("misaligned", ins, sel, bad, address, text)
-        out: list[Piece] = []
         left = ~bad
         while left.any():
-            first = int(np.argmax(left))
-            region = self.holding(int(address[first]), int(address[first]) + nbytes)
+            first = int(address[np.argmax(left)])
+            region = self.holding(first, first + nbytes)
             if region is None:
                 here = left & self.outside(address, nbytes)
-                text = f"{nbytes} bytes at {self.describe(int(address[first]))}: {ins.text}"
+                text = f"{nbytes} bytes at {self.describe(first, nbytes)}: {ins.text}"
                 self.lanes.report("out of bounds", ins, sel, here, address, text)
             else:
-                here = left & self.inside(int(address[first]), address, nbytes)
-                at = np.flatnonzero(here)
-                chosen = at if sel is None else sel[at]
-                out.append((region, self.offsets(region, address[at], chosen), at))
+                here = left & self.inside(first, address, nbytes)
+                yield region, np.flatnonzero(here)
             left &= ~here
-        return out
 
     def holding(self, low: int, end: int) -> Region | None:
         raise NotImplementedError
@@ -109,8 +173,9 @@ class Space:
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
         raise NotImplementedError
 
-    def describe(self, address: int) -> str:
-        return f"address {address:#x} of {self.name} memory"
+    def describe(self, address: int, nbytes: int = 0) -> str:
+        """An address in words; with ``nbytes``, what it lies in and how far so many bytes reach outside."""
+        raise NotImplementedError
 
 
 class GlobalSpace(Space):
@@ -137,12 +202,29 @@ class GlobalSpace(Space):
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
         return address - region.base
 
-    def describe(self, address: int) -> str:
+    def watch(self, region: Region) -> None:
+        if region.shadow is None:
+            region.shadow = self.lanes.launch.shadow_for(region)
+            region.shadow.watch(self.lanes)
+
+    def describe(self, address: int, nbytes: int = 0) -> str:
         near = [r for r in self.regions.values() if abs(address - r.base) < 1 << (SLOT - 1)]
         if not near:
-            return f"address {address:#x} of global memory, in no operand"
-        at = address - near[0].base
-        return f"byte {at} of {near[0].name}, which has {near[0].nbytes}"
+            return f"address {address:#x} of global memory, in no operand" + (
+                " (a null pointer?)" if address < 4096 else ""
+            )
+        region, at = near[0], address - near[0].base
+        if not nbytes:
+            return region.element(at)
+        return f"byte {at} of {region.name} ({region.size_in_words()}){_outside(at, nbytes, region.nbytes)}"
+
+
+def _outside(at: int, nbytes: int, size: int) -> str:
+    if not size:
+        return ", which is empty"
+    if 0 <= at <= size - nbytes:
+        return ""
+    return f", {-at} before its start" if at < 0 else f", {at + nbytes - size} beyond its end"
 
 
 class WindowSpace(Space):
@@ -155,10 +237,12 @@ class WindowSpace(Space):
         self.at: dict[str, int] = {}
         self.spans: list[tuple[int, int, str]] = []
         place = SHARED_BASE if name == "shared" else 16
-        for index, (variable, size, align) in enumerate(sizes):
+        for index, (names, size, align, dynamic) in enumerate(sizes):
             place = -(-place // align) * align
-            self.at[variable] = place + index * guard
-            self.spans.append((self.at[variable], self.at[variable] + size, variable))
+            first = place + index * guard
+            self.at |= dict.fromkeys(names, first)
+            words = "dynamic " * dynamic + f"{name} " + "/".join(map(plain_name, names))
+            self.spans.append((first, first + size, words))
             place += size
         self.stride = -(-(place + len(sizes) * guard) // 128) * 128
         self.copies = copies
@@ -186,17 +270,33 @@ class WindowSpace(Space):
         base = self.lanes.bases[self.name]
         return address + (base if sel is None else base[sel])
 
-    def describe(self, address: int) -> str:
+    def describe(self, address: int, nbytes: int = 0) -> str:
         if not self.spans:
             return f"byte {address} of {self.name} memory, of which the kernel has none"
-        first, last, name = min(self.spans, key=lambda s: min(abs(address - s[0]), abs(address - s[1])))
-        return f"byte {address - first} of {self.name} {name}, which has {last - first}"
+        first, last, name = min(self.spans, key=lambda s: min(abs(address - s[0]), abs(address - s[1] + 1)))
+        at, size = address - first, last - first
+        text = f"byte {at} of {name} ({size} bytes)"
+        return text + _outside(at, nbytes, size) if nbytes else text
+
+
+def plain_name(name: str) -> str:
+    """A variable's name as its author wrote it, out of the compiler's (C++ ABI 5.1: a name local to a function).
+
+    >>> plain_name("_ZZ4gemmE6a_tile"), plain_name("_ZZ4gemmE6a_tile_0"), plain_name("global_smem")
+    ('a_tile', 'a_tile', 'global_smem')
+    """
+    if name.startswith("_ZZ"):
+        for found in re.finditer(r"E(\d+)(?=\D)", name):
+            rest = name[found.end() :]
+            if re.fullmatch(r"(?:_\d+|__\d+_)?", rest[int(found[1]) :]) and len(rest) >= int(found[1]):
+                return rest[: int(found[1])]
+    return name
 
 
 def layout(variables: list[Variable], dynamic: int) -> list[Sized]:
     """Name, size and alignment of each variable; extern shared ones (size 0) come last and share their place."""
-    fixed = [(v.name, v.size, v.align) for v in variables if v.size]
-    loose = [(v.name, dynamic, max(v.align, 16)) for v in variables if not v.size]
-    if len(loose) > 1:
-        raise UsageError(f"several extern shared arrays ({', '.join(n for n, _, _ in loose)}): only one can be run")
-    return fixed + loose
+    fixed = [Sized((v.name,), v.size, v.align) for v in variables if v.size]
+    loose = [v for v in variables if not v.size]
+    if not loose:
+        return fixed
+    return [*fixed, Sized(tuple(v.name for v in loose), dynamic, max(16, *(v.align for v in loose)), dynamic=True)]

@@ -14,6 +14,8 @@ from ...errors import UsageError, did_you_mean
 from .ptx import WORD, Function, Instruction, Module, tokens
 from .variables import Variable
 
+#: Instructions of a program, calls inlined: more is a mistake.
+MOST_CODE = 1 << 18
 #: Instructions after which another one than the next may run, or threads may have to wait.
 CONTROL = {"bra", "brx", "ret", "exit", "trap", "bar", "barrier"}
 #: Names of hardware registers look like registers but are shared by every function.
@@ -96,6 +98,8 @@ class _Linker:
         self.mark(marks.get(len(function.code), []))
 
     def append(self, ins: Instruction) -> None:
+        if len(self.program.code) >= MOST_CODE:
+            raise UsageError(f"{ins.place()}: with its calls inlined the kernel has over {MOST_CODE:,} instructions")
         self.program.code.append(replace(ins, index=len(self.program.code)))
 
     def mark(self, labels: list[str]) -> None:
@@ -114,7 +118,9 @@ class _Linker:
             if target == "__assertfail":
                 self.append(replace(ins, opcode="trap", operands=()))
                 return
-            what = "an indirect call" if target.startswith("%") else f"{target}, which the PTX does not define"
+            if target == "vprintf":  # what a kernel prints is not shown
+                return
+            what = "through a pointer" if target.startswith("%") else f"{target}, which the PTX does not define"
             raise UsageError(f"{ins.place()}: the kernel calls {what}; only functions in the same PTX can be run")
         if target in stack:
             raise UsageError(f"{ins.place()}: {target} calls itself; recursive functions cannot be run")

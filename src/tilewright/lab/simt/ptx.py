@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import TilewrightError, UsageError
 from .variables import NAME, Variable, parse_variable, syntax_error
 from .variables import SIZES as SIZES
 
+#: Registers of one name; compilers number them as they come, so large kernels have many.
+MOST_REGISTERS = 1 << 20
 _TOKEN = re.compile(r"\([^)]*\)|\{[^}]*\}|\[[^\]]*\]|[^,\s{}\[\]()]+")
 WORD = re.compile(rf"(?<![\w$%.]){NAME}")
 _LABEL = re.compile(rf"({NAME})\s*:(?!:)")
@@ -37,7 +39,7 @@ class Instruction:
     """One instruction: ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]`` as opcode, operands and guard.
 
     ``index`` is its place in the program that runs (calls inlined); ``inlined_at`` is the line that called the
-    function it was inlined from, if the compiler says so.
+    function it was inlined from, the outermost of several, if the compiler says so.
     """
 
     index: int
@@ -65,9 +67,11 @@ class Instruction:
         guard = f"@{'!' if self.guard[1] else ''}{self.guard[0]} " if self.guard else ""
         return f"{guard}{self.opcode} {', '.join(self.operands)}".strip()
 
-    def place(self) -> str:
-        """Where it is, for messages: the source line if known, else the line of PTX."""
-        return f"{self.file}:{self.line}" if self.line else f"PTX line {self.ptx_line}"
+    def place(self, beside: Instruction | None = None) -> str:
+        """Where it is, for messages: the source line if known, else the line of PTX; without the file of ``beside``."""
+        if not self.line:
+            return f"PTX line {self.ptx_line}"
+        return f"line {self.line}" if beside is not None and beside.file == self.file else f"{self.file}:{self.line}"
 
 
 @dataclass
@@ -81,6 +85,7 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
     tables: dict[str, list[str]] = field(default_factory=dict)
     code: list[Instruction] = field(default_factory=list)
+    limits: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # reqntid, maxntid, reqnctapercluster
     defined: bool = False
 
 
@@ -104,7 +109,7 @@ class _Reader:
     """Cuts the text into statements; keeps the line number for messages."""
 
     def __init__(self, text: str) -> None:
-        text = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.S)
+        text = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text.removeprefix("\ufeff"), flags=re.S)
         self.text, self.at = re.sub(r"//[^\n]*", "", text), 0
         self.starts = [0] + [m.end() for m in re.finditer("\n", self.text)]
 
@@ -134,9 +139,11 @@ class _Reader:
         return out.strip(), found[0]
 
 
-_LINE = re.compile(r"\.(?:version|target|address_size|file|loc)\b[^\n]*")
+_LINE = re.compile(r"\.version\s+[\d.]+|\.target\s+\w+(?:\s*,\s*\w+)*|\.address_size\s+\d+|\.(?:file|loc)\b[^\n]*")
 _SECTION = re.compile(r"\.section\b[^{]*\{[^}]*\}")
-_PRAGMA = re.compile(r"\.(?:pragma|alias|noreturn)\b[^;]*;")
+_PRAGMA = re.compile(r"\.(?:pragma|alias|noreturn|callprototype|calltargets)\b[^;]*;")
+_LIMIT = re.compile(r"\.(reqntid|maxntid|reqnctapercluster)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
+_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 
 
 def parse(text: str) -> Module:
@@ -145,22 +152,32 @@ def parse(text: str) -> Module:
     Raises UsageError, naming the line of PTX, where the text is not PTX.
     """
     reader, module = _Reader(text), Module()
-    for number, name in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', reader.text):
-        module.files[int(number)] = name
-    while reader.skip_space():
-        if reader.match(_LINE) or reader.match(_SECTION) or reader.match(_PRAGMA):
-            continue
-        if reader.match(_FUNCTION):
-            reader.at = reader.text.rindex(".", 0, reader.at)
-            _function(reader, module)
-            continue
-        line = reader.line()
-        declared, _ = reader.until(";")
-        for variable in parse_variable(declared, line):
-            module.variables[variable.name] = variable
+    for number, name, inside in _FILE.findall(reader.text):
+        module.files[int(number)] = f"{name}/{inside}" if inside else name
+    try:
+        while reader.skip_space():
+            _declaration(reader, module)
+    except TilewrightError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        raise syntax_error(f"not understood ({error})", reader.line()) from error
     if not module.functions:
         raise UsageError("the text holds no function: give PTX, for example what nvcc -ptx or NVRTC returns")
     return module
+
+
+def _declaration(reader: _Reader, module: Module) -> None:
+    """One directive, function or variable of the module."""
+    if reader.match(_LINE) or reader.match(_SECTION) or reader.match(_PRAGMA):
+        return
+    if reader.match(_FUNCTION):
+        reader.at = reader.text.rindex(".", 0, reader.at)
+        _function(reader, module)
+        return
+    line = reader.line()
+    declared, _ = reader.until(";")
+    for variable in parse_variable(declared, line):
+        module.variables[variable.name] = variable
 
 
 def _function(reader: _Reader, module: Module) -> None:
@@ -171,6 +188,8 @@ def _function(reader: _Reader, module: Module) -> None:
     if not found:
         raise syntax_error(f"not a function: {head[:60]!r}", line)
     function = Function(found[2], kind == "entry")
+    for limit, *sizes in _LIMIT.findall(head, found.end()):
+        function.limits[limit] = (int(sizes[0]), int(sizes[1] or 1), int(sizes[2] or 1))
     for text, into in ((found[1], function.results), (found[3], function.params)):
         for part in re.split(r",", (text or "()")[1:-1]):
             if part.strip():
@@ -191,6 +210,7 @@ class _Body:
         self.reader, self.module, self.function = reader, module, function
         self.where = Where()
         self.inlined: Where | None = None
+        self.calls: dict[Where, Where] = {}  # a place in a function inlined into another → the outermost call
         self.scopes: list[dict[str, str]] = [{}]
         self.count = 0
         self.pending: str | None = None
@@ -227,7 +247,7 @@ class _Body:
             depth += {"{": 1, "}": -1}.get(text[at], 0)
             at += 1
         inside = re.findall(rf"(?:^|[;{{\n])\s*({NAME})\s*:(?!:)", text[self.reader.at : at])
-        return {name: f"{name}.{self.count}" for name in inside}
+        return {name: f"{name}$s{self.count}" for name in inside}
 
     def renamed(self, text: str) -> str:
         names: dict[str, str] = {}
@@ -239,25 +259,30 @@ class _Body:
         if found := _LOC.match(text):
             file, line, column, *call = (int(x) if x else 0 for x in found.groups())
             self.where = Where(self.module.files.get(file, ""), line, column)
-            self.inlined = Where(self.module.files.get(call[0], ""), call[1], call[2]) if call[1] else None
+            self.inlined = None
+            if call[1]:
+                from_here = Where(self.module.files.get(call[0], ""), call[1], call[2])
+                self.inlined = self.calls[self.where] = self.calls.get(from_here, from_here)
 
     def declare(self, name: str) -> str:
         if len(self.scopes) > 1:
-            self.scopes[-1][name] = f"{name}.{self.count}"
-            return f"{name}.{self.count}"
+            self.scopes[-1][name] = f"{name}$s{self.count}"
+            return f"{name}$s{self.count}"
         return name
 
     def statement(self, text: str, line: int) -> None:
         function = self.function
         if text.startswith(".reg"):
-            kind = re.findall(r"\.(\w+)", text)[1]
+            kind = next((k for k in re.findall(r"\.(\w+)", text) if k in SIZES), "")
+            if not kind:
+                raise syntax_error(f"no type of known size in {text[:60]!r}", line)
             for name, count in re.findall(rf"({NAME})(?:<(\d+)>)?", re.sub(r"\.\w+", " ", text)):
+                if int(count or 0) > MOST_REGISTERS:
+                    raise syntax_error(f"{count} registers {name}: at most {MOST_REGISTERS:,} can be run", line)
                 for each in [f"{name}{i}" for i in range(int(count))] if count else [name]:
                     function.registers[self.declare(each)] = kind
         elif text.startswith(".branchtargets"):
             function.tables[self.pending or ""] = [self.renamed(t) for t in tokens(text)[1:]]
-        elif text.startswith(".callprototype"):
-            raise syntax_error("indirect calls are not supported", line)
         elif text.startswith("."):
             for v in parse_variable(text, line):
                 name = self.declare(v.name)

@@ -1,55 +1,90 @@
-"""Who wrote and who read each cell of memory, and whether anything ordered them: races and unwritten reads.
+"""Who wrote and who read each cell of memory: races, and reads of what nobody has written.
 
-Every thread has a clock, and every cell keeps the clock of its last writer and of two readers, one number each:
-
-- shared memory: ``barriers passed << 32 | warp syncs << 10 | thread``. Accesses of two threads are ordered by a block
-  barrier; within one warp also by any warp-wide ``.sync`` instruction (``bar.warp.sync``, ``shfl.sync``, ``mma.sync``,
-  …). Nothing else orders the threads of a warp: since Volta they need not run in step.
-- global memory: ``(block + 1) << 32 | (barriers + warp syncs) << 10 | thread``. Different blocks are never ordered,
-  except that what a block wrote before a device-wide fence is taken as ordered with a block that uses global
-  atomics or volatile loads: that is how correct kernels hand data from block to block.
-
-Two conflicting accesses of unordered threads are a race if one writes and the value changes by it; threads that
-write the value that is there already (a flag set by all) are left alone. Atomics and volatile accesses take no part.
-Of many readers two are remembered, so a write that races only with a third of the same warp can be missed; nothing is
-reported that is not there.
+Every cell keeps the stamps (see ``clocks``) of its last writer, of two of its readers and of the last atomic or
+volatile write, each with the instruction that did it. Two conflicting accesses with nothing to order them are a race
+if one writes and the value changes by it; threads that write the value that is there already (a flag set by all) are
+left alone. Atomics and volatile accesses do not race with one another, but with plain ones they do; who updates a cell
+by an atomic has seen all earlier atomics on it. Of many readers two are remembered, so a write that races only with a
+third of the same warp can be missed; nothing is reported that is not there.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from .clocks import EPOCH, Bools, Ints, other_thread, other_warp
 
-EPOCH = np.int64(1 << 32)
-SYNC = np.int64(1 << 10)
-#: The clock of what was written by an atomic or asynchronously: written, but racing with nothing.
+if TYPE_CHECKING:
+    from .state import Lanes
+
+#: The stamp of what was written by an atomic or asynchronously: written, but racing with nothing.
 EXEMPT = np.int64(1)
+#: Bytes of shadow for a cell.
+CELL_BYTES = 36
+
+__all__ = ["CELL_BYTES", "EPOCH", "EXEMPT", "Bools", "Ints", "Party", "Shadow"]
+
+
+@dataclass(frozen=True)
+class Party:
+    """The other side of a race: what it did, who and when, the instruction by its place in the program, and the byte
+    of the access that both touch."""
+
+    did: str
+    stamp: int
+    instruction: int
+    byte: int
+
+
+@dataclass
+class Remembered:
+    """The accesses of one sort: for each cell the stamp of the last, and the instruction it was."""
+
+    did: str
+    stamp: Ints
+    by: NDArray[np.int32]
 
 
 class Shadow:
-    """The clocks of ``cells`` cells of ``grain`` bytes."""
+    """What is remembered of ``nbytes`` bytes of memory, in cells of ``grain`` bytes."""
 
     def __init__(self, nbytes: int, grain: int, across_blocks: bool) -> None:
         self.grain, self.across_blocks = grain, across_blocks
+        self.lanes: Any = None  # those whose accesses it sees; set when a batch begins
         cells = -(-nbytes // grain) + 16
-        self.writer = np.zeros(cells, np.int64)
-        self.by = np.zeros(cells, np.int32)  # index of the instruction that wrote
-        self.reader = np.zeros(cells, np.int64)
-        self.other = np.zeros(cells, np.int64)  # a reader unlike ``reader``, of another warp if there is one
+        self.sorts = [
+            Remembered(did, np.zeros(cells, np.int64), np.zeros(cells, np.int32)) for did in ("wrote", "read", "read")
+        ]
+        self.conflict: tuple[list[Remembered], Ints] | None = None
+
+    # ``reader`` is the last; ``other`` is one unlike it, of another warp if there is one.
+
+    @property
+    def writer(self) -> Ints:
+        return self.sorts[0].stamp
+
+    @property
+    def by(self) -> NDArray[np.int32]:
+        """The instruction that wrote each cell."""
+        return self.sorts[0].by
+
+    def watch(self, lanes: Lanes) -> None:
+        self.lanes = lanes
 
     def reset(self) -> None:
-        for array in (self.writer, self.by, self.reader, self.other):
-            array.fill(0)
+        for sort in self.sorts:
+            sort.stamp.fill(0)
+            sort.by.fill(0)
 
     def refine(self, nbytes: int) -> None:
         """Make cells as small as the smallest access seen."""
-        times = self.grain // nbytes
-        self.grain = nbytes
-        for name in ("writer", "by", "reader", "other"):
-            setattr(self, name, np.repeat(getattr(self, name), times))
+        times, self.grain = self.grain // nbytes, nbytes
+        for sort in self.sorts:
+            sort.stamp, sort.by = np.repeat(sort.stamp, times), np.repeat(sort.by, times)
 
     def cells(self, offsets: Ints, nbytes: int, clock: Ints) -> tuple[Ints, Ints]:
         """The cells of each access, and the clock of its thread, both (n,) or (n, cells of an access)."""
@@ -61,42 +96,71 @@ class Shadow:
             return first, clock
         return first[:, None] + np.arange(count), clock[:, None]
 
-    def unordered(self, then: Ints, now: Ints) -> Bools:
-        """Whether an earlier access and one now are of different threads with nothing between to order them."""
-        apart = then ^ now
-        if self.across_blocks:
-            return (then >= EPOCH) & ((apart >= EPOCH) | ((apart < SYNC) & (apart != 0)))
-        return (apart < EPOCH) & (((apart & 0x3E0) != 0) | ((apart < SYNC) & (apart != 0)))
+    def _clashes(self, cells: Ints, clock: Ints, sorts: list[Remembered]) -> Bools:
+        """Where accesses of these sorts have nothing to order them before one now; they are kept to be told of."""
+        bad = np.zeros(cells.shape, bool)
+        before = []
+        for sort in sorts:
+            then = sort.stamp[cells]
+            wrong = self.lanes.clocks.unordered(then, clock)
+            if wrong.any():
+                bad |= wrong
+                before.append(Remembered(sort.did, np.where(wrong, then, 0), sort.by[cells]))
+        self.conflict = (before, clock)
+        return bad
 
     def read(self, cells: Ints, clock: Ints) -> tuple[Bools, Bools]:
         """Note a read; returns which cells nobody wrote, and which another thread writes unordered."""
-        written = self.writer[cells]
-        race = self.unordered(written, clock)
-        before = self.reader[cells]
-        self.reader[cells] = clock
-        after = self.reader[cells]
+        race = self._clashes(cells, clock, [self.sorts[0], *self.sorts[3:]])
+        _, last, other = self.sorts[:3]
+        clocks, index = self.lanes.clocks, self.lanes.instruction.index
+        before, before_by = last.stamp[cells], last.by[cells]
+        last.stamp[cells], last.by[cells] = clock, index
+        after = last.stamp[cells]
         # Where two readers stand, keep one of another warp than the last: it races with whoever writes.
-        for candidate in (before, np.broadcast_to(clock, cells.shape)):
-            pick = (
-                self.unordered(candidate, after) if not self.across_blocks else (candidate != after) & (candidate != 0)
-            )
+        mine = np.broadcast_to(clock, cells.shape)
+        for stamps, by, live in ((before, before_by, clocks.recent(before, after)), (mine, None, None)):
+            pick = other_thread(stamps, after) if live is None else live & other_thread(stamps, after)
             if pick.any():
-                if not self.across_blocks:
-                    held = self.unordered(self.other[cells], after)
-                    pick &= ((candidate ^ after) & 0x3E0 != 0) | ~held
-                self.other[cells[pick]] = candidate[pick]
-        return written == 0, race
+                held = other.stamp[cells]
+                pick &= other_warp(stamps, after) | ~(other_warp(held, after) & clocks.recent(held, after))
+                other.stamp[cells[pick]] = stamps[pick]
+                other.by[cells[pick]] = index if by is None else by[pick]
+        return self.writer[cells] == 0, race
 
     def write(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
         """Note a write; returns which cells another thread wrote or read before, unordered, and which cells another
         thread writes in this very instruction (all but the last find another clock)."""
-        before = self.unordered(self.writer[cells], clock)
-        before |= self.unordered(self.reader[cells], clock) | self.unordered(self.other[cells], clock)
-        self.writer[cells] = clock
-        self.by[cells] = index
-        return before, self.writer[cells] != clock
+        before = self._clashes(cells, clock, self.sorts)
+        self.writer[cells], self.by[cells] = clock, index
+        last = self.writer[cells]
+        together = last != clock
+        if together.any() and self.conflict is not None:
+            self.conflict[0].append(Remembered("together", last, self.by[cells]))
+        return before, together
 
     def exempt(self, cells: Ints) -> None:
-        """Note that cells were written by an atomic: no longer unwritten."""
+        """Note an atomic or volatile write, and report where plain accesses have nothing to order them before it."""
+        if len(self.sorts) == 3:
+            stamp, by = np.zeros_like(self.writer), np.zeros_like(self.by)
+            self.sorts.append(Remembered("updated", stamp, by))
+        lanes = self.lanes
+        clock = lanes.clocks.stamp if lanes.visitors is None else lanes.clocks.stamp[lanes.visitors]
+        now = np.broadcast_to(clock if cells.ndim == 1 else clock[:, None], cells.shape)
+        bad = self._clashes(cells, now, self.sorts[:3])
+        if bad.any():
+            rows = cells.reshape(len(cells), -1)
+            lanes.report_race(bad.reshape(rows.shape).any(axis=1), rows[:, 0] * self.grain)
+        self.sorts[3].stamp[cells], self.sorts[3].by[cells] = now, lanes.instruction.index
         held = self.writer[cells]
         self.writer[cells] = np.where(held == 0, EXEMPT, held)
+
+    def party(self, access: int) -> Party | None:
+        """The other side of the race that the last access looked at ran into, ``access`` counting its lanes."""
+        before, clock = self.conflict or ([], np.zeros(0, np.int64))
+        for sort in before:
+            stamps, by = np.atleast_1d(sort.stamp[access]), np.atleast_1d(sort.by[access])
+            found = np.flatnonzero((stamps >= EPOCH) & (stamps != clock[access]))
+            if found.size:
+                return Party(sort.did, int(stamps[found[0]]), int(by[found[0]]), int(found[0]) * self.grain)
+        return None

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...errors import OperandError, UsageError
-from .engine import Engine, StepLimitError
-from .findings import Finding, Findings
-from .memory import SLOT, Region, layout, padded
-from .program import Program, link
-from .provenance import pointers_written, words
+from ...errors import UsageError
+from .arguments import Blocks, dimensions, positions, whole_number
+from .engine import Engine, StoppedError
+from .findings import Finding
+from .launch import Launch
+from .program import link
 from .ptx import Module, parse
-from .shadow import Shadow
-from .state import DTYPES, Array, Dim, Lanes, Observer
-from .variables import SIZES, Variable
+from .state import Array, Lanes, Observer
 
-#: Lanes that run together: enough to hide Python, few enough that a register fits a core's cache.
-LANES = 16384
 MAX_STEPS = 50_000_000
 MAX_BYTES = 2 << 30
+#: Seconds between two calls of ``progress``.
+PERIOD = 0.1
+
+__all__ = ["MAX_BYTES", "MAX_STEPS", "Run", "dimensions", "simulate"]
+
+#: Is told of blocks done and blocks to do, in all.
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a simulated kernel left behind: ``arrays`` has one entry an argument, None for those that are no array."""
+    """What a simulated kernel left behind: ``arrays`` has one entry an argument, None for those that are no array.
+
+    An array that the kernel did not write is the caller's own. ``complete`` is false where the kernel did not end.
+    """
 
     kernel: str
     arrays: tuple[Array | None, ...]
@@ -56,227 +62,104 @@ def simulate(
     max_steps: int = MAX_STEPS,
     max_bytes: int = MAX_BYTES,
     blocks: int | Sequence[int] | None = None,
+    progress: Progress | None = None,
 ) -> Run:
     """Run kernel ``entry`` of a PTX module on the CPU.
 
-    ``args`` are the kernel's parameters in order: NumPy arrays are copied in and come back in ``Run.arrays``; numbers
-    are taken in the parameter's PTX type (an int is its bits where that type is untyped, as for ``.b32``; give
-    ``np.float32(2)`` for a float). ``shared_bytes`` is dynamic shared memory. ``outputs`` are positions of arrays that
+    ``args`` are the kernel's parameters in order. NumPy arrays stay as they are: what the kernel writes, it writes to a
+    copy, which comes back in ``Run.arrays``; an array given twice is one. Numbers are taken in the parameter's PTX type
+    (an int is its bits where that type is untyped, as for ``.b32``; give ``np.float32(2)`` for a float), structures as
+    bytes, None is a null pointer. ``shared_bytes`` is dynamic shared memory. ``outputs`` are positions of arrays that
     the kernel must write in full. ``blocks`` picks blocks of the grid by linear index, or as a number how many to
     take spread over it; what only a whole run can tell (outputs never written) is then not reported.
 
-    The run goes on after a finding, so that the result can be looked at. After ``max_steps`` steps it stops with a
-    finding and ``Run.complete`` false. Interrupting it leaves nothing behind.
+    The run goes on after a finding, so that the result can be looked at. After ``max_steps`` steps, or where the kernel
+    can never end, it stops with a finding and ``Run.complete`` false. ``progress`` is called with blocks done and blocks
+    to do, several times a second; what it raises, as an interrupt does, ends the run and leaves nothing behind.
 
     Raises UsageError for PTX it cannot read, an instruction it does not know (naming its source line), arguments that
     do not fit the kernel's parameters, and a launch that exceeds the limits; OperandError for an argument of no use.
+
+    >>> source = '''
+    ... .version 8.0
+    ... .target sm_80
+    ... .visible .entry twice(.param .u64 x) {
+    ...     .reg .b64 %rd<3>; .reg .b32 %r<2>; .reg .f32 %f<2>;
+    ...     ld.param.u64 %rd1, [x];
+    ...     mov.u32 %r1, %tid.x;
+    ...     mad.wide.u32 %rd2, %r1, 4, %rd1;
+    ...     ld.global.f32 %f1, [%rd2];
+    ...     add.f32 %f1, %f1, %f1;
+    ...     st.global.f32 [%rd2], %f1;
+    ...     ret;
+    ... }'''
+    >>> run = simulate(source, "twice", grid=1, block=4, args=[np.arange(4, dtype=np.float32)])
+    >>> run.arrays[0].tolist(), run.findings
+    ([0.0, 2.0, 4.0, 6.0], [])
     """
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise UsageError(f"args must be a list of the kernel's arguments, given a {type(args).__name__}")
     module = parse(ptx) if isinstance(ptx, str) else ptx
-    launch = _Launch(link(module, entry), _dim("grid", grid), _dim("block", block))
-    with np.errstate(all="ignore"):
-        return launch.run(args, shared_bytes, outputs, observer, max_steps, max_bytes, blocks)
-
-
-def _dim(name: str, value: int | Sequence[int]) -> Dim:
-    given = (value,) if isinstance(value, int | np.integer) else tuple(value)
-    if not 1 <= len(given) <= 3 or any(int(v) < 1 for v in given):
-        raise UsageError(f"{name} must be one to three positive numbers, given {value!r}")
-    x, y, z = (*(int(v) for v in given), 1, 1)[:3]
-    if name == "block" and x * y * z > 1024:
-        raise UsageError(f"block {value!r} has {x * y * z} threads: at most 1024 are allowed")
-    return x, y, z
-
-
-class _Launch:
-    def __init__(self, program: Program, grid: Dim, block: Dim) -> None:
-        self.program, self.grid, self.block = program, grid, block
-        self.total = math.prod(grid)
-        self.used = {w for i in program.code for o in i.operands for w in words(o)}
-        self.regions: dict[int, Region] = {}
-        self.symbols: dict[str, int] = {}
-        self.findings = Findings(program.entry.name)
-
-    def run(
-        self, args: Sequence[Any], shared_bytes: int, outputs: Sequence[int], observer: Observer | None,
-        max_steps: int, max_bytes: int, blocks: int | Sequence[int] | None,
-    ) -> Run:  # fmt: skip
-        program = self.program
-        values = self._arguments(args)
-        chosen = self._chosen(blocks)
-        windows = self._windows(shared_bytes)
-        self._module_memory()
-        self._shadows(len(args), outputs)
-        threads = math.prod(self.block)
-        copies = self._copies(windows, threads, chosen.size, max_bytes)
-        fences = np.zeros(self.total, np.int8)
-        steps, complete = 0, True
-        engines: dict[int, Engine] = {}
-        for start in range(0, chosen.size, copies):
-            batch = chosen[start : start + copies]
-            engine = engines.get(batch.size)
-            if engine is None:
-                engines.clear()  # only the last batch is of another size; free the memory of the others
-                lanes = Lanes(program, self.grid, self.block, batch.size, self.regions, self.symbols, windows,
-                              self.findings, observer, fences)  # fmt: skip
-                self._fill(lanes, values)
-                engine = engines[batch.size] = Engine(program, lanes)
-            engine.lanes.place(batch)
-            engine.steps = steps
-            try:
-                engine.run(max_steps)
-            except StepLimitError:
-                complete = False
-            steps = engine.steps
-            if not complete:
-                break
-        if complete and chosen.size == self.total:
-            self._unwritten(outputs)
-        arrays = tuple(self._result(i, a) for i, a in enumerate(args))
-        return Run(program.entry.name, arrays, self.findings.list(), steps, chosen.size, self.total, complete)
-
-    def _chosen(self, blocks: int | Sequence[int] | None) -> np.ndarray:
-        if blocks is None:
-            return np.arange(self.total)
-        if isinstance(blocks, int | np.integer):
-            return np.unique(np.linspace(0, self.total - 1, max(1, min(int(blocks), self.total))).astype(np.int64))
-        chosen = np.unique(np.asarray(blocks, np.int64))
-        if not chosen.size or chosen[0] < 0 or chosen[-1] >= self.total:
-            raise UsageError(f"blocks must be indices from 0 to {self.total - 1}, given {blocks!r}")
-        return chosen
-
-    # ---- arguments and memory
-
-    def _arguments(self, args: Sequence[Any]) -> list[bytes]:
-        """The bytes of each kernel parameter; arrays get a region of global memory."""
-        params = self.program.entry.params
-        if len(args) != len(params):
-            raise UsageError(f"kernel {self.program.entry.name} takes {len(params)} arguments, given {len(args)}")
-        return [self._argument(i, p, a) for i, (p, a) in enumerate(zip(params, args, strict=True))]
-
-    def _argument(self, index: int, param: Variable, value: Any) -> bytes:
-        name = f"argument {index}"
-        if isinstance(value, np.ndarray):
-            if param.size != 8:
-                raise OperandError(f"{name} is an array, but the kernel's parameter is a .{param.type}: give a number")
-            if value.dtype.hasobject:
-                raise OperandError(f"{name} holds Python objects: give an array of numbers")
-            data = padded(value.nbytes)
-            data[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
-            return self._region(index + 1, name, data, value.nbytes).to_bytes(8, "little")
-        if isinstance(value, bytes | np.void):
-            data_bytes = value.tobytes() if isinstance(value, np.void) else value
-            if len(data_bytes) != param.size:
-                raise OperandError(f"{name} has {len(data_bytes)} bytes, the kernel's parameter {param.size}")
-            return data_bytes
-        if isinstance(value, np.generic) and value.dtype.itemsize == param.size:
-            same = DTYPES.get(param.type)
-            if param.type[0] == "b" or same is None or same.kind == value.dtype.kind or same.kind == "u":
-                return value.tobytes()
-        if isinstance(value, float | np.floating) and param.type[0] != "f":
-            raise OperandError(
-                f"{name} is {value!r}, the kernel's parameter a .{param.type}: give a number of its type"
-            )
-        if (
-            not isinstance(value, int | float | np.number | np.bool_)
-            or param.size > 8
-            or param.size != SIZES[param.type]
-        ):
-            raise OperandError(f"{name} is a {type(value).__name__}: give an array, a number or bytes")
-        if param.type in ("f32", "f64"):
-            return DTYPES[param.type].type(value).tobytes()
-        return (int(value) & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little")
-
-    def _region(self, slot: int, name: str, data: np.ndarray, nbytes: int) -> int:
-        self.regions[slot] = Region(name, data, nbytes, slot << SLOT)
-        return slot << SLOT
-
-    def _windows(self, shared_bytes: int) -> dict[str, list[tuple[str, int, int]]]:
-        mine = [v for v in self.program.variables.values() if v.name in self.used]
-        own = self.program.entry.params
-        by_space = {s: [v for v in mine if v.space == s] for s in ("shared", "local", "const", "param")}
-        return {
-            "shared": layout(by_space["shared"], shared_bytes),
-            "local": layout(by_space["local"], 0),
-            "const": layout(by_space["const"], 0),
-            "param": [(p.name, p.size, max(p.align, 8)) for p in own],
-            "argument": [(v.name, v.size, v.align) for v in by_space["param"]],
-        }
-
-    def _module_memory(self) -> None:
-        for v in self.program.variables.values():
-            if v.space == "global" and v.name in self.used:
-                data = padded(v.size)
-                data[: len(v.data or b"")] = np.frombuffer(v.data or b"", np.uint8)
-                self.symbols[v.name] = self._region(len(self.regions) + 1, v.name, data, v.size)
-
-    def _fill(self, lanes: Lanes, values: list[bytes]) -> None:
-        """Parameters and constants into their spaces; race checks onto shared and local memory."""
-        for param, value in zip(self.program.entry.params, values, strict=True):
-            at = lanes.spaces["param"].at[param.name]
-            lanes.spaces["param"].region.data[at : at + len(value)] = np.frombuffer(value, np.uint8)
-        for name, at in lanes.spaces["const"].at.items():
-            data = self.program.variables[name].data or b""
-            lanes.spaces["const"].region.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
-        for space in ("shared", "local"):
-            region = lanes.spaces[space].region
-            if lanes.spaces[space].spans:
-                region.shadow = Shadow(region.nbytes, self._grain(), across_blocks=False)
-
-    def _grain(self) -> int:
-        """The smallest access to memory in the program: cells of the shadow need be no finer."""
-        sizes = [SIZES.get(i.parts[-1], 4) for i in self.program.code if i.parts[0] in ("ld", "st", "atom", "red")
-                 and "param" not in i.parts]  # fmt: skip
-        return min([4, *sizes])
-
-    def _shadows(self, count: int, outputs: Sequence[int]) -> None:
-        """Clocks only for operands that some store can reach: reads of the others cannot race."""
-        written = pointers_written(self.program)
-        names = {p.name: i + 1 for i, p in enumerate(self.program.entry.params)}
-        slots = (
-            set(self.regions)
-            if written is None
-            else {names.get(n, 0) or self.symbols.get(n, 0) >> SLOT for n in written}
+    if not isinstance(module, Module) or not isinstance(entry, str):
+        raise UsageError(
+            f"give PTX and the name of a kernel in it; given {type(ptx).__name__} and {type(entry).__name__}"
         )
-        for output in outputs:
-            if not 0 <= output < count or output + 1 not in self.regions:
-                raise UsageError(f"outputs names argument {output}, which is no array of the {count} arguments")
-            slots.add(output + 1)
-        for slot in slots & set(self.regions):
-            region = self.regions[slot]
-            region.shadow = Shadow(region.nbytes, self._grain(), across_blocks=True)
+    if progress is not None and not callable(progress):
+        raise UsageError(f"progress must be a function of blocks done and blocks to do, given {progress!r}")
+    shape, threads, written = dimensions("grid", grid), dimensions("block", block), positions(outputs)
+    limits = whole_number("max_steps", max_steps, 1), whole_number("max_bytes", max_bytes, 1)
+    launch = Launch(link(module, entry), shape, threads, Blocks.of(shape, blocks), observer)
+    launch.prepare(args, written, whole_number("shared_bytes", shared_bytes, 0))
+    try:
+        with np.errstate(all="ignore"):
+            steps, complete = _run(launch, *limits, progress)
+    except MemoryError:
+        raise UsageError("the run needs more memory than there is: give smaller operands or fewer blocks") from None
+    blocks_run = launch.blocks.count
+    if complete and blocks_run == launch.blocks.total:
+        launch.unwritten(written)
+    arrays = tuple(launch.result(i, a) for i, a in enumerate(args))
+    return Run(
+        launch.program.entry.name, arrays, launch.findings.list(), steps, blocks_run, launch.blocks.total, complete
+    )
 
-    def _copies(self, windows: dict[str, list[tuple[str, int, int]]], threads: int, chosen: int, limit: int) -> int:
-        """Blocks of a batch: about LANES lanes, fewer where memory is short."""
-        registers = sum(SIZES[k] for k in self.program.registers.values())
-        sizes = {name: sum(size for _, size, _ in spans) for name, spans in windows.items()}
-        # A byte of shared or local memory has up to four clocks of 8 bytes a cell of 1 to 4 bytes.
-        shadow = 1 + 28 // self._grain()
-        a_block = threads * (registers + sizes["argument"] + sizes["local"] * shadow + 200) + sizes["shared"] * shadow
-        arrays = sum(r.nbytes * (1 + 28 // self._grain() if r.shadow else 1) for r in self.regions.values())
-        if arrays + a_block > limit:
-            raise UsageError(
-                f"the run needs {(arrays + a_block) >> 20} MiB, more than max_bytes = {limit >> 20} MiB: "
-                "give smaller operands or a larger max_bytes"
-            )
-        return max(1, min(chosen, LANES // threads, (limit - arrays) // a_block))
 
-    # ---- results
+def _run(launch: Launch, max_steps: int, max_bytes: int, progress: Progress | None) -> tuple[int, bool]:
+    """Run all blocks, as many at a time as there is room for; returns the steps taken and whether the kernel ended."""
+    copies, total = launch.copies(max_bytes), launch.blocks.count
+    engine: Engine | None = None
+    steps, complete = 0, True
+    for start in range(0, total, copies):
+        batch = launch.blocks.part(start, copies)
+        if engine is None or engine.lanes.copies != batch.size:
+            engine = None  # only the last batch is of another size: free the memory of the others first
+            lanes = Lanes(launch, batch.size)
+            launch.fill(lanes)
+            engine = Engine(launch.program, lanes)
+        engine.lanes.place(start, batch)
+        engine.steps, engine.stuck = steps, False
+        if progress is not None:
+            engine.tick = _ticker(engine, start, total, progress)
+        try:
+            engine.run(max_steps)
+        except StoppedError:
+            return engine.steps, False
+        steps, complete = engine.steps, complete and not engine.stuck
+    if progress is not None:
+        progress(total, total)
+    return steps, complete
 
-    def _unwritten(self, outputs: Sequence[int]) -> None:
-        for output in outputs:
-            region = self.regions[output + 1]
-            assert region.shadow is not None
-            cells = region.shadow.writer[: -(-region.nbytes // region.shadow.grain)] == 0
-            if cells.any():
-                first = int(np.argmax(cells)) * region.shadow.grain
-                count = int(cells.sum()) * region.shadow.grain
-                text = (
-                    f"argument {output}: {count} of {region.nbytes} bytes were never written, the first at byte {first}"
-                )
-                self.findings.add("output never written", None, (0, 0, 0), (0, 0, 0), region.base + first, text)
 
-    def _result(self, index: int, value: Any) -> Array | None:
-        if not isinstance(value, np.ndarray):
-            return None
-        region = self.regions[index + 1]
-        return region.data[: value.nbytes].copy().view(value.dtype).reshape(value.shape)
+def _ticker(engine: Engine, start: int, total: int, progress: Progress) -> Callable[[], None]:
+    """Calls ``progress`` at once, then when its time has come; blocks count as they end."""
+    lanes, due = engine.lanes, 0.0
+
+    def tick() -> None:
+        nonlocal due
+        now = time.monotonic()
+        if now >= due:
+            due = now + PERIOD
+            gone = engine.barriers.exited.reshape(lanes.copies, lanes.threads).all(axis=1)
+            progress(start + int(gone.sum()), total)
+
+    return tick

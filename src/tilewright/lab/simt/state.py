@@ -6,20 +6,22 @@ and writes it through a view of the type it works with, bound once, when the ins
 
 from __future__ import annotations
 
-import re
-import struct
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
-from .findings import Findings
+from .clocks import Clocks, Ints, who
+from .findings import race_text, unwritten_text
 from .memory import WINDOW, GlobalSpace, Region, WindowSpace
-from .program import Program, is_special
-from .ptx import Instruction
-from .shadow import EPOCH, SYNC, Ints
-from .variables import SIZES
+from .program import is_special
+from .ptx import Instruction, Where
+from .specials import special
+from .variables import SIZES, immediate
+
+if TYPE_CHECKING:
+    from .launch import Launch
 
 Array = NDArray[Any]
 Dim = tuple[int, int, int]
@@ -38,6 +40,10 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
+TIMERS = {"%clock", "%clock64", "%globaltimer", "%globaltimer_lo"}
+NOWHERE = Instruction(0, "nop", (), None, Where())
+
+
 class Observer(Protocol):
     """Is told of every memory access, as flat arrays over the active threads in order of thread.
 
@@ -51,39 +57,27 @@ class Observer(Protocol):
 
 
 class Lanes:
-    """All threads of ``copies`` blocks."""
+    """All threads of ``copies`` blocks of a launch."""
 
-    def __init__(
-        self,
-        program: Program,
-        grid: Dim,
-        block: Dim,
-        copies: int,
-        regions: dict[int, Region],
-        symbols: dict[str, int],
-        windows: dict[str, list[tuple[str, int, int]]],
-        findings: Findings,
-        observer: Observer | None,
-        fences: NDArray[np.int8],
-    ) -> None:
-        self.program, self.grid, self.block, self.copies = program, grid, block, copies
+    def __init__(self, launch: Launch, copies: int) -> None:
+        self.launch, self.program, self.copies = launch, launch.program, copies
+        block = launch.block
         self.threads = block[0] * block[1] * block[2]
         self.size = copies * self.threads
-        self.findings, self.observer, self.fences = findings, observer, fences
+        self.observer, self.fences, self.symbols = launch.observer, launch.fences, launch.symbols
         self.every = np.arange(self.size, dtype=np.int64)
         self.tid = self.every % self.threads
         self.of_block = self.every // self.threads  # within the batch
         self.lane = self.tid % 32
         self.warp = np.zeros(self.size, np.int64)  # within the grid
         self.base_warp = self.of_block * (-(-self.threads // 32)) + self.tid // 32  # within the batch
-        self.blocks = np.zeros(copies, np.int64)
-        self.clock = np.zeros(self.size, np.int64)
-        self.global_clock = np.zeros(self.size, np.int64)
+        self.blocks = np.zeros(copies, np.int64)  # of the run, in order
+        self.grid_blocks = np.zeros(copies, np.int64)  # of the grid
+        self.clocks = Clocks(copies, self.threads, launch.handed, launch.fences)
         self.registers: dict[str, Array] = {}
         self.specials: dict[str, Array] = {}
-        self.symbols = symbols
-        self.spaces: dict[str, Any] = {"global": GlobalSpace(self, regions)}
-        for name, sizes in windows.items():
+        self.spaces: dict[str, Any] = {"global": GlobalSpace(self, launch.regions)}
+        for name, sizes in launch.windows.items():
             count = {"shared": copies, "local": self.size, "argument": self.size}.get(name, 1)
             self.spaces[name] = WindowSpace(self, name, sizes, count, 4096 if name == "shared" else 0)
         self.shared_base = self.of_block * self.spaces["shared"].stride
@@ -91,24 +85,36 @@ class Lanes:
         self.bases = {"shared": self.shared_base, "local": self.local_base}
         self.bases["argument"] = self.every * self.spaces["argument"].stride
         self.async_copies: Any = None  # the copies under way, once an instruction makes some
+        # The access under way: set by the space before it hands out a region.
+        self.instruction: Instruction = NOWHERE
+        self.region: Region | None = None
+        self.visitors: Ints | None = None
 
-    def place(self, blocks: NDArray[np.int64]) -> None:
-        """Stand at these blocks of the grid, at the start of the kernel."""
-        self.blocks[:] = blocks
-        self.warp[:] = blocks[self.of_block] * (-(-self.threads // 32)) + self.tid // 32
-        self.clock[:] = EPOCH + self.tid
-        self.global_clock[:] = (blocks[self.of_block] + 1) * EPOCH + self.tid
+    def place(self, first: int, grid_blocks: Ints) -> None:
+        """Stand at these blocks of the grid, ``first …`` of the run, at the start of the kernel."""
+        self.blocks[:], self.grid_blocks[:] = np.arange(first, first + self.copies), grid_blocks
+        self.warp[:] = grid_blocks[self.of_block] * (-(-self.threads // 32)) + self.tid // 32
+        self.clocks.place(first)
         for register in self.registers.values():
             register.fill(0)
         for name, array in self.specials.items():
-            array[...] = self._special(name)
+            array[...] = special(name, self)
+        for region in self.launch.regions.values():
+            if region.shadow:
+                region.shadow.watch(self)
         for name in ("shared", "local"):
             region = self.spaces[name].region
             region.data.fill(0xFF)  # NaN in every float type: what nobody wrote shows in the result too
             if region.shadow:
+                region.shadow.watch(self)
                 region.shadow.reset()
         if self.async_copies is not None:
             self.async_copies.clear()
+
+    def tick(self, steps: int) -> None:
+        """Time passes: a kernel that waits for a clock sees it move."""
+        for name in TIMERS & self.specials.keys():
+            self.specials[name][...] = steps
 
     # ---- operands
 
@@ -144,7 +150,7 @@ class Lanes:
             return register.view(dtype)[:: register.dtype.itemsize // dtype.itemsize]
         if is_special(operand):
             if operand not in self.specials:
-                self.specials[operand] = np.array(np.broadcast_to(self._special(operand), self.size))
+                self.specials[operand] = np.array(np.broadcast_to(special(operand, self), self.size))
             array = self.specials[operand]
             if array.dtype.itemsize < dtype.itemsize:
                 raise UsageError(f"{ins.place()}: {operand} is narrower than {kind} in {ins.text}")
@@ -153,38 +159,12 @@ class Lanes:
 
     def constant(self, operand: str, kind: str, ins: Instruction) -> Array:
         dtype = DTYPES[kind]
-        size = dtype.itemsize
-        number: int
-        if m := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", operand):
-            value = np.array(int(m[1], 16), np.uint32).view(np.float32)
-            if kind in ("f64", "f32", "tf32"):
-                return value.astype(dtype)
-            number = int(m[1], 16)
-        elif m := re.fullmatch(r"0[dD]([0-9a-fA-F]{16})", operand):
-            value = np.array(int(m[1], 16), np.uint64).view(np.float64)
-            if kind in ("f64", "f32", "tf32"):
-                return value.astype(dtype)
-            number = int(m[1], 16)
-        elif re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", operand):
-            if dtype.kind == "f":
-                return np.array(float(operand), dtype)
-            number = struct.unpack(
-                "<Q" if size == 8 else "<I", struct.pack("<d" if size == 8 else "<f", float(operand))
-            )[0]
-        elif re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?", operand):
-            text = operand.rstrip("U")
-            octal = re.fullmatch(r"-?0[0-7]+", text)
-            number = int(text, 8) if octal else int(text, 0)
-            if dtype.kind == "f" and size > 2:
-                return np.array(number, dtype)
-        elif operand == "WARP_SZ":
-            number = 32
-        else:
+        value = immediate(operand, dtype)
+        if value is None:
             name, _, offset = operand.partition("+")
             number = self.address_of(name.strip(), ins) + int(offset or "0", 0)
-        if kind == "pred":
-            return np.array(bool(number))
-        return np.array(number & ((1 << 8 * size) - 1), f"u{size}").view(dtype)
+            value = np.array(number & ((1 << 8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(dtype)
+        return value
 
     def address_of(self, name: str, ins: Instruction) -> int:
         """The address of a variable, in its own space."""
@@ -195,63 +175,16 @@ class Lanes:
                 return int(self.spaces[space].at[name])
         raise UsageError(f"{ins.place()}: unknown operand {name!r} of {ins.text}")
 
-    def _special(self, name: str) -> Array:
-        """Values of a special register, as unsigned 32 or 64 bits, for all lanes or one for all."""
-        base, _, axis = name.partition(".")
-        i = "xyz".find(axis) if axis else 0
-        blocks = self.blocks[self.of_block]
-        div = (1, self.block[0], self.block[0] * self.block[1])
-        grid_div = (1, self.grid[0], self.grid[0] * self.grid[1])
-        mask = np.uint32(1) << self.lane.astype(np.uint32)
-        values: dict[str, Any] = {
-            "%tid": self.tid // div[i] % self.block[i],
-            "%ntid": self.block[i],
-            "%ctaid": blocks // grid_div[i] % self.grid[i],
-            "%nctaid": self.grid[i],
-            "%laneid": self.lane,
-            "%warpid": self.tid // 32,
-            "%nwarpid": -(-self.threads // 32),
-            "%lanemask_eq": mask,
-            "%lanemask_lt": mask - np.uint32(1),
-            "%lanemask_le": mask | (mask - np.uint32(1)),
-            "%lanemask_gt": ~(mask | (mask - np.uint32(1))),
-            "%lanemask_ge": ~(mask - np.uint32(1)),
-            "%clock": 0,
-            "%clock_hi": 0,
-            "%smid": 0,
-            "%nsmid": 1,
-            "%gridid": 0,
-            "%dynamic_smem_size": self.symbols.get("%dynamic", 0),
-        }
-        if name in ("%clock64", "%globaltimer"):
-            return np.zeros(1, np.uint64)
-        if base not in values:
-            raise UsageError(f"special register {name} is not known here")
-        return np.asarray(values[base]).astype(np.uint32).reshape(-1)
-
     # ---- clocks and messages
 
     def sync_warp(self, sel: Ints | None) -> None:
         """These lanes passed a warp-wide synchronisation."""
-        for clock in (self.clock, self.global_clock):
-            if sel is None:
-                clock += SYNC
-            else:
-                clock[sel] += SYNC
-
-    def pass_barrier(self, lanes: Ints | None) -> None:
-        """All lanes of some blocks passed a block barrier."""
-        if lanes is None:
-            self.clock += EPOCH
-            self.global_clock += SYNC
-        else:
-            self.clock[lanes] += EPOCH
-            self.global_clock[lanes] += SYNC
+        self.clocks.sync_warps(sel)
 
     def who(self, lane: int) -> tuple[Dim, Dim]:
         """Block and thread of a lane, as the kernel sees them."""
-        block, thread = int(self.blocks[self.of_block[lane]]), int(self.tid[lane])
-        return split(block, self.grid), split(thread, self.block)
+        block, thread = int(self.grid_blocks[self.of_block[lane]]), int(self.tid[lane])
+        return split(block, self.launch.grid), split(thread, self.launch.block)
 
     def report(
         self, kind: str, ins: Instruction, sel: Ints | None, bad: NDArray[np.bool_], address: Ints | None, text: str
@@ -260,7 +193,53 @@ class Lanes:
         first = int(np.argmax(bad))
         block, thread = self.who(first if sel is None else int(sel[first]))
         where = None if address is None else int(address[first])
-        self.findings.add(kind, ins, block, thread, where, text, int(bad.sum()))
+        if where is not None and self.region is not None and self.region.shadow is not None:
+            if kind == "race":
+                text = self._race(ins, first, where, block)
+            elif kind == "unwritten read":
+                text = self._unwritten(ins, self.region, first if sel is None else int(sel[first]), where)
+        self.launch.findings.add(kind, ins, block, thread, where, text, int(bad.sum()))
+
+    def report_race(self, bad: NDArray[np.bool_], offsets: Ints) -> None:
+        """A race of the access under way, at these offsets of its region."""
+        assert self.region is not None
+        base = self.bases.get(self.region.name)
+        if base is not None:
+            address = offsets - (base if self.visitors is None else base[self.visitors])
+        else:
+            address = offsets + self.region.base
+        self.report("race", self.instruction, self.visitors, bad, address, "")
+
+    def place_of(self, address: int) -> str:
+        """An address of the region under way, in words."""
+        assert self.region is not None
+        space = self.spaces.get(self.region.name, self.spaces["global"])
+        return str(space.describe(address, 0))
+
+    def _race(self, ins: Instruction, access: int, address: int, block: Dim) -> str:
+        assert self.region is not None
+        assert self.region.shadow is not None
+        party = self.region.shadow.party(access)
+        if party is None:
+            return f"{self.place_of(address)} is used by another thread with nothing to order the two: {ins.text}"
+        ordinal, thread = who(party.stamp)
+        other = split(self.launch.grid_block(ordinal), self.launch.grid)
+        mine = int(self.tid[access if self.visitors is None else self.visitors[access]])
+        near = "warp" if mine // 32 == thread // 32 else "block"
+        return race_text(
+            ins, self.place_of(address + party.byte), party.did, self.program.code[party.instruction],
+            split(thread, self.launch.block), other if other != block else None, near if other == block else "grid",
+        )  # fmt: skip
+
+    def _unwritten(self, ins: Instruction, region: Region, lane: int, address: int) -> str:
+        """A read of what nobody wrote; of what an asynchronous copy is still writing, if there is one."""
+        assert region.shadow is not None
+        shadow, base = region.shadow, int(self.bases[region.name][lane])
+        cell = (address + base) // shadow.grain
+        cell += int(np.argmax(shadow.writer[cell : cell + 16] == 0))  # the first of a vector that nobody wrote
+        writer = int(shadow.by[cell])
+        place = self.place_of(cell * shadow.grain - base)
+        return unwritten_text(ins, place, self.program.code[writer] if writer else None)
 
     def observe(self, space: str, kind: str, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> None:
         if self.observer is not None:

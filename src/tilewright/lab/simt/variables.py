@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import UsageError
 
 #: Bytes of each PTX type; predicates are stored as bytes.
 SIZES = {"pred": 1, "b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4}
 SIZES |= {f"{kind}{bits}": bits // 8 for kind in "us" for bits in (8, 16, 32, 64)} | {"f32": 4, "f64": 8, "tf32": 4}
+
+#: Bytes that a variable of each space may have; of shared memory a launch has less.
+MOST_BYTES = {"shared": 1 << 20, "global": 1 << 36, "const": 1 << 16, "local": 1 << 19, "param": 1 << 15}
 
 NAME = r"[A-Za-z_$%][\w$]*"
 
@@ -53,8 +59,8 @@ def parse_variable(text: str, line: int) -> list[Variable]:
             count *= int(dim, 0) if dim else 0
         data, symbols = _initial(value, kind) if value else (None, ())
         total = count * size or len(data or b"")
-        if data is not None:
-            data = data.ljust(total, b"\0")
+        if not 0 <= total <= MOST_BYTES[space] or not 0 < align <= 1 << 16:
+            raise syntax_error(f"{name} has {total:,} bytes: .{space} memory has {MOST_BYTES[space]:,} at most", line)
         out.append(Variable(name, space, kind, align, total, data, symbols))
     return out
 
@@ -75,3 +81,36 @@ def _initial(value: str, kind: str) -> tuple[bytes, tuple[tuple[int, str], ...]]
             number = 0
         data += (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
     return data, tuple(symbols)
+
+
+def immediate(text: str, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """A number as PTX writes it, as an array without axes of the type an instruction works with; None for a name.
+
+    >>> immediate("0f3F800000", np.dtype("f4")), immediate("0x1F", np.dtype("u2"))
+    (array(1., dtype=float32), array(31, dtype=uint16))
+    """
+    size, real = dtype.itemsize, dtype.kind == "f" and dtype.itemsize > 2
+    if m := re.fullmatch(r"0([fF])([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})", text):
+        number = int(m[2] or m[3], 16)
+        if real:
+            bits = (
+                np.array(number, np.uint32).view(np.float32) if m[1] else np.array(number, np.uint64).view(np.float64)
+            )
+            return bits.astype(dtype)
+    elif re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", text):
+        if dtype.kind == "f":
+            return np.array(float(text), dtype)
+        wide = size == 8
+        number = struct.unpack("<Q" if wide else "<I", struct.pack("<d" if wide else "<f", float(text)))[0]
+    elif re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?", text):
+        digits = text.rstrip("U")
+        number = int(digits, 8) if re.fullmatch(r"-?0[0-7]+", digits) else int(digits, 0)
+        if real:
+            return np.array(number, dtype)
+    elif text == "WARP_SZ":
+        number = 32
+    else:
+        return None
+    if dtype.kind == "b":
+        return np.array(bool(number))
+    return np.array(number & ((1 << 8 * size) - 1), f"u{size}").view(dtype)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..memory import Region
 from ..ptx import Instruction, tokens
-from ..shadow import EPOCH, Ints
+from ..shadow import Ints
 from ..state import DTYPES, Lanes
 from ..variables import SIZES
 from ._table import Step, UnknownInstruction, destination, step
@@ -91,16 +91,12 @@ def note_read(ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nby
     shadow = region.shadow
     if shadow is None:
         return
-    clock = lanes.global_clock if shadow.across_blocks else lanes.clock
-    cells, now = shadow.cells(offsets, nbytes, clock if sel is None else clock[sel])
-    unwritten, race = shadow.read(cells, now)
-    if not shadow.across_blocks and unwritten.any():
-        bad = np.asarray(unwritten.reshape(offsets.size, -1).any(axis=1))
-        text = f"reads {region.name} memory that no thread of the block has written: {ins.text}"
-        lanes.report("unwritten read", ins, sel, bad, _shown(lanes, region, offsets, sel), text)
-    if race.any():
-        bad = np.asarray(race.reshape(offsets.size, -1).any(axis=1))
-        _race(ins, lanes, region, offsets, sel, bad, cells, "reads")
+    clock = lanes.clocks.stamp
+    unwritten, race = shadow.read(*shadow.cells(offsets, nbytes, clock if sel is None else clock[sel]))
+    for kind, found in (("unwritten read", unwritten), ("race", race)):
+        if found.any() and not (kind == "unwritten read" and shadow.across_blocks):
+            bad = np.asarray(found.reshape(offsets.size, -1).any(axis=1))
+            lanes.report(kind, ins, sel, bad, _shown(lanes, region, offsets, sel), "")
 
 
 def note_write(
@@ -111,10 +107,8 @@ def note_write(
     shadow = region.shadow
     if shadow is None:
         return None
-    clock = lanes.global_clock if shadow.across_blocks else lanes.clock
+    clock = lanes.clocks.stamp
     cells, now = shadow.cells(offsets, nbytes, clock if sel is None else clock[sel])
-    others = shadow.writer[cells].copy()
-    by = shadow.by[cells].astype(np.int64)
     before, together = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
     if not (before.any() or together.any()):
         return None
@@ -124,35 +118,9 @@ def note_write(
         """After the store: ``lost`` is where another thread's value stands instead."""
         wrong = (earlier if changes is None else earlier & changes) | (same & lost)
         if wrong.any():
-            _race(ins, lanes, region, offsets, sel, wrong, cells, "writes", others, by)
+            lanes.report("race", ins, sel, wrong, _shown(lanes, region, offsets, sel), "")
 
     return settle
-
-
-def _race(
-    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, sel: Ints | None, bad: NDArray[np.bool_],
-    cells: Ints, verb: str, before: Ints | None = None, by: Ints | None = None,
-) -> None:  # fmt: skip
-    shadow = region.shadow
-    assert shadow is not None
-    others = (shadow.writer[cells] if before is None else before).reshape(offsets.size, -1)
-    authors = (shadow.by[cells] if by is None else by).reshape(offsets.size, -1)
-    if shadow.across_blocks:
-        # Blocks that hand data on through fences and atomics are ordered.
-        mine = lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]
-        theirs = others.max(axis=1) // EPOCH - 1
-        known = theirs >= 0
-        handed = known & (lanes.fences[np.maximum(theirs, 0)] & 1 > 0) & (lanes.fences[mine] & 2 > 0)
-        bad = bad & ~handed
-        if not bad.any():
-            return
-    first = int(np.argmax(bad))
-    author = int(authors[first].max())
-    what = "another thread reads or writes"
-    if verb == "reads" and others[first].max() >= EPOCH:
-        what = f"another thread writes ({lanes.program.code[author].place()})"
-    text = f"{verb} {region.name} memory that {what} with no synchronisation between: {ins.text}"
-    lanes.report("race", ins, sel, bad, _shown(lanes, region, offsets, sel), text)
 
 
 def _shown(lanes: Lanes, region: Region, offsets: Ints, sel: Ints | None) -> Ints:
@@ -250,14 +218,8 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
 @step("membar")
 @step("fence")
 def _fence(ins: Instruction, lanes: Lanes) -> Step:
-    """Order memory for other threads; whether they look is for atomics and barriers to say."""
+    """Order memory for other threads: what it does to the clocks is for ``runs`` to say, here its form is checked."""
     flags = set(ins.parts[1:])
     if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"}:
         raise UnknownInstruction(ins)
-    wide = bool(flags & {"gl", "sys", "gpu"})
-
-    def fence(sel: Ints | None) -> None:
-        if wide:
-            lanes.fences[lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]] |= 1
-
-    return fence
+    return lambda sel: None

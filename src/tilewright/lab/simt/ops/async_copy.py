@@ -101,7 +101,7 @@ class AsyncCopies:
             done = active[owner] & ((group < self.group[owner] - keep) | (what == "wait_all"))
             shadow = region.shadow
             if done.any() and shadow is not None:
-                cells, now = shadow.cells(offsets[done], nbytes, self.lanes.clock[owner[done]])
+                cells, now = shadow.cells(offsets[done], nbytes, self.lanes.clocks.stamp[owner[done]])
                 shadow.writer[cells] = now
                 shadow.by[cells] = ins.index
             if not done.all():

@@ -1,0 +1,194 @@
+"""When threads did what, and whether anything orders two accesses: one clock a thread, and what warps know of others.
+
+A stamp says who and when in one number: ``(block + 1) << 36 | time << 10 | thread``, blocks counted in the order in
+which they run. Time is a Lamport clock: whatever orders threads moves those who take part past the latest of them.
+Of two accesses by different threads, the earlier one is ordered before the later if
+
+- same warp: time has passed between them, at a warp-wide ``.sync`` or a barrier. Nothing else orders the threads of a
+  warp: since Volta they need not run in step.
+- same block: the later warp has learnt of the earlier one's time, at a barrier of the whole block (``floor``), at a
+  barrier of some warps (``known``), or from one that ran a fence and then stored something (``posted``), by an atomic
+  or volatile load.
+- two blocks: the earlier one has since run a device-wide fence and then stored something (``handed``), and the later
+  one has run an atomic or volatile load, which is how correct kernels hand data from block to block.
+
+Where this is coarser than the rules of the language, it takes accesses as ordered: nothing is reported that is not so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Bits of a stamp: ten of the thread, of which the upper five are its warp, 26 of time, the rest of the block.
+EPOCH, TICK = np.int64(1 << 36), np.int64(1 << 10)
+_THREAD, _WARP, _LATEST = np.int64(1023), np.int64(992), np.int64((1 << 26) - 1)
+_TIME = _LATEST << np.int64(10)
+WARPS = 32  # of a block, at most
+LOOKED = 2  # a block has run an atomic or a volatile load on global memory
+
+
+class Clocks:
+    """The clocks of a batch of blocks, ``threads`` each.
+
+    For every block of the run, ``handed`` is the time up to which it has told other blocks, ``looked`` whether it has
+    LOOKED.
+    """
+
+    def __init__(self, copies: int, threads: int, handed: NDArray[np.int32], looked: NDArray[np.int8]) -> None:
+        self.copies, self.threads, self.handed, self.looked, self.first = copies, threads, handed, looked, 0
+        self.warps = -(-threads // 32)
+        thread = np.tile(np.arange(threads, dtype=np.int64), copies)
+        self.block = np.repeat(np.arange(copies, dtype=np.int64), threads)  # within the batch
+        self.warp = self.block * self.warps + thread // 32  # within the batch
+        self.thread = thread
+        self.stamp = np.zeros(copies * threads, np.int64)
+        self.floor = np.zeros(copies * self.warps, np.int64)
+        self.settled = 0  # the least of all floors
+        self.known: Ints | None = None  # (warps of the batch, warps of a block)
+        self.posted: Ints | None = None  # (blocks of the batch, warps of a block)
+        self.fenced: dict[int, tuple[Ints, int]] = {}  # by block of the batch, not yet posted, nor handed
+
+    def place(self, first: int) -> None:
+        """Start the blocks ``first …`` of the run."""
+        self.first, self.settled, self.known, self.posted = first, 0, None, None
+        self.fenced.clear()
+        self.floor.fill(0)
+        self.stamp[:] = (self.block + (first + 1)) * EPOCH + TICK + self.thread
+
+    # ---- what orders threads
+
+    def sync_warps(self, sel: Ints | None) -> None:
+        """These lanes passed a warp-wide synchronisation, each with those of its warp."""
+        if sel is None and self.threads % 32 == 0:
+            rows = self.stamp.reshape(-1, 32)
+            rows[:] = _after(rows.max(axis=1))[:, None] | (rows & _THREAD)
+            return
+        who = slice(None) if sel is None else sel
+        stamps, warps = self.stamp[who], self.warp[who]
+        starts = np.flatnonzero(np.diff(warps, prepend=-1))
+        latest = np.maximum.reduceat(stamps, starts)
+        counts = np.diff(np.append(starts, stamps.size))
+        self.stamp[who] = np.repeat(_after(latest), counts) | (stamps & _THREAD)
+
+    def sync_blocks(self, blocks: Ints | None) -> None:
+        """All threads of these blocks of the batch passed a barrier."""
+        rows = self.stamp.reshape(self.copies, self.threads)
+        some = slice(None) if blocks is None else blocks
+        latest = _after(rows[some].max(axis=1))
+        rows[some] = latest[:, None] | (rows[some] & _THREAD)
+        self.floor.reshape(self.copies, self.warps)[some] = (_time(latest) - 1)[:, None]
+        self.settled = int(self.floor.min())
+
+    def meet(self, lanes: Ints, arrived: Iterable[Ints]) -> None:
+        """Some threads of a block passed a barrier, at which others had arrived before, knowing so much."""
+        self.learn(lanes, np.maximum.reduce([self.knowledge(lanes), *arrived]))
+
+    def knowledge(self, lanes: Ints) -> Ints:
+        """Up to which time these threads of a block know its warps, they themselves included: (warps,)."""
+        warps = np.unique(self.warp[lanes])
+        row = np.full(WARPS, self.floor[warps].max())
+        if self.known is not None:
+            np.maximum(row, self.known[warps].max(axis=0), out=row)
+        np.maximum.at(row, self.thread[lanes] // 32, _time(self.stamp[lanes]))
+        return row
+
+    def learn(self, lanes: Ints, row: Ints) -> None:
+        """These threads of a block come after all that ``row`` tells of."""
+        if self.known is None:
+            self.known = np.zeros((self.copies * self.warps, WARPS), np.int64)
+        warps = np.unique(self.warp[lanes])
+        self.known[warps] = np.maximum(self.known[warps], row)
+        self.advance(lanes, int(row.max()) + 1)
+
+    def advance(self, lanes: Ints, least: int = 0) -> None:
+        """Time passes for these lanes, at least to ``least``: what they do next is later than what they did."""
+        stamps = self.stamp[lanes]
+        time = np.minimum(np.maximum(_time(stamps) + 1, least), _LATEST)
+        self.stamp[lanes] = (stamps & ~_TIME) | time * TICK
+
+    def fence(self, sel: Ints | None, wide: bool) -> None:
+        """These lanes ran a fence: with what they store next, others learn of what they know now."""
+        if self.posted is None:
+            self.posted = np.zeros((self.copies, WARPS), np.int64)
+        for block, lanes in self._by_block(sel):
+            known = self.knowledge(lanes)
+            row, time = self.fenced.get(block, (known, 0))
+            self.fenced[block] = np.maximum(row, known), max(time, int(known.max()) if wide else 0)
+            self.advance(lanes)
+
+    def signal(self, sel: Ints | None) -> None:
+        """These lanes store something: it may tell others of the block, or of the grid, what was fenced before."""
+        if self.posted is not None and self.fenced:
+            for block, _ in self._by_block(sel):
+                if block in self.fenced:
+                    row, time = self.fenced.pop(block)
+                    np.maximum(self.posted[block], row, out=self.posted[block])
+                    self.handed[self.first + block] = max(self.handed[self.first + block], time)
+
+    def look(self, sel: Ints | None) -> None:
+        """These lanes looked at what others may have signalled."""
+        if self.posted is not None:
+            for block, lanes in self._by_block(sel):
+                if self.posted[block].any():
+                    self.learn(lanes, self.posted[block])
+
+    def _by_block(self, sel: Ints | None) -> list[tuple[int, Ints]]:
+        who = np.arange(self.stamp.size) if sel is None else sel
+        starts = np.flatnonzero(np.diff(self.block[who], prepend=-1))
+        return [(int(self.block[lanes[0]]), lanes) for lanes in np.split(who, starts[1:])]
+
+    # ---- what is not ordered
+
+    def unordered(self, then: Ints, now: Ints) -> Bools:
+        """Whether earlier accesses ``then`` (0: none) by other threads have nothing to order them before ``now``."""
+        apart = (then ^ now) & ~_TIME
+        maybe = (then >= EPOCH) & (apart != 0)
+        maybe &= (apart >= EPOCH) | ((then & _TIME) > self.settled * TICK)
+        if maybe.any():
+            maybe[maybe] = self._unordered(then[maybe], np.broadcast_to(now, then.shape)[maybe])
+        return maybe
+
+    def recent(self, then: Ints, now: Ints) -> Bools:
+        """Whether earlier accesses may still race: those of other blocks, and those since the last barrier of all."""
+        return (then >= EPOCH) & (((then ^ now) >= EPOCH) | ((then & _TIME) > self.settled * TICK))
+
+    def _unordered(self, then: Ints, now: Ints) -> Bools:
+        theirs = (then & _THREAD) >> 5
+        mine = (now // EPOCH - 1 - self.first) * self.warps + ((now & _THREAD) >> 5)
+        bound = self.floor[mine]
+        if self.known is not None:
+            bound = np.maximum(bound, self.known[mine, theirs])
+        bound = np.where(((then ^ now) & (_WARP | ~(EPOCH - 1))) == 0, _time(now) - 1, bound)
+        far = then // EPOCH != now // EPOCH
+        handed = (_time(then) <= self.handed[then // EPOCH - 1]) & (self.looked[now // EPOCH - 1] & LOOKED > 0)
+        return np.asarray(np.where(far, ~handed, _time(then) > bound))
+
+
+def who(stamp: int) -> tuple[int, int]:
+    """Block of the run, and thread, of a stamp."""
+    return stamp // int(EPOCH) - 1, stamp & int(_THREAD)
+
+
+def other_warp(a: Ints, b: Ints) -> Bools:
+    """Whether two stamps are of different warps."""
+    return np.asarray(((a ^ b) & (_WARP | ~(EPOCH - 1))) != 0)
+
+
+def other_thread(a: Ints, b: Ints) -> Bools:
+    return np.asarray(((a ^ b) & ~_TIME) != 0)
+
+
+def _time(stamp: Ints) -> Ints:
+    return (stamp >> 10) & _LATEST
+
+
+def _after(stamp: Ints) -> Ints:
+    """The block and the moment after a stamp, of no thread yet."""
+    time = np.minimum(_time(stamp) + 1, _LATEST)
+    return np.asarray((stamp & ~(EPOCH - 1)) | time * TICK)
