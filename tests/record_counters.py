@@ -1,11 +1,14 @@
-"""Count on a GPU what the microscope predicts, and write the record that ``test_counted.py`` holds it to.
+"""Count on a GPU what the microscope predicts, and write the records that ``test_counted.py`` and ``test_counters.py`` hold
+it to.
 
 Here, where the compiler is:        python tests/record_counters.py --prepare DIR
 There, where a GPU and ncu are:     python tests/record_counters.py DIR OUTDIR
 
 The first writes binaries and launches to DIR, and the PTX and disassembly of those binaries to ``tests/data/counted``;
-so what is counted is, byte for byte, what is predicted. The second launches them plainly and under ncu, checks every
-answer both times, and writes ``counters-h200.jsonl`` and ``patterns-h200.jsonl``; it exits with 1 where anything was wrong.
+so what is counted is, byte for byte, what is predicted. To go on working meanwhile, copy ``src`` and ``tests`` into DIR
+and run that copy there, with ``PYTHONPATH=DIR/src``. The second launches the binaries plainly and under ncu, checks every
+answer both times, and exits with 1 where anything was wrong. Of what it writes, ``microscope-counters-h200.jsonl`` goes to
+``benchmarks`` and the ``-patterns-h200.jsonl`` to ``tests/data``.
 """
 
 from __future__ import annotations
@@ -25,47 +28,30 @@ from typing import Any
 
 import numpy as np
 
-from shared_patterns import MATRICES, SHARED_BYTES, patterns
+import global_patterns
+import shared_patterns
 from tilewright.errors import TilewrightError
 from tilewright.lab import hardware, launched
 from tilewright.lab.launched import Launch
-from tilewright.lab.simt import sass
+from tilewright.lab.measure import tools
+from tilewright.lab.simt import disassembly
 from tilewright.run.cuda import Compiled, compile_source, compiler
 from tilewright.run.device import open_device
 from twelve_kernels import ARCH, CASES, DATA, Case, wrong
 
 SOURCES = ("twelve.cu", "five.cu")
+SHARED_BYTES = shared_patterns.SHARED_BYTES
 
-#: Beside those that are predicted: counters that tell what a difference comes from.
-_MORE = [
-    *(f"smsp__inst_executed_op_{op}_pred_{what}.sum"
-      for op in ("shared_ld", "shared_st", "shared_atom", "shared_stsm", "ldsm", "ldgsts")
-      for what in ("on_any", "off_all")),
-    *(f"smsp__inst_executed_op_shared_atom_dot_{op}.sum" for op in ("alu", "cas")),
-    *(f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum" for op in ("ld", "st", "atom")),
-    *(f"smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_{op}.sum" for op in ("ld", "st", "atom", "red")),
-    *(f"smsp__sass_l1tex_t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")),
-    *(f"smsp__sass_l1tex_t_{what}_pipe_lsu_mem_global_op_ldgsts_cache_{how}.sum"
-      for what in ("requests", "sectors") for how in ("access", "bypass")),
-    *(f"smsp__sass_inst_executed_op_{op}.sum" for op in ("global_ld", "global_st", "global_atom", "global_red", "ldgsts")),
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_misc.sum", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_misc.sum",
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum", "l1tex__data_pipe_lsu_wavefronts.sum",
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_cmd_read.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared_cmd_write.sum",
-    "smsp__sass_inst_executed.sum",
-]  # fmt: skip
-METRICS = [*hardware.COUNTERS, *_MORE]
-
-#: Of a one-warp pattern: all that shared memory did, and what only patched code tells of copies and matrices.
-_TURNS, _CONFLICTS = (
-    f"l1tex__data_{what}_mem_shared.sum" for what in ("pipe_lsu_wavefronts", "bank_conflicts_pipe_lsu")
-)
-_PATCHED = {
-    f"{what} {op}": f"smsp__sass_l1tex_data_{name}_mem_shared_op_{op}.sum"
-    for op in ("ldgsts", "ldsm", "stsm")
-    for what, name in (("wavefronts", "pipe_lsu_wavefronts"), ("bank_conflicts", "bank_conflicts_pipe_lsu"))
-}
-
-PATCHED_ACCESSES = ("copy4", "copy8", "copy16", "bypass16", *MATRICES)
+#: Of a one-warp pattern of shared memory: wavefronts, those among them that are no access, bank conflicts.
+_TURNS, _MISC, _CONFLICTS = (
+    f"l1tex__data_{what}.sum"
+    for what in (
+        "pipe_lsu_wavefronts_mem_shared", "pipe_lsu_wavefronts_mem_shared_op_misc", "bank_conflicts_pipe_lsu_mem_shared",
+    )
+)  # fmt: skip
+#: Of a one-warp pattern of global memory: sectors, by kind. Copies count as loads, and so do the patterns' own offsets.
+_SECTORS = [f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum" for op in ("ld", "atom", "red")]
+_OFFSETS = 4
 
 #: What must be refused, or not: launch of ``refused.cu``, exit code, words of the error.
 _WORD = np.zeros(1, np.int32)
@@ -106,7 +92,7 @@ def prepare(folder: Path) -> None:
     about: dict[str, Any] = {"compiler": compiler(), "arch": ARCH, "code": {}, "resources": {}}
     for source in SOURCES:
         binary = compiled(source)
-        text = sass.disassemble(binary.cubin)
+        text = disassembly.disassemble(binary.cubin)
         launched.save(folder / f"{source}.npz", binary, [case.launch for case in cases(source)])
         kept = DATA / "counted" / source
         kept.parent.mkdir(exist_ok=True)
@@ -115,12 +101,17 @@ def prepare(folder: Path) -> None:
         kept.with_suffix(".sass").write_text(note + memory_and_flow(text))
         about["code"][source] = {
             name: [[i.offset, i.opcode, Path(i.file).name, i.line, bool(i.memory)] for i in code]
-            for name, code in sass.parse(text).items()
+            for name, code in disassembly.parse(text).items()
         }
         about["resources"][source] = {name: asdict(needs) for name, needs in binary.resources.items()}
     warp = (np.zeros((32, 4), np.uint32), np.zeros(32, np.uint32))
-    launches = [Launch(access, 1, 32, (offsets, *warp), SHARED_BYTES) for access, _, offsets in patterns()]
-    launched.save(folder / "patterns.cu.npz", compiled("patterns.cu"), launches)
+    shared = [
+        Launch(access, 1, 32, (offsets, *warp), SHARED_BYTES) for access, _, offsets in shared_patterns.patterns()
+    ]
+    far = (np.zeros(global_patterns.BYTES, np.uint8), np.zeros(32, np.uint32))
+    global_ = [Launch(access, 1, 32, (*where, *far), SHARED_BYTES) for access, _, *where in global_patterns.patterns()]
+    launched.save(folder / "shared-patterns.npz", compiled("patterns.cu"), shared)
+    launched.save(folder / "global-patterns.npz", compiled("patterns.cu"), global_)
     for name, (launch, arch, _, _) in REFUSED.items():
         launched.save(folder / refused_file(name), compiled("refused.cu", arch), [launch])
     (folder / "about.json").write_text(json.dumps(about))
@@ -136,9 +127,10 @@ def without_debug(ptx: str) -> str:
 
 
 def memory_and_flow(text: str) -> str:
-    """Of a disassembly: functions, source lines, labels, accesses to memory, and what ends a straight run."""
+    """Of a disassembly: functions, source lines, labels, accesses to memory, votes, and what ends a straight run."""
     wanted = re.compile(r"^\s*\.text\.|^\s*//## File|^\s*\.L\w+:")
-    opcodes = re.compile(rf"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(?:{'|'.join([*sass.MEMORY, *sass.ENDS_BLOCK])})\b")
+    names = "|".join([*disassembly.MEMORY, *disassembly.ENDS_BLOCK, *disassembly.VOTES])
+    opcodes = re.compile(rf"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(?:{names})\b")
     kept = [line.rstrip() for line in text.splitlines() if wanted.match(line) or opcodes.match(line)]
     lines = [re.sub(r'File "[^"]*?([^/"]+)"', r'File "\1"', line) for line in kept]
     # Of source lines with nothing under them only the last is needed.
@@ -154,7 +146,7 @@ def record(folder: Path, out: Path, only: Sequence[str]) -> int:
     about = json.loads((folder / "about.json").read_text())
     out.mkdir(parents=True, exist_ok=True)
     failed: list[str] = []
-    for step in (plain, refusals, kernels, shared_patterns):
+    for step in (plain, refusals, kernels, in_shared_memory, in_global_memory):
         if only and step.__name__ not in only:
             continue
         begin = time.perf_counter()
@@ -200,19 +192,16 @@ def refusals(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
 def kernels(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     """Every kernel under ncu: counters, instructions, and the answers again."""
     failed = []
-    rows: list[dict[str, Any]] = [environment(about) | {"counters": METRICS}]
+    rows = [header(about)]
     for source in SOURCES:
         results = out / f"{source}.results.npz"
         command = hardware.command_of(folder / f"{source}.npz", "--results", str(results))
-        report = out / f"{source}.ncu-rep"
-        profiles = hardware.profile(command, metrics=METRICS, timeout=420, report=report)
-        page = said(str(hardware.find_ncu()), "--import", str(report), "--page", "source", "--csv")
-        (out / f"{source}.source.csv").write_text(page)
-        arrays = answers(results)
+        profiles = hardware.profile(command, timeout=420)
+        arrays = launched.results(results)
         results.unlink()
-        for number, (case, found) in enumerate(zip(cases(source), profiles, strict=True)):
-            failed += wrong(case, arrays[number])
-            failed += [f"{case.name}: ncu gave no {name}" for name in METRICS if name not in found.counters]
+        for case, found, left in zip(cases(source), profiles, arrays, strict=True):
+            failed += wrong(case, left)
+            failed += [f"{case.name}: ncu gave no {name}" for name in hardware.COUNTERS if name not in found.counters]
             if found.kernel != case.launch.entry:
                 failed.append(f"{case.name}: ncu counted {found.kernel}")
             code = {offset: rest for offset, *rest in about["code"][source][case.launch.entry]}
@@ -221,7 +210,7 @@ def kernels(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
                 for i in found.instructions if i.offset not in code or code[i.offset][0] not in i.text
             ]  # fmt: skip
             rows.append(row_of(case, found, code))
-    write(out / "counters-h200.jsonl", rows)
+    write(out / "microscope-counters-h200.jsonl", rows)
     return failed
 
 
@@ -230,7 +219,7 @@ def row_of(case: Case, found: hardware.Profile, code: dict[int, list[Any]]) -> d
     launch = case.launch
     return {
         "case": case.name, "source": case.source, "kernel": launch.entry, "grid": found.grid, "block": found.block,
-        "counters": {name: value for name, value in found.counters.items() if value and name in METRICS},
+        "counters": {name: value for name, value in found.counters.items() if value and name in hardware.COUNTERS},
         "instructions": [
             {"offset": i.offset, "text": i.text, "file": code[i.offset][1], "line": code[i.offset][2], **i.counts}
             for i in found.instructions if i.offset in code and code[i.offset][3]
@@ -238,51 +227,46 @@ def row_of(case: Case, found: hardware.Profile, code: dict[int, list[Any]]) -> d
     }  # fmt: skip
 
 
-def answers(results: Path) -> dict[int, dict[int, np.ndarray]]:
-    """What ``tilewright.lab.launched --results`` wrote: launch → argument → array."""
-    found: dict[int, dict[int, np.ndarray]] = {}
-    with np.load(results) as kept:
-        for name in kept.files:
-            launch, argument = map(int, name.split("."))
-            found.setdefault(launch, {})[argument] = kept[name]
-    return found
-
-
-def shared_patterns(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
-    """Every one-warp pattern under ncu; first what the hardware counts, then what patched code adds."""
-    listed = list(patterns())
-    rows = [{"access": access, "pattern": name, "byte_offsets": offsets.tolist()} for access, name, offsets in listed]
-    command = hardware.command_of(folder / "patterns.cu.npz")
-    found = hardware.count(command, metrics=[_TURNS, _CONFLICTS], timeout=400)
-    for row, counters in zip(rows, found, strict=True):
-        row |= {"wavefronts": counters[_TURNS], "bank_conflicts": counters[_CONFLICTS]}
-    write(out / "patterns-h200.jsonl", rows)
-    patched = [row for row in rows if row["access"] in PATCHED_ACCESSES]
-    kernel = f"regex:^({'|'.join(sorted({row['access'] for row in patched}))})$"
-    found = hardware.count(command, kernel, list(_PATCHED.values()), timeout=400)
-    for row, counters in zip(patched, found, strict=True):
-        row |= {label: counters[name] for label, name in _PATCHED.items() if counters.get(name)}
-    write(out / "patterns-h200.jsonl", rows)
+def in_shared_memory(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
+    """Every one-warp pattern of shared memory under ncu."""
+    listed = list(shared_patterns.patterns())
+    command = hardware.command_of(folder / "shared-patterns.npz")
+    found = hardware.count(command, metrics=[_TURNS, _MISC, _CONFLICTS], timeout=400)
+    write(out / "shared-memory-patterns-h200.jsonl", (
+        {"access": access, "pattern": name, "byte_offsets": offsets.tolist(),
+         "wavefronts": counters[_TURNS] - counters[_MISC], "bank_conflicts": counters[_CONFLICTS]}
+        for (access, name, offsets), counters in zip(listed, found, strict=True)
+    ))  # fmt: skip
     return []
 
 
-def environment(about: dict[str, Any]) -> dict[str, Any]:
-    gpu = said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").split(", ")
+def in_global_memory(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
+    """Every one-warp pattern of global memory under ncu."""
+    listed = list(global_patterns.patterns())
+    found = hardware.count(hardware.command_of(folder / "global-patterns.npz"), metrics=_SECTORS, timeout=400)
+    rows = []
+    for (access, name, offsets, sources), counters in zip(listed, found, strict=True):
+        row = {"access": access, "pattern": name, "byte_offsets": offsets.tolist()}
+        if access == global_patterns.COPY:
+            row |= {"byte_sources": sources.tolist(), "sectors": counters[_SECTORS[0]] - 2 * _OFFSETS}
+        else:
+            row["sectors"] = sum(counters[name] for name in _SECTORS[1:])
+        rows.append(row)
+    write(out / "global-memory-patterns-h200.jsonl", rows)
+    return []
+
+
+def header(about: dict[str, Any]) -> dict[str, Any]:
+    """The first line of the record: what it is, what was counted, and on what."""
     return {
-        "record": "microscope counters", "gpu": gpu[0], "driver": gpu[-1],
-        "ncu": said(str(hardware.find_ncu()), "--version").splitlines()[-1],
-        "compiler": about["compiler"], "arch": about["arch"], "python": sys.version.split()[0],
-        "command": "python tests/record_counters.py DIR OUTDIR",
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "kind": "hardware counters", "schema": 1,
+        "environment": {
+            **tools(), "compiler": about["compiler"], "arch": about["arch"], "python": sys.version.split()[0],
+            "command": "python tests/record_counters.py DIR OUTDIR",
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        },
+        "counters": list(hardware.COUNTERS),
     }  # fmt: skip
-
-
-def said(*command: str) -> str:
-    """What a command prints; its error in place of that, since no note is worth a lost recording."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError) as error:
-        return str(error)
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -293,7 +277,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Count on a GPU what the microscope predicts.")
     parser.add_argument("--prepare", action="store_true", help="compile here, and write what to launch there")
     parser.add_argument(
-        "--only", action="append", default=[], help="one step: plain, refusals, kernels, shared_patterns"
+        "--only",
+        action="append",
+        default=[],
+        help="one step: plain, refusals, kernels, in_shared_memory, in_global_memory",
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("out", type=Path, metavar="OUTDIR", nargs="?")

@@ -14,7 +14,7 @@ import numpy as np
 ACCESSES = {
     "ld1": 1, "ld2": 2, "ld4": 4, "ld8": 8, "ld16": 16,
     "st1": 1, "st2": 2, "st4": 4, "st8": 8, "st16": 16,
-    "add4": 4, "cas4": 4, "exch8": 8,
+    "add4": 4, "max4": 4, "one4": 4, "cas4": 4, "cas8": 8, "exch8": 8,
     "copy4": 4, "copy8": 8, "copy16": 16, "bypass16": 16,
 }  # fmt: skip
 MATRICES = ["ldsm1", "ldsm1t", "ldsm2", "ldsm4", "ldsm4t", "stsm1", "stsm2", "stsm4", "stsm4t"]

@@ -15,37 +15,53 @@ from typing import Any
 
 import pytest
 
-from tilewright.lab.simt import program, ptx, sass, simulate
+from tilewright.lab.simt import disassembly, program, ptx, sass, simulate
 from tilewright.lab.simt.counter_names import LABELS
 from tilewright.lab.simt.counters import Counters
 from twelve_kernels import CASES, DATA, Case, wrong
 
 RECORD = Path(__file__).parents[1] / "benchmarks" / "microscope-counters-h200.jsonl"
-ROWS = [json.loads(line) for line in RECORD.read_text().splitlines()] if RECORD.exists() else []
+ROWS = [json.loads(line) for line in RECORD.read_text().splitlines()]
 COUNTED = {row["case"]: row for row in ROWS[1:]}
 FIVE = json.loads((DATA / "five-kernels-h200.json").read_text())["kernels"]
 
 #: (case, counter) → predicted, counted, why.
-DIFFERENCES: dict[tuple[str, str], tuple[int, int, str]] = {}
+DIFFERENCES: dict[tuple[str, str], tuple[int, int, str]] = {
+    ("async_copies", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum"): (
+        164, 193, "varies with how the data comes in: 164, 164, 193, 246, 248 in five launches; the sum over all kinds "
+        "of access, read in another pass of this very launch, is 164",
+    ),
+}  # fmt: skip
+
+_MODEL = "ncu's column is no counter but a model, and the hardware's own counters are those predicted: "
+_HALVES = _MODEL + "each half of a 16-byte load merges on its own there"
+_PAST_L1 = _MODEL + "copies past L1 take no wavefront"
 #: (case, source line, what) → predicted, counted, why.
-LINE_DIFFERENCES: dict[tuple[str, int, str], tuple[int, int, str]] = {}
-
-recorded = pytest.mark.skipif(not ROWS, reason=f"{RECORD.name} is not recorded yet: tests/record_counters.py, on a GPU")
+LINE_DIFFERENCES: dict[tuple[str, int, str], tuple[int, int, str]] = {
+    ("global_atomics", 45, "sectors"): (64, 4, _MODEL + "lanes on one address take turns, each with its sector"),
+    ("loads_128", 105, "wavefronts"): (16, 12, _HALVES),
+    ("loads_128", 106, "wavefronts"): (16, 12, _HALVES),
+    ("async_copies", 198, "wavefronts"): (0, 16, _PAST_L1),
+    ("async_copies", 199, "wavefronts"): (0, 32, _PAST_L1),
+    ("async_copies", 200, "wavefronts"): (0, 128, _PAST_L1),
+    ("async_copies", 202, "wavefronts"): (0, 8, _PAST_L1),
+}
 
 
 @functools.cache
-def code(source: str) -> tuple[ptx.Module, dict[str, list[sass.MachineInstruction]]]:
+def code(source: str) -> tuple[ptx.Module, dict[str, list[disassembly.MachineInstruction]]]:
     at = DATA / "counted" / source
-    return ptx.parse(at.with_suffix(".ptx").read_text()), sass.parse(at.with_suffix(".sass").read_text())
+    return ptx.parse(at.with_suffix(".ptx").read_text()), disassembly.parse(at.with_suffix(".sass").read_text())
 
 
 @functools.cache
-def predicted(name: str) -> Counters:
+def predicted(name: str, *, by_ptx_alone: bool = False) -> Counters:
     case = next(case for case in CASES if case.name == name)
     module, binary = code(case.source)
     launch = case.launch
     machine = sass.match(sass.ptx_accesses(program.link(module, launch.entry)), binary[launch.entry])
-    watch = Counters(machine)
+    assert machine.exact, machine.notes
+    watch = Counters(None if by_ptx_alone else machine)
     run = simulate(
         module, launch.entry, launch.grid, launch.block, launch.args, shared_bytes=launch.shared_bytes, observer=watch
     )
@@ -59,11 +75,11 @@ def test_right_without_findings(case: Case) -> None:
     assert predicted(case.name).total()
 
 
-@recorded
 def test_what_was_counted_is_what_is_here() -> None:
     assert list(COUNTED) == [case.name for case in CASES]
-    assert set(LABELS) <= set(ROWS[0]["counters"])
-    assert ROWS[0]["gpu"] == "NVIDIA H200"
+    assert set(LABELS) == set(ROWS[0]["counters"])
+    assert (ROWS[0]["kind"], ROWS[0]["environment"]["gpu"]) == ("hardware counters", "NVIDIA H200")
+    assert {case for case, *_ in [*DIFFERENCES, *LINE_DIFFERENCES]} <= set(COUNTED)
     for case in CASES:
         known = {i.offset: (i.opcode, i.line) for i in code(case.source)[1][case.launch.entry] if i.memory}
         counted = COUNTED[case.name]["instructions"]
@@ -73,13 +89,24 @@ def test_what_was_counted_is_what_is_here() -> None:
         )
 
 
-@recorded
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_counter(case: Case) -> None:
     ours, theirs = predicted(case.name).total(), COUNTED[case.name]["counters"]
     found = {n: (ours.get(n, 0), theirs.get(n, 0)) for n in LABELS if ours.get(n, 0) != theirs.get(n, 0)}
     known = {name: (mine, its) for (who, name), (mine, its, _) in DIFFERENCES.items() if who == case.name}
     assert found == known
+
+
+def test_what_the_ptx_alone_would_say() -> None:
+    """Where ptxas fuses, guards, pads, elects a lane or drops a result, the PTX as it stands is off, and nowhere else."""
+    off = set()
+    for case in CASES:
+        by_ptx, by_binary = (predicted(case.name, by_ptx_alone=alone).total() for alone in (True, False))
+        off |= {case.name} if by_ptx != by_binary else set()
+    assert off == {
+        *("broadcast", "mma_padded", "tiled", "tile2d", "vec"),  # fused, or guarded
+        *("global_atomics", "shared_atomics", "async_copies"),
+    }
 
 
 def by_line(watch: Counters) -> dict[tuple[int, str], int]:
@@ -91,7 +118,6 @@ def by_line(watch: Counters) -> dict[tuple[int, str], int]:
     return dict(+sums)
 
 
-@recorded
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_line(case: Case) -> None:
     sums: Counter[tuple[int, str]] = Counter()

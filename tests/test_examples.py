@@ -85,7 +85,7 @@ def test_a_stale_output_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "documents", lambda: [good, bad])
     assert module.stale() == []
     assert module.stale(outputs=True) == [bad]
-    with pytest.raises(RuntimeError, match="(?i)no such option"):
+    with pytest.raises(RuntimeError, match=r"(?i)no such option"):
         module.output("tilewright occupancy 64 --cards T4")
 
 

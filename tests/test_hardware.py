@@ -12,7 +12,7 @@ import pytest
 from tilewright.errors import LaunchError, OperandError, UnavailableError, UsageError
 from tilewright.lab import hardware, launched
 from tilewright.lab.launched import Launch
-from tilewright.lab.simt import sass
+from tilewright.lab.simt import disassembly
 from tilewright.run.cuda import Compiled
 
 BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
@@ -72,35 +72,62 @@ DISASSEMBLY = """.text.tiled:
 
 def test_counts_by_source_line() -> None:
     instructions = hardware.read_source(SOURCE)[0][1]
-    lines = hardware.by_line(instructions, sass.parse(DISASSEMBLY)["tiled"])
+    lines = hardware.by_line(instructions, disassembly.parse(DISASSEMBLY)["tiled"])
     assert lines["k.cu", 7] == {"executed": 512, "sectors": 1024, "wavefronts": 512}
     assert list(lines) == [("k.cu", 3), ("k.cu", 7)]
     for other in (DISASSEMBLY.replace("LDG.E", "STG.E"), DISASSEMBLY.replace("0290", "02a0")):
         with pytest.raises(UnavailableError, match="the disassembly is of another binary"):
-            hardware.by_line(instructions, sass.parse(other)["tiled"])
+            hardware.by_line(instructions, disassembly.parse(other)["tiled"])
 
 
-def play(monkeypatch: pytest.MonkeyPatch, folder: Path, run: str) -> None:
-    """An ``ncu`` that prints the pages above, and runs ``run`` (shell) where it is to profile."""
-    (folder / "raw").write_text(RAW)
+def play(monkeypatch: pytest.MonkeyPatch, folder: Path, run: str, raw: str = RAW) -> None:
+    """An ``ncu`` that prints the pages above, and runs ``run`` (shell) where it is to profile; what follows is in ``$@``."""
+    (folder / "raw").write_text(raw)
     (folder / "source").write_text(SOURCE)
     ncu = folder / "ncu"
     ncu.write_text(
         f'#!/bin/sh\nif [ "$1" = --import ]; then cat {folder}/$4; exit 0; fi\n'
-        f'echo "$@" >{folder}/options\nwhile [ "$1" != --export ]; do shift; done\nreport=$2\n{run}\n'
+        f'echo "$@" >>{folder}/options\nwhile [ "$1" != --export ]; do shift; done\nreport=$2\n{run}\n'
     )
     ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(hardware, "find_ncu", lambda: ncu)
 
 
+#: A run that leaves a report, and of two launches their results.
+RESULTS = 'touch $report; shift 2; while [ $# -gt 1 -a "$1" != --results ]; do shift; done; cp {} $2'
+
+
 def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     play(monkeypatch, tmp_path, "touch $report; echo '==PROF== Connected'")
-    naive, tiled = hardware.profile(["program"], "tiled", ["a.sum", "b.sum"], report=tmp_path / "r.ncu-rep")
+    naive, tiled = hardware.profile(["program"], "tiled", ["sm__inst.avg", "b.sum"])
     assert (naive.kernel, len(naive.instructions), len(tiled.instructions)) == ("naive", 3, 1)
-    options = (tmp_path / "options").read_text()
-    assert "--clock-control none" in options
-    assert "--metrics a.sum,b.sum --kernel-name-base mangled --kernel-name tiled" in options
-    assert [c["sm__inst.avg"] for c in hardware.count(["program"])] == [15.52, 8]
+    assert naive.counters == {"sm__inst.avg": 15.52}, "no more than was asked"
+    totals, lines = (tmp_path / "options").read_text().splitlines()
+    assert totals.startswith(
+        "--clock-control none --target-processes all --kernel-name-base mangled --kernel-name tiled "
+    )
+    assert "--metrics sm__inst.avg,b.sum" in totals
+    assert "--section SourceCounters" in lines
+    assert [c["l1tex__t_sectors.sum"] for c in hardware.count(["program"], metrics=["l1tex__t_sectors.sum"])] == [
+        40960,
+        2048,
+    ]
+
+
+def test_few_counters_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """More than one pass can count are asked for in runs of their own, and come back together."""
+    play(monkeypatch, tmp_path, "touch $report")
+    wanted = ["l1tex__t_sectors.sum", *(f"m{i}.sum" for i in range(hardware.AT_ONCE)), "sm__inst.avg"]
+    found = hardware.profile(["program"], metrics=wanted, lines=False)
+    runs = (tmp_path / "options").read_text().splitlines()
+    assert [len(run.split("--metrics ")[1].split()[0].split(",")) for run in runs] == [8, 2]
+    assert found[0].counters == {"l1tex__t_sectors.sum": 40960, "sm__inst.avg": 15.52}
+
+
+def test_a_program_that_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    play(monkeypatch, tmp_path, f"touch $report; sed -i 's/naive/other/; t; s/other/naive/' {tmp_path}/raw")
+    with pytest.raises(LaunchError, match="other kernels each time"):
+        hardware.count(["program"])
 
 
 @pytest.mark.parametrize(
@@ -111,7 +138,7 @@ def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("exit 9", UnavailableError, "exit code 9"),
         ("echo 'error: k.cu: gone' >&2; echo '==ERROR== The application returned an error code (2).'; exit 1",
          LaunchError, "the program under ncu failed: error: k.cu: gone"),
-        ("echo '==WARNING== No kernels were profiled.'", LaunchError, "launched no kernel.*No kernels were profiled"),
+        ("echo '==WARNING== No kernels were profiled.'", LaunchError, "launched no such kernel.*No kernels were profiled"),
         ("sleep 5", UnavailableError, "did not end within 1 s"),
     ],
 )  # fmt: skip
@@ -124,10 +151,16 @@ def test_what_ncu_refuses(
 
 
 def test_launches_that_ncu_did_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    play(monkeypatch, tmp_path, "touch $report")
+    launch = Launch("k", 1, 32, (np.zeros(3),))
+    np.savez(tmp_path / "left.npz", **{"0.0": np.arange(3), "1.0": np.ones(3)})
+    play(monkeypatch, tmp_path, RESULTS.format(tmp_path / "left.npz"))
     with pytest.raises(LaunchError, match="1 launches were made, but ncu counted 2"):
-        hardware.profile_launches(BINARY, [Launch("k", 1, 32, ())])
-    assert len(hardware.profile_launches(BINARY, [Launch("k", 1, 32, ())] * 2)) == 2
+        hardware.profile_launches(BINARY, [launch])
+    one, two = hardware.profile_launches(BINARY, [launch] * 2)
+    assert (one.arrays[0].tolist(), two.arrays[0].tolist()) == ([0, 1, 2], [1, 1, 1])
+    play(monkeypatch, tmp_path, "touch $report")
+    with pytest.raises(LaunchError, match="left no results"):
+        hardware.profile_launches(BINARY, [launch] * 2)
 
 
 def test_no_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

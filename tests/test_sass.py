@@ -12,20 +12,21 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tilewright.errors import UnavailableError
-from tilewright.lab.simt import program, ptx, sass
+from tilewright.lab.simt import disassembly, program, ptx
 from tilewright.lab.simt.counters import Counters
-from tilewright.lab.simt.sass import Access, Machine, MachineInstruction, match, ptx_accesses
+from tilewright.lab.simt.disassembly import Group, MachineInstruction
+from tilewright.lab.simt.sass import Access, Machine, match, ptx_accesses
 
 DATA = Path(__file__).parent / "data"
 MODULE = ptx.parse((DATA / "five.ptx").read_text())
-BINARY = sass.parse((DATA / "five-sm90.sass").read_text())
+BINARY = disassembly.parse((DATA / "five-sm90.sass").read_text())
 FIVE = json.loads((DATA / "five-kernels-h200.json").read_text())["kernels"]
 CU = "five.cu"
 
@@ -88,7 +89,7 @@ def shared(watch: Counters, kind: str) -> dict[str, int]:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(sass).failed == 0
+    assert doctest.testmod(disassembly) == (0, 2)
 
 
 @pytest.mark.parametrize("name", ["tiled", "tile2d", "vec"])
@@ -107,12 +108,21 @@ def test_what_the_ptx_alone_would_say() -> None:
     assert shared(replay("vec", None), "st")["instructions"] == 160
 
 
+def widths(code: Iterable[MachineInstruction]) -> dict[Group, Counter[int]]:
+    """How many accesses of each width the binary holds, by source line, space and kind."""
+    found: dict[Group, Counter[int]] = {}
+    for ins in code:
+        if ins.memory:
+            found.setdefault(ins.group, Counter())[ins.nbytes] += 1
+    return found
+
+
 def test_static_widths_by_source_line() -> None:
-    tiled, tile2d = sass.widths(BINARY["tiled"]), sass.widths(BINARY["tile2d"])
+    tiled, tile2d = widths(BINARY["tiled"]), widths(BINARY["tile2d"])
     assert tiled[CU, 17, "shared", "ld"] == {4: 32, 16: 8}
     assert tile2d[CU, 32, "shared", "ld"] == {4: 8}
     assert tile2d[CU, 33, "shared", "ld"] == {16: 2}
-    assert sass.widths(BINARY["vec"])[CU, 47, "global", "ld"] == {16: 7}
+    assert widths(BINARY["vec"])[CU, 47, "global", "ld"] == {16: 7}
 
 
 def test_the_guarded_store_of_vec() -> None:
@@ -183,6 +193,86 @@ def test_a_guard_with_nothing_beside_it_is_said() -> None:
     assert match([load(0, 0)], [lds(""), lds("", 16, "!PT")]).exact  # padding
 
 
+def made(opcode: str, offset: int = 0, guard: str = "", line: int = 7) -> MachineInstruction:
+    return MachineInstruction(offset, opcode, "", guard, "k.cu", line, 0)
+
+
+def atom(index: int, space: str = "global", nbytes: int = 4, kind: str = "atom") -> Access:
+    return Access(index, "k.cu", 7, space, kind, (index,), 0, nbytes)
+
+
+def test_what_becomes_of_atomics() -> None:
+    """Opcodes in order of the program; where all are alike, however often ptxas copied them."""
+    mixed = match(
+        [atom(3), atom(5), atom(6, kind="red")], [made("REDG.E.ADD"), made("ATOMG.E.EXCH", 16), made("REDG.E.ADD", 32)]
+    )
+    assert mixed.opcodes == {3: "REDG.E.ADD", 5: "ATOMG.E.EXCH", 6: "REDG.E.ADD"}
+    assert "REDG" in mixed.words(atom(3))
+    assert mixed.words(atom(4)) == set(), "what was not matched has no name here"
+    assert match([atom(3)], [made("REDG.E.ADD"), made("REDG.E.ADD", 16)]).opcodes == {3: "REDG.E.ADD"}
+    wide = match([atom(3, nbytes=8)], [made("REDG.E.ADD.F64.RN")])
+    assert (wide.exact, wide.elected) == (True, set())
+    (note,) = match([atom(3)], [made("REDG.E.ADD"), made("ATOMG.E.ADD", 16)]).notes
+    assert note == "k.cu:7, global atom: the machine's are not one to one with the PTX's"
+    (note,) = match([atom(3, "shared")], [made("ATOMS.CAST.SPIN")]).notes
+    assert "tries until" in note
+
+
+def test_a_lane_that_acts_for_its_warp() -> None:
+    """A vote, and a guard on what follows; a guard alone is a condition of the source."""
+    voted = [made("VOTEU.ANY"), made("ATOMS.MAX.S32", 16, "P1")]
+    assert match([atom(3, "shared")], voted).elected == {3}
+    assert match([atom(3, "shared")], voted).exact
+    assert match([atom(3)], [made("ATOMG.E.ADD", 16, "P1")]).elected == set()
+    assert match([atom(3)], [made("VOTEU.ANY"), made("ATOMG.E.ADD", 16)]).elected == set()
+    assert match([atom(3)], [made("VOTEU.ANY", line=8), made("ATOMG.E.ADD", 16, "P1")]).elected == set()
+
+
+def test_padding_is_issued_with_the_copy_that_follows() -> None:
+    padding = [made("LDS", 16 * i, "!PT") for i in range(3)]
+    copy = Access(4, "k.cu", 7, "global", "cp.async", (4,), 0, 16)
+    machine = match([copy], [*padding, made("LDGSTS.E.BYPASS.128", 48)])
+    assert machine.exact
+    assert machine.opcodes == {4: "LDGSTS.E.BYPASS.128"}
+    assert list(machine.issues.values()) == [4, 4, 4]
+    assert len({access.index for access in machine.issues}) == 3
+    assert "how often padding" in match([], padding).notes[0]
+
+
+def test_matrices_and_what_the_ptx_knows_nothing_of() -> None:
+    four = Access(4, "k.cu", 7, "shared", "ldmatrix", (4,), 0, 16)
+    assert match([four], [made("LDSM.16.MT88.4")]).exact
+    assert not match([four], [made("LDSM.16.M88.2")]).exact
+    assert match([], [made("STL.64")]).notes == ["k.cu:7, local st: the PTX has none, the machine 1 of 8 bytes"]
+
+
+def test_accesses_of_the_ptx() -> None:
+    """Every kind, with bytes a lane; what names no space is no one's."""
+    text = """.version 8.4
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p) {
+  .reg .b32 %r<9>;
+  .reg .b64 %rd<3>;
+  ld.global.v2.f32 {%r1, %r2}, [%rd1+8];
+  atom.global.add.u32 %r3, [%rd1], %r2;
+  red.shared.add.u64 [%r4], %rd2;
+  cp.async.cg.shared.global [%r4], [%rd1], 16;
+  cp.async.commit_group;
+  ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r5, %r6}, [%r4];
+  stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%r4], {%r5};
+  st.shared.v4.u32 [%r4+16], {%r1, %r2, %r3, %r5};
+  ld.u32 %r1, [%rd1];
+  ret;
+}
+"""
+    found = ptx_accesses(program.link(ptx.parse(text), "k"))
+    assert [(a.space, a.kind, a.nbytes, a.offset) for a in found] == [
+        ("global", "ld", 8, 8), ("global", "atom", 4, 0), ("shared", "red", 8, 0), ("global", "cp.async", 16, 0),
+        ("shared", "ldmatrix", 8, 0), ("shared", "stmatrix", 4, 0), ("shared", "st", 16, 16),
+    ]  # fmt: skip
+
+
 def test_parsing_what_disassemblers_print() -> None:
     text = """
 	code for sm_90
@@ -196,7 +286,7 @@ def test_parsing_what_disassemblers_print() -> None:
 		Function : g
         /*0000*/                   EXIT ;
 """
-    f, g = sass.parse(text).values()
+    f, g = disassembly.parse(text).values()
     found = [(i.opcode, i.guard, i.memory, i.nbytes, i.block) for i in f]
     assert found == [
         ("LDS.U8", "!UP0", ("shared", "ld"), 1, 0),
@@ -207,28 +297,28 @@ def test_parsing_what_disassemblers_print() -> None:
     assert f[1].operands == "R4, desc[UR4][R4.64+0x8]"
     assert [i.opcode for i in g] == ["EXIT"]
     inlined = '.text.f:\n//## File "a.h", line 3 inlined at "k.cu", line 9\n  /*0000*/ STS [R1], R2 ;'
-    assert sass.widths(sass.parse(inlined)["f"]) == {("a.h", 3, "shared", "st"): Counter({4: 1})}
+    assert widths(disassembly.parse(inlined)["f"]) == {("a.h", 3, "shared", "st"): Counter({4: 1})}
 
 
 def test_no_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sass, "find_tool", lambda: None)
+    monkeypatch.setattr(disassembly, "find_tool", lambda: None)
     with pytest.raises(UnavailableError, match="pip install nvidia-cuda-nvdisasm"):
-        sass.disassemble(b"")
+        disassembly.disassemble(b"")
 
 
 def test_the_disassembler_live(tmp_path: Path) -> None:
     """Compile and disassemble here: the captured text is still what the tools say."""
-    if sass.find_tool() is None:
+    if disassembly.find_tool() is None:
         pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
     with pytest.raises(UnavailableError, match="nvdisasm: "):
-        sass.disassemble(b"not a binary")
+        disassembly.disassemble(b"not a binary")
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not installed: the live half of this test compiles tests/data/five.cu")
     cubin = tmp_path / "five.cubin"
     command = [nvcc, "-arch=sm_90", "-lineinfo", "-cubin", "-o", cubin, DATA / CU]
     subprocess.run(command, check=True, env=os.environ)
-    live = sass.parse(sass.disassemble(cubin.read_bytes()))
+    live = disassembly.parse(disassembly.disassemble(cubin.read_bytes()))
     for name in ("tiled", "tile2d", "vec"):
         assert {i.group: 0 for i in live[name] if i.memory}.keys() == {
             i.group: 0 for i in BINARY[name] if i.memory

@@ -76,7 +76,9 @@ ARGUMENTS: list[tuple[int, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("position", "value", "words"), ARGUMENTS, ids=lambda value: re.sub(r"0x\w+", "", str(value))[:30])
+@pytest.mark.parametrize(
+    ("position", "value", "words"), ARGUMENTS, ids=lambda value: re.sub(r"0x\w+", "", str(value))[:30]
+)
 def test_arguments_of_no_use(position: int, value: Any, words: str) -> None:
     given: list[Any] = [floats(), floats(), 64]
     given[position] = value

@@ -1,5 +1,5 @@
-// One warp, one access to shared memory, at any byte offset of each lane: what does it cost? Negative: the lane stays out.
-// tests/shared_patterns.py has the offsets.
+// One warp, one access to memory, at any byte offset of each lane: what does it cost? Negative: the lane stays out.
+// tests/shared_patterns.py and tests/global_patterns.py have the offsets.
 
 typedef unsigned int word;
 typedef unsigned long long wide;
@@ -34,6 +34,9 @@ PATTERN(st16, asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at),
 PATTERN(add4, asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(b) : "r"(at), "r"(a) : "memory"))
 PATTERN(cas4, asm volatile("atom.shared.cas.b32 %0, [%1], %2, %3;" : "=r"(b) : "r"(at), "r"(c), "r"(a) : "memory"))
 PATTERN(exch8, asm volatile("atom.shared.exch.b64 %0, [%1], %0;" : "+l"(l) : "r"(at) : "memory"))
+PATTERN(cas8, asm volatile("atom.shared.cas.b64 %0, [%1], %2, %0;" : "+l"(l) : "r"(at), "l"(l + 1) : "memory"))
+PATTERN(max4, asm volatile("atom.shared.max.u32 %0, [%1], %2;" : "=r"(b) : "r"(at), "r"(a) : "memory"))
+PATTERN(one4, asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(at) : "memory"))
 
 #define COPY(cache, nbytes) \
   asm volatile("cp.async." cache ".shared.global [%0], [%1], " #nbytes "; cp.async.wait_all;" ::"r"(at), "l"(from) : "memory")
@@ -62,3 +65,30 @@ MATRIX(stsm1, asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};
 MATRIX(stsm2, asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(at), "r"(a), "r"(b) : "memory"))
 MATRIX(stsm4, asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory"))
 MATRIX(stsm4t, asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory"))
+
+// ---- global memory ----------------------------------------------------------------------------------------------------
+
+#define GLOBAL(name, access)                                                                          \
+  extern "C" __global__ void name(const int* offsets, const int*, unsigned char* x, word* y) {        \
+    int offset = offsets[threadIdx.x];                                                                \
+    unsigned char* at = x + offset;                                                                   \
+    word a = threadIdx.x, b = 0;                                                                      \
+    wide l = threadIdx.x;                                                                             \
+    [[maybe_unused]] float f = threadIdx.x;                                                           \
+    if (offset >= 0) { access; }                                                                      \
+    y[threadIdx.x] = a + b + static_cast<word>(l);                                                    \
+  }
+GLOBAL(red4, asm volatile("red.global.add.u32 [%0], %1;" ::"l"(at), "r"(a) : "memory"))
+GLOBAL(redf4, asm volatile("red.global.add.f32 [%0], %1;" ::"l"(at), "f"(f) : "memory"))
+GLOBAL(red8, asm volatile("red.global.add.u64 [%0], %1;" ::"l"(at), "l"(l) : "memory"))
+GLOBAL(atom4, asm volatile("atom.global.add.u32 %0, [%1], %2;" : "=r"(b) : "l"(at), "r"(a) : "memory"))
+GLOBAL(atomcas4, asm volatile("atom.global.cas.b32 %0, [%1], %2, %3;" : "=r"(b) : "l"(at), "r"(b), "r"(a) : "memory"))
+GLOBAL(atom8, asm volatile("atom.global.exch.b64 %0, [%1], %0;" : "+l"(l) : "l"(at) : "memory"))
+
+extern "C" __global__ void move16(const int* offsets, const int* sources, unsigned char* x, word* y) {
+  extern __shared__ __align__(128) unsigned char box[];
+  word at = AT(box) + offsets[threadIdx.x];
+  const unsigned char* from = x + sources[threadIdx.x];
+  COPY("cg", 16);
+  y[threadIdx.x] = at;
+}

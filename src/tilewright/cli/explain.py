@@ -73,7 +73,8 @@ def explain(
         from ..report import write_explanation
 
         print(f"page: {write_explanation(found, report_file)}", file=sys.stderr if json_file else None)
-    if any(e.defects or not e.verified["ok"] for e in found):
+    measured_wrong = any(e.measured and not e.measured["verified"]["ok"] for e in found)
+    if measured_wrong or any(e.defects or not e.verified["ok"] for e in found):
         raise typer.Exit(1)
 
 

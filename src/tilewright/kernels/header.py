@@ -23,8 +23,10 @@
 
 Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile`` and the formulas are arithmetic
 over m, n, k and the parameters (see ``expression``). A formula is named after what it counts: ``global`` or ``shared``,
-``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``). The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and
-sets C[m×n] = A[m×k]·B[k×n] for any m, n, k ≥ 0.
+``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``).
+
+The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
+any m, n, k ≥ 0.
 """
 
 from __future__ import annotations
@@ -59,23 +61,23 @@ def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
     try:
         header = _Header(_toml(source))
         return header.kernel(name=name, order=order, path=path, source=source, entry=entry)
-    except _Fault as error:
+    except _WrongError as error:
         raise HeaderError(f"kernel file {path}: {error}") from None
 
 
-class _Fault(Exception):
+class _WrongError(Exception):
     """A header that is missing or wrong, in words that do not name the file yet."""
 
 
 def _toml(source: str) -> dict[str, Any]:
     match = re.match(r"\s*/\*(.*?)\*/", source, re.DOTALL)
     if match is None:
-        raise _Fault(f"has no header: {_EXAMPLE}")
+        raise _WrongError(f"has no header: {_EXAMPLE}")
     above = "\n" * source.count("\n", 0, match.start(1))  # so that TOML counts the lines of the file
     try:
         return tomllib.loads(above + match[1].replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:
-        raise _Fault(f"its first comment is not TOML: {error}; {_EXAMPLE}") from None
+        raise _WrongError(f"its first comment is not TOML: {error}; {_EXAMPLE}") from None
 
 
 _KEYS = (
@@ -104,10 +106,10 @@ class _Header:
         self.toml = toml
         for key in toml:
             if key not in _KEYS:
-                raise _Fault(f"{key} is not a key of a header: {did_you_mean(key, _KEYS)}")
+                raise _WrongError(f"{key} is not a key of a header: {did_you_mean(key, _KEYS)}")
         for key in ("idea", "block", "grid"):
             if key not in toml:
-                raise _Fault(f"{key} is missing: {_EXAMPLE}")
+                raise _WrongError(f"{key} is missing: {_EXAMPLE}")
 
     def kernel(self, *, entry: str, **known: Any) -> CudaKernel:
         parameters = tuple(self._parameter(name, table) for name, table in self._table("params").items())
@@ -138,7 +140,7 @@ class _Header:
         try:
             kernel.launch(1, 1, 1)
         except UsageError as error:
-            raise _Fault(f"its own defaults are refused: {error}") from None
+            raise _WrongError(f"its own defaults are refused: {error}") from None
         return kernel
 
     def _tile(self, names: list[str]) -> tuple[Expression, ...]:
@@ -146,66 +148,66 @@ class _Header:
             return ()
         tile = self._dimensions("tile", names)
         if len(tile) != 2:
-            raise _Fault(f"tile must be two expressions, for width and height, got {self.toml['tile']!r}")
+            raise _WrongError(f"tile must be two expressions, for width and height, got {self.toml['tile']!r}")
         return tile
 
     def _formula(self, name: str, text: Any, names: list[str]) -> Expression:
         if not re.fullmatch(_FORMULA, name):
-            raise _Fault(f"formulas.{name}: must be named after what it counts, such as global_load_sectors")
+            raise _WrongError(f"formulas.{name}: must be named after what it counts, such as global_load_sectors")
         return self._expression(f"formulas.{name}", text, names)
 
     def _string(self, key: str, default: str, pattern: str = "", rule: str = "text") -> str:
         value = self.toml.get(key, default)
         if not isinstance(value, str) or (key in self.toml and pattern and not re.fullmatch(pattern, value, re.ASCII)):
-            raise _Fault(f"{key} must be {rule}, got {value!r}")
+            raise _WrongError(f"{key} must be {rule}, got {value!r}")
         return value
 
     def _strings(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         value = self.toml.get(key, list(default))
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value) or (default and not value):
-            raise _Fault(f"{key} must be a list of text, got {value!r}")
+            raise _WrongError(f"{key} must be a list of text, got {value!r}")
         return tuple(value)
 
     def _table(self, key: str) -> dict[str, Any]:
         value = self.toml.get(key, {})
         if not isinstance(value, dict):
-            raise _Fault(f"{key} must be a table [{key}], got {value!r}")
+            raise _WrongError(f"{key} must be a table [{key}], got {value!r}")
         return value
 
     def _dimensions(self, key: str, names: list[str]) -> tuple[Expression, ...]:
         value = self.toml[key]
         if not isinstance(value, list) or not 1 <= len(value) <= 3:
-            raise _Fault(f"{key} must be a list of one to three expressions, for x, y and z, got {value!r}")
+            raise _WrongError(f"{key} must be a list of one to three expressions, for x, y and z, got {value!r}")
         return tuple(self._expression(f"{key}[{i}]", text, names) for i, text in enumerate(value))
 
     def _expression(self, key: str, text: Any, names: list[str]) -> Expression:
         if type(text) not in (str, int):
-            raise _Fault(f"{key} must be an expression or a whole number, got {text!r}")
+            raise _WrongError(f"{key} must be an expression or a whole number, got {text!r}")
         try:
             return Expression.parse(text, names)
         except UsageError as error:
-            raise _Fault(f"{key}: {error}") from None
+            raise _WrongError(f"{key}: {error}") from None
 
     def _parameter(self, name: str, table: Any) -> Parameter:
         key = f"params.{name}"
         if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name in RESERVED:
-            raise _Fault(f"{key}: a parameter becomes a macro, so its name must be capitals, such as TILE")
+            raise _WrongError(f"{key}: a parameter becomes a macro, so its name must be capitals, such as TILE")
         if not isinstance(table, dict) or not (
             set(table) <= {"default", "values"} or set(table) <= {"default", "min", "max", "step"}
         ):
             rule = "{ default = 32, values = [8, 16, 32] } or { default = 32, min = 8, max = 64, step = 8 }"
-            raise _Fault(f"{key} must be such as {rule}, got {table!r}")
+            raise _WrongError(f"{key} must be such as {rule}, got {table!r}")
         for part, value in table.items():
             numbers, rule = (value, "a list of whole numbers") if part == "values" else ([value], "a whole number")
             if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
-                raise _Fault(f"{key}.{part} must be {rule}, got {value!r}")
+                raise _WrongError(f"{key}.{part} must be {rule}, got {value!r}")
         for part in ("default",) if "values" in table else ("default", "min", "max"):
             if part not in table:
-                raise _Fault(f"{key}.{part} is missing")
+                raise _WrongError(f"{key}.{part} is missing")
         step = table.get("step", 1)
         if step < 1:
-            raise _Fault(f"{key}.step must be at least 1, got {step}")
+            raise _WrongError(f"{key}.step must be at least 1, got {step}")
         values = tuple(table["values"]) if "values" in table else range(table["min"], table["max"] + 1, step)
         if table["default"] not in values:
-            raise _Fault(f"{key}.default must be one of its allowed values, got {table['default']}")
+            raise _WrongError(f"{key}.default must be one of its allowed values, got {table['default']}")
         return Parameter(name, table["default"], values)

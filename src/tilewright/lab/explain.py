@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -252,7 +253,8 @@ def _verified(a: np.ndarray, b: np.ndarray, seen: Observation, *, sampled: bool)
     oracle, c = Oracle(a, b), seen.arrays[2]
     check = oracle.check_written(c) if sampled else oracle.check(c)
     of = "the elements that the sampled blocks wrote" if sampled else "every element"
-    return {"ok": check.ok, "reason": check.reason, "error_over_bound": check.error_over_bound, "of": of}
+    worst = check.error_over_bound if math.isfinite(check.error_over_bound) else None  # JSON has no infinity
+    return {"ok": check.ok, "reason": check.reason, "error_over_bound": worst, "of": of}
 
 
 def _run(seen: Observation) -> dict[str, Any]:

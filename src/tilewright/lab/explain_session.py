@@ -17,7 +17,7 @@ from ..kernels import find
 from ..kernels.cuda_kernel import CudaKernel
 from .explain import explain
 from .gpus import find_gpu
-from .measure import measured
+from .measure import check_gpu, measured
 from .sizes import parse_params, parse_sizes
 
 
@@ -40,6 +40,8 @@ def run(request: Request, *, console: Console) -> list[Explanation]:
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
     find_gpu(request.gpu)
+    if request.measure:
+        check_gpu(request.gpu)
     kernels = find(request.kernels, device="cuda")
     params = parse_params(request.params)
     known = {name for kernel in kernels for name in kernel.params}
@@ -74,7 +76,7 @@ def _one(
         )
     if not request.measure:
         return found
-    return dataclasses.replace(found, measured=measured(kernel, found))
+    return dataclasses.replace(found, measured=measured(kernel, found, request.seed))
 
 
 @contextmanager

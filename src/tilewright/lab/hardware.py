@@ -17,18 +17,23 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from ..errors import LaunchError, UnavailableError
 from ..run.cuda import Compiled
 from . import launched
 from .launched import Launch
 from .simt.counter_names import LABELS
-from .simt.sass import MachineInstruction
+from .simt.disassembly import MachineInstruction
 
 #: The counters that the microscope predicts.
 COUNTERS = tuple(LABELS)
+#: Counters asked for at once. Where these are more than the hardware counts in one pass, ncu runs the kernel again; what it
+#: adds up from several (sectors: hits and misses) is then off, for hits do not repeat: 4,267 stored sectors for 4,096.
+AT_ONCE = 8
 #: Sections of ncu that count by instruction; sampling is part of the first, and what it says is not read.
 _SECTIONS = ("SourceCounters", "MemoryWorkloadAnalysis_Tables")
 #: Columns of ncu's source page, and what they are called here; those that are not 0 are kept.
@@ -60,13 +65,17 @@ class Counted:
 
 @dataclass(frozen=True)
 class Profile:
-    """One launch: its kernel's name, blocks, threads a block, counters by name, and its instructions in order."""
+    """One launch: its kernel's name, blocks, threads a block, counters by name, its instructions in order.
+
+    ``arrays`` are those it left, by position of the argument, where the launches were made here (``profile_launches``).
+    """
 
     kernel: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
     counters: dict[str, float]
     instructions: list[Counted] = field(default_factory=list)
+    arrays: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
 
 def find_ncu() -> Path:
@@ -103,32 +112,46 @@ def profile(
     *,
     lines: bool = True,
     timeout: float | None = None,
-    report: Path | None = None,
 ) -> list[Profile]:
-    """Run a program under ncu: what was counted in each launch, with ``lines`` also by instruction.
+    """Run a program under ncu, several times: what was counted in each launch, with ``lines`` also by instruction.
 
-    ``timeout`` is in seconds, for each run of ncu. ``report`` keeps ncu's own report there (``.ncu-rep``), for its viewer.
-    Raises UnavailableError, with ncu's words, where ncu is missing or refused; LaunchError, with the program's, where the
-    program itself failed or launched no such kernel.
+    ``timeout`` is in seconds, for each run of ncu. Raises UnavailableError, with ncu's words, where ncu is missing or
+    refused; LaunchError, with the program's, where the program itself failed or launched no such kernel.
     """
-    ncu = str(find_ncu())
-    options = ["--clock-control", "none", "--target-processes", "all", "--metrics", ",".join(metrics)]
-    options += ["--kernel-name-base", "mangled", "--kernel-name", kernel] if kernel else []
-    options += [part for section in _SECTIONS for part in ("--section", section)] if lines else []
-    with tempfile.TemporaryDirectory(prefix="tilewright-ncu-") as folder:
-        report = report or Path(folder, "report.ncu-rep")
-        report.unlink(missing_ok=True)  # an old one is not to be read as this run's
-        said = _run([ncu, *options, "--force-overwrite", "--export", str(report), *command], timeout)
-        if not report.is_file():
-            raise LaunchError(f"{' '.join(command)}: launched no kernel{f' {kernel}' if kernel else ''}: {said}")
-        totals = read_raw(
-            _run([ncu, "--import", str(report), "--page", "raw", "--csv", "--print-units", "base"], timeout)
+    chosen = ["--kernel-name-base", "mangled", "--kernel-name", kernel] if kernel else []
+    found: list[Profile] = []
+    for first in range(0, len(metrics), AT_ONCE):
+        names = metrics[first : first + AT_ONCE]
+        totals = read_raw(_page([*chosen, "--metrics", ",".join(names)], command, "raw", timeout))
+        found = _together(
+            found, [replace(t, counters={n: t.counters[n] for n in names if n in t.counters}) for t in totals]
         )
-        if not lines:
-            return totals
-        code = read_source(_run([ncu, "--import", str(report), "--page", "source", "--csv"], timeout))
-    _add_instructions(totals, code)
-    return totals
+    if lines:
+        asked = [*chosen, *(part for section in _SECTIONS for part in ("--section", section))]
+        _add_instructions(found, read_source(_page(asked, command, "source", timeout)))
+    return found
+
+
+def _page(asked: Sequence[str], command: Sequence[str], page: str, timeout: float | None) -> str:
+    """One page, as CSV, of the report of one run of ncu."""
+    ncu = str(find_ncu())
+    with tempfile.TemporaryDirectory(prefix="tilewright-ncu-") as folder:
+        report = Path(folder, "report.ncu-rep")
+        how = ["--clock-control", "none", "--target-processes", "all", *asked, "--export", str(report)]
+        said = _run([ncu, *how, *command], timeout)
+        if not report.is_file():
+            raise LaunchError(f"{' '.join(command)}: launched no such kernel: {said}")
+        units = ["--print-units", "base"] if page == "raw" else []
+        return _run([ncu, "--import", str(report), "--page", page, "--csv", *units], timeout)
+
+
+def _together(before: list[Profile], now: list[Profile]) -> list[Profile]:
+    """The launches of two runs of a program, with the counters of both."""
+    if not before:
+        return now
+    if [found.kernel for found in before] != [found.kernel for found in now]:
+        raise LaunchError("the program launches other kernels each time: its counters cannot be put together")
+    return [replace(new, counters=old.counters | new.counters) for old, new in zip(before, now, strict=True)]
 
 
 def _add_instructions(totals: Sequence[Profile], code: Sequence[tuple[str, list[Counted]]]) -> None:
@@ -163,10 +186,12 @@ def profile_launches(
     with tempfile.TemporaryDirectory(prefix="tilewright-launch-") as folder:
         spec = Path(folder, "launches.npz")
         launched.save(spec, compiled, launches)
-        found = profile(command_of(spec), metrics=metrics, lines=lines, timeout=timeout)
-    if len(found) != len(launches):
+        kept = Path(folder, "results.npz")
+        found = profile(command_of(spec, "--results", str(kept)), metrics=metrics, lines=lines, timeout=timeout)
+        left = launched.results(kept)
+    if not len(found) == len(left) == len(launches):
         raise LaunchError(f"{compiled.name}: {len(launches)} launches were made, but ncu counted {len(found)}")
-    return found
+    return [replace(one, arrays=arrays) for one, arrays in zip(found, left, strict=True)]
 
 
 def command_of(spec: Path, *more: str) -> list[str]:

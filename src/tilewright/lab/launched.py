@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OperandError, TilewrightError, UsageError
+from ..errors import LaunchError, OperandError, TilewrightError, UsageError
 from ..run.cuda import Compiled
 from ..run.device import Extent, Memory, extent, open_device
 
@@ -105,21 +105,37 @@ def run(compiled: Compiled, launches: Sequence[Launch], ordinal: int = 0) -> lis
     return results
 
 
+def results(path: Path) -> list[dict[int, np.ndarray]]:
+    """What ``--results`` wrote: of each launch its arrays as the kernel left them, by position of the argument.
+
+    Raises LaunchError where nothing was written.
+    """
+    found: dict[int, dict[int, np.ndarray]] = {}
+    try:
+        with np.load(path) as kept:
+            for name in kept.files:
+                launch, argument = map(int, name.split("."))
+                found.setdefault(launch, {})[argument] = kept[name]
+    except OSError as error:
+        raise LaunchError(f"{path}: the launches left no results: {error}") from None
+    return [found.get(launch, {}) for launch in range(1 + max(found, default=-1))]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tilewright.lab.launched", description="Make launches from a file.")
     parser.add_argument("spec", type=Path, help="a file that tilewright.lab.launched.save wrote")
     parser.add_argument("--results", type=Path, help="where to write the arrays that the kernels leave behind (.npz)")
     given = parser.parse_args(argv)
     try:
-        results = run(*load(given.spec))
+        left = run(*load(given.spec))
     except TilewrightError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     if given.results:
-        left: dict[str, Any] = {
-            f"{i}.{j}": array for i, row in enumerate(results) for j, array in enumerate(row) if array is not None
+        named: dict[str, Any] = {
+            f"{i}.{j}": array for i, row in enumerate(left) for j, array in enumerate(row) if array is not None
         }
-        np.savez_compressed(given.results, **left)
+        np.savez_compressed(given.results, **named)
     return 0
 
 

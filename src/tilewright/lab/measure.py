@@ -1,1 +1,101 @@
-def measured(kernel, found): raise NotImplementedError
+"""What this machine's GPU counts for a kernel that was explained: ``tilewright explain --measure``."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..errors import LaunchError, UnavailableError, UsageError
+from ..explanation import Explanation
+from ..kernels.cuda_kernel import CudaKernel
+from ..run.cuda import compile_kernel, compiler
+from ..run.device import open_device
+from . import hardware
+from .explain import operands
+from .gpus import GPUS, find_gpu
+from .launched import Launch
+from .simt.disassembly import disassemble, parse
+from .verify import Oracle
+
+#: What is kept of each source line.
+BY_LINE = ("sectors", "wavefronts", "executed")
+
+
+def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any]:
+    """Launch ``kernel`` as ``found`` explains it, under NVIDIA's profiler, on the operands of ``seed``: plain JSON values.
+
+    ``counters``: name → count. ``by_line``: source line → what its instructions counted (``BY_LINE``, those that are not
+    0). ``verified``: ok, reason, error_over_bound of the GPU's own C (None where that has no bound). ``environment``: gpu,
+    driver, ncu, compiler, arch, command. Raises what ``check_gpu`` raises, and LaunchError where the GPU refuses or stops
+    the kernel.
+
+    >>> found = explain(kernel, 64, 64, 64)  # doctest: +SKIP
+    >>> measured(kernel, found, seed=1)["counters"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]  # doctest: +SKIP
+    40960
+    """
+    check_gpu(found.gpu["name"])
+    m, n, k, params, arch = found.m, found.n, found.k, found.params, found.environment["arch"]
+    compiled = compile_kernel(kernel, arch=arch, **params)
+    entry = compiled.entry(kernel.entry)
+    launch = kernel.launch(m, n, k, **params)
+    a, b, c = operands(kernel, m, n, k, seed)
+    args = (a, b, c, m, n, k)
+    once = Launch(entry, launch.grid, launch.block, args, launch.shared_bytes)
+    (profile,) = hardware.profile_launches(compiled, [once])
+    if profile.kernel != entry:
+        raise LaunchError(f"{kernel.name}: {entry} was launched, but ncu counted {profile.kernel}")
+    check = Oracle(a, b).check(profile.arrays[2])
+    worst = check.error_over_bound if math.isfinite(check.error_over_bound) else None  # JSON has no infinity
+    lines = hardware.by_line(profile.instructions, parse(disassemble(compiled.cubin))[entry])
+    by_line = {
+        str(line): {name: counts[name] for name in BY_LINE if counts[name]}
+        for (file, line), counts in lines.items()
+        if PurePosixPath(file).name == kernel.path.name
+    }
+    return {
+        "counters": profile.counters,
+        "by_line": by_line,
+        "verified": {"ok": check.ok, "reason": check.reason, "error_over_bound": worst},
+        "environment": {
+            **tools(),
+            "compiler": compiler(),
+            "arch": arch,
+            "command": shlex.join(["tilewright", *sys.argv[1:]]),
+        },
+    }
+
+
+def check_gpu(name: str) -> None:
+    """Whether this machine's GPU is the card of that name, and can be profiled.
+
+    Raises UnavailableError without a GPU or without ncu, UsageError where the card is another.
+    """
+    gpu = open_device()
+    hardware.find_ncu()
+    here = set(re.split(r"[\s-]+", gpu.name))
+    card = next((card for card in GPUS if here.issuperset(card.name.split())), None)
+    if card is None:
+        raise UnavailableError(f"--measure counts on this machine's {gpu.name}, and of that card nothing is known here")
+    if find_gpu(name) is not card:
+        raise UsageError(f"--measure counts on this machine's {gpu.name}: give --gpu {shlex.quote(card.name)}")
+
+
+def tools() -> dict[str, str]:
+    """The GPU, its driver and the profiler, as they call themselves."""
+    gpu, _, driver = _said(
+        "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"
+    ).partition(", ")
+    return {"gpu": gpu, "driver": driver, "ncu": _said(str(hardware.find_ncu()), "--version").rpartition("\n")[2]}
+
+
+def _said(*command: str) -> str:
+    """What a command prints; its error in place of that, since no note is worth a lost measurement."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        return str(error)

@@ -1,7 +1,8 @@
 """One warp's access to shared memory as a picture: 32 banks across, and down the turns that they take.
 
 A bank hands out one of its words a turn, to every lane that wants it; a lane that wants another word of the same bank
-waits. A pass takes as many turns (wavefronts) as its most wanted bank has words to give.
+waits. Atomics wait for each other even at the same word. A pass takes as many turns (wavefronts) as its most wanted bank
+has to give.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ COLUMN = (WIDTH - LEFT) / BANKS
 
 @dataclass(frozen=True)
 class Pass:
-    """Lanes served together: ``stacks`` has, for each bank or group of banks, its words and who wants each."""
+    """Lanes served together: ``stacks`` has, for each bank or group of banks, a word a turn and who gets it."""
 
     lanes: list[int]
-    stacks: list[dict[int, list[int]]]
+    stacks: list[list[tuple[int, list[int]]]]
 
     @property
     def turns(self) -> int:
@@ -35,39 +36,37 @@ class Pass:
 def passes(kind: str, nbytes: int, lanes: Sequence[int | None]) -> list[Pass]:
     """How the hardware serves one request, by the rule measured on an H200; their turns add up to its wavefronts.
 
-    Up to 4 bytes a lane one pass serves the warp, of 8 bytes each half of it, of 16 bytes each quarter. A load of 8 bytes
-    takes one pass for the warp, one of 16 bytes one for a half, where every lane wants the same as lane^1, or as lane^2.
+    Up to 4 bytes a lane one pass serves the warp, of 8 bytes each half of it, of 16 bytes each quarter. Where every lane of
+    the warp wants the same as lane^1, or every lane as lane^2, a load of 8 bytes takes one pass, one of 16 bytes two.
 
     >>> [p.turns for p in passes("ld", 4, [8 * lane for lane in range(32)])]
     [2]
     >>> [p.turns for p in passes("st", 16, [0] * 32)], [p.turns for p in passes("ld", 16, [0] * 32)]
     ([1, 1, 1, 1], [1, 1])
+    >>> [p.turns for p in passes("atom", 4, [0] * 32)]
+    [32]
     """
     unit = max(BANK, nbytes)
     words = {lane: at // unit for lane, at in enumerate(lanes) if at is not None}
-    size = max(1, BANKS * BANK // unit)
-    groups = [range(first, first + size) for first in range(0, BANKS, size)]
-    if size < BANKS and kind == "ld":
-        pairs = zip(groups[::2], groups[1::2], strict=True)
-        groups = [part for one, two in pairs for part in _merged(one, two, words)]
+    banks = max(1, BANKS * BANK // unit)
+    size = 2 * banks if banks < BANKS and kind == "ld" and (_agree(words, 1) or _agree(words, 2)) else banks
+    groups = (range(first, first + size) for first in range(0, BANKS, size))
     served = [[lane for lane in group if lane in words] for group in groups]
-    return [Pass(group, _stacks(group, words, size)) for group in served if group]
+    return [Pass(group, _stacks(group, words, banks, alone=kind in ("atom", "red"))) for group in served if group]
 
 
-def _merged(one: range, two: range, words: dict[int, int]) -> list[range]:
-    both = range(one.start, two.stop)
-
-    def agree(step: int) -> bool:
-        return all(words[a] == words[a ^ step] for a in both if a in words and a ^ step in words)
-
-    return [both] if agree(1) or agree(2) else [one, two]
+def _agree(words: dict[int, int], step: int) -> bool:
+    return all(word == words[lane ^ step] for lane, word in words.items() if lane ^ step in words)
 
 
-def _stacks(group: Sequence[int], words: dict[int, int], size: int) -> list[dict[int, list[int]]]:
-    stacks: list[dict[int, list[int]]] = [{} for _ in range(size)]
+def _stacks(
+    group: Sequence[int], words: dict[int, int], banks: int, *, alone: bool
+) -> list[list[tuple[int, list[int]]]]:
+    """``alone`` is for lanes that get a turn each."""
+    stacks: list[dict[tuple[int, int], list[int]]] = [{} for _ in range(banks)]
     for lane in group:
-        stacks[words[lane] % size].setdefault(words[lane], []).append(lane)
-    return stacks
+        stacks[words[lane] % banks].setdefault((words[lane], lane if alone else 0), []).append(lane)
+    return [[(word, lanes) for (word, _), lanes in stack.items()] for stack in stacks]
 
 
 def picture(access: Access, ident: str) -> Picture | None:
@@ -76,7 +75,9 @@ def picture(access: Access, ident: str) -> Picture | None:
     ``ident`` is an identifier that no other picture of the page has.
     """
     served = passes(access.kind, access.nbytes, access.lanes)
-    if not served:
+    if (
+        not served or access.kind == "cp.async"
+    ):  # copies take their turns by source and target, which one address cannot show
         return None
     unit = max(BANK, access.nbytes)
     parts, top = [], 0.0
@@ -107,7 +108,7 @@ def _pass(one: Pass, unit: int, top: float, title: str) -> tuple[list[str], floa
         drawn.append(text(0, top + (turn + 0.5) * height + 4, f"turn {turn + 1}", "start"))
     wide = unit // BANK * COLUMN
     for column, stack in enumerate(one.stacks):
-        for turn, (word, lanes) in enumerate(stack.items()):
+        for turn, (word, lanes) in enumerate(stack):
             x, y = LEFT + column * wide, top + turn * height
             hover = f"{_span(lanes)}: the {unit}-byte word at byte {word * unit:,}, turn {turn + 1}"
             drawn.append(box("word" if turn == 0 else "word late", x + 1, y + 1, wide - 2, height - 2, hover))
@@ -136,7 +137,7 @@ def _label(lanes: Sequence[int], width: float) -> str:
 
 def _caption(served: Sequence[Pass], unit: int) -> str:
     turns = sum(one.turns for one in served)
-    wanted: dict[int, None] = dict.fromkeys(word for one in served for stack in one.stacks for word in stack)
+    wanted: dict[int, None] = dict.fromkeys(word for one in served for stack in one.stacks for word, _ in stack)
     active = sum(len(one.lanes) for one in served)
     what = f"{count(active, 'lane')} {'ask' if active > 1 else 'asks'} for "
     what += f"{len(wanted)} different words of {unit} bytes" if len(wanted) > 1 else f"one word of {unit} bytes"

@@ -128,6 +128,8 @@ def _show_counts(console: Console, e: Explanation) -> None:
                 Text(name.removesuffix(".sum"), overflow="fold"), f"{predicted:,}", Text(f"{count:,}", style=style)
             )
         console.print(table, highlight=False)
+        if not e.measured["verified"]["ok"]:
+            console.print(f"WRONG on {gpu}: {e.measured['verified']['reason']}", style="bold red", **_PLAIN)
         console.print()
 
 

@@ -1,4 +1,9 @@
-"""What the hardware calls its counters: the names that ``ncu --query-metrics`` lists for compute capability 9.0."""
+"""What the hardware calls its counters: the names that ``ncu --query-metrics`` lists for compute capability 9.0.
+
+Not among them, for they count something else than their names say, or differently each time: the wavefronts of all
+shared accesses together (reading ``threadIdx`` and barriers are wavefronts too), those of asynchronous copies (only ncu's
+patched code tells them, by a model, also for copies that take none), and bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,32 +29,47 @@ FIELDS = {
         "requests": ("smsp__inst_executed_op_shared_{}.sum", "requests: instructions, one a warp"),
         "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum", "wavefronts: turns of the 32 banks"),
         "conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum", "bank conflicts: turns too many"),
-        "bytes": ("smsp__sass_data_bytes_mem_shared_op_{}.sum", "bytes asked for"),
     }
 } | {
     space: {
         "requests": (f"l1tex__t_requests_pipe_lsu_mem_{space}_op_{{}}.sum", "requests: instructions, one a warp"),
         "sectors": (f"l1tex__t_sectors_pipe_lsu_mem_{space}_op_{{}}.sum", "sectors: 32 bytes moved each"),
-        "bytes": (f"smsp__sass_data_bytes_mem_{space}_op_{{}}.sum", "bytes asked for"),
     }
     for space in ("global", "local")
 }
-#: Kinds that the L1's own counters lump together with others, and only the profiler's patched code (SASS) tells apart.
-_BY_PATCH = ("ldgsts", "ldsm", "stsm")
-#: Sums over all kinds of shared access that the hardware counts too.
-SHARED_SUMS = {
-    "wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
-    "conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-}
+#: Kinds that the L1's own counters lump together with another, and only the profiler's patched code (SASS) tells apart.
+_LUMPED = {("shared", "ldmatrix"): "ld", ("shared", "stmatrix"): "st", ("global", "cp.async"): "ld"}
+#: Bank conflicts of all kinds of shared access together.
+ALL_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
-def names(space: str, kind: str) -> dict[str, tuple[str, str]]:
-    """Field of a tally → counter's name and label, for one kind of access."""
+def names(space: str, kind: str) -> dict[str, list[str]]:
+    """Field of a tally → the counters that it is part of, its own first.
+
+    >>> names("global", "ld")["sectors"]
+    ['l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum']
+    >>> names("shared", "ldmatrix")["wavefronts"][1]
+    'l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum'
+    """
+    found = {field: [name] for field, (name, _) in _own(space, kind).items()}
+    for field in found:
+        name = FIELDS[space][field][0]
+        if (space, kind) in _LUMPED and name.startswith("l1tex__"):
+            found[field].append(name.format(_LUMPED[space, kind]))
+    if space == "shared":
+        found["conflicts"].append(ALL_CONFLICTS)
+    return found
+
+
+def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
+    """Field → the counter of that kind alone, and its label."""
     op, words = _KINDS["atom" if (space, kind) == ("shared", "red") else kind]
     found = {}
     for field, (pattern, text) in FIELDS[space].items():
+        if (kind, field) == ("cp.async", "wavefronts"):
+            continue
         name = pattern.format(op)
-        if op in _BY_PATCH:
+        if (space, kind) in _LUMPED:
             name = name.replace("l1tex__", "smsp__sass_l1tex_")
         if op in ("ldgsts", "ldsm"):
             name = name.replace("executed_op_shared_", "executed_op_")
@@ -59,6 +79,5 @@ def names(space: str, kind: str) -> dict[str, tuple[str, str]]:
 
 #: Every counter's label in plain words.
 LABELS = {
-    name: text for space, kinds in _IN_SPACE.items() for kind in kinds for name, text in names(space, kind).values()
-}
-LABELS |= {name: f"shared memory, all accesses, {field}" for field, name in SHARED_SUMS.items()}
+    name: text for space, kinds in _IN_SPACE.items() for kind in kinds for name, text in _own(space, kind).values()
+} | {ALL_CONFLICTS: "shared memory, all accesses, conflicts"}

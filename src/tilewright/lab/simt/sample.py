@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from .counters import WARP, Ints
+from .sectors import WARP, Ints
 from .state import Dim
 
 #: Along an axis of this many blocks or fewer, every block is one of its own.

@@ -12,12 +12,12 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from ...explanation import Access
-from .counters import IDLE, SECTOR, Counters, Ints, by_warp, global_sectors, local_sectors, shared_wavefronts
+from .counters import Counters, Execution, Key
 from .ptx import Instruction
+from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
 
 #: Executions of an instruction that are looked at for the example.
 LOOKED_AT = 16
-ROW = 128
 
 
 @dataclass
@@ -37,10 +37,7 @@ def least_sectors(table: Ints, nbytes: int) -> Ints:
     >>> least_sectors(np.stack([4 * lanes, 4096 * lanes, 0 * lanes]), 4).tolist()
     [4, 4, 1]
     """
-    ordered = np.sort(table, axis=1)
-    new = np.ones(ordered.shape, dtype=bool)
-    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return -(-(new & (ordered != IDLE)).sum(axis=1) * nbytes // SECTOR)
+    return -(-count_distinct(table) * nbytes // SECTOR)
 
 
 class Survey:
@@ -51,40 +48,36 @@ class Survey:
 
     def __init__(self, counters: Counters, main: str) -> None:
         self.counters, self.main = counters, PurePosixPath(main).name
-        self._least: dict[tuple[int, str, str], int] = {}
-        self._examples: dict[tuple[int, str, str], _Example] = {}
+        self._least: dict[Key, int] = {}
+        self._examples: dict[Key, _Example] = {}
         self._lines: dict[int, int] = {}
 
     def on_access(
         self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
     ) -> None:
         self.counters.on_access(space, kind, ins, warps, lanes, addresses, nbytes)
-        nbytes = self.counters.machine.widths.get(ins.index, nbytes)
-        if space not in ("global", "shared", "local") or not np.size(warps) or not nbytes:
+        done = self.counters.executed(space, kind, ins, warps, lanes, addresses, nbytes)
+        if done is None:
             return
-        key = (ins.index, space, kind)
         self._lines.setdefault(ins.index, self._line(ins))
-        example = self._examples.setdefault(key, _Example())
-        if space == "shared" and example.looked_at >= LOOKED_AT:
+        example = self._examples.setdefault(done.key, _Example())
+        look = example.looked_at < LOOKED_AT
+        if space == "shared" and not look:
             return
-        ids, table = by_warp(warps, lanes, addresses)
         if space != "shared":
-            least = least_sectors(table, nbytes) if space == "global" else local_sectors(table, nbytes)
-            self._least[key] = self._least.get(key, 0) + int(least @ self.counters.standing_for(ids))
-        if example.looked_at < LOOKED_AT:
+            least = least_sectors(done.table, done.nbytes) if space == "global" else self.counters.cost(done)[0]
+            self._least[done.key] = self._least.get(done.key, 0) + int(least @ self.counters.standing_for(done.ids))
+        if look:
             example.looked_at += 1
-            self._look(example, space, kind, table, nbytes)
+            self._look(example, done)
 
-    def _look(self, example: _Example, space: str, kind: str, table: Ints, nbytes: int) -> None:
-        if space == "shared":
-            cost, _ = shared_wavefronts(table, nbytes, merges=kind == "ld")
-        else:
-            cost = (global_sectors if space == "global" else local_sectors)(table, nbytes)
+    def _look(self, example: _Example, done: Execution) -> None:
+        table, (cost, _) = done.table, self.counters.cost(done)
         # Of equals the one with most lanes: a full warp shows more than a remainder.
         worst = int(np.argmax(cost * 64 + (table != IDLE).sum(axis=1)))
         if cost[worst] > example.cost:
             example.cost = int(cost[worst])
-            example.origin = int(table[worst].min()) // ROW * ROW
+            example.origin = int(table[worst].min()) // LINE * LINE
             example.lanes = tuple(None if at == IDLE else int(at) - example.origin for at in table[worst])
 
     def _line(self, ins: Instruction) -> int:
@@ -95,6 +88,8 @@ class Survey:
         """Line by line, accesses of one kind and width together, in order of the source."""
         found: dict[tuple[int, str, str, int], list[Access]] = {}
         for key, tally in self.counters.tallies().items():
+            if not tally.lanes:
+                continue  # issued, and moves nothing
             least = self._least.get(key, 0) if tally.space != "shared" else tally.wavefronts - tally.conflicts
             example = self._examples.get(key, _Example())
             line = self._lines.get(key[0], tally.line)

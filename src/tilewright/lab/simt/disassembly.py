@@ -1,0 +1,135 @@
+"""The machine code of a binary (SASS), as NVIDIA's disassembler ``nvdisasm`` prints it, without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ...errors import UnavailableError
+
+#: Machine opcodes that access memory: space and kind as the interpreter names them.
+MEMORY = {
+    "LDS": ("shared", "ld"),
+    "STS": ("shared", "st"),
+    "ATOMS": ("shared", "atom"),
+    "LDSM": ("shared", "ldmatrix"),
+    "STSM": ("shared", "stmatrix"),
+    "LDG": ("global", "ld"),
+    "STG": ("global", "st"),
+    "ATOMG": ("global", "atom"),
+    "RED": ("global", "red"),
+    "REDG": ("global", "red"),
+    "LDGSTS": ("global", "cp.async"),
+    "LDL": ("local", "ld"),
+    "STL": ("local", "st"),
+}
+#: A reduction is an atomic whose result nobody reads, and which of the two it becomes ptxas decides.
+_FAMILIES = {"red": "atom"}
+#: Parts of an opcode that say the width. Matrices come in fours or twos, of 4 bytes a lane each.
+_WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "S64": 8, "U64": 8, "F64": 8, "128": 16, "2": 8, "4": 16}
+#: After these the next instruction may be reached by other warps, or by fewer.
+ENDS_BLOCK = {"BRA", "BRX", "EXIT", "RET", "CALL", "BREAK", "BSYNC"}
+#: With these a warp finds out which of its lanes are there, before one of them acts for all.
+VOTES = {"VOTE", "VOTEU", "REDUX"}
+
+_FUNCTION = re.compile(r"^\s*(?:\.text\.([\w$.]+):|Function : (\S+))")
+_FILE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
+_LABEL = re.compile(r"^\s*\.L\w+:")
+_CODE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+\{?\s*(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*)")
+
+Group = tuple[str, int, str, str]  # file, line, space, family of kinds
+
+
+def group(file: str, line: int, space: str, kind: str) -> Group:
+    """What PTX and machine have in common of an access."""
+    return PurePosixPath(file).name, line, space, _FAMILIES.get(kind, kind)
+
+
+@dataclass(frozen=True)
+class MachineInstruction:
+    """One instruction of the binary; ``block`` numbers the straight runs of its function."""
+
+    offset: int
+    opcode: str
+    operands: str
+    guard: str  # "!P0", or "" without one
+    file: str
+    line: int
+    block: int
+
+    @property
+    def memory(self) -> tuple[str, str] | None:
+        """Space and kind of the access, None if it is none; ``@!PT`` pads the code and never accesses anything."""
+        return None if self.guard == "!PT" else MEMORY.get(self.opcode.split(".")[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes a lane of a memory access: the width in its name, else 4."""
+        return next((_WIDTHS[part] for part in self.opcode.split(".")[1:] if part in _WIDTHS), 4)
+
+    @property
+    def padding(self) -> bool:
+        """Whether it is a load that never loads: three of them, ``@!PT LDS``, come before asynchronous copies."""
+        return self.guard == "!PT" and self.opcode.split(".")[0] == "LDS"
+
+    @property
+    def group(self) -> Group:
+        return group(self.file, self.line, *(self.memory or ("", "")))
+
+
+def parse(text: str) -> dict[str, list[MachineInstruction]]:
+    """Functions of a disassembly: ``nvdisasm -g -c`` (source lines), or without lines ``cuobjdump -sass``.
+
+    >>> code = parse('.text.f:\\n//## File "k.cu", line 7\\n  /*0010*/  @P0 LDS.128 R4, [R2+0x10] ;')["f"]
+    >>> code[0].line, code[0].opcode, code[0].guard, code[0].nbytes, code[0].memory
+    (7, 'LDS.128', 'P0', 16, ('shared', 'ld'))
+    """
+    functions: dict[str, list[MachineInstruction]] = {}
+    code: list[MachineInstruction] = []
+    file, line, block = "", 0, 0
+    for row in text.splitlines():
+        if found := _FUNCTION.match(row):
+            code = functions.setdefault(found[1] or found[2], [])
+            file, line, block = "", 0, 0
+        elif found := _FILE.match(row):
+            file, line = found[1], int(found[2])
+        elif _LABEL.match(row):
+            block += 1
+        elif found := _CODE.match(row):
+            code.append(MachineInstruction(
+                int(found[1], 16), found[3], found[4].strip(), found[2] or "", file, line, block
+            ))  # fmt: skip
+            block += found[3].split(".")[0] in ENDS_BLOCK
+    return functions
+
+
+def find_tool(name: str = "nvdisasm") -> Path | None:
+    """The disassembler: from the package nvidia-cuda-<name>, else on PATH, else under CUDA_HOME; None if nowhere."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files(f"nvidia-cuda-{name}") or []:
+            if file.name == name and (found := shutil.which(str(file.locate()))):
+                return Path(found)
+    home = Path(os.environ.get("CUDA_HOME", ""), "bin")
+    on_path = shutil.which(name) or shutil.which(name, path=str(home))
+    return Path(on_path) if on_path else None
+
+
+def disassemble(cubin: bytes) -> str:
+    """The text of ``nvdisasm -g -c``. Raises UnavailableError where the tool is missing or refuses the binary."""
+    tool = find_tool()
+    if tool is None:
+        raise UnavailableError("nvdisasm: not found; pip install nvidia-cuda-nvdisasm")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([tool, "-g", "-c", file.name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UnavailableError(f"nvdisasm: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout

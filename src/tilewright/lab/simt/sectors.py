@@ -1,0 +1,154 @@
+"""The addresses of warps as a table, and the 32-byte sectors of global and local memory that they touch.
+
+The arithmetic is vectorised over warps: a table (w, 32) holds one instruction as executed by w warps, a byte address for
+each lane or ``IDLE``. Warps whose addresses differ only by a shift that moves no sector are counted once, which makes
+regular kernels cost one warp, whatever their grid.
+
+A request is one warp's instruction; it moves each sector that one of its threads touches once (S0.3). An H200 counted as
+predicted in every kernel of ``tests/data/five.cu`` and ``twelve.cu``. Two kinds of access differ, by rules learnt from an
+H200, which give all 175 one-warp patterns of ``tests/data/global-memory-patterns-h200.jsonl``:
+
+- **Atomics and reductions**: lanes that want the same address take turns, and each turn moves the sector again. A sector
+  is counted as often as the lanes on the most wanted address in it: 32 for 32 lanes on one counter.
+- **Copies past L1** (``cp.async.cg``): what is counted are the sectors of *shared* memory that are filled, once for each
+  line of 128 bytes that fills it; 16 for 512 bytes laid out as they came, 32 where every lane's 16 bytes go apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+WARP = 32
+SECTOR = 32  # bytes
+LINE = 128  # bytes
+#: The "address" of a lane that is not active: above every real one, so that sorting puts it last.
+IDLE = np.int64(1) << 62
+#: A fixed odd multiplier a lane: rows of addresses become one number each, to find equal rows.
+_HASH = np.random.default_rng(0).integers(1 << 62, size=WARP, dtype=np.uint64) * 2 + 1
+_LANE = np.arange(WARP)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def by_warp(warps: Ints, lanes: Ints, addresses: Ints) -> tuple[Ints, Ints]:
+    """Flat arrays over active threads → warp numbers (w,), ascending, and a table (w, 32) of addresses or ``IDLE``.
+
+    >>> ids, table = by_warp(np.array([7, 7]), np.array([0, 31]), np.array([256, 260]))
+    >>> ids.tolist(), table.shape, table[0, 0].item(), table[0, 1] == IDLE
+    ([7], (1, 32), 256, np.True_)
+    """
+    warps, lanes, addresses = (np.asarray(a, dtype=np.int64) for a in (warps, lanes, addresses))
+    if warps.size % WARP == 0:
+        rows = warps.reshape(-1, WARP)  # the usual case: every lane of every warp, in order
+        if (lanes.reshape(-1, WARP) == _LANE).all() and (rows == rows[:, :1]).all() and (np.diff(rows[:, 0]) > 0).all():
+            return rows[:, 0], addresses.reshape(-1, WARP)
+    ids, place = np.unique(warps, return_inverse=True)
+    table = np.full((ids.size, WARP), IDLE)
+    table[place, lanes] = addresses
+    return ids, table
+
+
+def first_lanes(table: Ints) -> Ints:
+    """Of each warp its first active lane alone.
+
+    >>> (first_lanes(np.array([[IDLE, 8, 12]])) != IDLE).tolist()
+    [[False, True, False]]
+    """
+    active = table != IDLE
+    return np.where(active & (np.cumsum(active, axis=1) == 1), table, IDLE)
+
+
+def distinct(table: Ints) -> tuple[Ints, Ints | slice]:
+    """The different rows of a table, and for each row of the table which of them it equals."""
+    if (table == table[:1]).all():
+        return table[:1], np.zeros(len(table), dtype=np.int64)
+    _, first, place = np.unique(table.view(np.uint64) @ _HASH, return_index=True, return_inverse=True)
+    if (table[first[place]] == table).all():
+        return table[first], place
+    return table, slice(None)  # two different rows hashed alike: count each
+
+
+def shifted(table: Ints, granule: int) -> Ints:
+    """Every row minus its own smallest address rounded down to ``granule``; lanes not active stay ``IDLE``."""
+    moved = table - (table.min(axis=1, keepdims=True) & -granule)
+    idle = table == IDLE
+    if idle.any():
+        moved[idle] = IDLE
+    return moved
+
+
+def count_distinct(table: Ints) -> Ints:
+    """How many different numbers each row holds, ``IDLE`` aside.
+
+    >>> count_distinct(np.array([[3, 5, 3, IDLE]])).tolist()
+    [2]
+    """
+    ordered = np.sort(table, axis=1)
+    new = np.ones(ordered.shape, dtype=bool)
+    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return (new & (ordered != IDLE)).sum(axis=1)
+
+
+# ---- sectors ---------------------------------------------------------------------------------------------------------
+
+
+def global_sectors(table: Ints, nbytes: int) -> Ints:
+    """Sectors that loads and stores of ``nbytes`` bytes a lane touch: (w, 32) addresses → (w,).
+
+    >>> lanes = np.arange(32)
+    >>> global_sectors(np.stack([4 * lanes, 4 * lanes + 4, 0 * lanes, 128 * lanes]), 4).tolist()
+    [4, 5, 1, 32]
+    """
+    if not table.size:
+        return np.zeros(0, dtype=np.int64)
+    rows, place = distinct(shifted(table, SECTOR))
+    idle = rows == IDLE
+    sectors = np.where(idle, IDLE, rows // SECTOR)
+    if ((rows % SECTOR + nbytes > SECTOR) & ~idle).any():  # a lane lies across sectors
+        sectors = np.concatenate([sectors, np.where(idle, IDLE, (rows + nbytes - 1) // SECTOR)], axis=1)
+    return count_distinct(sectors)[place]
+
+
+def atomic_sectors(table: Ints) -> Ints:
+    """Sectors of atomics and reductions in global memory: (w, 32) addresses → (w,).
+
+    >>> lanes = np.arange(32)
+    >>> atomic_sectors(np.stack([4 * lanes, 0 * lanes, 4 * (lanes // 2)])).tolist()
+    [4, 32, 4]
+    """
+    if not table.size:
+        return np.zeros(0, dtype=np.int64)
+    rows, place = distinct(shifted(table, SECTOR))
+    ordered = np.sort(rows, axis=1)
+    # Of lanes that want the same address, the k-th takes turn k.
+    starts = np.ones(ordered.shape, dtype=bool)
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    turn = _LANE - np.maximum.accumulate(np.where(starts, _LANE, 0), axis=1)
+    return count_distinct(np.where(ordered == IDLE, IDLE, ordered // SECTOR * WARP + turn))[place]
+
+
+def copied_sectors(sources: Ints, targets: Ints) -> Ints:
+    """Sectors of copies of 16 bytes a lane past L1: two tables (w, 32), of global and of shared memory → (w,).
+
+    >>> lanes = np.arange(32)[None, :]
+    >>> [copied_sectors(16 * lanes, step * lanes).tolist() for step in (16, 128)]
+    [[16], [32]]
+    """
+    into, line = targets // SECTOR, sources // LINE
+    # 2³² sectors of shared memory are far more than there are.
+    return count_distinct(np.where((targets == IDLE) | (sources == IDLE), IDLE, (line << 32) + into))
+
+
+def local_sectors(table: Ints, nbytes: int) -> Ints:
+    """Sectors of local memory, which lays word i of 32 neighbouring threads side by side (CUDA programming guide).
+
+    >>> local_sectors(np.zeros((1, 32), dtype=np.int64), 4).tolist()  # every thread its first word: 128 bytes
+    [4]
+    """
+    words = max(1, nbytes // 4)
+    places = [np.where(table == IDLE, IDLE, (table // 4 + i) * LINE + 4 * _LANE) for i in range(words)]
+    return np.sum([global_sectors(place, 4) for place in places], axis=0, dtype=np.int64)
