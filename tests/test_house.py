@@ -15,8 +15,8 @@ PACKAGE = Path(tilewright.__file__).parent
 
 #: Bottom to top. A module may import from those before it, and within its own folder.
 LAYERS = [
-    *("errors", "disk", "records", "explanation", "problem", "system", "machine", "operands", "threads", "simd", "peaks"),
-    *("kernels", "run", "planner", "lab", "report", "terminal", "api", "cli", "__main__"),
+    *("errors", "disk", "records", "explanation", "problem", "system", "machine", "operands", "threads", "simd"),
+    *("peaks", "kernels", "run", "planner", "lab", "report", "terminal", "api", "cli", "__main__"),
 ]
 
 #: What the report may know of: a record file from any machine renders on any laptop.
