@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import LaunchError, OperandError, TilewrightError, UnavailableError, UsageError
+from tilewright.run import arguments, memory
 from tilewright.run import device as module
 from tilewright.run.cuda import Compiled
 from tilewright.run.device import Device, Memory, extent, open_device
@@ -29,13 +30,18 @@ class Stand:
     """A GPU of numbers: remembers its launches; ``fails`` maps what to do to the error it ends with."""
 
     def __init__(self, **fails: str) -> None:
-        self.fails, self.launches, self.shared = fails, [], []  # type: ignore[var-annotated]
+        self.fails, self.launches, self.shared, self.calls = fails, [], [], []  # type: ignore[var-annotated]
         self.status = Status.CUDA_SUCCESS
 
     def do(self, what: str, result: Any = None) -> Any:
         if what in self.fails:
             raise RuntimeError(self.fails[what])
         return result
+
+    def call(self, *args: Any, answer: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        """A function of the driver's bindings: returns the status, then what was asked for."""
+        self.calls.append(args)
+        return (self.status, *answer)
 
     def open(self) -> Device:
         known = SimpleNamespace(
@@ -47,7 +53,10 @@ class Stand:
         limits = {f"max_{name}_dim_{axis}": 1024 for name in ("block", "grid") for axis in "xyz"}
         gpu = SimpleNamespace(
             create_stream=lambda: stream, compute_capability=(9, 0), name="Stand-in", device_id=0,
-            properties=SimpleNamespace(**limits, max_shared_memory_per_block_optin=232_448),
+            properties=SimpleNamespace(
+                **limits, max_shared_memory_per_block_optin=232_448, multiprocessor_count=132, l2_cache_size=60 << 20
+            ),
+            pci_bus_id="0000:17:00.0",
             allocate=lambda size, stream: self.do("allocate", SimpleNamespace(handle=4096, close=lambda: None)),
         )  # fmt: skip
         kernel.attributes = type("ByDevice", (), {"__getitem__": lambda _, which: known})()
@@ -61,6 +70,13 @@ class Stand:
                 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8),
             cuKernelSetAttribute=lambda *args: (self.shared.append(args), (self.status,))[1],
             cuMemcpyHtoDAsync=lambda *_: (self.status,), cuMemcpyDtoHAsync=lambda *_: (self.status,),
+            cuMemsetD8Async=lambda *args: self.call("fill", *args),
+            cuMemcpyDtoDAsync=lambda *args: self.call("copy", *args),
+            cuMemGetInfo=lambda: self.call("memory", answer=(30, 40)),
+            cuEventCreate=lambda flags: self.call("event", flags, answer=(f"event {len(self.calls)}",)),
+            cuEventRecord=lambda *args: self.call("record", *args),
+            cuEventSynchronize=lambda *args: self.call("wait for", *args),
+            cuEventElapsedTime=lambda *args: self.call("time", *args, answer=(1.5,)),
         )  # fmt: skip
         return Device(core, driver, gpu)
 
@@ -72,8 +88,9 @@ def launch(stand: Stand, args: Any = (None, 1, 2.0, 3), grid: Any = 2, block: An
     return stand.launches[-1]
 
 
-def test_doctests() -> None:
-    assert doctest.testmod(module).failed == 0
+@pytest.mark.parametrize("which", [module, arguments, memory])
+def test_doctests(which: Any) -> None:
+    assert doctest.testmod(which).failed == 0
 
 
 def test_arguments_take_the_width_of_the_parameter() -> None:
@@ -164,6 +181,78 @@ def test_a_copy_that_fails() -> None:
         gpu.copy_to(memory, np.zeros(1, np.float32))
     with pytest.raises(LaunchError, match="copy from the GPU: CUDA_ERROR_INVALID_VALUE"):
         gpu.get(memory, np.float32, 1)
+
+
+def test_parts_of_memory() -> None:
+    gpu = Stand().open()
+    whole = gpu.allocate(100)
+    part = whole.part(10, 20)
+    assert (part.pointer, part.nbytes) == (whole.pointer + 10, 20)
+    assert part.part(20, 0).pointer == whole.pointer + 30
+    for start, nbytes in ((-1, 5), (0, 101), (90, 11), (5, -1)):
+        with pytest.raises(UsageError, match="not all of the 100 bytes"):
+            whole.part(start, nbytes)
+    part.close()  # does not free what it does not own
+
+
+def test_fill_and_copy_are_queued() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    memory = gpu.allocate(100)
+    gpu.fill(memory.part(8, 16), 0xFF)
+    gpu.copy(memory.part(0, 4), memory.part(96, 4))
+    gpu.fill(memory.part(0, 0), 0)
+    assert stand.calls == [("fill", 4104, 0xFF, 16, 3), ("copy", 4096, 4192, 4, 3)]
+    with pytest.raises(UsageError, match="8 bytes cannot be copied into memory of 4"):
+        gpu.copy(memory.part(0, 4), memory.part(0, 8))
+    stand.status = Status.CUDA_ERROR_INVALID_VALUE
+    for refused in (lambda: gpu.fill(memory, 0), lambda: gpu.copy(memory, memory), gpu.memory_bytes):
+        with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
+            refused()
+
+
+def test_a_prepared_launch_is_checked_once_and_made_as_often_as_wanted() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    submit = gpu.prepare(BINARY, "k", 2, 64, (gpu.allocate(16), 1, 2.0, 3))
+    assert stand.launches == []
+    submit()
+    submit()
+    assert len(stand.launches) == 2
+    assert stand.launches[0] == stand.launches[1]
+    stand.fails["launch"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(LaunchError, match="memory that is not there"):
+        submit()
+    with pytest.raises(LaunchError, match="257 threads are too many"):
+        gpu.prepare(BINARY, "k", 2, 257, (gpu.allocate(16), 1, 2.0, 3))
+
+
+def test_the_timer_asks_the_gpus_own_clock() -> None:
+    stand = Stand()
+    timer = stand.open().timer()
+    timer.start()
+    assert timer.stop() == 1.5e-3
+    start, end = "event 0", "event 1"
+    assert stand.calls[2:] == [("record", start, 3), ("record", end, 3), ("wait for", end), ("time", start, end)]
+    stand.status = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
+        timer.stop()
+
+
+def test_facts() -> None:
+    gpu = Stand().open()
+    assert (gpu.sms, gpu.l2_bytes, gpu.pci_bus_id, gpu.stream) == (132, 60 << 20, "0000:17:00.0", 3)
+    assert gpu.memory_bytes() == (30, 40)
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"),
+    [("7.5", "sm_75"), ("8.0", "sm_80"), ("9.0", "sm_90a"), ("10.0", "sm_100a"), ("12.1", "sm_121a")],
+)
+def test_what_to_compile_for(capability: str, arch: str) -> None:
+    gpu = Stand().open()
+    gpu.capability = capability
+    assert gpu.arch == arch
 
 
 @pytest.mark.parametrize("value", [(), (1, 2, 3, 4), 0, (2, -1), 1.5, (2.5, 1)])

@@ -278,4 +278,7 @@ def environments(records: Iterable[BenchRecord]) -> Iterator[dict[str, Any]]:
 
 
 #: Environment keys that differ from cell to cell of one run.
-VOLATILE = ("time", "clock_mhz_before", "clock_mhz_after", "kernel_source")
+VOLATILE = (
+    *("time", "clock_mhz_before", "clock_mhz_after", "memory_clock_mhz", "power_w", "temperature_c", "throttled"),
+    "kernel_source",
+)

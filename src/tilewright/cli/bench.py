@@ -20,17 +20,19 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="KERNEL",
-            help="Names, such as cpu/ikj or ikj (see: tilewright ladder), or Python files of your own, such as my.py. "
-            "Default: the whole ladder.",
+            help="Names, such as cpu/ikj or ikj (see: tilewright ladder), or files of your own, such as my.py or my.cu. "
+            "Default: the whole ladder of the device.",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where to run: cpu.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="Where to run: cpu, or cuda for the first NVIDIA GPU.")
+    ] = "cpu",
     sizes: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
             help="Joined by commas: N, MxNxK (C is M×N), FIRST:LAST:xFACTOR, FIRST:LAST:+STEP. "
-            "Such as 16:4096:x2,1000,6x2000x4. Default: 64,256,512,1000,2048.",
+            "Such as 16:4096:x2,1000,6x2000x4. Default: 64,256,512,1000,2048; on a GPU 256,1000,1024,2048,4096.",
         ),
     ] = None,
     operands: Annotated[
@@ -39,22 +41,26 @@ def bench(
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="float32, float64 or float32,float64. Default: float32, or the operands'."),
+        typer.Option(
+            metavar="LIST",
+            help="float32, float64 or both, on a GPU also float16 and bfloat16. "
+            "Default: float32, or the operands'; on a GPU what each kernel takes.",
+        ),
     ] = None,
     threads: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Numbers of threads, such as 1,2. Default: one for each usable core."),
+        typer.Option(metavar="LIST", help="Numbers of CPU threads, such as 1,2. Default: one for each usable core."),
     ] = None,
     against: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
             help="Libraries to measure beside, such as openblas,mkl; R compares with the first. none measures none. "
-            "Default: all that are installed, numpy's own first.",
+            "Default: all that are installed, numpy's own first; on a GPU cublas.",
         ),
     ] = None,
     repeat: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Samples of each cell, at least, after one that is dropped.")
+        int, typer.Option(metavar="NUMBER", help="Samples of each cell, at least, after those of a warm-up.")
     ] = 4,
     limit: Annotated[
         str,

@@ -75,6 +75,9 @@ class Bench:
         flops, seconds = self._last[cell.series]
         return seconds * cell.flops / flops if flops else seconds
 
+    def close(self) -> None:
+        """Nothing is held that another would wait for."""
+
     # ---- a cell's life -----------------------------------------------------------------------------------------------
 
     def _outcome(self, cell: Cell) -> Outcome:

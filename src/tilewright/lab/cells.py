@@ -1,4 +1,8 @@
-"""What a benchmark consists of: settings, and the cells they ask for."""
+"""What a benchmark consists of: settings, and the cells they ask for.
+
+A kernel is a ``Kernel`` on the CPU; on a GPU a ``CudaKernel``, or a ``Reference`` for a library. What is asked of it here
+they share.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,13 @@ from .sizes import Shape
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own."""
+    """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own.
 
-    kernels: list[Kernel]
-    references: list[Kernel]
+    No ``dtypes`` means each kernel's own: float32 where it takes that, else the first that it takes.
+    """
+
+    kernels: list[Any]
+    references: list[Any]
     sizes: list[Shape]
     dtypes: list[str]
     threads: list[int]
@@ -28,6 +35,7 @@ class Settings:
     seed: int = 1
     params: dict[str, Any] = field(default_factory=dict)
     operands: tuple[np.ndarray, np.ndarray] | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name, low in (("repeat", 1), ("limit_s", 0)):
@@ -43,13 +51,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cell:
-    """One kernel, one shape, one dtype, one number of threads."""
+    """One kernel, one shape, one dtype, one number of threads; on a GPU, one precision."""
 
-    kernel: Kernel
+    kernel: Any
     shape: Shape
     dtype: str
     threads: int
     params: dict[str, Any]
+    device: str = "cpu"
+    precision: str = "standard"
 
     @property
     def flops(self) -> int:
@@ -67,11 +77,12 @@ class Cell:
         about = kernel.about | {"constants": {key: v for key, v in kernel.params.items() if key not in tunables}}
         return BenchRecord(
             kernel=kernel.name,
-            device="cpu",
+            device=self.device,
             m=m,
             n=n,
             k=k,
             dtype=self.dtype,
+            precision=self.precision,
             threads=self.threads,
             params=tunables,
             about=about,
@@ -82,7 +93,7 @@ class Cell:
     @property
     def series(self) -> tuple[str, str, int]:
         """The curve this cell is a point of."""
-        return (self.kernel.name, self.dtype, self.threads)
+        return (self.kernel.name, f"{self.dtype} {self.precision}", self.threads)
 
 
 @dataclass
@@ -99,6 +110,8 @@ class Outcome:
 
 def cells(settings: Settings) -> list[Cell]:
     """Every cell in the order of measurement: sizes first, so that each size is predicted from the one before."""
+    if settings.device == "cuda":
+        return _device_cells(settings)
     made = []
     for shape in settings.sizes:
         for dtype in settings.dtypes:
@@ -108,6 +121,32 @@ def cells(settings: Settings) -> list[Cell]:
                     params = {key: value for key, value in settings.params.items() if key in kernel.tunable}
                     made.append(Cell(kernel, shape, dtype, threads, params))
     return made
+
+
+def _device_cells(settings: Settings) -> list[Cell]:
+    """A kernel on a GPU is measured with the dtypes it takes, beside the libraries with the same dtype and precision."""
+    own = {kernel: own_dtype(kernel) for kernel in settings.kernels}
+    made = []
+    for shape in settings.sizes:
+        for dtype in settings.dtypes or dict.fromkeys(own.values()):
+            chosen = [k for k in own if (dtype in k.dtypes if settings.dtypes else dtype == own[k])]
+            beside = [library for library in settings.references if dtype in library.dtypes]
+            for precision in dict.fromkeys(map(precision_of, chosen)):
+                alike = [kernel for kernel in chosen if precision_of(kernel) == precision]
+                for kernel in (*alike, *beside):
+                    params = {key: value for key, value in settings.params.items() if key in kernel.tunable}
+                    made.append(Cell(kernel, shape, dtype, 1, params, "cuda", precision))
+    return made
+
+
+def own_dtype(kernel: Any) -> str:
+    """What a CUDA kernel is measured with where nobody says: float32 if it takes that, else the first that it takes."""
+    return "float32" if "float32" in kernel.dtypes else kernel.dtypes[0]
+
+
+def precision_of(kernel: Any) -> str:
+    """What a CUDA kernel promises: "standard" unless it says that it rounds its operands, as "tf32"."""
+    return getattr(kernel, "precision", "standard")
 
 
 def _thread_counts(kernel: Kernel, settings: Settings) -> set[int]:

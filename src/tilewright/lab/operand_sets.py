@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from ..errors import TilewrightError, UsageError
 from ..machine import machine
-from ..operands import aligned_copy, aligned_empty
+from ..operands import aligned_copy, aligned_empty, load_matrix
 from .sizes import Shape
 from .verify import Oracle
 
@@ -28,6 +31,38 @@ def sets_needed(shape: Shape, itemsize: int) -> int:
     """How many sets a cell rotates through: 1 where a single one cannot stay in the cache anyway."""
     cache = machine().l3 or machine().l2 or 32 << 20
     return min(_MOST_SETS, max(1, math.ceil(ROTATION * cache / max(1, set_bytes(shape, itemsize)))))
+
+
+def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarray], str]:
+    """The user's matrices, and the words for them in the record: file names, and what tells their contents apart.
+
+    Raises UsageError where they have no product, and what ``load_matrix`` raises for a file that holds no matrix.
+    """
+    a, b = (_load(path) for path in paths)
+    if a.shape[1] != b.shape[0]:
+        raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: A's columns must equal B's rows")
+    contents = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            contents.update(hashlib.file_digest(file, "sha256").digest())
+    names = " ".join(path.name for path in paths)
+    return (a, b), f"{names} (sha256 {contents.hexdigest()[:12]})"
+
+
+def _load(path: Path) -> np.ndarray:
+    try:
+        return load_matrix(path)
+    except TilewrightError as error:
+        raise type(error)(f"operands: {error}") from None
+
+
+def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
+    """Raises UsageError where the product could exceed the largest number: every kernel would look wrong."""
+    largest = float(np.finfo("float32" if dtype == "bfloat16" else dtype).max)  # those two have about the same range
+    in_a, in_b = (float(max(x.max(initial=0), -x.min(initial=0))) for x in (a, b))
+    if not max(in_a, in_b, in_a * in_b * a.shape[1]) <= largest:
+        rule = f"the largest of A times that of B times k must stay within {dtype}'s {largest:.3g}"
+        raise UsageError(f"operands: {rule}, got {in_a:.3g}, {in_b:.3g} and {a.shape[1]}; scale them")
 
 
 @dataclass

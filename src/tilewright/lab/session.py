@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,30 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ..errors import TilewrightError, UnavailableError, UsageError, did_you_mean
+from ..errors import UnavailableError, UsageError, did_you_mean
 from ..kernels import Kernel, catalog, find, reference
 from ..machine import machine
-from ..operands import load_matrix
 from ..records import BenchRecord, Writer
 from ..run.cpu import call_once, runner
+from ..run.cublas import CUBLAS, Reference
 from .bench import Bench
 from .cells import Cell, Settings, cells
+from .cuda_bench import CudaBench
 from .environment import environment
-from .sizes import parse_params, parse_sizes
+from .formats import FORMATS
+from .operand_sets import check_range, read_operands
+from .sizes import parse_params, parse_seconds, parse_sizes
 
-DEFAULT_SIZES = "64,256,512,1000,2048"
-_DTYPES = ("float32", "float64")
+DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
+_DTYPES = {"cpu": ("float32", "float64"), "cuda": tuple(FORMATS)}
 #: What must not have changed in the environment for a cell of an earlier run to be kept.
-_SHAPING = ("kernel_source", "processor", "cores", "llvm_cpu", "numpy", "numba", "operands")
-_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}
+_SHAPING = {
+    "cpu": ("kernel_source", "processor", "cores", "llvm_cpu", "numpy", "numba", "operands"),
+    "cuda": ("kernel_source", "gpu", "driver", "nvrtc", "blas", "operands"),
+}
+
+
+AnyBench = Bench | CudaBench
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,15 @@ class Done:
 def run(request: Request, *, json_file: Path | None, resume: bool, console: Console) -> Done:
     """Measure what was asked for. Ctrl-C ends the run and keeps every finished cell."""
     settings, operands = _settings(request)
-    bench = Bench(settings, environment(operands=operands))
-    todo = cells(settings)
+    with contextlib.closing(_bench(settings, environment(operands=operands))) as bench:
+        return _run(bench, cells(settings), json_file, resume, console)
+
+
+def _bench(settings: Settings, where: dict[str, Any]) -> AnyBench:
+    return CudaBench(settings, where) if settings.device == "cuda" else Bench(settings, where)
+
+
+def _run(bench: AnyBench, todo: list[Cell], json_file: Path | None, resume: bool, console: Console) -> Done:
     if json_file is None:
         return _measure(bench, todo, Done(), None, console)
     with Writer(json_file, resume=resume) as writer:
@@ -71,7 +85,7 @@ def run(request: Request, *, json_file: Path | None, resume: bool, console: Cons
         return _measure(bench, left, Done(list(kept.values())), writer, console)
 
 
-def _measure(bench: Bench, todo: list[Cell], done: Done, writer: Writer | None, console: Console) -> Done:
+def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | None, console: Console) -> Done:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(20),
@@ -109,7 +123,7 @@ def _cell_key(cell: Cell) -> tuple[Any, ...]:
     return cell.record("ok").cell
 
 
-def _kept(done: list[BenchRecord], todo: list[Cell], bench: Bench) -> dict[tuple[Any, ...], BenchRecord]:
+def _kept(done: list[BenchRecord], todo: list[Cell], bench: AnyBench) -> dict[tuple[Any, ...], BenchRecord]:
     """Cells of an earlier run that still stand, the last record of each, in the order of measurement.
 
     They stand if nothing has changed that shapes them: kernel source and constants, machine, libraries, operands and
@@ -120,12 +134,12 @@ def _kept(done: list[BenchRecord], todo: list[Cell], bench: Bench) -> dict[tuple
     return {key: last[key] for key, cell in wanted if _stands(last[key], cell, bench)}
 
 
-def _stands(record: BenchRecord, cell: Cell, bench: Bench) -> bool:
+def _stands(record: BenchRecord, cell: Cell, bench: AnyBench) -> bool:
     then, now = record.environment, bench.environment | {"kernel_source": cell.kernel.source_hash}
     references = bench.settings.references
     reference = references[0].name if references and references[0] is not cell.kernel else None
     return (
-        all(then.get(key) == now[key] for key in _SHAPING)
+        all(then.get(key) == now[key] for key in _SHAPING[cell.device])
         and record.about.get("constants") == cell.record("ok").about["constants"]
         and record.seed == bench.settings.seed
         and record.verdict not in ("time_limit", "out_of_memory")
@@ -137,44 +151,53 @@ def _stands(record: BenchRecord, cell: Cell, bench: Bench) -> bool:
 
 
 def _settings(request: Request) -> tuple[Settings, str]:
-    if request.device != "cpu":
-        if request.device == "cuda":
-            raise UnavailableError(
-                "device 'cuda': this version explains CUDA kernels (tilewright explain) and does not time them yet; "
-                "use --device cpu"
-            )
-        raise UsageError(f"device {request.device!r}: {did_you_mean(request.device, ['cpu'])}")
-    kernels = _kernels(request.kernels)
+    device = request.device
+    if device not in _DTYPES:
+        raise UsageError(f"device {device!r}: {did_you_mean(device, _DTYPES)}")
+    kernels = _kernels(request.kernels, device)
     given, operands = _operands(request)
-    sizes = parse_sizes(DEFAULT_SIZES if request.sizes is None else request.sizes)
-    dtypes = _listed("dtype", "float32" if request.dtype is None else request.dtype, _DTYPES)
+    sizes = parse_sizes(DEFAULT_SIZES[device] if request.sizes is None else request.sizes)
+    dtypes = _dtypes(request, kernels)
     if given is not None:
         sizes = [(given[0].shape[0], given[1].shape[1], given[0].shape[1])]
-        dtypes = dtypes if request.dtype else [np.result_type(*given).name]
-        for dtype in dtypes:
-            _check_range(*given, dtype)
+        if device == "cpu" and not request.dtype:
+            dtypes = [np.result_type(*given).name]
+        for dtype in dtypes or ["float32"]:
+            check_range(*given, dtype)
     settings = Settings(
         kernels=kernels,
-        references=_references(request.against),
+        references=_libraries(request.against) if device == "cuda" else _references(request.against),
         sizes=sizes,
         dtypes=dtypes,
-        threads=_threads(request.threads),
+        threads=_threads(request),
         repeat=request.repeat,
-        limit_s=_seconds(request.limit),
+        limit_s=parse_seconds("limit", request.limit),
         seed=_seed(request.seed),
         params=_single(request.params),
         operands=given,
+        device=device,
     )
     return settings, operands
 
 
-def _kernels(names: list[str]) -> list[Kernel]:
+def _dtypes(request: Request, kernels: list[Any]) -> list[str]:
+    """Those asked for; on a GPU, where kernels have few, those that some kernel takes, and without a word each its own."""
+    if request.dtype is None:
+        return ["float32"] if request.device == "cpu" else []
+    asked = _listed("dtype", request.dtype, _DTYPES[request.device])
+    if request.device == "cuda" and not any(dtype in kernel.dtypes for dtype in asked for kernel in kernels):
+        taken = ", ".join(f"{kernel.name} {'/'.join(kernel.dtypes)}" for kernel in kernels)
+        raise UsageError(f"dtype {request.dtype!r}: none of the chosen kernels takes it: {taken}")
+    return asked
+
+
+def _kernels(names: list[str], device: str) -> list[Any]:
     """Each kernel once; two files of one name would be one row of the table and one cell of the records."""
     try:
-        found = find(names)
+        found: list[Any] = list(find(names, device="cuda") if device == "cuda" else find(names))
     except SystemExit as error:  # raised by a file of the user's
         raise UsageError(f"kernel files {' '.join(names)}: one of them ends the program (exit {error})") from None
-    chosen: dict[str, Kernel] = {}
+    chosen: dict[str, Any] = {}
     for kernel in found:
         if (other := chosen.setdefault(kernel.name, kernel)).path != kernel.path:
             raise UsageError(f"kernel {kernel.name}: {other.path} and {kernel.path} have one name; rename one of them")
@@ -182,36 +205,12 @@ def _kernels(names: list[str]) -> list[Kernel]:
 
 
 def _operands(request: Request) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:
-    """The user's matrices, and the words for them in the record: file names, and what tells their contents apart."""
+    """The user's matrices, and the words for them in the record."""
     if request.operands is None:
         return None, "uniform[-1,1)"
     if request.sizes is not None:
         raise UsageError(f"sizes {request.sizes!r}: operands have a size of their own; give one or the other")
-    a, b = (_load(path) for path in request.operands)
-    if a.shape[1] != b.shape[0]:
-        raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: A's columns must equal B's rows")
-    contents = hashlib.sha256()
-    for path in request.operands:
-        with path.open("rb") as file:
-            contents.update(hashlib.file_digest(file, "sha256").digest())
-    names = " ".join(path.name for path in request.operands)
-    return (a, b), f"{names} (sha256 {contents.hexdigest()[:12]})"
-
-
-def _load(path: Path) -> np.ndarray:
-    try:
-        return load_matrix(path)
-    except TilewrightError as error:
-        raise type(error)(f"operands: {error}") from None
-
-
-def _check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-    """Raises UsageError where the product could exceed the largest number: every kernel would look wrong."""
-    largest = float(np.finfo(dtype).max)
-    in_a, in_b = (float(max(x.max(initial=0), -x.min(initial=0))) for x in (a, b))
-    if not max(in_a, in_b, in_a * in_b * a.shape[1]) <= largest:
-        rule = f"the largest of A times that of B times k must stay within {dtype}'s {largest:.3g}"
-        raise UsageError(f"operands: {rule}, got {in_a:.3g}, {in_b:.3g} and {a.shape[1]}; scale them")
+    return read_operands(request.operands)
 
 
 def _references(against: str | None) -> list[Kernel]:
@@ -233,6 +232,16 @@ def _references(against: str | None) -> list[Kernel]:
     return found
 
 
+def _libraries(against: str | None) -> list[Reference]:
+    """cuBLAS, which the process that has the GPU will look for: where it is not there, its own cells say so."""
+    if against == "none":
+        return []
+    for name in ("cublas" if against is None else against).split(","):
+        if (short := name.strip().removeprefix("ref/")) != "cublas":
+            raise UsageError(f"reference {short!r} is not known on a GPU: {did_you_mean(short, ['cublas', 'none'])}")
+    return [CUBLAS]
+
+
 def _try(kernel: Kernel) -> None:
     """Libraries are found at their first call; raises UnavailableError where there is none, or a broken one."""
     try:
@@ -249,8 +258,12 @@ def _listed(name: str, text: str, known: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(items))
 
 
-def _threads(text: str | None) -> list[int]:
-    cores = machine().usable_cores
+def _threads(request: Request) -> list[int]:
+    cores, text = machine().usable_cores, request.threads
+    if request.device == "cuda":
+        if text is not None:
+            raise UsageError(f"threads {text!r}: a GPU has no such number to choose; leave it out with --device cuda")
+        return [1]
     if text is None:
         return [cores]
     try:
@@ -261,13 +274,6 @@ def _threads(text: str | None) -> list[int]:
         if not 1 <= count <= 4 * cores:
             raise UsageError(f"threads must be from 1 to {4 * cores} ({cores} cores are usable here), got {count}")
     return sorted(set(counts))
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|)", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"limit must be a time such as 10s, 500ms or 2min, got {text!r}")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def _seed(seed: int) -> int:

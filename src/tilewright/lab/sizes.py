@@ -1,4 +1,4 @@
-"""The words of ``--sizes``: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``; and of ``--param``."""
+"""The words of ``--sizes``: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``; of ``--param``; of times."""
 
 from __future__ import annotations
 
@@ -80,3 +80,18 @@ def parse_params(texts: Iterable[str]) -> dict[str, list[int]]:
             raise UsageError(f"param must be NAME=NUMBER with a positive whole number, such as leaf=1024, got {text!r}")
         found[match[1]] = [int(number) for number in match[2].split(",")]
     return found
+
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}
+
+
+def parse_seconds(name: str, text: str) -> float:
+    """A time as ``--limit`` and ``--budget`` take it, in seconds; ``name`` is the option. Raises UsageError.
+
+    >>> parse_seconds("limit", "500ms"), parse_seconds("limit", "2 min")
+    (0.5, 120.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"{name} must be a time such as 10s, 500ms or 2min, got {text!r}")
+    return float(match[1]) * _UNITS[match[2]]

@@ -46,6 +46,8 @@ _BYTES = (
     "memory_limit",
     "memory_available",
     "memory_bytes",
+    "gpu_memory",
+    "gpu_l2",
     "bytes",
     "l1d",
     "l2",

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..records import VERDICTS, BenchRecord
-from .views import View, best_of_cells, is_measured, is_reference, rungs_order
-from .words import count, digits, factor
+from .views import View, best_of_cells, is_measured, is_reference, rungs_order, threads_of
+from .words import digits, factor
 
 Shape = tuple[int, int, int]
 
@@ -117,7 +117,7 @@ def _step(kernel: str, group: list[BenchRecord], parent: str | None, pair: Pair,
     before, after = pair[shape]
     note = "" if before or not parent else f"its parent {parent} is not in these records"
     base = before.gflops if before else None
-    threads = count(after.threads, "thread")
+    threads = threads_of(after)
     if before and before.threads != after.threads:
         threads = f"{before.threads} → {threads}"
     return Step(

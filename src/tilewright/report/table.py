@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..records import VERDICTS, BenchRecord
-from .views import View, is_measured, is_reference, spread
+from .views import View, is_measured, is_reference, spread, threads_of
 from .words import count, digits, finite, small, table_time
 
 #: What the reader can switch the cells to; the key is the Cell's field.
@@ -114,7 +114,7 @@ def _error(record: BenchRecord) -> str:
 
 def _hover(r: BenchRecord) -> str:
     """Everything known of a measured cell, in a line a part."""
-    lines = [f"{r.kernel} at {r.shape}, {count(r.threads, 'thread')}"]
+    lines = [", ".join(filter(None, [f"{r.kernel} at {r.shape}", threads_of(r)]))]
     lines.append(f"{spread(r.samples_s)} ({count(len(r.samples_s), 'sample')})")
     lines.append(f"{digits(r.gflops or 0.0)} GFLOPS")
     if (fraction := finite(r.peak_fraction)) is not None:

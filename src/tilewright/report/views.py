@@ -115,6 +115,11 @@ def is_measured(record: BenchRecord) -> bool:
     return record.verdict == "ok" and bool(finite(record.median_s)) and bool(finite(record.gflops))
 
 
+def threads_of(record: BenchRecord) -> str:
+    """ "2 threads"; nothing on a GPU, which has no such number to choose."""
+    return count(record.threads, "thread") if record.device == "cpu" else ""
+
+
 def machine_name(record: BenchRecord) -> str:
     """Processor or GPU as the environment names it."""
     keys = ("gpu", "processor") if record.device != "cpu" else ("processor", "cpu")
@@ -218,7 +223,7 @@ def _cell(r: BenchRecord) -> dict[str, Any]:
         "GFLOPS": digits(gflops) + (f" ({fraction:.0%} of peak)" if fraction else ""),
         "R": "not compared" if ratio is None else f"{digits(ratio)} against {r.reference or 'the reference'}",
         "Spread": spread(samples),
-        "Samples": f"{len(samples)}, {count(r.threads, 'thread')}",
+        "Samples": ", ".join(filter(None, [str(len(samples)), threads_of(r)])),
     }
     return row
 

@@ -6,21 +6,23 @@ a reason (``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit an
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
-import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import LaunchError, OperandError, UnavailableError, UsageError
+from ..errors import LaunchError, UnavailableError, UsageError
+from .arguments import Extent, argument, extent
 from .cuda import Compiled
+from .memory import Memory
 
-Extent = int | Sequence[int]
+#: A launch, or a call of a library, that was checked once and is asked for again at each call.
+Submission = Callable[[], None]
 
 #: What the driver's names of errors mean; the driver's own words follow them.
 _CAUSES = {
@@ -45,28 +47,6 @@ class Attributes:
     shared_bytes: int
     local_bytes: int
     max_threads: int
-
-
-class Memory:
-    """Bytes on a GPU; freed by ``close``, at the end of a ``with``, or with the object."""
-
-    def __init__(self, buffer: Any, nbytes: int) -> None:
-        self._buffer = buffer
-        self.nbytes = nbytes
-
-    @property
-    def pointer(self) -> int:
-        """The address on the GPU."""
-        return int(self._buffer.handle)
-
-    def close(self) -> None:
-        self._buffer.close()
-
-    def __enter__(self) -> Memory:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def open_device(ordinal: int = 0) -> Device:
@@ -109,6 +89,38 @@ class Device:
         #: Bytes of shared memory that a block can have at most, static and dynamic together.
         self.max_shared_bytes = int(limits.max_shared_memory_per_block_optin)
 
+    # ---- facts
+
+    @property
+    def arch(self) -> str:
+        """What to compile for, with the instructions that only this generation has: "sm_90a"; before 9.0 as "sm_80"."""
+        major, minor = self.capability.split(".")
+        return f"sm_{major}{minor}" + "a" * (int(major) >= 9)
+
+    @property
+    def sms(self) -> int:
+        """Multiprocessors."""
+        return int(self._device.properties.multiprocessor_count)
+
+    @property
+    def l2_bytes(self) -> int:
+        return int(self._device.properties.l2_cache_size)
+
+    @property
+    def pci_bus_id(self) -> str:
+        """Where it is plugged in, such as "0000:17:00.0": the one name that every tool knows it by."""
+        return str(self._device.pci_bus_id)
+
+    @property
+    def stream(self) -> int:
+        """The handle of the stream, for libraries that take one."""
+        return int(self._stream.handle)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Bytes of its memory that are free now, and all."""
+        free, total = self._call("its memory", self._driver.cuMemGetInfo)
+        return int(free), int(total)
+
     # ---- memory
 
     def allocate(self, nbytes: int) -> Memory:
@@ -143,6 +155,20 @@ class Device:
         self.wait("copy from the GPU")
         return host
 
+    def fill(self, memory: Memory, byte: int) -> None:
+        """Set every byte; 0xFF makes a NaN of every floating-point number. Does not wait."""
+        if memory.nbytes:
+            fill = self._driver.cuMemsetD8Async
+            self._call("fill memory", fill, memory.pointer, byte, memory.nbytes, self._stream.handle)
+
+    def copy(self, to: Memory, source: Memory) -> None:
+        """Copy memory into memory of as many bytes, on the GPU; does not wait. Raises UsageError where the sizes differ."""
+        if to.nbytes != source.nbytes:
+            raise UsageError(f"{source.nbytes} bytes cannot be copied into memory of {to.nbytes}: give as many")
+        if to.nbytes:
+            copy = self._driver.cuMemcpyDtoDAsync
+            self._call("copy on the GPU", copy, to.pointer, source.pointer, to.nbytes, self._stream.handle)
+
     # ---- kernels
 
     def attributes(self, compiled: Compiled, entry: str) -> Attributes:
@@ -168,6 +194,12 @@ class Device:
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
         """As ``launch``, but without waiting: what stops the kernel is raised by the next ``wait``."""
+        self.prepare(compiled, entry, grid, block, args, shared_bytes)()
+
+    def prepare(
+        self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
+    ) -> Submission:
+        """A launch that is checked now: each call of it is one ``submit``, and costs microseconds."""
         blocks, threads = extent("grid", grid), extent("block", block)
         shape = f"{blocks} blocks of {threads} threads, {shared_bytes} bytes of dynamic shared memory"
         what = f"{compiled.name}: {entry}, {shape}"
@@ -178,13 +210,16 @@ class Device:
         sizes = [size for _, size in self._try(what, lambda: kernel.arguments_info)]
         if len(sizes) != len(args):
             raise UsageError(f"{compiled.name}: {entry} takes {len(sizes)} arguments, given {len(args)}")
-        given = [_argument(i, size, value) for i, (size, value) in enumerate(zip(sizes, args, strict=True))]
+        given = [argument(i, size, value) for i, (size, value) in enumerate(zip(sizes, args, strict=True))]
         config = self._core.LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
-        self._try(what, self._core.launch, self._stream, config, kernel, *given)
+        return functools.partial(self._try, what, self._core.launch, self._stream, config, kernel, *given)
 
     def wait(self, what: str = "the GPU") -> None:
         """Until everything asked for is done. Raises LaunchError for what went wrong meanwhile."""
         self._try(what, self._stream.sync)
+
+    def timer(self) -> Timer:
+        return Timer(self._call, self._driver, self._stream.handle)
 
     def _load(self, compiled: Compiled, entry: str) -> Any:
         key = (compiled.cubin, entry)
@@ -223,11 +258,12 @@ class Device:
 
     # ---- errors
 
-    def _call(self, what: str, function: Any, *args: Any) -> None:
-        """A function of the driver's own bindings, which return the error."""
-        status, *_ = self._try(what, function, *args)
+    def _call(self, what: str, function: Any, *args: Any) -> tuple[Any, ...]:
+        """A function of the driver's own bindings, which return the error, and then what was asked for."""
+        status, *answer = self._try(what, function, *args)
         if status != self._driver.CUresult.CUDA_SUCCESS:
             raise LaunchError(_message(what, status.name))
+        return tuple(answer)
 
     def _try(self, what: str, function: Any, *args: Any, **named: Any) -> Any:
         try:
@@ -236,38 +272,23 @@ class Device:
             raise LaunchError(_message(what, _first_line(error))) from None
 
 
-def extent(name: str, value: Extent) -> tuple[int, int, int]:
-    """One to three positive numbers as three. Raises UsageError for anything else.
+class Timer:
+    """The time between two moments of a stream, by the GPU's own clock. Made by ``Device.timer``."""
 
-    >>> extent("grid", 7), extent("block", (32, 8))
-    ((7, 1, 1), (32, 8, 1))
-    """
-    given = tuple(value) if isinstance(value, Sequence) else (value,)
-    if not 1 <= len(given) <= 3 or any(size != int(size) or size < 1 for size in given):
-        raise UsageError(f"{name} must be one to three positive numbers, given {value!r}")
-    x, y, z = (*map(int, given), 1, 1)[:3]
-    return x, y, z
+    def __init__(self, call: Callable[..., tuple[Any, ...]], driver: Any, stream: Any) -> None:
+        self._call, self._driver, self._stream = call, driver, stream
+        self._start, self._end = (call("create an event", driver.cuEventCreate, 0)[0] for _ in range(2))
 
+    def start(self) -> None:
+        """From here: when all that was submitted before is done."""
+        self._call("start the clock", self._driver.cuEventRecord, self._start, self._stream)
 
-def _argument(index: int, size: int, value: Any) -> Any:
-    """An argument as ``cuda.core`` takes it: an address as an int, a number as the unsigned integer with its bits."""
-    name = f"argument {index}"
-    if isinstance(value, Memory):
-        if size != 8:
-            raise OperandError(f"{name} is memory, but the kernel takes {size} bytes there: give a number")
-        return value.pointer
-    if isinstance(value, np.generic) and value.dtype.kind in "iufb" and value.itemsize == size:
-        return np.frombuffer(value.tobytes(), f"u{size}")[0]
-    if isinstance(value, bool | int | np.integer | np.bool_) and size in (1, 2, 4, 8):
-        low = -(1 << 8 * size - 1)
-        if not low <= int(value) < 1 << 8 * size:
-            raise OperandError(f"{name} is {value}: the kernel takes {size} bytes there, which cannot hold it")
-        return np.dtype(f"u{size}").type(int(value) & (1 << 8 * size) - 1)
-    if isinstance(value, float | np.floating) and size in (2, 4, 8):
-        return np.frombuffer(struct.pack({2: "e", 4: "f", 8: "d"}[size], float(value)), f"u{size}")[0]
-    raise OperandError(
-        f"{name} is a {type(value).__name__}, and the kernel takes {size} bytes there: give memory or a number"
-    )
+    def stop(self) -> float:
+        """Seconds from ``start`` until all that was submitted since is done; waits for that. Raises what ``wait`` does."""
+        self._call("stop the clock", self._driver.cuEventRecord, self._end, self._stream)
+        self._call("the GPU", self._driver.cuEventSynchronize, self._end)
+        (milliseconds,) = self._call("read the clock", self._driver.cuEventElapsedTime, self._start, self._end)
+        return float(milliseconds) / 1000
 
 
 def _message(what: str, words: str) -> str:

@@ -18,8 +18,8 @@ _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "u
 
 
 def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
-    """A table a dtype: kernels down, sizes across, GFLOPS and R in each cell; below it what the marks mean."""
-    for dtype, of_dtype in _grouped(records, lambda r: r.dtype):
+    """A table a dtype and precision: kernels down, sizes across, GFLOPS and R in each cell; below it what the marks mean."""
+    for dtype, of_dtype in _grouped(records, lambda r: r.dtype + f", {r.precision}" * (r.precision != "standard")):
         beside = ", and R beside it" if any(r.ratio is not None for r in of_dtype) else ""
         console.print(f"[i]{dtype}: GFLOPS{beside}[/]", highlight=False)
         heads, columns = _bench_columns(of_dtype)
@@ -44,7 +44,9 @@ def _bench_columns(records: Sequence[BenchRecord]) -> tuple[list[str], dict[str,
     shapes = dict.fromkeys(r.shape for r in sorted(records, key=lambda r: not r.m == r.n == r.k))
     best = {s: max((r.gflops or 0 for r in records if r.shape == s), default=0) for s in shapes}
     width = max(len(name) for name, _ in rows)
-    heads = [f"{'kernel':{width}} thr", *(f"{escape(f'{name:{width}}')} {threads:3}" for name, threads in rows)]
+    counted = any(r.device == "cpu" for r in records)  # a GPU has no number of threads to tell
+    heads = [f"{'kernel':{width}}" + " thr" * counted]
+    heads += [escape(f"{name:{width}}") + f" {threads:3}" * counted for name, threads in rows]
     ratio_width = max((len(f"{r.ratio:.2f}") for r in records if r.ratio is not None), default=0)
     columns = {s: [_cell(cells.get((*row, s)), best, ratio_width) for row in rows] for s in shapes}
     return heads, columns
@@ -84,7 +86,8 @@ def _show_legend(console: Console, records: Sequence[BenchRecord]) -> None:
 
     reference = next((r.reference for r in records if r.reference), None)
     if reference:
-        say(f"R: {reference}'s time over the kernel's, on equal threads; above 1 is faster.")
+        equal = ", on equal threads" if any(r.device == "cpu" for r in records) else ""
+        say(f"R: {reference}'s time over the kernel's{equal}; above 1 is faster.")
     if timed := [r for r in records if r.samples_s and r.peak_fraction]:
         best = max(timed, key=lambda r: r.peak_fraction or 0)
         say(f"Best: {_place(best)} reaches {best.peak_fraction:.0%} of the measured {best.peak_gflops:.0f} GFLOPS.")
@@ -96,13 +99,19 @@ def _show_legend(console: Console, records: Sequence[BenchRecord]) -> None:
         if first := next((r for r in records if r.verdict == verdict), None):
             why = first.reason.strip().splitlines()
             say(f"{mark}: {VERDICTS[verdict]}" + (f", such as {_place(first)}: {why[0]}" if why else ""))
+    if held := [r for r in records if r.environment.get("throttled")]:
+        reasons = sorted({reason for r in held for reason in r.environment["throttled"].split(", ")})
+        say(f"Clocks were held down in {len(held)} of {len(records)} cells: {', '.join(reasons)}.")
     ok = sum(r.verdict == "ok" for r in records)
     wrong = sum(r.verdict == "wrong" for r in records)
     say(f"{ok} of {len(records)} cells measured and verified, {wrong} wrong.")
 
 
 def _place(record: BenchRecord) -> str:
-    return f"{record.kernel} at {record.shape} on {record.threads} thread{'s' if record.threads > 1 else ''}"
+    where = f"{record.kernel} at {record.shape}"
+    if record.device != "cpu":
+        return where
+    return f"{where} on {record.threads} thread{'s' if record.threads > 1 else ''}"
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
