@@ -78,6 +78,8 @@ class CudaKernel:
     constraints: tuple[Expression, ...] = ()
     notes: tuple[str, ...] = ()
     tile: tuple[Expression, ...] = ()
+    precision: str = "standard"
+    spills: tuple[str, ...] = ()
     formulas: dict[str, Expression] = field(default_factory=dict)
     source_hash: str = field(init=False)
 

@@ -11,6 +11,8 @@
     dtypes = ["float32"]                            # of the operands; this is the default
     capability = "7.5"                              # least compute capability; "9.0a" for what only that one has
     constraints = ["TILE * TILE <= 1024"]           # true of every allowed combination of parameters
+    precision = "tf32"                              # what operands are rounded to; default "standard": nothing
+    spills = ["sm_80"]                              # architectures where not all registers fit; default none
     notes = ["Anything else worth knowing."]
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
 
@@ -93,6 +95,8 @@ _KEYS = (
     "constraints",
     "notes",
     "tile",
+    "precision",
+    "spills",
     "formulas",
     "params",
 )
@@ -135,6 +139,8 @@ class _Header:
             ),
             notes=self._strings("notes"),
             tile=self._tile(sizes),
+            precision=self._string("precision", "standard", r"\w+", 'a precision, such as "tf32"'),
+            spills=self._strings("spills"),
             formulas={name: self._formula(name, text, sizes) for name, text in self._table("formulas").items()},
         )
         try:

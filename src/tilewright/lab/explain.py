@@ -10,25 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, UsageError
+from ..errors import UsageError
 from ..explanation import Access, Bound, Defect, Explanation, Formula
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..machine import machine
 from ..run.cuda import Compiled, architectures, compile_kernel, compiler
 from . import formulas
 from .environment import environment
+from .formats import FORMATS, format_of
 from .gpus import Gpu, find_gpu
 from .microscope import Observation, observe
 from .occupancy import Occupancy, occupancy
 from .simt.ptx import parse
 from .simt.simulate import MAX_BYTES
-from .verify import Oracle
+from .verify import Check, Oracle
 
 #: Products up to this m·n·k have every block run; larger ones a sample. 512³ takes some seconds.
 WHOLE = 512**3
 #: A wavefront of global memory moves this many sectors: 128 bytes.
 SECTORS_A_WAVEFRONT = 4
-DTYPES = ("float32", "float64", "float16")
 
 _SPACES = {"load": ("ld", "cp.async"), "store": ("st",)}
 
@@ -97,7 +97,7 @@ def explain(
         formulas=[*_formulas(kernel, m, n, k, chosen, seen.accesses), *_s3_1(kernel, m, n, k, chosen, seen.accesses)],
         bounds=bounds(card, _peak(card, kernel.dtypes[0], compiled), work, launch.blocks, seen.accesses),
         defects=[Defect(f.kind, f.line, f.block, f.thread, f.text) for f in seen.findings],
-        verified=_verified(a, b, seen, sampled=seen.run.sampled),
+        verified=_verified(kernel, a, b, seen),
         run=_run(seen),
         notes=[*notes, *kernel.notes, *seen.notes],
         environment=environment(operands=f"uniform [-1, 1), seed {seed}") | {"compiler": compiler(), "arch": arch},
@@ -116,17 +116,23 @@ def arch_for(kernel: CudaKernel, card: Gpu) -> tuple[str, list[str]]:
 
 
 def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random A and B, and a C of NaN, so that an element nobody writes is seen."""
-    dtype = kernel.dtypes[0]
-    if dtype not in DTYPES:
-        raise DTypeError(f"{kernel.name} takes {dtype}: the microscope makes operands of {', '.join(DTYPES)}")
+    """Random A and B, and a C of NaN, so that an element nobody writes is seen; as they are stored (see ``formats``)."""
+    form = format_of(kernel.dtypes[0], kernel.precision)
     rng = np.random.default_rng(seed)
-    made = [rng.random(shape, np.float32 if dtype != "float64" else np.float64) for shape in ((m, k), (k, n))]
+    made = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]
     for array in made:
         array *= 2
         array -= 1
-    a, b = (array.astype(dtype, copy=False) for array in made)
-    return a, b, np.full((m, n), np.nan, dtype)
+    a, b = (form.stored(array) for array in made)
+    return a, b, form.stored(np.full((m, n), np.nan, form.working))
+
+
+def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *, sampled: bool = False) -> Check:
+    """Is ``c`` the product, within what the kernel's format promises? ``sampled``: of the elements that were written."""
+    form = format_of(kernel.dtypes[0], kernel.precision)
+    oracle = Oracle(form.values(a), form.values(b))
+    own = None if form == FORMATS.get(form.name) and form.rounding == 0 else form
+    return (oracle.check_written if sampled else oracle.check)(form.values(c), form=own)
 
 
 def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: Gpu) -> Occupancy:
@@ -164,7 +170,7 @@ def _s3_1(
 ) -> list[Formula]:
     """S3.1: operations for each element that crosses from or to global memory, by the tile and as counted."""
     moved = sum(a.sectors for a in accesses if a.space == "global") * formulas.SECTOR
-    elements = moved / np.dtype(kernel.dtypes[0]).itemsize
+    elements = moved / format_of(kernel.dtypes[0]).itemsize
     if not kernel.tile or not elements:
         return []
     w, h = (side(m=m, n=n, k=k, **params) for side in kernel.tile)
@@ -249,9 +255,9 @@ def _occupancy(card: Gpu, resident: Occupancy) -> dict[str, Any]:
     }
 
 
-def _verified(a: np.ndarray, b: np.ndarray, seen: Observation, *, sampled: bool) -> dict[str, Any]:
-    oracle, c = Oracle(a, b), seen.arrays[2]
-    check = oracle.check_written(c) if sampled else oracle.check(c)
+def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observation) -> dict[str, Any]:
+    sampled = seen.run.sampled
+    check = verified(kernel, a, b, seen.arrays[2], sampled=sampled)
     of = "the elements that the sampled blocks wrote" if sampled else "every element"
     worst = check.error_over_bound if math.isfinite(check.error_over_bound) else None  # JSON has no infinity
     return {"ok": check.ok, "reason": check.reason, "error_over_bound": worst, "of": of}

@@ -16,11 +16,10 @@ from ..kernels.cuda_kernel import CudaKernel
 from ..run.cuda import compile_kernel, compiler
 from ..run.device import open_device
 from . import hardware
-from .explain import operands
+from .explain import operands, verified
 from .gpus import GPUS, find_gpu
 from .launched import Launch
 from .simt.disassembly import disassemble, parse
-from .verify import Oracle
 
 #: What is kept of each source line.
 BY_LINE = ("sectors", "wavefronts", "executed")
@@ -49,7 +48,7 @@ def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any
     (profile,) = hardware.profile_launches(compiled, [once])
     if profile.kernel != entry:
         raise LaunchError(f"{kernel.name}: {entry} was launched, but ncu counted {profile.kernel}")
-    check = Oracle(a, b).check(profile.arrays[2])
+    check = verified(kernel, a, b, profile.arrays[2])
     worst = check.error_over_bound if math.isfinite(check.error_over_bound) else None  # JSON has no infinity
     lines = hardware.by_line(profile.instructions, parse(disassemble(compiled.cubin))[entry])
     by_line = {

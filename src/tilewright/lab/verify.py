@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .formats import Format
+
 #: Largest m·n·k that is compared whole: 1024³ costs about 0.1 s in float64.
 WHOLE = 1024**3
 #: Rows, and columns, that are compared of a larger product.
@@ -66,10 +68,11 @@ class Oracle:
         (m, k), n = self.a.shape, self.b.shape[1]
         return m * n * k <= WHOLE and m * n <= WHOLE // 64
 
-    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:
+    def check(self, c: np.ndarray, *, normwise: float | None = None, form: Format | None = None) -> Check:
         """Compare ``c`` (m×n, float32 or float64) with A·B.
 
-        ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|.
+        ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|. ``form`` is the format of a
+        product that rounds more than ``c``'s dtype tells; it is compared by elements, rows and columns, not by signs.
         """
         if c.shape != (self.a.shape[0], self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
@@ -78,7 +81,9 @@ class Oracle:
             return Check(False, np.inf, np.inf, f"C{list(unwritten)} is {c[unwritten]}: not written, or not a number")
         worst, worst_ratio = 0.0, 0.0
         for line in self._lines:
-            bound = self._bound(c.dtype, line.magnitude, normwise)
+            bound = (
+                self._bound(c.dtype, line.magnitude, normwise) if form is None else _format_bound(line, form, self.k)
+            )
             error = np.abs(c[line.index].astype(np.float64) - line.exact)
             bad = _first(~_within(error, bound))
             worst = max(worst, float(error.max(initial=0.0)))
@@ -87,9 +92,11 @@ class Oracle:
                 where = f"C{_place(line.index, bad)}"
                 reason = f"{where} is off by {error[bad]:.3g}, the bound is {bound[bad]:.3g}"
                 return Check(False, worst, worst_ratio, reason)
+        if form is not None:
+            return Check(True, worst, worst_ratio)
         return self._check_signs(c, normwise, worst, worst_ratio)
 
-    def check_written(self, c: np.ndarray) -> Check:
+    def check_written(self, c: np.ndarray, *, form: Format | None = None) -> Check:
         """Compare the elements of ``c`` that are numbers, where only some blocks of a grid were run; NaN is unwritten."""
         written = ~np.isnan(c)
         rows, columns = (np.flatnonzero(written.any(axis=axis)) for axis in (1, 0))
@@ -97,7 +104,7 @@ class Oracle:
             return Check(False, np.inf, np.inf, "nothing was written")
         line = self._line(rows, columns)
         part = np.ix_(rows, columns)
-        bound = self._bound(c.dtype, line.magnitude, None)
+        bound = self._bound(c.dtype, line.magnitude, None) if form is None else _format_bound(line, form, self.k)
         error = np.where(written[part], np.abs(c[part].astype(np.float64) - line.exact), 0)
         bad = _first(~_within(error, bound))
         worst, ratio = float(error.max(initial=0.0)), _ratio(error, bound)
@@ -180,6 +187,11 @@ class Oracle:
             where = f"C[{row}, {first}:{last + 1}]"
             return Check(False, worst, np.inf, f"{where} is wrong: with random signs x, C·x ≠ A·(B·x)")
         return Check(True, worst, ratio)
+
+
+def _format_bound(line: Line, form: Format, k: int) -> np.ndarray:
+    relative, rounding, tiny = form.bound(k)
+    return relative * line.magnitude + rounding * np.abs(line.exact) + tiny
 
 
 def _unit(dtype: np.dtype | type) -> float:

@@ -1,7 +1,7 @@
 /*
 idea = "A block copies TILE×TILE tiles of A and B to shared memory: each element fetched is used TILE times, so 32 times fewer are fetched."
 parent = "cuda/coalesced"
-row = "S0.5, S0.6, S0.7, S1.17, S2"
+row = "S0.5, S0.6, S1.17, S2"
 block = ["TILE", "TILE"]
 grid = ["cdiv(n, TILE)", "min(cdiv(m, TILE), 65535)"]
 dtypes = ["float32"]

@@ -1,0 +1,109 @@
+/*
+idea = "A is transposed on its way to shared memory, so that every access, global or shared, can move 4 elements in 128 bits."
+parent = "cuda/thread_tile"
+row = "S4, S2"
+block = ["BN // TN", "BM // TM"]
+grid = ["cdiv(m, BM) * cdiv(n, BN)"]
+dtypes = ["float32"]
+capability = "5.0"
+constraints = ["BM % TM == 0", "BN % TN == 0", "BM // TM * (BN // TN) <= 1024", "BM // TM * (BN // TN) >= 32", "BM * BK // 4 % (BM // TM * (BN // TN)) == 0", "BK * BN // 4 % (BM // TM * (BN // TN)) == 0", "(BM + 4 + BN) * BK * 4 <= 49152"]
+tile = ["BN", "BM"]
+
+[formulas]
+global_load_sectors = "m * n * k // 8 // BN + m * n * k // 8 // BM"
+
+[params]
+BM = { default = 128, values = [32, 64, 128, 256] }
+BN = { default = 128, values = [32, 64, 128, 256] }
+BK = { default = 8, values = [8, 16, 32] }
+TM = { default = 8, values = [4, 8, 16] }
+TN = { default = 8, values = [4, 8, 16] }
+*/
+
+constexpr int THREADS = BM / TM * (BN / TN);               // 128/8 · 128/8 = 256
+constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // on a multiprocessor at once: 2
+constexpr int A_LOADS = BM * BK / 4 / THREADS;             // of 4 elements, a thread and tile: 128·8/4/256 = 1
+constexpr int B_LOADS = BK * BN / 4 / THREADS;
+
+// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+__device__ bool rows_are_aligned(const float* matrix, int columns)
+{
+    return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;
+}
+
+// Elements column … column + 3 of a row, and zero where the row has ended.
+__device__ float4 load4(const float* row, unsigned column, int columns, bool aligned)
+{
+    if (aligned && column < columns) return *(const float4*)(row + column);  // an aligned row ends with whole fours
+    float4 v;
+    v.x = column + 0 < columns ? row[column + 0] : 0;
+    v.y = column + 1 < columns ? row[column + 1] : 0;
+    v.z = column + 2 < columns ? row[column + 2] : 0;
+    v.w = column + 3 < columns ? row[column + 3] : 0;
+    return v;
+}
+
+__device__ void store4(float* row, unsigned column, int columns, bool aligned, const float* v)
+{
+    if (aligned && column < columns) *(float4*)(row + column) = make_float4(v[0], v[1], v[2], v[3]);
+    else
+        for (int i = 0; i < 4; i++)
+            if (column + i < columns) row[column + i] = v[i];
+}
+
+// A multiprocessor has 65,536 registers: 128 for each of 512 threads.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+vectorised(const float* a, const float* b, float* c, int m, int n, int k)
+{
+    // A's columns lie along the rows of its tile: a thread's TM elements of a step are neighbours. 4 more a row, so that the
+    // stores below, which walk down the rows, meet different banks: 132 mod 32 = 4.
+    __shared__ __align__(16) float a_tile[BK][BM + 4];  // 8·132 floats: 4.1 KiB
+    __shared__ __align__(16) float b_tile[BK][BN];
+    const int x = threadIdx.x, y = threadIdx.y, thread = y * (BN / TN) + x;
+    const bool a_aligned = rows_are_aligned(a, k), b_aligned = rows_are_aligned(b, n), c_aligned = rows_are_aligned(c, n);
+
+    const int across = (n - 1) / BN + 1;
+    const unsigned top = blockIdx.x / across * BM, left = blockIdx.x % across * BN;
+    float sum[TM][TN] = {};  // 64 registers
+
+    for (unsigned p = 0; p < k; p += BK) {
+        #pragma unroll
+        for (int l = 0; l < A_LOADS; l++) {
+            const int e = (thread + l * THREADS) * 4, row = e / BK, i = e % BK;
+            const float4 v = load4(a + (size_t)(top + row) * k, p + i, top + row < m ? k : 0, a_aligned);
+            a_tile[i + 0][row] = v.x;
+            a_tile[i + 1][row] = v.y;
+            a_tile[i + 2][row] = v.z;
+            a_tile[i + 3][row] = v.w;
+        }
+        #pragma unroll
+        for (int l = 0; l < B_LOADS; l++) {
+            const int e = (thread + l * THREADS) * 4, i = e / BN, col = e % BN;
+            *(float4*)&b_tile[i][col] = load4(b + (size_t)(p + i) * n, left + col, p + i < k ? n : 0, b_aligned);
+        }
+        __syncthreads();  // every element is there before anyone reads it
+
+        // 8 + 8 elements are 4 loads of 128 bits for 64 multiply-adds; with A along its rows they were 6, of 4 and of 2 elements.
+        #pragma unroll
+        for (int i = 0; i < BK; i++) {
+            float of_a[TM], of_b[TN];
+            #pragma unroll
+            for (int r = 0; r < TM; r += 4) *(float4*)&of_a[r] = *(const float4*)&a_tile[i][y * TM + r];
+            #pragma unroll
+            for (int s = 0; s < TN; s += 4) *(float4*)&of_b[s] = *(const float4*)&b_tile[i][x * TN + s];
+            #pragma unroll
+            for (int r = 0; r < TM; r++)
+                #pragma unroll
+                for (int s = 0; s < TN; s++) sum[r][s] += of_a[r] * of_b[s];
+        }
+        __syncthreads();  // everyone has read before the next tile overwrites it
+    }
+
+    #pragma unroll
+    for (int r = 0; r < TM; r++)
+        #pragma unroll
+        for (int s = 0; s < TN; s += 4) {
+            const unsigned row = top + y * TM + r;
+            store4(c + (size_t)row * n, left + x * TN + s, row < m ? n : 0, c_aligned, &sum[r][s]);
+        }
+}

@@ -1,0 +1,203 @@
+/*
+idea = "Nothing but multiply-adds: 8×16 a thread, back and forth along its rows, and accumulators free to lie in the register bank that B is not in."
+parent = "cuda/async_copy"
+row = "S0.9, S1.20, S2"
+block = ["BM // WM * (BN // WN) * 32"]
+grid = ["cdiv(m, BM) * cdiv(n, BN)"]
+shared = "STAGES * BK * (BM + 4 + BN) * 4"
+dtypes = ["float32"]
+capability = "8.0"
+constraints = [
+    "BM % WM == 0", "BN % WN == 0", "WM % (2 * TM) == 0", "WN % (2 * TN) == 0", "WM // TM * (WN // TN) == 32",
+    "BM // WM * (BN // WN) <= 32", "BM // WM * (BN // WN) % (BK // 8) == 0",
+    "BM * BK % (BM // WM * (BN // WN) * 32) == 0", "BN * BK % (BM // WM * (BN // WN) * 128) == 0",
+    "BM // WM * (BN // WN) * 32 % BN * (BN % (BM // WM * (BN // WN) * 32)) == 0",
+    "BM // WM * (BN // WN) * 128 % BN * (BN % (BM // WM * (BN // WN) * 128)) == 0",
+    "BLOCKS * STAGES * BK * (BM + 4 + BN) * 4 <= 232448", "BLOCKS * BM * BN // (TM * TN) * (TM * TN + 56) <= 65536",
+]
+notes = [
+    "Small products want small tiles: BM=64, BN=64, WM=32, WN=32, TM=4, TN=8 makes 256 blocks of a 1024×1024 C.",
+]
+tile = ["BN", "BM"]
+
+[formulas]
+global_load_sectors = "m * n * k // 8 // BN + m * n * k // 8 // BM"
+
+[params]
+BM = { default = 128, values = [32, 64, 128, 256] }
+BN = { default = 256, values = [32, 64, 128, 256] }
+BK = { default = 16, values = [8, 16, 32] }
+WM = { default = 64, values = [16, 32, 64, 128] }
+WN = { default = 64, values = [16, 32, 64, 128] }
+TM = { default = 8, values = [4, 8, 16] }
+TN = { default = 16, values = [4, 8, 16] }
+STAGES = { default = 3, min = 2, max = 8 }
+BLOCKS = { default = 1, values = [1, 2, 3, 4] }
+GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
+*/
+#include "prelude.cuh"
+
+constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;  // 2·4 warps: 256
+constexpr int LANES_M = WM / TM, LANES_N = WN / TN;                                                   // of a warp: 8·4
+
+struct Stage {
+    float a_tile[BK][BM + 4];  // transposed: 16·132 floats
+    float b_tile[BK][BN];      // 16·256 floats; both together 24.25 KiB, three stages 72.75 KiB
+};
+
+// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+__device__ bool rows_are_aligned(const float* matrix, int columns)
+{
+    return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;
+}
+
+// One tile of C at (top, left). B is copied WIDTH elements at a time: 4, or 1 where its rows are not aligned.
+template <int WIDTH>
+__device__ __forceinline__ void multiply(
+    const float* a, const float* b, float* c, int m, int n, int k, unsigned top, unsigned left, Stage* stages)
+{
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+
+    // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
+    // Rows of A and columns of B beyond the edge are read as the last one there is: what they make of C is not stored, and no
+    // copy needs a guard. Only k must end exactly, so the first tile is the short one, of 1 to BK steps: the loop below has
+    // whole tiles only. A warp copies 8 steps of 4 rows of A, which meet 32 banks once; 8 such copies a thread and 4 of B.
+    constexpr int A_ROWS = THREADS / BK, A_COPIES = BM / A_ROWS;  // a pass of the block over A: 16 rows; 8 passes
+    constexpr int PASS = THREADS * WIDTH;                         // elements of B a pass: 1024, which are
+    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;             // 4 rows (where a pass is less than a row: a part of one)
+    constexpr int PARTS = PASS > BN ? 1 : BN / PASS;
+    const int a_step = lane % 8 + warp % (BK / 8) * 8, a_row = lane / 8 + warp / (BK / 8) * 4;
+    const int b_step = thread * WIDTH / BN, b_col = thread * WIDTH % BN;
+
+    const float* a_from[A_COPIES];
+    #pragma unroll
+    for (int l = 0; l < A_COPIES; l++)
+        a_from[l] = a + (size_t)min(top + a_row + l * A_ROWS, m - 1) * k + a_step;
+    const float* b_from[PARTS];
+    #pragma unroll
+    for (int l = 0; l < PARTS; l++)
+        b_from[l] = b + (size_t)b_step * n + min(left + b_col + l * PASS, n - WIDTH);
+
+    auto copy_b = [](float* to, const float* from, bool inside) {
+        if (WIDTH == 4) copy_async_16(to, from, inside);
+        else copy_async_4(to, from, inside);
+    };
+    // Where steps is BK, as it is in the loop, the compiler knows that all is inside.
+    auto fetch = [&](Stage& stage, int steps) {
+        #pragma unroll
+        for (int l = 0; l < A_COPIES; l++) {
+            const bool inside = steps == BK || a_step < steps;
+            copy_async_4(&stage.a_tile[a_step][a_row + l * A_ROWS], inside ? a_from[l] : a, inside);
+            a_from[l] += steps;
+        }
+        #pragma unroll
+        for (int i = 0; i < BK; i += B_ROWS)
+            #pragma unroll
+            for (int l = 0; l < PARTS; l++) {
+                const bool inside = steps == BK || b_step + i < steps;
+                copy_b(&stage.b_tile[b_step + i][b_col + l * PASS], inside ? b_from[l] : b, inside);
+                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // all in all steps rows
+            }
+    };
+
+    const int tiles = k > 0 ? (k - 1) / BK + 1 : 0;
+    #pragma unroll
+    for (int tile = 0; tile < STAGES; tile++) {
+        if (tile < tiles) fetch(stages[tile], tile == 0 ? k - (tiles - 1) * BK : BK);
+        copy_async_commit();
+    }
+
+    // ---- SHARED → REGISTERS ----------------------------------------------------------------------------------------------
+    // A load of 128 bits is served in four passes, in two where every lane asks for the same as its neighbour (lane ^ 1), or
+    // every lane the same as its neighbour but one (lane ^ 2). So bit 0 of the lane picks columns, and bit 1 rows: then both
+    // hold, the one for A, the other for B. With lane / 4 and lane % 4 a step cost 20 passes, so it costs 12.
+    const int lane_x = lane % 2 + lane / 4 % (LANES_N / 2) * 2, lane_y = lane / 2 % 2 + lane / 4 / (LANES_N / 2) * 2;
+    const int y = warp % WARPS_M * WM + lane_y * 4, x = warp / WARPS_M * WN + lane_x * 4;
+    auto row_of = [](int r) { return r / 4 * (LANES_M * 4) + r % 4; };
+    auto column_of = [](int s) { return s / 4 * (LANES_N * 4) + s % 4; };
+
+    float of_a[2][TM], of_b[2][TN];  // of this step and of the next
+    const float *a_at = &stages[0].a_tile[0][y], *b_at = &stages[0].b_tile[0][x];
+    auto load = [&](int i, int buffer) {
+        #pragma unroll
+        for (int r = 0; r < TM; r += 4) *(float4*)&of_a[buffer][r] = *(const float4*)(a_at + i * (BM + 4) + row_of(r));
+        #pragma unroll
+        for (int s = 0; s < TN; s += 4) *(float4*)&of_b[buffer][s] = *(const float4*)(b_at + i * BN + column_of(s));
+    };
+
+    copy_async_wait<STAGES - 1>();
+    __syncthreads();
+    if (tiles > 0) load(0, 0);
+
+    // ---- MULTIPLY ----------------------------------------------------------------------------------------------------------
+    float sum[TM][TN] = {};  // 128 registers
+    int now = 0;
+    for (int tile = 0; tile < tiles; tile++) {
+        const int old = now;
+        #pragma unroll
+        for (int i = 0; i < BK; i++) {
+            if (i == BK - 1) {
+                copy_async_wait<STAGES - 2>();  // the next tile has arrived, this thread's part of it
+                __syncthreads();                // and everyone's; and everyone has read this tile's last step
+                if (tile + 1 < tiles) now = now + 1 == STAGES ? 0 : now + 1;
+                a_at = &stages[now].a_tile[0][y];
+                b_at = &stages[now].b_tile[0][x];
+            }
+            load((i + 1) % BK, (i + 1) % 2);
+
+            // A multiply-add reads three registers, and there are two banks, even and odd, with one read a cycle each. So one of
+            // the three must be kept from the instruction before: an element of A all along a row, one of B where the row turns.
+            #pragma unroll
+            for (int r = 0; r < TM; r++)
+                #pragma unroll
+                for (int t = 0; t < TN; t++) {
+                    const int s = r % 2 == 0 ? t : TN - 1 - t;
+                    sum[r][s] += of_a[i % 2][r] * of_b[i % 2][s];
+                }
+        }
+        if (tile + STAGES < tiles) fetch(stages[old], BK);
+        copy_async_commit();
+    }
+
+    // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------------
+    // The other two must lie in different banks: sum[r][s] not in that of B's s. But four numbers that one instruction stores
+    // lie in four registers in order, as B's do that one instruction loaded: the same banks. So what is stored must be a copy,
+    // and the compiler must not see that it is one: zero is 0, because k is not negative, but only we know.
+    const int zero = k >> 31;
+    const bool c_aligned = rows_are_aligned(c, n);
+    #pragma unroll
+    for (int r = 0; r < TM; r++) {
+        const unsigned row = top + y + row_of(r);
+        if (row >= m) break;
+        #pragma unroll
+        for (int s = 0; s < TN; s += 4) {
+            const unsigned col = left + x + column_of(s);
+            float* to = c + (size_t)row * n + col;
+            float v[4];
+            #pragma unroll
+            for (int j = 0; j < 4; j++) v[j] = __int_as_float(__float_as_int(sum[r][s + j]) ^ zero);
+            if (c_aligned) {
+                if (col < n) *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
+            } else
+                #pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (col + j < n) to[j] = v[j];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+register_banks(const float* a, const float* b, float* c, int m, int n, int k)
+{
+    extern __shared__ __align__(16) char memory[];
+
+    // Blocks that run together should share rows of A and columns of B in the second-level cache: they are numbered down
+    // GROUP tiles, then across. Of 8192×8192, 132 at a time read 8·128 rows and 17·256 columns; row by row, 5·128 and 32·256.
+    const unsigned down = (m - 1) / BM + 1, across = (n - 1) / BN + 1;
+    const unsigned group = blockIdx.x / (GROUP * across), place = blockIdx.x % (GROUP * across);
+    const unsigned rows = min(GROUP, down - group * GROUP);
+    const unsigned top = (group * GROUP + place % rows) * BM, left = place / rows * BN;
+
+    if (rows_are_aligned(b, n)) multiply<4>(a, b, c, m, n, k, top, left, (Stage*)memory);
+    else multiply<1>(a, b, c, m, n, k, top, left, (Stage*)memory);
+}

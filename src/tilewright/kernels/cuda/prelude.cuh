@@ -1,0 +1,119 @@
+// Instructions that CUDA C++ has no name for, as functions; nothing else lives here. What each does is in the PTX ISA.
+#pragma once
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+    return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+// ---- copies from global to shared memory that pass no register and arrive later (8.0) ------------------------------------
+
+// 4 bytes, or zeros where not inside: then nothing is read.
+__device__ __forceinline__ void copy_async_4(void* to, const void* from, bool inside = true)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 4 : 0) : "memory");
+}
+
+__device__ __forceinline__ void copy_async_8(void* to, const void* from, bool inside = true)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 8 : 0) : "memory");
+}
+
+// Both addresses multiples of 16. Passes by the first-level cache.
+__device__ __forceinline__ void copy_async_16(void* to, const void* from, bool inside = true)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+}
+
+// Ends a group of copies of this thread; a group may be empty.
+__device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until no more than the last N groups of this thread are under way.
+template <int N>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// ---- matrices of 8×8 16-bit elements from shared memory into a warp's fragments (7.5) -------------------------------------
+
+// Lane 8·i + r gives the address of row r of matrix i; a lane gets elements 2·(lane % 4) and the next of row lane / 4 of each.
+__device__ __forceinline__ void load_matrix_x4(unsigned (&v)[4], const void* row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(shared_address(row)) : "memory");
+}
+
+// The same of the matrices' transposes.
+__device__ __forceinline__ void load_matrix_x4_transposed(unsigned (&v)[4], const void* row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(shared_address(row)) : "memory");
+}
+
+// ---- a warp's product of fragments: c += a·b -------------------------------------------------------------------------------
+// With g = lane / 4 and t = lane % 4, c holds rows g and g + 8, columns 2·t and 2·t + 1.
+
+// 16×8×16, bfloat16 into float32 (8.0). a: rows g and g + 8 by columns 2·t, 2·t + 1, then 8 columns on; b: those as rows, column g.
+__device__ __forceinline__ void multiply_bf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// 16×8×8, TF32 into float32 (8.0). a: rows g and g + 8 of column t, then of column t + 4; b: rows t and t + 4 of column g.
+__device__ __forceinline__ void multiply_tf32(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// 16×8×K in float64, K = 4, 8 or 16 by the size of b (9.0; before, K steps of 8×8×4, 8.0).
+// a: rows g and g + 8 of column t, then of column t + 4, and so on; b: rows t, t + 4 and so on of column g.
+template <int B>
+__device__ __forceinline__ void multiply_f64(double (&c)[4], const double (&a)[2 * B], const double (&b)[B])
+{
+#if __CUDA_ARCH__ >= 900
+    if constexpr (B == 1)
+        asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                     : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3]) : "d"(a[0]), "d"(a[1]), "d"(b[0]));
+    else if constexpr (B == 2)
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+                     : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "
+                     "{%12, %13, %14, %15}, {%0, %1, %2, %3};"
+                     : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+                     : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+                       "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+#else
+    #pragma unroll
+    for (int i = 0; i < 2 * B; i++)
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                     : "+d"(c[i % 2 * 2]), "+d"(c[i % 2 * 2 + 1]) : "d"(a[i]), "d"(b[i / 2]));
+#endif
+}
+
+// ---- rounding (8.0) --------------------------------------------------------------------------------------------------------
+
+// To the nearest TF32, ties away from zero: without it the tensor core takes the upper 19 bits as they are.
+__device__ __forceinline__ unsigned round_tf32(float x)
+{
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+
+// Two numbers to the nearest bfloat16, the first in the lower half.
+__device__ __forceinline__ unsigned round_bf16x2(float low, float high)
+{
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
