@@ -103,6 +103,59 @@ def ideas() -> str:
     return "\n".join(lines)
 
 
+#: The sizes that the tables of GPUs quote.
+GPU_SIZES = (256, 1000, 1024, 2048, 4095, 4096, 8192)
+
+
+def cuda_table(name: str) -> str:
+    """Kernels down, sizes across, a table a dtype and precision: TFLOPS with R in brackets."""
+    records = records_of(name)
+    parts = []
+    for dtype, precision in dict.fromkeys((r.dtype, r.precision) for r in records):
+        of = [r for r in records if (r.dtype, r.precision) == (dtype, precision)]
+        sizes = [n for n in GPU_SIZES if any(r.n == n for r in of)]
+        rows = [["kernel", *(f"{n:,}" for n in sizes)]]
+        for kernel in sorted({r.kernel for r in of}, key=lambda k: (k.startswith("ref/"), order(of, k))):
+            rows.append([f"`{kernel}`", *(tera(at(of, kernel, n, 1)) for n in sizes)])
+        parts.append(f"{dtype}{'' if precision == 'standard' else f', {precision}'}:\n\n{table(rows)}")
+    return "\n\n".join([*parts, gpu_provenance(name, records)])
+
+
+def order(records: list[BenchRecord], kernel: str) -> int:
+    return next(int(r.about.get("order", 0)) for r in records if r.kernel == kernel)
+
+
+def tera(record: BenchRecord | None) -> str:
+    if record is None or record.gflops is None:
+        return "–" if record is None else VERDICTS[record.verdict]
+    ratio = "" if record.ratio is None else f" ({record.ratio:.2f})"
+    return f"{record.gflops / 1000:.{1 if record.gflops >= 9950 else 2}f}{ratio}"
+
+
+def gpu_provenance(name: str, records: list[BenchRecord]) -> str:
+    first = records[0].environment
+    peaks = {r.dtype: r.peak_gflops for r in records if r.peak_gflops}
+    measured = ", ".join(f"{dtype} {peak / 1000:.1f}" for dtype, peak in peaks.items())
+    return (
+        f"TFLOPS, and in brackets R, the time of cuBLAS {first['blas'].get('cublas', '')} over ours in the same run. "
+        f"{first['gpu']}, driver {first['driver']}, kernels compiled by {first['nvrtc']}; "
+        f"measured peaks in TFLOPS: {measured}. "
+        f"Record: [{name}](../benchmarks/{name}.jsonl), made by `{first['command']}`."
+    )
+
+
+def fastest(name: str) -> str:
+    """A sentence on the best kernel of each size, float32 and float64."""
+    records = [r for r in records_of(name) if r.ratio is not None and r.precision == "standard"]
+    parts = []
+    for dtype in ("float32", "float64"):
+        of = [r for r in records if r.dtype == dtype and r.n in GPU_SIZES]
+        best = {n: max((r for r in of if r.n == n), key=lambda r: r.ratio or 0) for n in dict.fromkeys(r.n for r in of)}
+        listed = ", ".join(f"{r.ratio:.2f} at {n:,}" for n, r in sorted(best.items()) if n >= 1000)
+        parts.append(f"{dtype} {listed}")
+    return f"The fastest rung against cuBLAS (R above 1 is faster): {'; '.join(parts)}."
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "ideas": ideas,
     "ladder float32": lambda: ladder_table("cpu-ladder-float32"),
@@ -110,6 +163,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "ladder xeon float32": lambda: ladder_table("cpu-ladder-xeon-float32"),
     "ladder xeon float64": lambda: ladder_table("cpu-ladder-xeon-float64"),
     "forced openblas": forced_openblas,
+    "ladder h200": lambda: cuda_table("cuda-ladder-h200"),
+    "fastest h200": lambda: fastest("cuda-ladder-h200"),
     "compiler": lambda: f"The outputs on this page are of kernels compiled by {compiler()}.",
 }
 

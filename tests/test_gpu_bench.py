@@ -193,7 +193,7 @@ def test_float32_is_float32_unless_asked_otherwise(gpu: Device, cublas: Cublas) 
         gpu.fill(c, 0xFF)
         cublas.gemm(a, b, c, shape, precision=precision)()
         errors[precision] = oracle.check(c).max_abs_error
-    assert errors["standard"] < 1e-4 < errors["tf32"] < errors["bf16"] < 1
+    assert errors["standard"] < 1e-4 < errors["tf32"] <= errors["bf16"] < 1, "cuBLAS may do better than asked"
 
 
 def test_the_version_of_cublas(cublas: Cublas) -> None:

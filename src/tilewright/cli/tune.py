@@ -17,7 +17,7 @@ def tune(
     kernel: Annotated[
         str, typer.Argument(metavar="KERNEL", help="A name, such as cuda/shared_tile, or a file of your own: my.cu.")
     ],
-    size: Annotated[str, typer.Option(metavar="SIZE", help="N, or MxNxK (C is M×N).")] = "4096",
+    size: Annotated[str, typer.Option("--size", metavar="SIZE", help="N, or MxNxK (C is M×N).")] = "4096",
     dtype: Annotated[
         str | None, typer.Option(metavar="NAME", help="Default: float32, or what the kernel takes.")
     ] = None,

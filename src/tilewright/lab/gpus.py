@@ -11,9 +11,12 @@ Where the facts come from:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from ..errors import UsageError, did_you_mean
+from ..errors import UsageError
 
 KIB = 1024
 
@@ -65,14 +68,20 @@ LIMITS = {
     (7, 0): _modern(2048, 32, 96 * KIB, 96 * KIB, 0, 256),
     (7, 5): _modern(1024, 16, 64 * KIB, 64 * KIB, 0, 256),
     (8, 0): _modern(2048, 32, 164 * KIB, 163 * KIB, KIB, 128),
+    (8, 6): _modern(1536, 16, 100 * KIB, 99 * KIB, KIB, 128),
+    (8, 9): _modern(1536, 24, 100 * KIB, 99 * KIB, KIB, 128),
     (9, 0): _modern(2048, 32, 228 * KIB, 227 * KIB, KIB, 128),
     (10, 0): _modern(2048, 32, 228 * KIB, 227 * KIB, KIB, 128),
+    (12, 0): _modern(1536, 24, 100 * KIB, 99 * KIB, KIB, 128),
 }
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One card. Clock in MHz (boost; what peaks are computed from), peaks in GFLOPS, bandwidth in GB/s (10^9)."""
+    """One card. Clock in MHz (boost; what peaks are computed from), peaks in GFLOPS, bandwidth in GB/s (10^9).
+
+    ``tensor_gflops``: of matrix instructions on "tf32", "f16", "bf16" that sum in float32, without sparsity.
+    """
 
     name: str
     compute_capability: tuple[int, int]
@@ -83,6 +92,7 @@ class Gpu:
     fp64_tensor_gflops: float | None  # matrix instructions; None also where there are none
     bandwidth_gbs: float | None
     source: str
+    tensor_gflops: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def limits(self) -> Limits:
@@ -101,15 +111,16 @@ class Gpu:
 
 def _card(
     name: str, cc: tuple[int, int], sms: int, mhz: int, fp32: int, fp64: float, bandwidth: float, source: str,
-    fp64_tensor: int | None = None,
+    *, fp64_tensor: int | None = None, **tensor: float,
 ) -> Gpu:  # fmt: skip
-    """A card from operations a cycle and multiprocessor: an FMA counts two."""
+    """A card from operations a cycle and multiprocessor: an FMA counts two. ``tensor`` in TFLOPS, as datasheets have it."""
     per_op = sms * mhz / 1000
-    tensor = fp64_tensor and fp64_tensor * per_op
-    return Gpu(name, cc, sms, mhz, fp32 * per_op, fp64 * per_op, tensor, bandwidth, source)
+    fp64_peak = fp64_tensor and fp64_tensor * per_op
+    peaks = {name: 1000 * tflops for name, tflops in tensor.items()}
+    return Gpu(name, cc, sms, mhz, fp32 * per_op, fp64 * per_op, fp64_peak, bandwidth, source, peaks)
 
 
-#: Every card the sources used (S0-S4), and the data-centre cards since.
+#: Every card the sources used (S0-S4), the data-centre cards since, and cards that people own.
 GPUS = (
     _card("GTX 260", (1, 3), 27, 1242, 16, 2, 111.9,
           "GeForce GTX 260 with 216 cores (27 SMs, shader clock 1242 MHz): the only one whose peak is S3's 67.07 "
@@ -117,36 +128,70 @@ GPUS = (
     _card("GTX 1080 Ti", (6, 1), 28, 1582, 256, 8, 484.4,
           "GeForce GTX 1080 Ti specification: 3584 cores, 11 Gbps on 352 bits"),
     _card("V100", (7, 0), 80, 1380, 128, 64, 900,
-          "Tesla V100-PCIE datasheet, S0's card (14 TFLOPS); the SXM2 card boosts to 1530 MHz (15.7 TFLOPS)"),
-    _card("T4", (7, 5), 40, 1590, 128, 4, 320, "Tesla T4 datasheet: 2560 cores, 8.1 TFLOPS"),
+          "Tesla V100-PCIE datasheet, S0's card (14 TFLOPS); the SXM2 card boosts to 1530 MHz (15.7 TFLOPS)", f16=112),
+    _card("T4", (7, 5), 40, 1590, 128, 4, 320, "Tesla T4 datasheet: 2560 cores, 8.1 TFLOPS", f16=65),
     _card("RTX 2080 Ti", (7, 5), 68, 1545, 128, 4, 616,
-          "Turing whitepaper, reference board (13.4 TFLOPS); the Founders Edition boosts to 1635 MHz"),
+          "Turing whitepaper, reference board (13.4 TFLOPS); the Founders Edition boosts to 1635 MHz", f16=53.8),
     _card("A100", (8, 0), 108, 1410, 128, 64, 2039,
-          "A100 80GB SXM datasheet: 19.5 TFLOPS; the 40GB card has 1555 GB/s", 128),
-    _card("H100", (9, 0), 132, 1980, 256, 128, 3350, "H100 SXM5 datasheet: 67 TFLOPS, HBM3 3.35 TB/s", 256),
-    _card("H200", (9, 0), 132, 1980, 256, 128, 4800, "H200 SXM datasheet: 67 TFLOPS, HBM3e 4.8 TB/s", 256),
-    Gpu("B200", (10, 0), 148, None, 75000, 37000, 37000, 8000,
+          "A100 80GB SXM datasheet: 19.5 TFLOPS; the 40GB card has 1555 GB/s",
+          fp64_tensor=128, tf32=156, f16=312, bf16=312),
+    _card("A10", (8, 6), 72, 1695, 256, 4, 600,
+          "A10 datasheet: 31.2 TFLOPS, 600 GB/s", tf32=62.5, f16=125, bf16=125),
+    _card("RTX 3090", (8, 6), 82, 1695, 256, 4, 936,
+          "GA102 whitepaper: 10496 cores, boost 1695 MHz, 35.6 TFLOPS", tf32=35.6, f16=71, bf16=71),
+    _card("L4", (8, 9), 58, 2040, 256, 4, 300,
+          "L4 datasheet: 30.3 TFLOPS, 300 GB/s; half of its figures for sparse matrices", tf32=60, f16=121, bf16=121),
+    _card("L40S", (8, 9), 142, 2520, 256, 4, 864,
+          "L40S datasheet: 91.6 TFLOPS, 864 GB/s", tf32=183, f16=362.05, bf16=362.05),
+    _card("RTX 4090", (8, 9), 128, 2520, 256, 4, 1008,
+          "Ada whitepaper: 16384 cores, boost 2520 MHz, 82.6 TFLOPS", tf32=82.6, f16=165.2, bf16=165.2),
+    _card("H100", (9, 0), 132, 1980, 256, 128, 3350, "H100 SXM5 datasheet: 67 TFLOPS, HBM3 3.35 TB/s",
+          fp64_tensor=256, tf32=494.7, f16=989.4, bf16=989.4),
+    _card("H200", (9, 0), 132, 1980, 256, 128, 4800, "H200 SXM datasheet: 67 TFLOPS, HBM3e 4.8 TB/s",
+          fp64_tensor=256, tf32=494.7, f16=989.4, bf16=989.4),
+    Gpu("B200", (10, 0), 148, 1965, 75000, 37000, 37000, 8000,
         "DGX/HGX B200 datasheets, an eighth of the eight cards' figures, which give no boost clock; 148 "
-        "multiprocessors as the driver reports them"),
+        "multiprocessors and the highest clock, 1965 MHz, as the driver reports them",
+        {"tf32": 1125e3, "f16": 2250e3, "bf16": 2250e3}),
+    _card("RTX 5090", (12, 0), 170, 2407, 256, 4, 1792,
+          "RTX Blackwell whitepaper: 21760 cores, boost 2407 MHz, 104.8 TFLOPS", tf32=104.8, f16=209.5, bf16=209.5),
 )  # fmt: skip
+
+_MAKER = ("nvidia", "geforce", "tesla")
+#: What a driver's name has after the card's: how it is built in, its memory. Anything else makes another card of it.
+_FORM = r"(?:sxm\d?|pcie|hbm\d\w?|\d+gb)*"
+#: Of which the table has no card, though the name begins alike: 114 multiprocessors.
+_OTHERS = ("h100pcie",)
 
 
 def _key(name: str) -> str:
-    words = name.lower().replace("-", " ").replace("_", " ").split()
-    return "".join(word for word in words if word not in ("nvidia", "geforce", "tesla"))
+    return "".join(word for word in re.split(r"[\s_-]+", name.lower()) if word not in _MAKER)
 
 
 def find_gpu(name: str) -> Gpu:
-    """The card of that name; case, spaces and the maker's prefixes do not matter.
+    """The card of that name; case, spaces and the maker's prefixes do not matter, nor form and memory after it.
 
-    Raises UsageError for a card the table does not have.
+    Raises UsageError, with all names, for a card the table does not have.
 
     >>> find_gpu("NVIDIA H200").sms, find_gpu("rtx2080ti").name, find_gpu("gtx-260").compute_capability
     (132, 'RTX 2080 Ti', (1, 3))
+    >>> find_gpu("NVIDIA A100-SXM4-80GB").name, find_gpu("Tesla T4").name
+    ('A100', 'T4')
     """
     key = _key(name)
     for gpu in GPUS:
-        if _key(gpu.name) == key:
+        if re.fullmatch(_key(gpu.name) + _FORM, key) and not key.startswith(_OTHERS):
             return gpu
-    hint = did_you_mean(key, (_key(gpu.name) for gpu in GPUS))
-    raise UsageError(f"GPU: must be one of the known cards, got {name!r}; {hint}")
+    names = {_key(gpu.name): gpu.name for gpu in GPUS}
+    close = difflib.get_close_matches(key, names, n=2)
+    hint = f"; did you mean {' or '.join(names[k] for k in close)}?" if close else ""
+    raise UsageError(f"GPU: must be one of {', '.join(names.values())}, got {name!r}{hint}")
+
+
+def named_in_full(name: str, gpu: Gpu) -> bool:
+    """Whether ``name`` says more than the card's: the form and memory of a card that the table may not have.
+
+    >>> named_in_full("NVIDIA A100-SXM4-40GB", find_gpu("a100")), named_in_full("nvidia a100", find_gpu("a100"))
+    (True, False)
+    """
+    return _key(name) != _key(gpu.name)

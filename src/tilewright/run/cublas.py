@@ -79,6 +79,10 @@ CUBLAS = Reference(
 )
 
 
+#: No TF32 unless asked for (the default), and partial sums of 16-bit products never rounded to 16 bits.
+_MATH_MODE = 0 | 16
+
+
 class Cublas:
     """A handle on one GPU's stream. Raises UnavailableError where there is no cuBLAS, or one that does not start."""
 
@@ -89,7 +93,7 @@ class Cublas:
         try:
             self._call("cublasCreate_v2", ctypes.byref(self._handle))
             self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(gpu.stream))
-            self._call("cublasSetMathMode", self._handle, ctypes.c_int(0))  # the default: no TF32 unless asked for
+            self._call("cublasSetMathMode", self._handle, ctypes.c_int(_MATH_MODE))
         except LaunchError as error:
             raise UnavailableError(f"cuBLAS does not start on {gpu.name}: {error}") from None
 

@@ -15,30 +15,33 @@ constraints = [
     "BLOCKS * STAGES * (BM * (BK + 4) + BK * (BN + 4)) * 8 <= 232448",
 ]
 tile = ["BN", "BM"]
+notes = [
+    "Small tiles, so that a multiprocessor holds four blocks: one multiplies while another waits at its barrier. 128×128 with MMA_K=8 is faster on a cool card, and draws more power.",
+]
 
 [formulas]
 global_load_sectors = "m * n * k // 4 // BN + m * n * k // 4 // BM"
 
 [params]
-BM = { default = 128, values = [32, 64, 128, 256] }
-BN = { default = 128, values = [32, 64, 128, 256] }
+BM = { default = 64, values = [32, 64, 128, 256] }
+BN = { default = 64, values = [32, 64, 128, 256] }
 BK = { default = 16, values = [16, 32] }
-WM = { default = 64, values = [16, 32, 64] }
-WN = { default = 32, values = [16, 32, 64] }
-MMA_K = { default = 8, values = [4, 8, 16] }
-STAGES = { default = 4, min = 2, max = 6 }
+WM = { default = 32, values = [16, 32, 64] }
+WN = { default = 64, values = [16, 32, 64] }
+MMA_K = { default = 4, values = [4, 8, 16] }
+STAGES = { default = 3, min = 2, max = 6 }
 BLOCKS = { default = 1, values = [1, 2, 3] }
 GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
 #include "prelude.cuh"
 
-constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 2·4 warps: 256
-constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;                                       // of a warp's tile: 4·4
-constexpr int STEPS = BK / MMA_K;                                                      // of a tile: 16/8 = 2
+constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 2·1 warps: 64
+constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;                                       // of a warp's tile: 2·8
+constexpr int STEPS = BK / MMA_K;                                                      // of a tile: 16/4 = 4
 
 struct Stage {
-    double a_tile[BM][BK + 4];  // 128·20 doubles: 20 KiB
-    double b_tile[BK][BN + 4];  // 16·132 doubles: 16.5 KiB; both, in four stages, 146 KiB
+    double a_tile[BM][BK + 4];  // 64·20 doubles: 10 KiB
+    double b_tile[BK][BN + 4];  // 16·68 doubles: 8.5 KiB; both, in three stages, 55.5 KiB: four blocks
 };
 
 // 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
@@ -56,9 +59,9 @@ __device__ __forceinline__ void multiply(
 
     // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
     // As in register_banks: rows and columns beyond the edge are read as the last one, and the first tile is the short one.
-    constexpr int A_ROWS = THREADS * A_WIDTH / BK, A_COPIES = BM / A_ROWS;  // a pass of the block over A: 32 rows; 4 passes
-    constexpr int PASS = THREADS * B_WIDTH;                                 // elements of B a pass: 512, which are
-    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;                       // 4 rows (where less than a row: a part of one)
+    constexpr int A_ROWS = THREADS * A_WIDTH / BK, A_COPIES = BM / A_ROWS;  // a pass of the block over A: 8 rows; 8 passes
+    constexpr int PASS = THREADS * B_WIDTH;                                 // elements of B a pass: 128, which are
+    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;                       // 2 rows (where less than a row: a part of one)
     constexpr int PARTS = PASS > BN ? 1 : BN / PASS;
     const int a_step = thread * A_WIDTH % BK, a_row = thread * A_WIDTH / BK;
     const int b_step = thread * B_WIDTH / BN, b_col = thread * B_WIDTH % BN;
@@ -104,7 +107,7 @@ __device__ __forceinline__ void multiply(
     // ---- SHARED → REGISTERS ----------------------------------------------------------------------------------------------
     // With g = lane / 4 and t = lane % 4 the instruction wants of the lane, for every 4 steps of k, step t of rows g and g + 8 of
     // A and of column g of B. A load of 64 bits is served half a warp at a time: 4 rows of 4 doubles, which meet 32 banks once
-    // where rows are 4 doubles more than a multiple of 16 apart: 20 and 132.
+    // where rows are 4 doubles more than a multiple of 16 apart: 20 and 68.
     const int g = lane / 4, t = lane % 4, y = warp % WARPS_M * WM, x = warp / WARPS_M * WN;
 
     double of_a[2][MMAS_M][MMA_K / 2], of_b[2][MMAS_N][MMA_K / 4];  // of this step and of the next
