@@ -1,6 +1,6 @@
 /*
 idea = "A thread computes COLS consecutive elements of a row of C: one element of A serves them all, and theirs of B are one wide load."
-parent = "cuda/register_rows"
+parent = "cuda/shared_tile"
 row = "S2, S4"
 block = ["BN // COLS", "BM"]
 grid = ["cdiv(n, BN)", "min(cdiv(m, BM), 65535)"]

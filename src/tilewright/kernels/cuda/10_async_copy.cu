@@ -8,6 +8,9 @@ shared = "STAGES * BK * (BM + 4 + BN) * 4"
 dtypes = ["float32"]
 capability = "8.0"
 constraints = ["BM % WM == 0", "BN % WN == 0", "WM % TM == 0", "WN % TN == 0", "WM // TM * (WN // TN) == 32", "BM // WM * (BN // WN) <= 32", "BM * BK % (BM // WM * (BN // WN) * 32) == 0", "BK * BN // 4 % (BM // WM * (BN // WN) * 32) == 0", "STAGES * BK * (BM + 4 + BN) * 4 <= 232448"]
+notes = [
+    "Slower than its parent by itself: A is transposed on its way by copies of 4 bytes, four times as many instructions. What it saves are registers and waits, which the next rung spends.",
+]
 tile = ["BN", "BM"]
 
 [formulas]
