@@ -134,17 +134,6 @@ __device__ __forceinline__ void multiply(
     __syncthreads();
     if (tiles > 0) load(0, 0);
 
-    // A warp with nothing of C copies its share, and leaves the cycles to the others: of 4097 rows, the last tile has one.
-    if (top + warp % WARPS_M * WM >= m || left + warp / WARPS_M * WN >= n) {
-        for (int tile = 0; tile < tiles; tile++) {
-            copy_async_wait<STAGES - 2>();
-            __syncthreads();
-            if (tile + STAGES < tiles) fetch(stages[tile % STAGES], BK);
-            copy_async_commit();
-        }
-        return;
-    }
-
     // ---- MULTIPLY ----------------------------------------------------------------------------------------------------------
     // Unrolled 8 steps deep the loop is 18 KB of instructions; 16 deep, 35 KB, 5 % of fetches missed their cache: 4 % longer.
     float sum[TM][TN] = {};  // 128 registers
