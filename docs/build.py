@@ -104,7 +104,7 @@ def ideas() -> str:
 
 
 #: The sizes that the tables of GPUs quote.
-GPU_SIZES = (256, 1000, 1024, 2048, 4095, 4096, 8192)
+GPU_SIZES = (256, 1000, 1024, 2048, 4095, 4096, 4097, 8192)
 
 
 def cuda_table(name: str) -> str:
@@ -156,6 +156,20 @@ def fastest(name: str) -> str:
     return f"The fastest rung against cuBLAS (R above 1 is faster): {'; '.join(parts)}."
 
 
+def sweep(name: str, *names: str) -> str:
+    """Parameters and GFLOPS of a record with one kernel at one size, fastest first."""
+    best: dict[tuple[int, ...], BenchRecord] = {}
+    for record in records_of(name):
+        if record.gflops is not None:
+            best[tuple(record.params[p] for p in names)] = record
+    ranked = sorted(best.values(), key=lambda r: -(r.gflops or 0))
+    rows = [[", ".join(f"`{p}`" for p in names), "GFLOPS"]]
+    rows += [[", ".join(str(r.params[p]) for p in names), f"{r.gflops:,.0f}"] for r in ranked]
+    first = ranked[0]
+    made = f"`{first.kernel}` at {first.n}, {first.environment['gpu']}; [record](../benchmarks/{name}.jsonl), made by"
+    return f"{table(rows)}\n\n{made} `{first.environment['command']}`."
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "ideas": ideas,
     "ladder float32": lambda: ladder_table("cpu-ladder-float32"),
@@ -164,6 +178,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "ladder xeon float64": lambda: ladder_table("cpu-ladder-xeon-float64"),
     "forced openblas": forced_openblas,
     "ladder h200": lambda: cuda_table("cuda-ladder-h200"),
+    "rows h200": lambda: sweep("cuda-register-rows-h200", "ROWS", "TILE"),
+    "blocks h200": lambda: sweep("cuda-block-size-4096-h200", "BLOCK_X", "BLOCK_Y"),
     "fastest h200": lambda: fastest("cuda-ladder-h200"),
     "compiler": lambda: f"The outputs on this page are of kernels compiled by {compiler()}.",
 }

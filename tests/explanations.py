@@ -162,7 +162,7 @@ def explanation(kernel: str, source: str, n: int, *accesses: Access) -> Explanat
         bounds=[
             Bound("arithmetic", 2 * n**3, "operations", 66908.16e9),
             Bound("device memory", 12 * n * n, "bytes", 4.8e12),
-            Bound("L1 and shared memory", turns, "wavefronts", 132 * 1.98e9),
+            Bound("L1 and shared memory", turns, "turns", 132 * 1.98e9),
         ],
         defects=[],
         verified={"ok": True, "reason": "", "error_over_bound": 0.013},

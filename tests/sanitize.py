@@ -36,8 +36,8 @@ def check(kernel: CudaKernel, tool: str, arch: str, folder: Path) -> dict[str, o
         launches.append(launched.Launch(kernel.entry, how.grid, how.block, (*given, *shape), how.shared_bytes))
     spec, out = (folder / f"{kernel.entry}-{tool}{end}.npz" for end in ("", "-out"))
     launched.save(spec, compiled, launches)
-    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9", sys.executable, "-m"]
-    command += ["tilewright.lab.launched", str(spec), "--results", str(out)]
+    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9"]
+    command += [sys.executable, "-m", "tilewright.lab.launched", str(spec), "--results", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = re.findall(r"=+ (ERROR SUMMARY.*|RACECHECK SUMMARY.*)", done.stdout + done.stderr)
     right = done.returncode == 0 and all(

@@ -199,7 +199,7 @@ def test_what_is_no_cubin_is_refused(data: bytes) -> None:
 def test_a_kernel_is_found_by_its_name_in_the_source() -> None:
     plain = compile_source("__global__ void mine(float* x) { *x = 1; }")
     assert plain.entry("mine") == "_Z4minePf" == plain.entry("_Z4minePf")
-    with pytest.raises(UsageError, match=r"kernel\.cu: other is not one of its kernels: _Z4minePf"):
+    with pytest.raises(UsageError, match=r"kernel\.cu: other is not one of its kernels: mine$"):
         plain.entry("other")
     both = compile_source("__global__ void f(float* x) { *x = 1; } __global__ void f(int* x) { *x = 1; }")
     with pytest.raises(UsageError, match=r"f is several \(_Z1fP[fi], _Z1fP[fi]\)"):
@@ -210,9 +210,33 @@ def test_a_kernel_is_found_by_its_name_in_the_source() -> None:
 
 def test_an_entry_that_is_not_in_the_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.cu"
-    path.write_text('/*\nidea = "One."\nblock = [1]\ngrid = [1]\n*/\n__global__ void yours(float* x) { *x = 1; }\n')
-    with pytest.raises(UsageError, match="mine is not one of its kernels: _Z5yoursPf"):
+    path.write_text(
+        '/*\nidea = "One."\nblock = [1]\ngrid = [1]\nentry = "mine"\n*/\n__global__ void yours(float* x) { *x = 1; }\n'
+    )
+    with pytest.raises(UsageError, match=r"mine is not one of its kernels: yours$"):
         compile_kernel(load_cuda_file(path))
+
+
+# ---- files for nvcc --------------------------------------------------------------------------------------------------
+
+
+def test_headers_of_the_host_are_no_hindrance() -> None:
+    names = (
+        "cuda_runtime.h cuda.h stdio.h cstdio assert.h cassert stdlib.h cstdlib math.h cmath string.h stdint.h cstdint"
+    )
+    source = "".join(f"#include <{name}>\n" for name in [*names.split(), "cuda_fp16.h"])
+    body = 'assert(n > 0); printf("%d", n); x[0] = fabsf(x[0]); static_assert(sizeof(uint64_t) == 8 && int8_t(-1) < 0, "");'
+    assert compile_source(f"{source}__global__ void f(float* x, int32_t n) {{ {body} }}").entry("f") == "_Z1fPfi"
+
+
+def test_a_header_that_nvrtc_has_not_is_explained() -> None:
+    with pytest.raises(CompileError, match=r"(?s)\(1\): .*vector.*NVRTC.*#ifndef __CUDACC_RTC__\n +#include <vector>"):
+        compile_source("#include <vector>\n__global__ void f() {}")
+    with pytest.raises(CompileError, match=r"(?s)host function.*NVRTC.*#ifndef __CUDACC_RTC__\n +int main"):
+        compile_source("__global__ void f() {} int main() {}")
+    with pytest.raises(CompileError) as error:
+        compile_source("__global__ void f() { y = 1; }")
+    assert "hint" not in str(error.value)
 
 
 # ---- refused ---------------------------------------------------------------------------------------------------------

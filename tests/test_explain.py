@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from tilewright.errors import HeaderError, RecordError, UsageError
 from tilewright.explanation import Access, Bound, Explanation, from_dict, read_explanations, to_json
 from tilewright.kernels import CudaKernel, cuda_catalog, load_cuda_file
 from tilewright.lab import explain_session
-from tilewright.lab.explain import Work, bounds, counted, explain
+from tilewright.lab.bounds import Work, arithmetic, bounds, unknown
+from tilewright.lab.explain import counted, explain
 from tilewright.lab.gpus import GPUS, find_gpu
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -117,9 +119,18 @@ def test_the_bound_is_the_slowest_resource() -> None:
     assert alone.seconds == pytest.approx(132 * slow.seconds), "one block keeps one multiprocessor busy"
 
 
-def test_unknown_rates_give_no_bound() -> None:
+def test_unknown_rates_give_no_bound_and_are_said() -> None:
+    card = dataclasses.replace(find_gpu("H200"), clock_mhz=None)
+    unit = arithmetic(card, "bfloat16", "standard", matrix=False)
+    assert [b.name for b in bounds(card, unit.gflops, Work(1, 1), 1, [])] == ["device memory"]
+    assert unknown(card, unit) == [
+        "no bound by arithmetic: the H200's rate for bfloat16 is not known here",
+        "no bound by L1 and shared memory: the H200's clock is not known here",
+    ]
+    assert unknown(find_gpu("H200"), arithmetic(card, "float32", "standard", matrix=False)) == []
     found = explain(cuda_catalog()["cuda/coalesced"], 32, 32, 32, gpu="B200")
-    assert [b.name for b in found.bounds] == ["arithmetic", "device memory"]  # its clock is not published
+    assert [b.name for b in found.bounds] == ["arithmetic", "device memory", "L1 and shared memory"]
+    assert any("that the B200 follows them" in note for note in found.notes)
     bare = from_dict(found.as_dict() | {"bounds": []}, "here")
     assert bare.bound is None
     assert bare.gflops is None
@@ -210,7 +221,9 @@ def test_the_command_in_80_columns() -> None:
 def test_defects_end_with_code_1() -> None:
     code, shown = command(str(EXAMPLES / "first_try.cu"), "--size", "20")
     assert code == 1
-    assert "^ race: " in shown
+    assert "^ race, block (0, 0, 0), thread (0, 0, 0): writes" in shown
+    assert "of a\n    (float32, shape (20, 20)" in shown, "an argument has its name"
+    assert "argument 0" not in shown
 
 
 def test_json_is_an_explanation_that_comes_back(tmp_path: Path) -> None:
@@ -231,7 +244,7 @@ def test_json_is_an_explanation_that_comes_back(tmp_path: Path) -> None:
         (("cuda/coalesce",), "did you mean cuda/coalesced"),
         (("cpu/naive",), "runs on device cpu"),
         (("coalesced", "--size", "x"), "sizes 'x'"),
-        (("coalesced", "--gpu", "H2000"), "did you mean h200"),
+        (("coalesced", "--gpu", "H2000"), "did you mean H200"),
         (("coalesced", "--param", "TILE=16"), "TILE is a parameter of none of these kernels"),
         (("coalesced", "--param", "BLOCK_X=7"), "BLOCK_X must be one of 8, 16, 32"),
         (("coalesced", "--seed", "-1"), "seed must not be negative"),
@@ -254,7 +267,7 @@ def test_a_parameter_goes_to_the_kernels_that_have_it() -> None:
 def test_a_kernel_without_a_header_is_told_what_it_needs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.cu"
     path.write_text('extern "C" __global__ void mine() {}')
-    with pytest.raises(HeaderError, match=r"(?s)has no header.*idea = .*block = .*grid = .*entry = "):
+    with pytest.raises(HeaderError, match=r"(?s)has no header.*idea = .*block = .*grid = "):
         command(str(path))
     from tilewright.__main__ import _failed
 

@@ -32,8 +32,10 @@ from tilewright import report
 from tilewright.errors import RecordError
 from tilewright.explanation import Access, Bound, Defect, Explanation, Formula
 from tilewright.report import (
+    explain_facts,
     explain_findings,
 )
+from tilewright.report.source_view import source_view
 
 THREE = [uncoalesced(), coalesced(), shared_tile()]
 
@@ -85,7 +87,35 @@ def test_comparison_names_the_fastest_and_the_slowest():
         "That is 17 times the 487 of cuda/shared_tile, held back by the same."
     )
     mixed = [uncoalesced(), coalesced(96)]
-    assert "cuda/coalesced (at 96) can be fastest" in explain_findings.comparison(mixed, explain_findings.labels(mixed))
+    said = explain_findings.comparison(mixed, explain_findings.labels(mixed))
+    assert "are not compared" in said
+    assert "fastest" not in said, "the larger size would win by its size"
+
+
+def test_what_has_no_rate_is_not_ranked():
+    wrong = replace(coalesced(), verified={"ok": False, "reason": "C[0, 0] is off"})
+    stopped = replace(coalesced(), run={**coalesced().run, "complete": False})
+    none = replace(coalesced(), occupancy={**coalesced().occupancy, "blocks": 0, "limiting": ["shared"]})
+    for made, says in ((wrong, "its result is wrong"), (stopped, "stopped"), (none, "too much of shared memory")):
+        three = [made, uncoalesced(), shared_tile()]
+        said = explain_findings.comparison(three, explain_findings.labels(three))
+        assert said.startswith("cuda/uncoalesced can be fastest")
+        assert f"no rate, for {made.unrated}" in explain_findings.headline(made)
+        assert says in made.unrated
+        assert made.gflops is None
+        assert explain_facts.bars(made) == []
+        assert f"No time is predicted, for {made.unrated}." in words(report.render_explanation([made]))
+
+
+def test_defects_and_a_wrong_result_are_counted_apart():
+    made = replace(with_defect(coalesced()), verified={"ok": False, "reason": "C[0, 0] is off"})
+    assert explain_facts.totals(made)["wrong"] == "1 defect, wrong result"
+    assert explain_facts.totals(coalesced())["wrong"] == ""
+
+
+def test_a_header_below_other_lines_is_folded():
+    made = replace(coalesced(), source="// mine\n#pragma once\n" + coalesced().source)
+    assert len(source_view(made, "x").header) == len(source_view(coalesced(), "x").header) + 2
 
 
 def test_labels_say_no_more_than_tells_them_apart():
@@ -169,7 +199,7 @@ def test_the_page_of_one_has_every_part():
         "first seen in block 0, 0, 0, thread 33, 0, 0",
         "32 lanes ask for 32 different words of 4 bytes; 32 of them lie in bank 0: 32 wavefronts, 1 would do.",
         "What limits it",
-        "281,216 wavefronts at 261 billion a second",
+        "281,216 turns at 261 billion a second",
         "2 blocks on each multiprocessor",
         "shared memory not used",
         "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -240,7 +270,7 @@ def test_text_from_explanations_is_escaped_everywhere():
         accesses=[Access(2, EVIL, EVIL, 4, 1, 4, sectors=1, least=1, lanes=[0] * 32),
                   Access(2, "shared", EVIL, 4, 1, 4, wavefronts=1, least=1, lanes=[0] * 32)],
         counters={EVIL: 1}, formulas=[Formula(EVIL, EVIL, EVIL, 1.0, 2.0)], bounds=[Bound(EVIL, 1.0, "bytes", 1.0)],
-        defects=[Defect(EVIL, 2, (0, 0, 0), (0, 0, 0), EVIL)], verified={"ok": False, "reason": EVIL},
+        defects=[Defect(EVIL, 2, (0, 0, 0), (0, 0, 0), EVIL)], verified={"ok": True, "of": EVIL, "reason": EVIL},
         run={"words": EVIL, "exact": False}, notes=[EVIL],
         measured={"counters": {EVIL: 1}, "by_line": {"2": {EVIL: EVIL}}, "environment": evil}, environment=evil,
     )  # fmt: skip

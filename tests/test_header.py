@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.errors import UsageError
+from tilewright.errors import HeaderError, UsageError
 from tilewright.kernels.catalog import catalog, cuda_catalog, find, load_cuda_file, load_file
 from tilewright.kernels.cuda_kernel import CudaKernel, Launch
 from tilewright.kernels.expression import Expression, cdiv
@@ -186,7 +186,7 @@ def test_the_source_as_it_was_read_is_what_is_hashed(tmp_path: Path) -> None:
     assert "edited" not in before.source
 
 
-@pytest.mark.parametrize("text", ["", BODY, "// a kernel\n" + BODY, "#include <x>\n/* idea = 'late' */\n" + BODY])
+@pytest.mark.parametrize("text", ["", BODY, "// a kernel\n" + BODY, "int x; /* idea = 'late' */\n" + BODY])
 def test_a_file_without_a_header_is_shown_what_it_needs(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bare.cu"
     path.write_text(text)
@@ -195,11 +195,11 @@ def test_a_file_without_a_header_is_shown_what_it_needs(text: str, tmp_path: Pat
     example = re.search(r"/\*.*\*/", str(error.value), re.DOTALL)
     assert example is not None
     path.write_text(example[0] + "\n" + BODY)
-    assert load_cuda_file(path).entry == "name_of_the_function", "the lines it shows are enough"
+    assert load_cuda_file(path).entry == "mine", "the lines it shows are enough"
 
 
 WRONG = [
-    ("Copyright 2026 by me.\n", "its first comment is not TOML"),
+    ("Copyright 2026 by me.\n", "its first block comment is not TOML"),
     ('idea = "One.\n', "line 2"),
     (LEAST.replace('"One."', "3"), "idea must be a sentence, got 3"),
     (LEAST.replace("One.", " "), "idea must be a sentence"),
@@ -329,10 +329,39 @@ def test_unknown_kernels_say_what_is_known(name: str, message: str) -> None:
         find([name], device="cuda")
 
 
-@pytest.mark.parametrize("name", ["my-kernel.cu", "my kernel.cu"])
-def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the name must be letters, digits and underscores"):
-        load_cuda_file(written(tmp_path, GOOD, name))
+@pytest.mark.parametrize("name", ["my-kernel.cu", "my kernel.cu", "02_my--kernel.cu"])
+def test_any_file_name_makes_a_kernel_name(name: str, tmp_path: Path) -> None:
+    assert load_cuda_file(written(tmp_path, LEAST, name)).name == "my/my_kernel"
+
+
+ABOVE = "// Copyright 2026.\n#pragma once\n#include <cuda_runtime.h>  // for nvcc\n\n"
+
+
+def test_the_header_may_stand_below_comments_of_a_line_and_directives(tmp_path: Path) -> None:
+    path = written(tmp_path, LEAST)
+    path.write_text(ABOVE + path.read_text())
+    assert load_cuda_file(path).idea == "One."
+    path.write_text("// " * 200 + "\n" + "#" * 200 + "\n")
+    with pytest.raises(HeaderError, match="has no header"):
+        load_cuda_file(path)
+
+
+@pytest.mark.parametrize(
+    ("code", "entry"),
+    [
+        ("__global__ void other(float* x) {}", "other"),
+        ('extern "C" __global__ void __launch_bounds__(32 * (8), 2) other(float* x) {}', "other"),
+        ("template <int N> __global__ __launch_bounds__(N) void\nother (float* x) {}", "other"),
+        ("__global__ void other(float*);\n__global__ void other(float* x) {}", "other"),
+        ("// __global__ void none(int)\n/* __global__ void none(int) */ __global__ void other(int) {}", "other"),
+        ("__global__ void one(int) {}\n__global__ void two(int) {}", "mine"),
+        ("__device__ void one(int) {}", "mine"),
+    ],
+)
+def test_the_only_kernel_of_a_file_needs_no_entry(code: str, entry: str, tmp_path: Path) -> None:
+    path = tmp_path / "07_mine.cu"
+    path.write_text(f"/*\n{LEAST}*/\n{code}\n")
+    assert load_cuda_file(path).entry == entry
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_wrong_product_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     stand_in(monkeypatch, tmp_path, np.full((64, 64), np.nan, np.float32))
     found = measure.measured(KERNEL, predicted(KERNEL), seed=4)["verified"]
     assert found["error_over_bound"] is None
-    assert "not written" in found["reason"]
+    assert "never written" in found["reason"]
 
 
 def test_another_kernel_was_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_no_gpu_or_no_ncu_is_said_before_anything_is_run(monkeypatch: pytest.Mon
 
         return refuse
 
-    monkeypatch.setattr(explain_session, "explain", lambda *_, **__: pytest.fail("it was run"))
+    monkeypatch.setattr(explain_session, "explain_prepared", lambda *_, **__: pytest.fail("it was run"))
     request = explain_session.Request(["cuda/coalesced"], measure=True)
     monkeypatch.setattr(measure, "open_device", absent("GPU 0 cannot be used"))
     with pytest.raises(UnavailableError, match="GPU 0 cannot be used"):

@@ -97,8 +97,8 @@ class Explanation:
     Dicts: ``gpu`` (name, compute_capability, sms, clock_mhz, peak_gflops, bandwidth_gbs), ``launch`` (grid, block, blocks,
     threads, shared_bytes), ``resources`` (registers, local_bytes, shared_bytes: static; max_threads), ``occupancy`` (blocks,
     warps, max_warps, fraction, limiting, limits by resource, by_registers and by_shared: pairs of a registers or bytes and
-    resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, exact, words, seconds),
-    ``verified`` (ok, reason, error_over_bound), ``measured`` (counters, by_line, environment) or None.
+    resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
+    seconds), ``verified`` (ok, reason, error_over_bound), ``measured`` (counters, by_line, environment) or None.
     """
 
     kernel: str
@@ -142,9 +142,26 @@ class Explanation:
         return max(self.bounds, key=lambda bound: bound.seconds, default=None)
 
     @property
+    def launchable(self) -> bool:
+        """Whether a multiprocessor of the card has room for one block."""
+        return self.occupancy.get("blocks") != 0
+
+    @property
+    def unrated(self) -> str:
+        """Why no rate means anything; empty where the bound's does."""
+        if not self.launchable:
+            names = {"shared": "shared memory"}
+            limiting = " and ".join(names.get(name, name) for name in self.occupancy.get("limiting", []))
+            return f"it cannot be launched on this card: a block needs too much of {limiting}"
+        if self.run.get("complete") is False:
+            return "its run was stopped before the end"
+        return "its result is wrong" if self.verified.get("ok") is False else ""
+
+    @property
     def gflops(self) -> float | None:
-        """The rate that the bound allows."""
-        return self.flops / self.bound.seconds / 1e9 if self.bound and self.bound.seconds else None
+        """The rate that the bound allows; None where it is not known, or means nothing (see ``unrated``)."""
+        bound = None if self.unrated else self.bound
+        return self.flops / bound.seconds / 1e9 if bound and bound.seconds else None
 
     def at(self, line: int) -> list[Access]:
         """The accesses of a source line."""

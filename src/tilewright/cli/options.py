@@ -41,6 +41,17 @@ def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: 
         raise UsageError(f"{name}: {path} cannot be written: permission denied")
 
 
+def check_apart(**files: Path | None) -> None:
+    """No two options may write the same file; standard output is none."""
+    seen: dict[Path, str] = {}
+    for name, path in files.items():
+        if path is None or str(path) == "-":
+            continue
+        other = seen.setdefault(path.resolve(), name)
+        if other != name:
+            raise UsageError(f"{name}: {path} is the file of {other} too")
+
+
 def write_json(path: Path, data: Any) -> None:
     text = json.dumps(data, indent=1, ensure_ascii=False, default=str)
     if str(path) == "-":

@@ -156,7 +156,7 @@ def load_cuda_file(path: str | Path) -> CudaKernel:
 
 
 def _cuda_kernel(path: Path, folder: str) -> CudaKernel:
-    number, stem = _split(path.stem)
+    number, stem = _split(re.sub(r"\W+", "_", path.stem))
     return read_kernel(path, name=f"{folder}/{stem}", order=number, entry=stem)
 
 

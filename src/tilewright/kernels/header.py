@@ -1,4 +1,4 @@
-"""CUDA kernels describe themselves: a ``.cu`` begins with a comment of TOML that says what no compiler can.
+"""CUDA kernels describe themselves: the first block comment of a ``.cu`` is TOML that says what no compiler can.
 
     /*
     idea = "What it does differently, in a sentence."
@@ -7,7 +7,7 @@
     block = ["TILE", "TILE"]                        # threads along x, y, z
     grid = ["cdiv(n, TILE)", "cdiv(m, TILE)"]       # blocks along x, y, z
     shared = "2 * TILE * TILE * 4"                  # bytes of dynamic shared memory at launch; default 0
-    entry = "my_kernel"                             # its function; default: the name of the file without its number
+    entry = "my_kernel"                             # its function; default: the only one, or as the file
     dtypes = ["float32"]                            # of the operands; this is the default
     capability = "7.5"                              # least compute capability; "9.0a" for what only that one has
     constraints = ["TILE * TILE <= 1024"]           # true of every allowed combination of parameters
@@ -25,7 +25,8 @@
 
 Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile`` and the formulas are arithmetic
 over m, n, k and the parameters (see ``expression``). A formula is named after what it counts: ``global`` or ``shared``,
-``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``).
+``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``). Above the comment may stand lines with
+``//`` or ``#``.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
 any m, n, k ≥ 0.
@@ -42,17 +43,22 @@ from ..errors import HeaderError, UsageError, did_you_mean
 from .cuda_kernel import CudaKernel, Parameter
 from .expression import RESERVED, Expression
 
-_EXAMPLE = """it needs, as its first comment,
+_EXAMPLE = """it needs, as its first block comment,
     /*
     idea = "what it does differently"
     block = [32, 32]
     grid = ["cdiv(n, 32)", "cdiv(m, 32)"]
-    entry = "name_of_the_function"
     */"""
+
+#: What may stand above the header: lines of ``//`` and of the preprocessor.
+_ABOVE = r"(?:\s|//[^\n]*+|#[^\n]*+)*+"
+_COMMENTS = r"//[^\n]*|/\*.*?\*/"
+#: The name of a function after ``__global__``, its type, and attributes such as ``__launch_bounds__(256)``.
+_FUNCTION = r"\b__global__\b(?:[^;{}()]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{}()]*?\b(\w+)\s*\("
 
 
 def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
-    """The kernel in the file ``path``; ``entry`` is its function where the header names none.
+    """The kernel in the file ``path``; ``entry`` is its function where the header names none and the file has several.
 
     Raises HeaderError with the file, the key and the rule where the header is missing or wrong.
     """
@@ -62,9 +68,15 @@ def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
         raise UsageError(f"kernel file {path}: cannot be read as text: {error}") from None
     try:
         header = _Header(_toml(source))
-        return header.kernel(name=name, order=order, path=path, source=source, entry=entry)
+        return header.kernel(name=name, order=order, path=path, source=source, entry=_only_function(source) or entry)
     except _WrongError as error:
         raise HeaderError(f"kernel file {path}: {error}") from None
+
+
+def _only_function(source: str) -> str | None:
+    """The kernel that a source defines, None where it has several, or none that is written out."""
+    found = set(re.findall(_FUNCTION, re.sub(_COMMENTS, " ", source, flags=re.DOTALL)))
+    return found.pop() if len(found) == 1 else None
 
 
 class _WrongError(Exception):
@@ -72,14 +84,14 @@ class _WrongError(Exception):
 
 
 def _toml(source: str) -> dict[str, Any]:
-    match = re.match(r"\s*/\*(.*?)\*/", source, re.DOTALL)
+    match = re.match(_ABOVE + r"/\*(.*?)\*/", source, re.DOTALL)
     if match is None:
         raise _WrongError(f"has no header: {_EXAMPLE}")
     above = "\n" * source.count("\n", 0, match.start(1))  # so that TOML counts the lines of the file
     try:
         return tomllib.loads(above + match[1].replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:
-        raise _WrongError(f"its first comment is not TOML: {error}; {_EXAMPLE}") from None
+        raise _WrongError(f"its first block comment is not TOML: {error}; {_EXAMPLE}") from None
 
 
 _KEYS = (

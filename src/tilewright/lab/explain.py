@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
-from ..explanation import Access, Bound, Defect, Explanation, Formula
+from ..explanation import Access, Defect, Explanation, Formula
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..machine import machine
-from ..run.cuda import Compiled, architectures, compile_kernel, compiler
+from ..run.cuda import Compiled, compiler
 from . import formulas
+from .bounds import Arithmetic, Work, arithmetic, bounds, unknown
 from .environment import environment
 from .formats import FORMATS, format_of
-from .gpus import Gpu, find_gpu
+from .gpus import Gpu
 from .microscope import Observation, observe
 from .occupancy import Occupancy, occupancy
-from .simt.ptx import parse
-from .simt.simulate import MAX_BYTES
+from .prepared import SIZES, Prepared, prepare
+from .simt.simulate import MAX_BYTES, MAX_STEPS
 from .verify import Check, Oracle
-
-#: Products up to this m·n·k have every block run; larger ones a sample. 512³ takes some seconds.
-WHOLE = 512**3
-#: A wavefront of global memory moves this many sectors: 128 bytes.
-SECTORS_A_WAVEFRONT = 4
 
 _SPACES = {"load": ("ld", "cp.async"), "store": ("st",)}
 
@@ -43,76 +38,68 @@ def explain(
     params: Mapping[str, int] | None = None,
     whole: bool | None = None,
     seed: int = 1,
+    max_steps: int = MAX_STEPS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Explanation:
     """What ``kernel`` does for C[m×n] = A[m×k]·B[k×n] on ``gpu``, counted by the microscope on random operands.
 
     ``params`` are those that differ from the defaults. ``whole`` runs every block; None does up to m·n·k = 512³ and takes a
-    sample beyond. Raises UsageError for a GPU, parameters or sizes that cannot be, and what the compiler and the microscope
-    raise.
+    sample beyond. A run is stopped after ``max_steps`` steps. Raises UsageError for a GPU, parameters, sizes or a signature
+    that cannot be, and what the compiler and the microscope raise.
     """
-    chosen = kernel.checked(params or {})
-    card = find_gpu(gpu)
-    arch, notes = arch_for(kernel, card)
-    compiled = compile_kernel(kernel, arch=arch, **chosen)
-    launch = kernel.launch(m, n, k, **chosen)
-    if not launch.blocks:
-        raise UsageError(f"{kernel.name} at {m}x{n}x{k}: C has no elements, so nothing is launched")
-    a, b, c = operands(kernel, m, n, k, seed)
-    sampled = m * n * k > WHOLE if whole is None else not whole
-    entry = compiled.entry(kernel.entry)
+    prepared = prepare(kernel, m, n, k, gpu=gpu, params=params, whole=whole)
+    return explain_prepared(prepared, seed=seed, max_steps=max_steps, progress=progress)
+
+
+def explain_prepared(
+    p: Prepared, *, seed: int = 1, max_steps: int = MAX_STEPS, progress: Callable[[int, int], None] | None = None
+) -> Explanation:
+    """``explain`` for what is prepared already."""
+    kernel, size = p.kernel, (p.m, p.n, p.k)
+    a, b, c = operands(kernel, *size, seed)
     seen = observe(
-        parse(compiled.ptx),
-        entry,
-        launch.grid,
-        launch.block,
-        [a, b, c, m, n, k],
+        p.module,
+        p.entry,
+        p.launch.grid,
+        p.launch.block,
+        [a, b, c, *size],
         text=kernel.source,
         name=str(kernel.path),
-        compiled=compiled,
-        sampled=sampled,
+        compiled=p.compiled,
+        sampled=p.sampled,
         outputs=[2],
-        shared_bytes=launch.shared_bytes,
+        shared_bytes=p.launch.shared_bytes,
+        max_steps=max_steps,
         max_bytes=(machine().memory_total or 2 * MAX_BYTES) // 2,
         progress=progress,
     )
-    work = Work(formulas.gemm_flops(m, n, k), sum(array.nbytes for array in (a, b, c)))
-    resident = occupancy_of(compiled, entry, launch, card)
+    work = Work(formulas.gemm_flops(*size), sum(array.nbytes for array in (a, b, c)))
+    unit = arithmetic(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
+    counts = [count(kernel, *size, p.params, seen.accesses) for count in (_formulas, _s3_1)]
     return Explanation(
         kernel=kernel.name,
         file=kernel.path.name,
         source=kernel.source,
-        m=m,
-        n=n,
-        k=k,
+        m=p.m,
+        n=p.n,
+        k=p.k,
         dtype=kernel.dtypes[0],
-        params=chosen,
+        params=p.params,
         about=kernel.about,
-        gpu=_card(card, kernel.dtypes[0], compiled),
-        launch=dataclasses.asdict(launch) | {"blocks": launch.blocks, "threads": launch.threads},
-        resources=dataclasses.asdict(compiled.resources[entry]),
-        occupancy=_occupancy(card, resident),
+        gpu=_card(p.card, unit),
+        launch=dataclasses.asdict(p.launch) | {"blocks": p.launch.blocks, "threads": p.launch.threads},
+        resources=dataclasses.asdict(p.compiled.resources[p.entry]),
+        occupancy=_occupancy(p.card, occupancy_of(p.compiled, p.entry, p.launch, p.card)),
         accesses=seen.accesses,
         counters=seen.counters,
-        formulas=[*_formulas(kernel, m, n, k, chosen, seen.accesses), *_s3_1(kernel, m, n, k, chosen, seen.accesses)],
-        bounds=bounds(card, _peak(card, kernel.dtypes[0], compiled), work, launch.blocks, seen.accesses),
-        defects=[Defect(f.kind, f.line, f.block, f.thread, f.text) for f in seen.findings],
+        formulas=[*counts[0], *counts[1]],
+        bounds=bounds(p.card, unit.gflops, work, p.launch.blocks, seen.accesses),
+        defects=_defects(kernel, seen),
         verified=_verified(kernel, a, b, seen),
         run=_run(seen),
-        notes=[*notes, *kernel.notes, *seen.notes],
-        environment=environment(operands=f"uniform [-1, 1), seed {seed}") | {"compiler": compiler(), "arch": arch},
+        notes=list(dict.fromkeys([*p.notes, *kernel.notes, *seen.notes, *unknown(p.card, unit)])),
+        environment=environment(operands=f"uniform [-1, 1), seed {seed}") | {"compiler": compiler(), "arch": p.arch},
     )
-
-
-def arch_for(kernel: CudaKernel, card: Gpu) -> tuple[str, list[str]]:
-    """What to compile for: the card's own architecture, or for one too old for this compiler the oldest it knows."""
-    known = architectures()
-    if kernel.capability[-1] in "af" and card.arch == f"sm_{kernel.capability[:-1].replace('.', '')}":
-        return f"{card.arch}{kernel.capability[-1]}", []
-    if card.arch in known:
-        return card.arch, []
-    oldest = known[0]
-    return oldest, [f"registers are those of {oldest}: {compiler()} does not compile for the {card.name} ({card.arch})"]
 
 
 def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -132,7 +119,9 @@ def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *,
     form = format_of(kernel.dtypes[0], kernel.precision)
     oracle = Oracle(form.values(a), form.values(b))
     own = None if form == FORMATS.get(form.name) and form.rounding == 0 else form
-    return (oracle.check_written if sampled else oracle.check)(form.values(c), form=own)
+    check = (oracle.check_written if sampled else oracle.check)(form.values(c), form=own)
+    unwritten = "was never written (C starts as NaN), or is not a number"
+    return dataclasses.replace(check, reason=re.sub(r"is nan: .*", unwritten, check.reason))
 
 
 def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: Gpu) -> Occupancy:
@@ -179,61 +168,20 @@ def _s3_1(
     return [Formula("S3.1", what, "2whk / (wh + wk + kh)", value, 2 * m * n * k / elements)]
 
 
-# ---- bounds ----------------------------------------------------------------------------------------------------------
+# ---- the rest --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Work:
-    """What any kernel must do for a product: operations, and the bytes of its operands, each moved once."""
-
-    operations: int
-    bytes: int
-
-
-def bounds(card: Gpu, peak: float | None, work: Work, blocks: int, accesses: Sequence[Access]) -> list[Bound]:
-    """The least time that arithmetic, device memory and the memory pipe of the multiprocessors allow.
-
-    Device memory must move each operand once. The pipe of a multiprocessor (L1 and shared memory) takes a wavefront a
-    cycle: four sectors of global memory, or one turn of the banks. Fewer blocks than multiprocessors leave some idle. None
-    of these knows latency, so all are optimistic.
-    """
-    found = []
-    busy = min(blocks, card.sms)
-    if peak:
-        found.append(Bound("arithmetic", work.operations, "operations", peak * 1e9 * busy / card.sms))
-    if card.bandwidth_gbs:
-        found.append(Bound("device memory", work.bytes, "bytes", card.bandwidth_gbs * 1e9))
-    if card.clock_mhz:
-        wavefronts = sum(
-            a.wavefronts if a.space == "shared" else max(a.requests, -(-a.sectors // SECTORS_A_WAVEFRONT))
-            for a in accesses
-        )
-        found.append(Bound("L1 and shared memory", wavefronts, "wavefronts", busy * card.clock_mhz * 1e6))
-    return found
-
-
-def _peak(card: Gpu, dtype: str, compiled: Compiled) -> float | None:
-    """GFLOPS of the unit that the kernel computes with, None where the table does not have it."""
-    matrix = "mma." in compiled.ptx
-    if dtype == "float64":
-        return card.fp64_tensor_gflops if matrix else card.fp64_gflops
-    return card.fp32_gflops if dtype == "float32" and not matrix else None
-
-
-def _card(card: Gpu, dtype: str, compiled: Compiled) -> dict[str, Any]:
+def _card(card: Gpu, unit: Arithmetic) -> dict[str, Any]:
     major, minor = card.compute_capability
     return {
         "name": card.name,
         "compute_capability": f"{major}.{minor}",
         "sms": card.sms,
         "clock_mhz": card.clock_mhz,
-        "peak_gflops": _peak(card, dtype, compiled),
+        "peak_gflops": unit.gflops,
         "bandwidth_gbs": card.bandwidth_gbs,
         "source": card.source,
     }
-
-
-# ---- the rest --------------------------------------------------------------------------------------------------------
 
 
 def _occupancy(card: Gpu, resident: Occupancy) -> dict[str, Any]:
@@ -255,6 +203,20 @@ def _occupancy(card: Gpu, resident: Occupancy) -> dict[str, Any]:
     }
 
 
+def _defects(kernel: CudaKernel, seen: Observation) -> list[Defect]:
+    """What the microscope found, with arguments by the names that the source gives them."""
+    found = re.search(rf"\b{kernel.entry}\s*\(([^)]*)\)", kernel.source)
+    names = re.findall(r"(\w+)\s*(?:,|$)", found[1]) if found else []
+    if len(names) != len(SIZES):
+        names = list("abcmnk")
+
+    def named(match: re.Match[str]) -> str:
+        return names[int(match[1])]
+
+    texts = [re.sub(r"\bargument ([0-5])\b", named, finding.text) for finding in seen.findings]
+    return [Defect(f.kind, f.line, f.block, f.thread, text) for f, text in zip(seen.findings, texts, strict=True)]
+
+
 def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observation) -> dict[str, Any]:
     sampled = seen.run.sampled
     check = verified(kernel, a, b, seen.arrays[2], sampled=sampled)
@@ -269,6 +231,7 @@ def _run(seen: Observation) -> dict[str, Any]:
         "blocks_run": run.blocks_run,
         "blocks_total": run.blocks_total,
         "steps": run.steps,
+        "complete": run.complete,
         "exact": seen.exact,
         "words": seen.words,
         "seconds": seen.seconds,

@@ -15,9 +15,12 @@ from ..errors import UsageError, did_you_mean
 from ..explanation import Explanation
 from ..kernels import find
 from ..kernels.cuda_kernel import CudaKernel
-from .explain import explain
+from .explain import explain_prepared
 from .gpus import find_gpu
 from .measure import check_gpu, measured
+from .prepared import Prepared, prepare
+from .simt.arguments import whole_number
+from .simt.simulate import MAX_STEPS
 from .sizes import parse_params, parse_sizes
 
 
@@ -32,13 +35,20 @@ class Request:
     whole: bool = False
     measure: bool = False
     seed: int = 1
+    max_steps: int = MAX_STEPS
 
 
-def run(request: Request, *, console: Console) -> list[Explanation]:
-    """An explanation for each kernel, size and set of parameters. Raises UsageError, and what ``explain`` raises."""
+def run(
+    request: Request, *, console: Console, finished: Callable[[Explanation], None] | None = None
+) -> list[Explanation]:
+    """An explanation for each kernel, size and set of parameters; ``finished`` gets each as soon as it is there.
+
+    Raises UsageError, and what ``explain`` raises, before anything is run if any of them cannot be.
+    """
     shapes = parse_sizes(request.size)
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
+    whole_number("max-steps", request.max_steps, 1)
     find_gpu(request.gpu)
     if request.measure:
         check_gpu(request.gpu)
@@ -49,7 +59,17 @@ def run(request: Request, *, console: Console) -> list[Explanation]:
         if name not in known:
             raise UsageError(f"param: {name} is a parameter of none of these kernels: {did_you_mean(name, known)}")
     sets = [(kernel, chosen) for kernel in kernels for chosen in _sets(kernel, params)]
-    return [_one(kernel, shape, chosen, request, console) for kernel, chosen in sets for shape in shapes]
+    prepared = [
+        prepare(kernel, *shape, gpu=request.gpu, params=chosen, whole=request.whole or None)
+        for kernel, chosen in sets
+        for shape in shapes
+    ]
+    found = []
+    for one in prepared:
+        found.append(_one(one, request, console))
+        if finished is not None:
+            finished(found[-1])
+    return found
 
 
 def _sets(kernel: CudaKernel, params: dict[str, list[int]]) -> list[dict[str, int]]:
@@ -61,22 +81,12 @@ def _sets(kernel: CudaKernel, params: dict[str, list[int]]) -> list[dict[str, in
     return sets
 
 
-def _one(
-    kernel: CudaKernel, shape: tuple[int, int, int], params: dict[str, int], request: Request, console: Console
-) -> Explanation:
-    with _progress(kernel.name, console) as progress:
-        found = explain(
-            kernel,
-            *shape,
-            gpu=request.gpu,
-            params=params,
-            whole=request.whole or None,
-            seed=request.seed,
-            progress=progress,
-        )
+def _one(prepared: Prepared, request: Request, console: Console) -> Explanation:
+    with _progress(prepared.kernel.name, console) as progress:
+        found = explain_prepared(prepared, seed=request.seed, max_steps=request.max_steps, progress=progress)
     if not request.measure:
         return found
-    return dataclasses.replace(found, measured=measured(kernel, found, request.seed))
+    return dataclasses.replace(found, measured=measured(prepared.kernel, found, request.seed))
 
 
 @contextmanager

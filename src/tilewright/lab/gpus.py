@@ -80,7 +80,8 @@ LIMITS = {
 class Gpu:
     """One card. Clock in MHz (boost; what peaks are computed from), peaks in GFLOPS, bandwidth in GB/s (10^9).
 
-    ``tensor_gflops``: of matrix instructions on "tf32", "f16", "bf16" that sum in float32, without sparsity.
+    ``tensor_gflops``: of matrix instructions on "tf32", "f16", "bf16" that sum in float32, without sparsity, as datasheets
+    have them (from Hopper on at a clock below the boost).
     """
 
     name: str
@@ -116,7 +117,7 @@ def _card(
     """A card from operations a cycle and multiprocessor: an FMA counts two. ``tensor`` in TFLOPS, as datasheets have it."""
     per_op = sms * mhz / 1000
     fp64_peak = fp64_tensor and fp64_tensor * per_op
-    peaks = {name: 1000 * tflops for name, tflops in tensor.items()}
+    peaks = {name: 1e3 * tflops for name, tflops in tensor.items()}
     return Gpu(name, cc, sms, mhz, fp32 * per_op, fp64 * per_op, fp64_peak, bandwidth, source, peaks)
 
 

@@ -22,13 +22,17 @@ _KINDS = {"ld": "load", "st": "store", "atom": "atomic", "red": "reduction", "cp
 
 @dataclass(frozen=True)
 class Row:
-    """One source line: sectors of global and local memory, wavefronts of shared memory, and what is wrong there."""
+    """One source line: sectors of global and local memory, wavefronts of shared memory, and what is wrong there.
+
+    Each beside how many times more it is than the same bytes cost at best; 1 where nothing is wasted.
+    """
 
     number: int
     text: str
     sectors: int
+    sectors_waste: float
     wavefronts: int
-    waste: float  # cost over the least that the same bytes cost; 1 where nothing is wasted
+    wavefronts_waste: float
     wrong: tuple[str, ...] = ()
 
     @property
@@ -42,14 +46,18 @@ def rows(source: str, accesses: Sequence[Access], wrong: Iterable[tuple[int, str
     for line, words in wrong:
         said.setdefault(line, []).append(words)
     found = []
-    for number, text in enumerate(source.splitlines(), 1):
+    for number, text in enumerate(source.replace("\r\n", "\n").removesuffix("\n").split("\n"), 1):
         here = [access for access in accesses if access.line == number]
-        sectors = sum(access.sectors for access in here)
-        wavefronts = sum(access.wavefronts for access in here)
-        least = sum(access.least for access in here)
-        waste = (sectors + wavefronts) / least if least else 1.0
-        found.append(Row(number, text, sectors, wavefronts, waste, tuple(said.get(number, ()))))
+        shared = [access for access in here if access.space == "shared"]
+        moved = [access for access in here if access.space != "shared"]
+        found.append(Row(number, text, *_cost(moved), *_cost(shared), tuple(said.get(number, ()))))
     return found
+
+
+def _cost(accesses: Sequence[Access]) -> tuple[int, float]:
+    """Sectors, or wavefronts, and how many times the least that is."""
+    cost, least = (sum(getattr(access, name) for access in accesses) for name in ("cost", "least"))
+    return cost, cost / least if least else 1.0
 
 
 def excerpt(all_rows: Sequence[Row]) -> list[Row | None]:
@@ -65,14 +73,17 @@ def excerpt(all_rows: Sequence[Row]) -> list[Row | None]:
     return shown[:-1] if shown and shown[-1] is None else shown
 
 
-def margin(row: Row) -> tuple[str, str, str]:
-    """Sectors, wavefronts and waste as they stand before the line."""
-    waste = f"{row.waste:.1f}×" if row.waste > 1.005 else ""
-    return (f"{row.sectors:,}" if row.sectors else "", f"{row.wavefronts:,}" if row.wavefronts else "", waste)
+def margin(row: Row) -> tuple[str, str, str, str]:
+    """Sectors and wavefronts as they stand before the line, each with its waste."""
+
+    def cells(cost: int, waste: float) -> tuple[str, str]:
+        return f"{cost:,}" if cost else "", f"{waste:.1f}" if waste > 1.005 else ""
+
+    return (*cells(row.sectors, row.sectors_waste), *cells(row.wavefronts, row.wavefronts_waste))
 
 
 #: What stands above the columns of ``margin``.
-HEADS = ("sectors", "wavefronts", "of least")
+HEADS = ("sectors", "×least", "wavefronts", "×least")
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,7 @@ def lines(all_rows: Sequence[Row]) -> list[Line]:
     shown = excerpt(all_rows)
     if not shown:
         return []
-    cells = [margin(row) if row else ("", "", "") for row in shown]
+    cells = [margin(row) if row else ("",) * len(HEADS) for row in shown]
     used = [i for i in range(len(HEADS)) if any(cell[i] for cell in cells)]
     widths = {i: max(len(HEADS[i]), *(len(cell[i]) for cell in cells)) for i in used}
 
@@ -162,13 +173,13 @@ def html(seen: Observation) -> str:
     lines = []
     for row in excerpt(rows(seen.source, seen.accesses, [(f.line, _words(f)) for f in seen.findings])):
         if row is None:
-            lines.append(f'<tr><td colspan="4"></td><td style="{cell};text-align:left">…</td></tr>')
+            lines.append(f'<tr><td colspan="5"></td><td style="{cell};text-align:left">…</td></tr>')
             continue
         cells = "".join(f'<td style="{cell}">{value}</td>' for value in (*margin(row), str(row.number)))
         code = escaping.escape(row.text)
         lines.append(f'<tr>{cells}<td style="{cell};text-align:left;white-space:pre">{code}</td></tr>')
         lines += [
-            f'<tr><td colspan="4"></td><td style="{cell};text-align:left;color:#c33">{escaping.escape(words)}</td></tr>'
+            f'<tr><td colspan="5"></td><td style="{cell};text-align:left;color:#c33">{escaping.escape(words)}</td></tr>'
             for words in row.wrong
         ]
     heads = "".join(f'<th style="{cell}">{head}</th>' for head in (*HEADS, "line", ""))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from ..run.cuda import compile_kernel, compiler
 from ..run.device import open_device
 from . import hardware
 from .explain import operands, verified
-from .gpus import GPUS, find_gpu
+from .gpus import find_gpu
 from .launched import Launch
 from .simt.disassembly import disassemble, parse
 
@@ -76,10 +75,11 @@ def check_gpu(name: str) -> None:
     """
     gpu = open_device()
     hardware.find_ncu()
-    here = set(re.split(r"[\s-]+", gpu.name))
-    card = next((card for card in GPUS if here.issuperset(card.name.split())), None)
-    if card is None:
-        raise UnavailableError(f"--measure counts on this machine's {gpu.name}, and of that card nothing is known here")
+    try:
+        card = find_gpu(gpu.name)
+    except UsageError:
+        unknown = f"--measure counts on this machine's {gpu.name}, and of that card nothing is known here"
+        raise UnavailableError(unknown) from None
     if find_gpu(name) is not card:
         raise UsageError(f"--measure counts on this machine's {gpu.name}: give --gpu {shlex.quote(card.name)}")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import UnavailableError, UsageError
 from ..explanation import Access
 from ..run.cubin import Resources
-from ..run.cuda import DEFAULT_ARCH, Compiled, compile_source
+from ..run.cuda import DEFAULT_ARCH, Compiled, compile_source, demangled
 from . import listing
 from .simt import Finding, Run, simulate
 from .simt.counters import Counters
@@ -147,13 +147,13 @@ def observe(
     run = simulate(module, entry, grid, block, args, observer=survey, blocks=chosen, **limits)
     exact, words = survey.verdict(run)
     return Observation(
-        kernel=entry,
+        kernel=demangled(entry),
         file=name,
         source=text,
         arrays=run.arrays,
         counters=survey.first.counters.total(),
         accesses=survey.first.accesses(),
-        findings=run.findings,
+        findings=[replace(finding, kernel=demangled(entry)) for finding in run.findings],
         run=run,
         exact=exact and not machine.notes,
         words=words,
@@ -225,5 +225,6 @@ def _entry(kernel: str | None, compiled: Compiled | None, module: Module, name: 
     if kernel is not None:
         return compiled.entry(kernel) if compiled else kernel
     if len(entries) != 1:
-        raise UsageError(f"kernel: must be named, {name} has {', '.join(entries) or 'none'}")
+        known = ", ".join(dict.fromkeys(map(demangled, entries)))
+        raise UsageError(f"kernel: must be named, {name} has {known or 'none'}")
     return entries[0]

@@ -24,17 +24,27 @@ def totals(e: Explanation) -> dict[str, Any]:
         "wavefronts": f"{wavefronts:,}",
         "wavefronts_each": shortly(wavefronts / steps) if steps else "",
         "wasted": f"{sum(map(waste, e.accesses)) / used:.0%}" if used else "–",
-        "bound": e.bound.name if e.bound else "not known",
+        "bound": "–" if e.unrated else e.bound.name if e.bound else "not known",
         "gflops": finite(e.gflops),
         "rate": digits(e.gflops) if finite(e.gflops) and e.gflops else "–",
         "occupancy": f"{warps / most:.0%}" if warps is not None and most else "–",
-        "defects": len(e.defects) + (e.verified.get("ok") is False),
+        "wrong": _wrong(e),
     }
 
 
+def _wrong(e: Explanation) -> str:
+    """What is wrong, in a few words; empty where nothing is."""
+    words = [count(len(e.defects), "defect")] if e.defects else []
+    if e.verified.get("ok") is False:
+        words.append("wrong result")
+    if e.run.get("complete") is False:
+        words.append("stopped")
+    return ", ".join([*words, *([] if e.launchable else ["cannot be launched"])])
+
+
 def bars(e: Explanation) -> list[dict[str, Any]]:
-    """Every bound by falling time, with its length in percent of the longest."""
-    ordered = sorted(e.bounds, key=lambda bound: -bound.seconds)
+    """Every bound by falling time, with its length in percent of the longest; none where no time means anything."""
+    ordered = sorted([] if e.unrated else e.bounds, key=lambda bound: -bound.seconds)
     longest = ordered[0].seconds if ordered else 0
     return [
         {
@@ -51,7 +61,7 @@ def bars(e: Explanation) -> list[dict[str, Any]]:
 def _rate(rate: float, unit: str) -> str:
     """How much of a unit a second.
 
-    >>> _rate(4.8e12, "bytes"), _rate(2.6136e11, "wavefronts"), _rate(6.69e13, "operations")
+    >>> _rate(4.8e12, "bytes"), _rate(2.6136e11, "turns"), _rate(6.69e13, "operations")
     ('4,800 GB/s', '261 billion a second', '66,900 GFLOPS')
     """
     if unit == "bytes":

@@ -55,6 +55,8 @@ def headline(e: Explanation) -> str:
     bound, gflops = e.bound, finite(e.gflops)
     if not e.flops:
         return f"{where}: there is nothing to multiply."
+    if e.unrated:
+        return f"{where}: no rate, for {e.unrated}{_waste(e)}."
     if bound is None or not gflops:
         return f"{where}: this GPU’s rates are not known, so no time is predicted{_waste(e)}."
     peak = finite(e.gpu.get("peak_gflops"))
@@ -79,13 +81,14 @@ def _waste(e: Explanation) -> str:
 
 
 def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str:
-    """The headline of several: which is bound to be fastest, and which slowest."""
+    """The headline of several of one size: which is bound to be fastest, and which slowest, of those with a rate."""
     rated = [(rate, e, name) for e, name in zip(explanations, names, strict=True) if (rate := finite(e.gflops))]
+    if len({e.shape for _, e, _ in rated}) > 1:
+        return "Of several sizes: a larger one keeps more of the card busy, so that their rates are not compared."
     if len(rated) < 2:
         return " ".join(headline(e) for e in explanations[:1])
     best, worst = max(rated, key=lambda r: r[0]), min(rated, key=lambda r: r[0])
-    sizes = len({e.shape for e in explanations}) > 1 and _unique([e.kernel for e in explanations])
-    named = [name + (f" (at {shape_words(e)})" if sizes else "") for _, e, name in (best, worst)]
+    named = [name for _, _, name in (best, worst)]
     bounds = [e.bound.name if e.bound else "" for _, e, _ in (best, worst)]
     first = f"{named[0]} can be fastest: at best {digits(best[0])} GFLOPS, held back by {bounds[0]}."
     if best[0] == worst[0]:

@@ -59,6 +59,7 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
         "idea": str(e.about.get("idea") or ""),
         "headline": explain_findings.headline(e),
         "verdict": explain_findings.verdict(e),
+        "unrated": e.unrated,
         "file": e.file,
         "source": source_view(e, ident),
         "defects": e.defects,

@@ -20,7 +20,7 @@ from .explain_theme import haloed
 from .words import finite, shortly
 
 #: Bytes that one of a bound's units moves; other units are no memory's.
-BYTES = {"bytes": 1, "sectors": 32, "wavefronts": 128}
+BYTES = {"bytes": 1, "sectors": 32, "turns": 128, "wavefronts": 128}
 
 #: A memory's name and its GB/s.
 Roof = tuple[str, float]

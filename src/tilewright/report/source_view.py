@@ -103,6 +103,8 @@ class Source:
     room: int
 
 
+#: The first block comment with the lines of ``//`` and ``#`` above it.
+_HEADER = r"(?:\s|//[^\n]*+|#[^\n]*+)*+/\*.*?\*/[^\S\n]*\n?"
 _NOWHERE = [("comment", "// not in this file")]
 
 
@@ -118,7 +120,7 @@ def source_view(explanation: Explanation, ident: str) -> Source:
         for number in [*range(1, len(coloured) + 1), *sorted(missing)]
     ]
     lines, elsewhere = lines[: len(coloured)], lines[len(coloured) :]
-    header = re.match(r"\s*/\*.*?\*/[^\S\n]*\n?", explanation.source, re.DOTALL)
+    header = re.match(_HEADER, explanation.source, re.DOTALL)
     above = header[0].count("\n") if header else 0
     while above < len(lines) and header and not any(text.strip() for _, text in lines[above].tokens):
         above += 1

@@ -33,6 +33,9 @@ DEFAULT_ARCH = "sm_90a"
 #: Where ``prelude.cuh`` is, for the kernels of the package and for those of users.
 PRELUDE = Path(__file__).parent.parent / "kernels" / "cuda"
 
+#: What a file for nvcc includes of the host's headers, as far as a kernel needs them: NVRTC has none.
+HOST_HEADERS = PRELUDE / "host_headers"
+
 #: Changes when what is kept, or how it is compiled, does.
 _FORMAT = 1
 
@@ -64,10 +67,19 @@ class Compiled:
         found = [entry for entry in self.entries if entry.startswith(mangled)]
         if len(found) != 1:
             what = "is not one" if not found else f"is several ({', '.join(found)})"
-            raise UsageError(
-                f"{self.name}: {function} {what} of its kernels: {', '.join(self.entries) or 'it has none'}"
-            )
+            names = ", ".join(dict.fromkeys(map(demangled, self.entries)))
+            raise UsageError(f"{self.name}: {function} {what} of its kernels: {names or 'it has none'}")
         return found[0]
+
+
+def demangled(entry: str) -> str:
+    """The name of a function as its source has it, without types; what is no plain C++ name stays as it is.
+
+    >>> demangled("_Z5scalePfi"), demangled("plain"), demangled("_ZN2my5scaleEPf")
+    ('scale', 'plain', '_ZN2my5scaleEPf')
+    """
+    match = re.match(r"_Z([1-9]\d*)", entry)
+    return entry[match.end() :][: int(match[1])] if match else entry
 
 
 # ---- compile ---------------------------------------------------------------------------------------------------------
@@ -154,7 +166,18 @@ def _words(nvrtc: Any, program: Any, error: Exception) -> str:
     _, size = nvrtc.nvrtcGetProgramLogSize(program.handle)
     log = bytearray(size)
     nvrtc.nvrtcGetProgramLog(program.handle, log)
-    return log.decode(errors="replace").strip("\0\n ") or str(error)
+    said = log.decode(errors="replace").strip("\0\n ") or str(error)
+    missing = re.search(r'cannot open source file "([^"]+)"', said)
+    if missing is None and "host function" not in said:
+        return said
+    guarded = f"#include <{missing[1]}>" if missing else "int main() { … }"
+    return f"{said}\n{_HINT.format(guarded)}"
+
+
+_HINT = """hint: the compiler is NVRTC, without the host's headers and functions; keep them from it:
+    #ifndef __CUDACC_RTC__
+    {}
+    #endif"""
 
 
 # ---- the compiler ----------------------------------------------------------------------------------------------------
@@ -226,9 +249,9 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\n]+)"|<([^
 
 
 def _folders(name: str) -> list[Path]:
-    """Where includes are looked for: beside the file, then beside the package's own kernels."""
+    """Where includes are looked for: beside the file, beside the package's own kernels, in place of the host's."""
     beside = Path(name).absolute().parent
-    return [*([beside] if "/" in name or os.sep in name else []), PRELUDE]
+    return [*([beside] if "/" in name or os.sep in name else []), PRELUDE, HOST_HEADERS]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..explanation import Explanation, Formula
+from ..explanation import Defect, Explanation, Formula
 from ..lab import listing
 from ..lab.occupancy import Occupancy
 from .facts import show_facts
@@ -50,21 +50,43 @@ def _show(console: Console, e: Explanation) -> None:
 
 
 def _show_together(console: Console, explanations: Sequence[Explanation]) -> None:
-    """What differs between them: parameters, transactions, resident warps, the bound; below it what is wrong."""
+    """What differs between them: parameters, transactions, resident warps, the bound; beside the name what is wrong.
+
+    Numbers are never cut: where the terminal has no room for them whole, they have a prefix, and parameters share a column.
+    """
     names = dict.fromkeys(name for e in explanations for name in e.params)
     varied = [name for name in names if len({e.params[name] for e in explanations if name in e.params}) > 1]
-    table = _table("kernel", "size", *varied, "sectors", "wavefronts", "conflicts", "warps", "GFLOPS")
-    for e in explanations:
-        sums = [sum(getattr(a, what) for a in e.accesses) for what in ("sectors", "wavefronts", "conflicts")]
-        own = [str(e.params.get(name, "")) for name in varied]
-        wrong = "" if e.verified["ok"] and not e.defects else " [bold red]wrong[/]"
-        rate = f"{e.gflops:,.0f}" if e.gflops else "–"
-        table.add_row(
-            escape(e.kernel) + wrong, e.shape, *own, *(f"{n:,}" for n in sums), str(e.occupancy["warps"]), rate
-        )
+    for short in (False, True):
+        folding = ["kernel", "with"] if short else []
+        table = _table("kernel", "size", *(["with"] if short and varied else varied), *_COUNTED, "warps", "GFLOPS")
+        for column in table.columns:
+            column.no_wrap, column.overflow = column.header not in folding, "fold"
+        for e in explanations:
+            sums = [sum(getattr(a, what) for a in e.accesses) for what in ("sectors", "wavefronts", "conflicts")]
+            counts = [quantity(n, "").strip() if short else f"{n:,}" for n in sums]
+            own = [str(e.params.get(name, "")) for name in varied]
+            if short and varied:
+                own = [" ".join(f"{name}={e.params[name]}" for name in varied if name in e.params)]
+            rate = f"{e.gflops:,.0f}" if e.gflops else "–"
+            table.add_row(_marked(e), e.shape, *own, *counts, str(e.occupancy["warps"]), rate)
+        if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
+            break
     console.print(table, highlight=False)
     gpu = explanations[0].gpu["name"]
     console.print(f"warps: resident on a multiprocessor of the {gpu}. GFLOPS: at best, by the bounds.", **_PLAIN)
+
+
+_COUNTED = ("sectors", "shared\nwavefronts", "bank\nconflicts")
+
+
+def _marked(e: Explanation) -> str:
+    """The kernel's name, and in red what is wrong with it, in a word or two."""
+    marks = [
+        (not e.verified["ok"] or bool(e.defects), "wrong"),
+        (e.run.get("complete") is False, "stopped"),
+        (not e.launchable, "cannot launch"),
+    ]
+    return escape(e.kernel) + "".join(f" [bold red]{mark}[/]" for wrong, mark in marks if wrong)
 
 
 def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
@@ -81,7 +103,9 @@ _PLAIN: dict[str, Any] = {"highlight": False, "markup": False}
 
 
 def _show_bounds(console: Console, e: Explanation) -> None:
-    if e.bound is None:
+    if e.unrated:
+        console.print(f"No rate: {e.unrated}.", style="bold red", **_PLAIN)
+    elif e.bound is None:
         console.print(f"No bound: the rates of the {e.gpu['name']} are not known for {e.dtype}.", **_PLAIN)
     else:
         limit = f"At best {e.gflops:,.0f} GFLOPS, in {quantity(e.bound.seconds, 's')}: held back by {e.bound.name}."
@@ -98,7 +122,7 @@ def _show_bounds(console: Console, e: Explanation) -> None:
 
 def _show_source(console: Console, e: Explanation) -> None:
     """The lines that touch memory, with what they cost and, where it could be less, how many times the least."""
-    wrong = [(d.line, f"{d.kind}: {d.text}") for d in e.defects]
+    wrong = [(d.line, _defect(d)) for d in e.defects]
     for line in listing.lines(listing.rows(e.source, e.accesses, wrong)):
         if line.wrong:
             console.print(Text(listing.wrapped(line.wrong, console.width), style="bold red"), **_PLAIN)
@@ -149,22 +173,33 @@ def _facts(e: Explanation) -> list[tuple[str, str]]:
         f"{o['blocks']} blocks = {o['warps']} of {o['max_warps']} warps a multiprocessor ({o['fraction']:.0%}), "
         f"limited by {' and '.join(o['limiting'])}"
         if o["blocks"]
-        else f"cannot be launched on this card: too much of {' and '.join(o['limiting'])}"
+        else e.unrated
     )
     local = f", {needs['local_bytes']} bytes of local memory" if needs["local_bytes"] else ""
     shared = f"; {o['shared']:,} bytes of shared memory a block" if o["shared"] else ""
     grid = " × ".join(str(size) for size in e.launch["grid"] if size > 1) or "1"
     block = " × ".join(str(size) for size in e.launch["block"] if size > 1) or "1"
-    result = f"right: {e.verified['of']}, at most {e.verified['error_over_bound']:.2g} of the error bound"
     return [
         ("launch", f"{grid} block{'s' if e.launch['blocks'] > 1 else ''} of {block} threads"),
         ("needs", f"{needs['registers']} registers a thread{local}{shared}"),
         ("resident", resident),
         ("counted", e.run["words"]),
-        ("result", result if e.verified["ok"] else f"WRONG: {e.verified['reason']}"),
-        *(("wrong", f"{d.kind}: {d.text}") for d in e.defects if not d.line),
+        ("result", _result(e)),
+        *(("wrong", _defect(d)) for d in e.defects if not d.line),
         *(("note", note) for note in e.notes),
     ]
+
+
+def _result(e: Explanation) -> str:
+    if not e.verified["ok"]:
+        return f"WRONG: {e.verified['reason']}"
+    worst = e.verified["error_over_bound"]
+    within = "" if worst is None else f", at most {worst:.2g} of the error bound"
+    return f"right: {e.verified['of']}{within}"
+
+
+def _defect(d: Defect) -> str:
+    return f"{d.kind}, block {tuple(d.block)}, thread {tuple(d.thread)}: {d.text}"
 
 
 def _table(*heads: str) -> Table:
