@@ -232,3 +232,21 @@ def test_regular_accesses_of_many_warps_are_fast(space: str) -> None:
         watch.on_access(space, "ld", instruction(0, 1), threads // 32, threads % 32, 4 * threads, 4)
         best = min(best, time.perf_counter() - start)
     assert best < 0.01
+
+
+@pytest.mark.parametrize("how", ["ca", "cg"])
+def test_a_copy_that_fills_with_zeros_forgets_its_last_sources(how: str) -> None:
+    """Every lane of source size 0: no global half, and no sources of the execution before."""
+    ins = SimpleNamespace(index=3, file="k.cu", line=7, parts=["cp", "async", how, "shared", "global"])
+    zeros = np.zeros(32, np.int64)
+
+    def counted(sources: bool) -> dict[str, int]:
+        counting = Counters()
+        if sources:
+            counting.on_access("global", "cp.async", ins, zeros, LANES, 16 * (LANES ^ 5) + 4096, 16)
+            counting.on_access("shared", "cp.async", ins, zeros, LANES, 128 * LANES, 16)
+        before = counting.total()
+        counting.on_access("shared", "cp.async", ins, zeros, LANES, 128 * LANES, 16)
+        return {name: n - before.get(name, 0) for name, n in counting.total().items() if n != before.get(name, 0)}
+
+    assert counted(True) == counted(False)

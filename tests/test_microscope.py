@@ -10,7 +10,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import CompileError, OperandError, UnavailableError, UsageError
+from tilewright.explanation import Access
 from tilewright.kernels import cuda_catalog
+from tilewright.lab import listing
 from tilewright.lab import microscope as module
 from tilewright.lab.microscope import Observation
 from tilewright.lab.simt.sample import sample
@@ -92,7 +94,7 @@ def test_it_prints_in_80_columns() -> None:
     lines = str(seen).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == "transpose: nothing found; the block was run"
-    assert any(line.split()[:3] == ["1,024", "32", "6.6×"] for line in lines)
+    assert any(line.split()[:3] == ["1,024", "8.0", "32"] for line in lines)
     assert not any("return x / 2" in line for line in lines), "a line that touches no memory is left out"
     assert repr(seen) == "<Observation of transpose: nothing found; the block was run>"
 
@@ -102,6 +104,23 @@ def test_findings_stand_below_their_lines() -> None:
     text = str(tw.microscope(source, None, 1, 64, [np.zeros(40, np.float32)])).splitlines()
     at = next(i for i, line in enumerate(text) if "x[threadIdx.x] = 1" in line)
     assert text[at + 1].startswith("  ^ out of bounds")
+
+
+def test_each_memory_has_its_own_ratio() -> None:
+    accesses = [
+        Access(1, "global", "ld", 4, 1, 128, sectors=32, least=4),
+        Access(1, "shared", "st", 4, 1, 128, wavefronts=3, least=2),
+        Access(2, "shared", "ld", 4, 1, 128, wavefronts=1, least=1),
+    ]
+    first, second = listing.rows("x\ny\n", accesses, [])
+    assert listing.margin(first) == ("32", "8.0", "3", "1.5")
+    assert listing.margin(second) == ("", "", "1", "")
+
+
+def test_a_kernel_is_called_as_its_source_calls_it() -> None:
+    seen = tw.microscope("__global__ void hi(float* x) { x[9] = 1; }", "hi", 1, 1, [np.zeros(3, np.float32)])
+    assert seen.kernel == "hi"
+    assert "out of bounds in hi, block" in str(seen.findings[0])
 
 
 class _Balanced(HTMLParser):
@@ -154,7 +173,7 @@ def test_a_sample_counts_what_the_whole_run_counts(name: str, n: int) -> None:
         tw.microscope(kernel.path, None, launch.grid, launch.block, args, defines=kernel.params, sampled=sampled)
         for sampled in (False, True)
     )
-    assert some.run.blocks_run == 14 < whole.run.blocks_run == some.run.blocks_total
+    assert some.run.blocks_run == 28 < whole.run.blocks_run == some.run.blocks_total
     assert some.exact
     assert some.counters == whole.counters
     assert [(a.line, a.least, a.requests) for a in some.accesses] == [
@@ -169,7 +188,7 @@ def test_a_sample_of_blocks_that_differ_says_so() -> None:
     args = [np.ones(32, np.float32), np.zeros(32 * 40, np.float32)]
     seen = tw.microscope(source, None, 40, 32, args, sampled=True)
     assert not seen.exact
-    assert "may be off by 90.4%" in seen.words
+    assert "may be off by 76.1%" in seen.words
 
 
 def test_a_run_that_is_stopped_is_not_exact() -> None:
@@ -190,6 +209,8 @@ def test_errors_name_what_was_given(tmp_path: Path) -> None:
         tw.microscope(two)
     with pytest.raises(UsageError, match="h is not one of its kernels: f, g"):
         tw.microscope(two, "h")
+    with pytest.raises(UsageError, match=r"must be named, kernel\.cu has f, hi$"):
+        tw.microscope("__global__ void f(int x) {} __global__ void hi(int x) {}")
     with pytest.raises(CompileError, match=r'kernel.cu\(1\): error: identifier "y" is undefined'):
         tw.microscope('extern "C" __global__ void f(float* x) { x[0] = y; }')
     with pytest.raises(UsageError, match=r"nothing\.cu: cannot be read"):

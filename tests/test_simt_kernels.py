@@ -151,7 +151,9 @@ def test_warp_collectives_and_atomics() -> None:
     )
     x = RNG.integers(-50, 50, 128).astype(np.int32)
     zeros = np.zeros(128, np.int32)
-    run = execute(source, [x, zeros[:4], zeros, np.zeros(4, np.uint32)], block=128, shared_bytes=32, outputs=[1, 2, 3])
+    run = execute(
+        source, [x, zeros[:4].copy(), zeros, np.zeros(4, np.uint32)], block=128, shared_bytes=32, outputs=[1, 2, 3]
+    )
     assert not run.findings
     assert run.arrays[1] is not None
     assert run.arrays[1].tolist() == [x.sum(), x.max(), (x > 0).sum(), 128]

@@ -18,7 +18,7 @@ from .simt import Finding, Run, simulate
 from .simt.counters import Counters
 from .simt.program import Program, link
 from .simt.ptx import Module, parse
-from .simt.sample import Sample, sample
+from .simt.sample import Sample, doubt, sample
 from .simt.sass import Machine, disassemble, match, ptx_accesses
 from .simt.sass import parse as parse_sass
 from .simt.simulate import MAX_BYTES, MAX_STEPS, dimensions
@@ -86,7 +86,7 @@ def microscope(
     parameters in order: NumPy arrays, which are copied, and numbers. ``shared_bytes`` is dynamic shared memory. ``outputs``
     are positions of arrays that the kernel is to write in full. ``arch`` and ``defines`` (macros) are for the compiler.
 
-    ``sampled`` runs corners, edges and two blocks of the inside and scales the counts to the grid; ``Observation.exact``
+    ``sampled`` runs corners, edges and some of the inside and scales the counts to the grid; ``Observation.exact``
     says whether blocks of one kind did alike. ``progress`` is called with blocks done and blocks to do. A run stops with a
     finding after ``max_steps`` steps, and is refused where it needs more than ``max_bytes``.
 
@@ -140,12 +140,13 @@ def observe(
 ) -> Observation:
     """``microscope`` for what is compiled already."""
     start = time.perf_counter()
-    machine, notes = _machine(compiled, entry, link(module, entry))
+    program = link(module, entry)
+    machine, notes = _machine(compiled, entry, program)
     blocks = sample(dimensions("grid", grid)) if sampled else None
     survey = _Surveyor(machine, name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
     run = simulate(module, entry, grid, block, args, observer=survey, blocks=chosen, **limits)
-    exact, words = survey.verdict(run)
+    exact, words = survey.verdict(run, program)
     return Observation(
         kernel=demangled(entry),
         file=name,
@@ -177,7 +178,7 @@ class _Surveyor:
         if self.second is not None:
             self.second.on_access(*access)
 
-    def verdict(self, run: Run) -> tuple[bool, str]:
+    def verdict(self, run: Run, program: Program) -> tuple[bool, str]:
         """Whether the counts are those of the whole grid, and in words how they came about."""
         if not run.complete:
             return False, f"the run was stopped: the counts are those of its first {run.steps:,} steps"
@@ -186,7 +187,9 @@ class _Surveyor:
         one, other = self.first.counters.total(), self.second.total()
         apart = max((abs(one.get(c, 0) - other.get(c, 0)) / max(one.get(c, 0), other.get(c, 0)) for c in one | other),
                     default=0.0)  # fmt: skip
-        ran = f"{run.blocks_run:,} of {run.blocks_total:,} blocks were run: corners, edges and two of the inside"
+        ran = f"{run.blocks_run:,} of {run.blocks_total:,} blocks were run: corners, edges and some inside"
+        if why := doubt(program):
+            return False, f"{ran}; {why}"
         if not apart:
             return True, f"{ran}, which did alike; the counts are exact if the others do too"
         return False, f"{ran}; they differ, so that counts may be off by {apart:.1%}"

@@ -105,9 +105,22 @@ def is_pointer(param: Variable) -> bool:
     return param.size == 8 and param.type in ("u64", "b64", "s64")
 
 
+def _scalars(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:
+    """The types of numbers that a type is made of: itself, or those of the fields of a structure."""
+    if dtype.subdtype is not None:
+        return _scalars(dtype.subdtype[0])
+    if dtype.names is None:
+        return [dtype]
+    return [scalar for name in dtype.names for scalar in _scalars(dtype[name])]
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind not in "OSUMm" and dtype.itemsize <= {"f": 8, "c": 16}.get(dtype.kind, 1 << 31)
+
+
 def checked_array(name: str, value: Array) -> Array:
     """An array as a kernel sees it: its elements in C order. Raises OperandError where its bytes mean nothing to a GPU."""
-    if value.dtype.kind in "OSUMm" or value.dtype.itemsize > {"f": 8, "c": 16}.get(value.dtype.kind, 1 << 31):
+    if not all(_is_number(dtype) for dtype in _scalars(value.dtype)):
         raise OperandError(f"{name} is an array of {value.dtype}: give one of numbers that a GPU has")
     if not value.dtype.isnative:
         raise OperandError(
@@ -126,6 +139,8 @@ def bytes_of(name: str, param: Variable, value: Any) -> bytes:
         return bytes(8)
     if isinstance(value, np.ndarray) and param.size == SIZES[param.type]:
         raise OperandError(f"{name} is an array, but the kernel's parameter is a {kind}: give a number")
+    if isinstance(value, np.float16) and param.size == 2 and param.type[0] == "b":  # the structure that __half is
+        return value.tobytes()
     if isinstance(value, bytes | bytearray | np.void | np.ndarray):
         data = (
             bytes(value) if isinstance(value, bytes | bytearray) else checked_array(name, np.asarray(value)).tobytes()

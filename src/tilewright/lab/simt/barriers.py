@@ -68,7 +68,7 @@ class Barriers:
         for key in np.unique(keys):
             some = who[keys == key]
             place = (int(key) // 1024, int(key) % 1024)
-            self.arrived.setdefault(place, []).append((some.size, clocks.knowledge(some)))
+            self.arrived.setdefault(place, []).append((self._warps(some), clocks.knowledge(some)))
         clocks.advance(who)
         return [*self.open_complete(who), (at, who)]
 
@@ -87,12 +87,22 @@ class Barriers:
                 group = here[self.number[here] == number]
                 arrived = self.arrived.get((int(block), int(number)), [])
                 need, exited = int(self.need[group].max()), int(self.exited[mine].sum())
-                if group.size + sum(n for n, _ in arrived) < (need or threads - exited):
+                come = self._warps(group) if need else group.size
+                if come + sum(n for n, _ in arrived) < (need or threads - exited):
                     continue
                 self.arrived.pop((int(block), int(number)), None)
                 self._report_divergence(group, self.exited[mine], 0 if need else exited)
                 gone += self._open(group, int(block), need, [known for _, known in arrived])
         return gone
+
+    def _warps(self, group: Ints) -> int:
+        """Threads that these of a block count as: a warp's last threads, fewer than 32, count as 32 (PTX ISA 9.7.13.1)."""
+        last = self.lanes.threads // 32 * 32  # the first thread of the warp that is not full
+        return int(group.size) + (-self.lanes.threads % 32 if self._ends(group, last) else 0)
+
+    def _ends(self, group: Ints, last: int) -> bool:
+        """Whether all threads of the last warp are in a group."""
+        return int((self.lanes.tid[group] >= last).sum()) == self.lanes.threads - last > 0
 
     def _open(self, group: Ints, block: int, need: int, arrived: list[Ints]) -> list[tuple[int, Ints]]:
         self.waiting[group] = False

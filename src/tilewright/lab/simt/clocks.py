@@ -53,10 +53,14 @@ class Clocks:
         self.known: Ints | None = None  # (warps of the batch, warps of a block)
         self.posted: Ints | None = None  # (blocks of the batch, warps of a block)
         self.fenced: dict[int, tuple[Ints, int]] = {}  # by block of the batch, not yet posted, nor handed
+        # Where lanes of a warp passed a barrier in groups: the lanes of each one's group, and up to when it knows the
+        # others. Forgotten (-1: all) at the next step in time that is no such barrier.
+        self.group: Ints | None = None
+        self.apart = np.zeros(0, np.int64)
 
     def place(self, first: int) -> None:
         """Start the blocks ``first …`` of the run."""
-        self.first, self.settled, self.known, self.posted = first, 0, None, None
+        self.first, self.settled, self.known, self.posted, self.group = first, 0, None, None, None
         self.fenced.clear()
         self.floor.fill(0)
         self.stamp[:] = (self.block + (first + 1)) * EPOCH + TICK + self.thread
@@ -65,6 +69,7 @@ class Clocks:
 
     def sync_warps(self, sel: Ints | None) -> None:
         """These lanes passed a warp-wide synchronisation, each with those of its warp."""
+        self._rejoin(sel)
         if sel is None and self.threads % 32 == 0:
             rows = self.stamp.reshape(-1, 32)
             rows[:] = _after(rows.max(axis=1))[:, None] | (rows & _THREAD)
@@ -76,8 +81,27 @@ class Clocks:
         counts = np.diff(np.append(starts, stamps.size))
         self.stamp[who] = np.repeat(_after(latest), counts) | (stamps & _THREAD)
 
+    def sync_groups(self, lanes: Ints, groups: Ints) -> None:
+        """These lanes passed a synchronisation, each with those of its warp that have the same number."""
+        stamps, bit = self.stamp[lanes], np.int64(1) << (self.thread[lanes] & 31)
+        if self.group is None:
+            self.group, self.apart = np.full(self.stamp.size, -1, np.int64), np.zeros(self.stamp.size, np.int64)
+        met, latest = (np.zeros(int(groups.max()) + 1, np.int64) for _ in range(2))
+        held = self.group[lanes]
+        np.bitwise_or.at(met, groups, np.where(held < 0, bit, held | bit))
+        np.maximum.at(latest, groups, stamps)
+        self.apart[lanes] = np.where(held < 0, _time(stamps) - 1, self.apart[lanes])
+        self.group[lanes] = met[groups]
+        self.stamp[lanes] = _after(latest[groups]) | (stamps & _THREAD)
+
+    def _rejoin(self, lanes: Ints | None) -> None:
+        if self.group is not None:
+            self.group[slice(None) if lanes is None else lanes] = -1
+
     def sync_blocks(self, blocks: Ints | None) -> None:
         """All threads of these blocks of the batch passed a barrier."""
+        if self.group is not None:
+            self.group.reshape(self.copies, self.threads)[slice(None) if blocks is None else blocks] = -1
         rows = self.stamp.reshape(self.copies, self.threads)
         some = slice(None) if blocks is None else blocks
         latest = _after(rows[some].max(axis=1))
@@ -108,6 +132,7 @@ class Clocks:
 
     def advance(self, lanes: Ints, least: int = 0) -> None:
         """Time passes for these lanes, at least to ``least``: what they do next is later than what they did."""
+        self._rejoin(lanes)
         stamps = self.stamp[lanes]
         time = np.minimum(np.maximum(_time(stamps) + 1, least), _LATEST)
         self.stamp[lanes] = (stamps & ~_TIME) | time * TICK
@@ -164,7 +189,11 @@ class Clocks:
         bound = self.floor[mine]
         if self.known is not None:
             bound = np.maximum(bound, self.known[mine, theirs])
-        bound = np.where(((then ^ now) & (_WARP | ~(EPOCH - 1))) == 0, _time(now) - 1, bound)
+        own = _time(now) - 1
+        if self.group is not None:
+            lane = (now // EPOCH - 1 - self.first) * self.threads + (now & _THREAD)
+            own = np.where(self.group[lane] >> (then & 31) & 1 == 1, own, self.apart[lane])
+        bound = np.where(((then ^ now) & (_WARP | ~(EPOCH - 1))) == 0, np.maximum(bound, own), bound)
         far = then // EPOCH != now // EPOCH
         handed = (_time(then) <= self.handed[then // EPOCH - 1]) & (self.looked[now // EPOCH - 1] & LOOKED > 0)
         return np.asarray(np.where(far, ~handed, _time(then) > bound))

@@ -72,7 +72,8 @@ class Counters:
 
     def __init__(self, machine: Machine | None = None, *, standing_for: Callable[[Ints], Ints] | None = None) -> None:
         self._seen: dict[Key, Tally] = {}
-        self._sources: dict[int, Execution] = {}
+        self._sources: dict[int, Execution] = {}  # the global halves of copies, and of which the other is to come
+        self._fresh: set[int] = set()
         self.machine = machine or Machine()
         self.standing_for = standing_for or np.ones_like
 
@@ -83,6 +84,10 @@ class Counters:
         done = self.executed(space, kind, ins, warps, lanes, addresses, nbytes)
         if done is None:
             return
+        if kind == "cp.async" and space == "shared":
+            if ins.index not in self._fresh:  # every lane fills with zeros: a copy without a global half
+                self._sources.pop(ins.index, None)
+            self._fresh.discard(ins.index)
         tally = self._seen.setdefault(done.key, Tally(done.space, done.kind, ins.file, ins.line, done.nbytes))
         times = self.standing_for(done.ids)
         active = int((done.table != IDLE).sum(axis=1) @ times)
@@ -97,6 +102,7 @@ class Counters:
             tally.sectors += int(cost @ times)
         if kind == "cp.async" and space == "global":
             self._sources[ins.index] = done
+            self._fresh.add(ins.index)
         elif kind == "cp.async" and self._past_l1(ins) and (read := self._sources.get(ins.index)):
             sources = _in_rows_of(done, read)
             more = copied_sectors(sources, done.table) - global_sectors(sources, done.nbytes)

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ...errors import UnavailableError
@@ -41,7 +41,7 @@ VOTES = {"VOTE", "VOTEU", "REDUX"}
 
 _FUNCTION = re.compile(r"^\s*(?:\.text\.([\w$.]+):|Function : (\S+))")
 _FILE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
-_LABEL = re.compile(r"^\s*\.L\w+:")
+_LABEL = re.compile(r"^\s*(\.L\w+):")
 _CODE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+\{?\s*(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*)")
 
 Group = tuple[str, int, str, str]  # file, line, space, family of kinds
@@ -63,6 +63,7 @@ class MachineInstruction:
     file: str
     line: int
     block: int
+    loop: bool = False  # whether a jump back leads over it
 
     @property
     def memory(self) -> tuple[str, str] | None:
@@ -94,20 +95,32 @@ def parse(text: str) -> dict[str, list[MachineInstruction]]:
     functions: dict[str, list[MachineInstruction]] = {}
     code: list[MachineInstruction] = []
     file, line, block = "", 0, 0
+    labels: dict[str, tuple[int, int]] = {}  # of the text → function, and place in it
     for row in text.splitlines():
         if found := _FUNCTION.match(row):
             code = functions.setdefault(found[1] or found[2], [])
             file, line, block = "", 0, 0
         elif found := _FILE.match(row):
             file, line = found[1], int(found[2])
-        elif _LABEL.match(row):
+        elif found := _LABEL.match(row):
+            labels[found[1]] = (len(functions), len(code))
             block += 1
         elif found := _CODE.match(row):
             code.append(MachineInstruction(
                 int(found[1], 16), found[3], found[4].strip(), found[2] or "", file, line, block
             ))  # fmt: skip
             block += found[3].split(".")[0] in ENDS_BLOCK
+    for number, code in enumerate(functions.values(), 1):
+        _mark_loops(code, {label: at for label, (where, at) in labels.items() if where == number})
     return functions
+
+
+def _mark_loops(code: list[MachineInstruction], labels: dict[str, int]) -> None:
+    for end, ins in enumerate(code):
+        found = re.search(r"\.L\w+", ins.operands) if ins.opcode.startswith("BRA") else None
+        start = labels.get(found[0], end) if found else end
+        if start < end:
+            code[start : end + 1] = [replace(inside, loop=True) for inside in code[start : end + 1]]
 
 
 def find_tool(name: str = "nvdisasm") -> Path | None:

@@ -114,7 +114,7 @@ class Engine:
         except CONFUSED as error:
             raise unreadable(run.code[run.steps.index(step)], error) from error
         if run.collective is not None and is_warp_barrier(run.collective):
-            self.lanes.sync_warp(sel)
+            self.gathering.meet([(run.collective, sel)])
         self.stillness.disturbed |= run.stores
         self.steps += len(run.steps) + 1
         self.tick()
@@ -134,9 +134,9 @@ class Engine:
 
     def _admit(self, groups: list[tuple[int, Ints]]) -> None:
         """Let lanes execute what their warp executes together; a warp barrier may be met at several places."""
-        barriers = [group for at, group in groups if self._is_barrier(at)]
+        barriers = [(self.runs[at].last, group) for at, group in groups if self._is_barrier(at)]
         if len(barriers) > 1:
-            self.lanes.sync_warp(np.sort(np.concatenate(barriers)))
+            self.gathering.meet(barriers)
         for at, group in groups:
             if self._is_barrier(at) and len(barriers) > 1:
                 self._push(at + 1, group)

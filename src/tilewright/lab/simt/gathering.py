@@ -6,14 +6,17 @@ waited for. ``bar.warp.sync`` may be met at several places of the program, every
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from .clocks import Ints
 from .ptx import Instruction
-from .state import Lanes
+from .state import Array, Lanes
 
 _MASKED = ("shfl", "vote", "match", "redux", "elect", "bar")
+EVERYONE = 0xFFFFFFFF
 Bits = NDArray[np.uint32]
 
 
@@ -24,6 +27,25 @@ def is_collective(ins: Instruction) -> bool:
 
 def is_warp_barrier(ins: Instruction) -> bool:
     return ins.parts[0] in ("bar", "barrier") and "warp" in ins.parts
+
+
+def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
+    """Which active lanes execute an instruction together: a number for each warp and mask; None for all of each warp.
+
+    A lane that its own mask leaves out is reported: what it gets is undefined (PTX ISA 9.7.9, 9.7.13).
+    """
+    if mask.ndim == 0 and int(mask) == EVERYONE:
+        return None
+    who = lanes.every if sel is None else sel
+    given = np.broadcast_to(mask if mask.ndim == 0 else mask[who], who.shape).astype(np.int64)
+    absent = given >> lanes.lane[who] & 1 == 0
+    if absent.any():
+        text = f"its mask ({int(given[np.argmax(absent)]):#010x}) leaves out the thread that executes it: {ins.text}"
+        lanes.region = None
+        lanes.report("divergent barrier", ins, sel, absent, None, text)
+    warps = lanes.base_warp[who]
+    alike = (given[1:] == given[:-1]) | (warps[1:] != warps[:-1])
+    return None if alike.all() else np.unique(warps << 32 | given, return_inverse=True)[1]
 
 
 class Gathering:
@@ -97,9 +119,23 @@ class Gathering:
         absent = masks.astype(np.uint32) & self.here[warps] & ~present[meeting]
         return np.split(absent, np.cumsum([group.size for _, group in groups])[:-1])
 
+    def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
+        """These lanes pass a warp barrier, each with those of its warp that give the same mask, wherever they are."""
+        masks = np.full(self.lanes.size, EVERYONE, np.int64)
+        everyone = self.lanes.every
+        for ins, some in groups:
+            masks[everyone if some is None else some] = self._masks(ins, everyone if some is None else some)
+        for ins, some in groups:
+            found = companions(ins, self.lanes, masks, some)
+        if len(groups) == 1:
+            self.lanes.sync_warp(groups[0][1], found)
+            return
+        who = np.sort(np.concatenate([everyone if some is None else some for _, some in groups]))
+        self.lanes.sync_warp(who, np.unique(self.lanes.base_warp[who] << 32 | masks[who], return_inverse=True)[1])
+
     def _masks(self, ins: Instruction, lanes: Ints) -> Ints:
         if ins.parts[0] not in _MASKED or not ins.operands:
-            return np.full(lanes.size, 0xFFFFFFFF, np.int64)
+            return np.full(lanes.size, EVERYONE, np.int64)
         mask = self.lanes.source(ins.operands[-1], "u32", ins)
         return np.broadcast_to(mask if mask.ndim == 0 else mask[lanes], lanes.shape).astype(np.int64)
 

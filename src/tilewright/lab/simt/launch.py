@@ -37,6 +37,7 @@ class Launch:
         self.regions: dict[int, Region] = {}
         self.symbols: dict[str, int] = {}
         self.slots: dict[int, int] = {}  # argument → slot
+        self.given: dict[int, Array] = {}  # the caller's arrays, by slot
         self.values: list[bytes] = []
         self.windows: dict[str, list[Sized]] = {}
         self.findings = Findings(program.entry.name)
@@ -71,15 +72,19 @@ class Launch:
         params, name = self.program.entry.params, self.program.entry.name
         if len(args) != len(params):
             raise UsageError(f"kernel {name} takes {len(params)} arguments, given {len(args)}")
-        slots: dict[tuple[int, int], int] = {}
+        slots: dict[object, int] = {}
         for index, (param, value) in enumerate(zip(params, args, strict=True)):
             if not (isinstance(value, np.ndarray) and is_pointer(param)):
                 self.values.append(bytes_of(f"argument {index}", param, value))
                 continue
             data = checked_array(f"argument {index}", value)
-            key = (data.__array_interface__["data"][0] if data.nbytes else index, data.nbytes)
+            its = value.__array_interface__
+            # What is not contiguous, and is copied, is one with what lies in the same way.
+            lies = (data.nbytes,) if np.may_share_memory(data, value) else (value.shape, value.strides)
+            key = (its["data"][0], *lies) if data.nbytes else index
             if key not in slots:
                 slots[key] = self._operand(f"argument {index}", value, data)
+                self.given[slots[key]] = value
             self.slots[index] = slots[key]
             self.values.append((slots[key] << SLOT).to_bytes(8, "little"))
         for output in outputs:
@@ -133,7 +138,15 @@ class Launch:
         slots = {names.get(n, 0) or self.symbols.get(n, 0) >> SLOT for n in written or ()}
         slots = set(self.regions) if written is None else slots | {self.slots[o] for o in outputs}
         for slot in slots & set(self.regions):
+            self._check_overlap(slot)
             self.regions[slot].shadow = self.shadow_for(self.regions[slot])
+
+    def _check_overlap(self, written: int) -> None:
+        """Raise UsageError where an array that may be written shares memory with another one: each has its own here."""
+        for slot, other in self.given.items():
+            if slot != written and written in self.given and _overlap(self.given[written], other):
+                names = f"{self.regions[written].name} and {self.regions[slot].name}"
+                raise UsageError(f"{names} overlap, and the kernel may write to the first: give one array, or copies")
 
     def shadow_for(self, region: Region) -> Shadow:
         return Shadow(region.nbytes, self.grain, across_blocks=True)
@@ -178,7 +191,7 @@ class Launch:
         """Whether the kernel polls global memory in a loop."""
         code, labels = self.program.code, self.program.labels
         polls = [i.index for i in code if loads_anew(i) and "shared" not in i.parts
-                 and (i.parts[0] == "ld" or {"cas", "exch", "or"} & set(i.parts))]  # fmt: skip
+                 and not (i.parts[0] == "atom" and i.operands[0] == "_")]  # fmt: skip
         loops = [(labels.get(i.operands[0], i.index + 1), i.index) for i in code if i.parts[0] == "bra" and i.operands]
         return any(first <= poll <= last for first, last in loops for poll in polls)
 
@@ -215,6 +228,14 @@ class Launch:
         if not region.written or not value.nbytes:
             return np.asarray(value)
         return region.data[: value.nbytes].view(value.dtype).reshape(value.shape)
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    work: Any = 10_000  # NumPy's stubs know only its two names for a limit
+    try:
+        return bool(np.shares_memory(a, b, max_work=work))
+    except np.exceptions.TooHardError:  # interleaved views too intricate to tell apart
+        return False
 
 
 def _reached(program: Program) -> set[str]:

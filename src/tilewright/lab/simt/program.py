@@ -110,6 +110,8 @@ class _Linker:
         """``call (retval), name, (arguments)``: the callee's parameters become the caller's."""
         groups = [tokens(o[1:-1]) if o.startswith("(") else o for o in ins.operands]
         target = next((g for g in groups if isinstance(g, str)), "")
+        if not target:
+            raise UsageError(f"{ins.place()}: {ins.text} names no function to call")
         at = groups.index(target)
         results = groups[0] if at else []
         arguments = groups[at + 1] if len(groups) > at + 1 else []
@@ -124,6 +126,9 @@ class _Linker:
             raise UsageError(f"{ins.place()}: the kernel calls {what}; only functions in the same PTX can be run")
         if target in stack:
             raise UsageError(f"{ins.place()}: {target} calls itself; recursive functions cannot be run")
+        if len(results) != len(function.results) or len(arguments) != len(function.params):
+            takes = f"takes {len(function.params)} and returns {len(function.results)} values"
+            raise UsageError(f"{ins.place()}: {target} {takes}, called with {len(arguments)} and {len(results)}")
         self.calls += 1
         suffix = f".c{self.calls}"
         bound = dict(zip((v.name for v in function.results), results, strict=True))

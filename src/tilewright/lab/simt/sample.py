@@ -8,8 +8,11 @@ from itertools import product
 
 import numpy as np
 
+from .program import Program
+from .provenance import words
 from .sectors import WARP, Ints
 from .state import Dim
+from .stillness import loads_anew
 
 #: Along an axis of this many blocks or fewer, every block is one of its own.
 FEW = 4
@@ -21,7 +24,7 @@ class Sample:
 
     A grid is cut along each axis into its first block, its last (which may hang over the edge of a matrix) and those
     between. The two choices differ in the blocks they take from between: where both predict the same counts, blocks of
-    one kind do alike.
+    one kind do alike, unless :func:`doubt` has something to say.
     """
 
     blocks: Ints
@@ -48,7 +51,7 @@ def sample(grid: Dim) -> Sample:
 
     >>> some = sample((100, 50, 1))
     >>> len(some.blocks), *(int(w.sum()) for w in some.weights), some.total
-    (14, 5000, 5000, 5000)
+    (37, 5000, 5000, 5000)
     >>> len(sample((4, 3, 1)).blocks)  # so few: all of them
     12
     """
@@ -62,8 +65,36 @@ def sample(grid: Dim) -> Sample:
     return Sample(np.array(blocks, np.int64), (first, second), math.prod(grid))
 
 
+def doubt(program: Program) -> str:
+    """Why counts of a sample cannot be those of the whole grid whatever the sample shows, in words; "" if nothing is known.
+
+    Work that blocks share out among themselves by global atomics, or wait for, depends on who runs.
+    """
+    for ins in program.code:
+        if not loads_anew(ins) or "shared" in ins.parts or ins.parts[0] == "mbarrier":
+            continue
+        made = ins.operands[0]
+        if ins.parts[0] == "ld" or (made != "_" and any(made in words(o) for other in program.code if other is not ins
+                                                        for o in (*other.operands, *(other.guard or ())[:1]))):  # fmt: skip
+            return f"what blocks do depends on others, of which not all are run ({ins.place()}: {ins.text})"
+    return ""
+
+
 def _axis(size: int, choice: int) -> list[tuple[int, int]]:
-    """Positions along an axis, with how many each stands for."""
+    """Positions along an axis, with how many each stands for.
+
+    Odd and even blocks between stand for their own. The first choice takes early ones, 1 and an even one that is no
+    multiple of 4, the second late ones, the last and a power of two: so a row that begins amid a sector, and work that
+    only the first few blocks do, are seen to differ.
+    """
     if size <= FEW:
         return [(i, 1) for i in range(size)]
-    return [(0, 1), (1 if choice == 0 else size // 2, size - 2), (size - 1, 1)]
+    last, odds, evens = size - 2, (size - 1) // 2, (size - 2) // 2
+    if choice == 0:
+        picks = {1: odds, size // 12 * 4 + 2: evens}
+    else:
+        power = 1 << last.bit_length() - 1
+        picks = {last - (last % 2 == 0): odds, power: evens}
+        if last not in picks:
+            picks |= {last: 1, power: evens - 1}
+    return [(0, 1), *picks.items(), (size - 1, 1)]

@@ -49,6 +49,7 @@ class Access:
     base: tuple[object, ...]
     offset: int
     nbytes: int
+    loop: bool = False  # whether a jump back leads over it
 
     @property
     def group(self) -> Group:
@@ -58,7 +59,9 @@ class Access:
 def ptx_accesses(program: Program) -> list[Access]:
     """Accesses of a program, in order, with what is known of the addresses of loads and stores before it runs."""
     found = []
+    back = [(program.labels.get(i.operands[0], i.index), i.index) for i in program.code if i.parts[0] == "bra"]
     for block in program.blocks:
+        loop = any(first <= block.first <= last for first, last in back)
         written: Counter[str] = Counter()
         for ins in program.code[block.first : block.last + 1]:
             if form := _form(ins):
@@ -67,7 +70,7 @@ def ptx_accesses(program: Program) -> list[Access]:
                 fusible = kind in ("ld", "st")
                 key = (block.index, base, written[base]) if fusible else (ins.index,)
                 number = int(offset or "0", 0) if fusible else 0
-                found.append(Access(ins.index, ins.file, ins.line, space, kind, key, number, nbytes))
+                found.append(Access(ins.index, ins.file, ins.line, space, kind, key, number, nbytes, loop))
             if ins.operands and ins.parts[0] not in ("st", "bra") and not ins.operands[0].startswith("["):
                 written.update(re.findall(r"%[\w.]+", ins.operands[0]))
     return found
@@ -131,6 +134,10 @@ def match(accesses: Sequence[Access], code: Sequence[MachineInstruction]) -> Mac
             continue
         machine.widths |= changes
         issued = [access for access in ours if changes.get(access.index, 1)]
+        if len(issued) == len(theirs) and theirs and all(a.loop for a in ours) and not any(i.loop for i in theirs):
+            machine.notes.append(f"{_place(place)}: the PTX has it in a loop, the machine before or behind")
+        if _ambiguous(ours, changes):
+            machine.notes.append(f"{_place(place)}: which of several like accesses the machine fuses is not to be told")
         if place[3] in ("atom", "cp.async"):
             _named(place, issued, theirs, machine)
             if all(i.guard and (i.file, i.line) in votes for i in theirs):
@@ -224,6 +231,12 @@ def _fuse(listed: Sequence[Access], there: Sequence[MachineInstruction]) -> dict
                 del left[access]
     made = Counter(a.nbytes for a in left) + Counter(width for width in changes.values() if width)
     return changes if made == goal else None
+
+
+def _ambiguous(listed: Sequence[Access], changes: dict[int, int]) -> bool:
+    """Whether accesses that were left as they are could as well have been fused, and those in their place not."""
+    left = sorted((a for a in listed if a.index not in changes), key=lambda a: (str(a.base), a.offset))
+    return any(_runs(left, width) for width in set(changes.values()) if width)
 
 
 def _runs(listed: Sequence[Access], width: int) -> list[list[Access]]:

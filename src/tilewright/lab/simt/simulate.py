@@ -67,8 +67,9 @@ def simulate(
     """Run kernel ``entry`` of a PTX module on the CPU.
 
     ``args`` are the kernel's parameters in order. NumPy arrays stay as they are: what the kernel writes, it writes to a
-    copy, which comes back in ``Run.arrays``; an array given twice is one. Numbers are taken in the parameter's PTX type
-    (an int is its bits where that type is untyped, as for ``.b32``; give ``np.float32(2)`` for a float), structures as
+    copy, which comes back in ``Run.arrays``; an array given twice is one, and others may not
+    overlap one that is written. Numbers are taken in the parameter's PTX type (an int is its bits where that type is
+    untyped, as for ``.b32``; give ``np.float32(2)`` for a float), structures as
     bytes, None is a null pointer. ``shared_bytes`` is dynamic shared memory. ``outputs`` are positions of arrays that
     the kernel must write in full. ``blocks`` picks blocks of the grid by linear index, or as a number how many to
     take spread over it; what only a whole run can tell (outputs never written) is then not reported.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import UsageError
 from .clocks import Clocks, Ints, who
+from .demand import Demand
 from .findings import race_text, unwritten_text
 from .memory import WINDOW, GlobalSpace, Region, WindowSpace
 from .program import is_special
@@ -84,6 +85,7 @@ class Lanes:
         self.local_base = self.every * self.spaces["local"].stride
         self.bases = {"shared": self.shared_base, "local": self.local_base}
         self.bases["argument"] = self.every * self.spaces["argument"].stride
+        self.demand = Demand(launch.program)
         self.async_copies: Any = None  # the copies under way, once an instruction makes some
         # The access under way: set by the space before it hands out a region.
         self.instruction: Instruction = NOWHERE
@@ -177,9 +179,12 @@ class Lanes:
 
     # ---- clocks and messages
 
-    def sync_warp(self, sel: Ints | None) -> None:
-        """These lanes passed a warp-wide synchronisation."""
-        self.clocks.sync_warps(sel)
+    def sync_warp(self, sel: Ints | None, groups: Ints | None = None) -> None:
+        """These lanes passed a warp-wide synchronisation, each with its warp, or with those of the same group."""
+        if groups is None:
+            self.clocks.sync_warps(sel)
+        else:
+            self.clocks.sync_groups(self.every if sel is None else sel, groups)
 
     def who(self, lane: int) -> tuple[Dim, Dim]:
         """Block and thread of a lane, as the kernel sees them."""

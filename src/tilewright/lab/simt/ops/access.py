@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from ..memory import Region
 from ..ptx import Instruction, tokens
 from ..shadow import Ints
-from ..state import DTYPES, Lanes
+from ..state import DTYPES, Array, Lanes
 from ..variables import SIZES
 from ._table import Step, UnknownInstruction, destination, step
 
@@ -86,13 +87,20 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
     return run
 
 
-def note_read(ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
-    """Tell the shadow of a read and report what it finds."""
+def note_read(
+    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None, padded: int = 0
+) -> None:
+    """Tell the shadow of a read and report what it finds.
+
+    Of ``padded`` bytes each, if given, some may be unwritten: not all.
+    """
     shadow = region.shadow
     if shadow is None:
         return
     clock = lanes.clocks.stamp
     unwritten, race = shadow.read(*shadow.cells(offsets, nbytes, clock if sel is None else clock[sel]))
+    if padded and unwritten.any():
+        unwritten = np.asarray(unwritten.reshape(offsets.size, nbytes // padded, -1).all(axis=2))
     for kind, found in (("unwritten read", unwritten), ("race", race)):
         if found.any() and not (kind == "unwritten read" and shadow.across_blocks):
             bad = np.asarray(found.reshape(offsets.size, -1).any(axis=1))
@@ -152,6 +160,41 @@ def _raw(kind: str, wide: int) -> str:
     return kind if kind[0] == "s" and SIZES[kind] < wide else f"u{8 * SIZES[kind]}"
 
 
+#: Conditions of which one must hold, each a predicate and its value; None where there is nothing to hold.
+Conditions = Sequence[tuple[Array, bool]] | None
+
+
+def _wanted(ins: Instruction, lanes: Lanes, names: Sequence[str]) -> list[tuple[int, int, bool, Conditions]]:
+    """The elements of a vector that somebody looks at: runs of them (first, count), whether they are but copied, and on
+    which conditions they are wanted."""
+    demands = [(lanes.demand.of(ins, name), lanes.demand.copied(name)) for name in names]
+    found: list[tuple[int, int, bool, Conditions]] = []
+    for (demand, copied), run in groupby(range(len(names)), key=lambda i: demands[i]):
+        places = list(run)
+        if demand is None:
+            found.append((places[0], len(places), copied, None))
+        elif demand:
+            conditions = [(lanes.source(name, "pred", ins), value) for name, value in demand]
+            found.append((places[0], len(places), copied, conditions))
+    return found
+
+
+def note_wanted(
+    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None, padded: int,
+    conditions: Conditions,
+) -> None:  # fmt: skip
+    """``note_read`` for the lanes for which a condition holds."""
+    if conditions is None:
+        note_read(ins, lanes, region, offsets, nbytes, sel, padded)
+        return
+    held = np.logical_or.reduce([(p if sel is None else p[sel]) == value for p, value in conditions])
+    if held.any():
+        who = lanes.visitors
+        lanes.visitors = np.flatnonzero(held) if sel is None else sel[held]
+        note_read(ins, lanes, region, offsets[held], nbytes, lanes.visitors, padded)
+        lanes.visitors = who
+
+
 @step("ld", TYPES)
 @step("ldu", TYPES)
 def _ld(ins: Instruction, lanes: Lanes) -> Step:
@@ -163,14 +206,16 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
     for name in names:
         wide = lanes.width(name, ins) if name != "_" else size
         outs.append(destination(lanes, ins, name, _raw(kind, wide)))
-    dtype, shift = outs[0][1], size.bit_length() - 1
+    dtype, shift, wanted = outs[0][1], size.bit_length() - 1, _wanted(ins, lanes, names)
 
     def load(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
         if region.shadow is not None:
             if atomic:
                 lanes.fences[lanes.blocks] |= 2
             else:
-                note_read(ins, lanes, region, offsets, size * vector, sel)
+                for first, count, copied, conditions in wanted:
+                    at_first, padded = offsets + first * size, size if copied else 0
+                    note_wanted(ins, lanes, region, at_first, count * size, sel, padded, conditions)
         index, memory = offsets >> shift, region.view(dtype)
         for i, (out, _, wider) in enumerate(outs):
             place = index + i if i else index

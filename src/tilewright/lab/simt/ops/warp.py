@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..gathering import companions
 from ..ptx import Instruction
 from ..shadow import Ints
 from ..state import Array, Lanes
@@ -19,12 +20,15 @@ _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
 class Table:
-    """The active lanes as rows of warps: values by (warp, lane) and back."""
+    """The active lanes as rows of warps: values by (warp, lane) and back.
 
-    def __init__(self, lanes: Lanes, sel: Ints | None) -> None:
+    Of a warp whose lanes come with different masks, each mask has a row of its own, given by ``groups``.
+    """
+
+    def __init__(self, lanes: Lanes, sel: Ints | None, groups: Ints | None = None) -> None:
         who = lanes.every if sel is None else sel
-        self.rows, self.columns = lanes.base_warp[who], lanes.lane[who]
-        self.count = int(self.rows[-1]) + 1 if who.size else 0
+        self.rows, self.columns = lanes.base_warp[who] if groups is None else groups, lanes.lane[who]
+        self.count = int(self.rows.max()) + 1 if who.size else 0
         self.active = np.zeros((self.count, 32), bool)
         self.active[self.rows, self.columns] = True
 
@@ -47,7 +51,7 @@ def _active(x: Array, sel: Ints | None) -> Array:
 
 
 def _members(table: Table, mask: Array) -> NDArray[np.bool_]:
-    """(warps, 32): which lanes take part in the collective of each lane's warp, by the mask of any active lane."""
+    """(warps, 32): which lanes take part in the collective of each row, whose lanes all give the same mask."""
     given = table.spread(np.broadcast_to(mask, table.rows.shape)).max(axis=1)
     return ((given[:, None] & _BIT) != 0) & table.active
 
@@ -61,10 +65,11 @@ def _shfl(ins: Instruction, lanes: Lanes) -> Step:
     target, _, predicate = ins.operands[0].partition("|")
     out = destination(lanes, ins, target, "b32")[0]
     flag = destination(lanes, ins, predicate, "pred")[0] if predicate else None
-    value, by, clamp = (lanes.source(o, "u32", ins) for o in ins.operands[1:4])
+    value, by, clamp, mask = (lanes.source(o, "u32", ins) for o in ins.operands[1:5])
 
     def shuffle(sel: Ints | None) -> None:
-        table = Table(lanes, sel)
+        groups = companions(ins, lanes, mask, sel)
+        table = Table(lanes, sel, groups)
         lane = table.columns
         b = np.asarray(_active(by, sel) & 31).astype(np.int64)
         c = np.asarray(_active(clamp, sel)).astype(np.int64)
@@ -83,7 +88,7 @@ def _shfl(ins: Instruction, lanes: Lanes) -> Step:
         out[where] = result
         if flag is not None:
             flag[where] = inside
-        lanes.sync_warp(sel)
+        lanes.sync_warp(sel, groups)
 
     return shuffle
 
@@ -99,7 +104,8 @@ def _vote(ins: Instruction, lanes: Lanes) -> Step:
     p, mask = lanes.source(ins.operands[1].lstrip("!"), "pred", ins), lanes.source(ins.operands[2], "u32", ins)
 
     def vote(sel: Ints | None) -> None:
-        table = Table(lanes, sel)
+        groups = companions(ins, lanes, mask, sel)
+        table = Table(lanes, sel, groups)
         values = table.spread(np.broadcast_to(_active(p, sel) ^ negate, table.rows.shape))
         members = _members(table, _active(mask, sel))
         any_ = np.asarray((values & members).any(axis=1))
@@ -107,7 +113,7 @@ def _vote(ins: Instruction, lanes: Lanes) -> Step:
         results = {"any": any_, "all": all_, "uni": all_ | ~any_}
         result: Array = table.mask(values & members) if how == "ballot" else results[how]
         out[slice(None) if sel is None else sel] = result[table.rows]
-        lanes.sync_warp(sel)
+        lanes.sync_warp(sel, groups)
 
     return vote
 
@@ -121,7 +127,8 @@ def _match(ins: Instruction, lanes: Lanes) -> Step:
     value, mask = lanes.source(ins.operands[1], ins.parts[-1], ins), lanes.source(ins.operands[2], "u32", ins)
 
     def match(sel: Ints | None) -> None:
-        table = Table(lanes, sel)
+        groups = companions(ins, lanes, mask, sel)
+        table = Table(lanes, sel, groups)
         values = table.spread(np.broadcast_to(_active(value, sel), table.rows.shape))
         members = _members(table, _active(mask, sel))
         same = (values[:, :, None] == values[:, None, :]) & members[:, None, :]
@@ -134,7 +141,7 @@ def _match(ins: Instruction, lanes: Lanes) -> Step:
             out[where] = np.where(alike, table.mask(members)[table.rows], np.uint32(0))
             if flag is not None:
                 flag[where] = alike
-        lanes.sync_warp(sel)
+        lanes.sync_warp(sel, groups)
 
     return match
 
@@ -155,11 +162,12 @@ def _redux(ins: Instruction, lanes: Lanes) -> Step:
     start = {0: 0, -1: info.max if info.min == 0 else -1, 1: info.max, 2: info.min}[neutral]
 
     def reduce(sel: Ints | None) -> None:
-        table = Table(lanes, sel)
+        groups = companions(ins, lanes, mask, sel)
+        table = Table(lanes, sel, groups)
         values = table.spread(np.broadcast_to(_active(value, sel), table.rows.shape))
         values = np.where(_members(table, _active(mask, sel)), values, out.dtype.type(start))
         out[slice(None) if sel is None else sel] = ufunc.reduce(values, axis=1, dtype=out.dtype)[table.rows]
-        lanes.sync_warp(sel)
+        lanes.sync_warp(sel, groups)
 
     return reduce
 
@@ -173,11 +181,12 @@ def _elect(ins: Instruction, lanes: Lanes) -> Step:
     mask = lanes.source(ins.operands[1], "u32", ins)
 
     def elect(sel: Ints | None) -> None:
-        table = Table(lanes, sel)
+        groups = companions(ins, lanes, mask, sel)
+        table = Table(lanes, sel, groups)
         leader = _members(table, _active(mask, sel)).argmax(axis=1)[table.rows]
         where = slice(None) if sel is None else sel
         out[where], flag[where] = leader, table.columns == leader
-        lanes.sync_warp(sel)
+        lanes.sync_warp(sel, groups)
 
     return elect
 
