@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import pickle
@@ -16,7 +15,6 @@ import pytest
 from simulated_gpu import BASE, NumpyCublas, SimulatedGpu
 from tilewright.errors import LaunchError, UnavailableError
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
-from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab import cuda_process, device_peaks, device_sets
 from tilewright.lab import device_bench as protocol
 from tilewright.lab.cells import Cell, Settings, cells
@@ -401,20 +399,15 @@ def test_a_kernel_is_measured_with_what_it_takes(tmp_path) -> None:
     assert made("bfloat16") == []
 
 
-class Rounded(CudaKernel):
-    """A kernel that says it rounds its operands."""
-
-    precision = "tf32"
-
-
-def rounding(tmp_path: Path, name: str, kind: type = Rounded) -> Any:
-    mine = kernel(tmp_path, "c[row * n + col] = sum * (1 + 1.0 / 2048);", name)
-    return kind(**{f.name: getattr(mine, f.name) for f in dataclasses.fields(mine) if f.init})
+def rounding(tmp_path: Path, name: str, precision: str) -> Any:
+    """A kernel that rounds, and says so or not."""
+    body = "c[row * n + col] = sum * (1 + 1.0 / 2048);"
+    return kernel(tmp_path, body, name, more=f'precision = "{precision}"')
 
 
 def test_a_kernel_is_held_to_what_it_promises_and_set_beside_its_like(tmp_path) -> None:
     gpu = SimulatedGpu()
-    promised, cheating = rounding(tmp_path, "promised"), rounding(tmp_path, "cheating", CudaKernel)
+    promised, cheating = rounding(tmp_path, "promised", "tf32"), rounding(tmp_path, "cheating", "standard")
     bench = bench_of(gpu, cheating, promised, references=[CUBLAS])
     made = cells(bench.settings)
     assert [(c.kernel.name, c.precision) for c in made] == [

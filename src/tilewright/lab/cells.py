@@ -146,7 +146,7 @@ def own_dtype(kernel: Any) -> str:
 
 def precision_of(kernel: Any) -> str:
     """What a CUDA kernel promises: "standard" unless it says that it rounds its operands, as "tf32"."""
-    return getattr(kernel, "precision", "standard")
+    return kernel.precision
 
 
 def _thread_counts(kernel: Kernel, settings: Settings) -> set[int]:
