@@ -123,7 +123,8 @@ def refused_file(name: str) -> str:
 
 def without_debug(ptx: str) -> str:
     """PTX without the sections of its debugger, which no one here reads."""
-    return ptx[: at if (at := ptx.find("\t.section\t")) > 0 else len(ptx)].rstrip() + "\n"
+    kept = ptx[: at if (at := ptx.find("\t.section\t")) > 0 else len(ptx)].rstrip() + "\n"
+    return re.sub(r'(\t\.file\t\d+ ")[^"]*/', r"\1", kept)  # names of files, not of folders
 
 
 def memory_and_flow(text: str) -> str:
