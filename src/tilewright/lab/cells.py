@@ -131,8 +131,8 @@ def _device_cells(settings: Settings) -> list[Cell]:
         for dtype in settings.dtypes or dict.fromkeys(own.values()):
             chosen = [k for k in own if (dtype in k.dtypes if settings.dtypes else dtype == own[k])]
             beside = [library for library in settings.references if dtype in library.dtypes]
-            for precision in dict.fromkeys(map(precision_of, chosen)):
-                alike = [kernel for kernel in chosen if precision_of(kernel) == precision]
+            for precision in dict.fromkeys(kernel.precision for kernel in chosen):
+                alike = [kernel for kernel in chosen if kernel.precision == precision]
                 for kernel in (*alike, *beside):
                     params = {key: value for key, value in settings.params.items() if key in kernel.tunable}
                     made.append(Cell(kernel, shape, dtype, 1, params, "cuda", precision))
@@ -142,11 +142,6 @@ def _device_cells(settings: Settings) -> list[Cell]:
 def own_dtype(kernel: Any) -> str:
     """What a CUDA kernel is measured with where nobody says: float32 if it takes that, else the first that it takes."""
     return "float32" if "float32" in kernel.dtypes else kernel.dtypes[0]
-
-
-def precision_of(kernel: Any) -> str:
-    """What a CUDA kernel promises: "standard" unless it says that it rounds its operands, as "tf32"."""
-    return kernel.precision
 
 
 def _thread_counts(kernel: Kernel, settings: Settings) -> set[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -221,8 +220,7 @@ def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observatio
     sampled = seen.run.sampled
     check = verified(kernel, a, b, seen.arrays[2], sampled=sampled)
     of = "the elements that the sampled blocks wrote" if sampled else "every element"
-    worst = check.error_over_bound if math.isfinite(check.error_over_bound) else None  # JSON has no infinity
-    return {"ok": check.ok, "reason": check.reason, "error_over_bound": worst, "of": of}
+    return check.as_dict() | {"of": of}
 
 
 def _run(seen: Observation) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import subprocess
 import sys
@@ -48,7 +47,6 @@ def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any
     if profile.kernel != entry:
         raise LaunchError(f"{kernel.name}: {entry} was launched, but ncu counted {profile.kernel}")
     check = verified(kernel, a, b, profile.arrays[2])
-    worst = check.error_over_bound if math.isfinite(check.error_over_bound) else None  # JSON has no infinity
     lines = hardware.by_line(profile.instructions, parse(disassemble(compiled.cubin))[entry])
     by_line = {
         str(line): {name: counts[name] for name in BY_LINE if counts[name]}
@@ -58,7 +56,7 @@ def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any
     return {
         "counters": profile.counters,
         "by_line": by_line,
-        "verified": {"ok": check.ok, "reason": check.reason, "error_over_bound": worst},
+        "verified": check.as_dict(),
         "environment": {
             **tools(),
             "compiler": compiler(),

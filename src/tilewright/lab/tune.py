@@ -27,7 +27,7 @@ from ..kernels.cuda_kernel import CudaKernel
 from ..machine import machine
 from ..records import BenchRecord
 from ..run.cuda import compile_kernel
-from .cells import Cell, precision_of
+from .cells import Cell
 from .cuda_bench import CudaBench
 from .device_bench import Measured
 from .sizes import Shape
@@ -111,7 +111,7 @@ def tune(
     start, good, failed = time.monotonic(), [], []
     with compiled_ahead(kernel, bench.environment["arch"], combinations(kernel, shape, seed)) as ready:
         for params in ready:
-            cell = Cell(kernel, shape, dtype, 1, params, "cuda", precision_of(kernel))
+            cell = Cell(kernel, shape, dtype, 1, params, "cuda", kernel.precision)
             measured = bench.ask(cell, beside=False, repeat=1)
             tell(record := bench.record(cell, measured))
             if record.verdict == "ok":

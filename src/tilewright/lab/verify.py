@@ -15,6 +15,7 @@ fast recursions satisfy only a normwise one) is held to that. The oracle is floa
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,6 +44,11 @@ class Check:
     max_abs_error: float
     error_over_bound: float
     reason: str = ""
+
+    def as_dict(self) -> dict[str, bool | str | float | None]:
+        """Plain JSON values: an error that no bound allows has no ratio, for JSON has no infinity."""
+        worst = self.error_over_bound if math.isfinite(self.error_over_bound) else None
+        return {"ok": self.ok, "reason": self.reason, "error_over_bound": worst}
 
 
 @dataclass(frozen=True)
@@ -81,17 +87,11 @@ class Oracle:
             return Check(False, np.inf, np.inf, f"C{list(unwritten)} is {c[unwritten]}: not written, or not a number")
         worst, worst_ratio = 0.0, 0.0
         for line in self._lines:
-            bound = (
-                self._bound(c.dtype, line.magnitude, normwise) if form is None else _format_bound(line, form, self.k)
-            )
             error = np.abs(c[line.index].astype(np.float64) - line.exact)
-            bad = _first(~_within(error, bound))
-            worst = max(worst, float(error.max(initial=0.0)))
-            worst_ratio = max(worst_ratio, _ratio(error, bound))
-            if bad is not None:
-                where = f"C{_place(line.index, bad)}"
-                reason = f"{where} is off by {error[bad]:.3g}, the bound is {bound[bad]:.3g}"
-                return Check(False, worst, worst_ratio, reason)
+            found = _judged(line, error, self._bound(c.dtype, line, normwise, form))
+            worst, worst_ratio = max(worst, found.max_abs_error), max(worst_ratio, found.error_over_bound)
+            if not found.ok:
+                return Check(False, worst, worst_ratio, found.reason)
         if form is not None:
             return Check(True, worst, worst_ratio)
         return self._check_signs(c, normwise, worst, worst_ratio)
@@ -104,16 +104,14 @@ class Oracle:
             return Check(False, np.inf, np.inf, "nothing was written")
         line = self._line(rows, columns)
         part = np.ix_(rows, columns)
-        bound = self._bound(c.dtype, line.magnitude, None) if form is None else _format_bound(line, form, self.k)
         error = np.where(written[part], np.abs(c[part].astype(np.float64) - line.exact), 0)
-        bad = _first(~_within(error, bound))
-        worst, ratio = float(error.max(initial=0.0)), _ratio(error, bound)
-        if bad is None:
-            return Check(True, worst, ratio)
-        where = f"C{_place((rows, columns), bad)}"
-        return Check(False, worst, ratio, f"{where} is off by {error[bad]:.3g}, the bound is {bound[bad]:.3g}")
+        return _judged(line, error, self._bound(c.dtype, line, None, form))
 
-    def _bound(self, dtype: np.dtype, magnitude: np.ndarray, normwise: float | None) -> np.ndarray:
+    def _bound(self, dtype: np.dtype, line: Line, normwise: float | None, form: Format | None) -> np.ndarray:
+        magnitude = line.magnitude
+        if form is not None:
+            relative, rounding, tiny = form.bound(self.k)
+            return relative * magnitude + rounding * np.abs(line.exact) + tiny
         oracle = _gamma(self.k, np.float64) * magnitude
         tiny = self.k * float(np.finfo(dtype).smallest_subnormal)
         if normwise is None:
@@ -189,9 +187,14 @@ class Oracle:
         return Check(True, worst, ratio)
 
 
-def _format_bound(line: Line, form: Format, k: int) -> np.ndarray:
-    relative, rounding, tiny = form.bound(k)
-    return relative * line.magnitude + rounding * np.abs(line.exact) + tiny
+def _judged(line: Line, error: np.ndarray, bound: np.ndarray) -> Check:
+    """Errors of a part of C against their bounds."""
+    bad = _first(~_within(error, bound))
+    worst, ratio = float(error.max(initial=0.0)), _ratio(error, bound)
+    if bad is None:
+        return Check(True, worst, ratio)
+    where = f"C{_place(line.index, bad)}"
+    return Check(False, worst, ratio, f"{where} is off by {error[bad]:.3g}, the bound is {bound[bad]:.3g}")
 
 
 def _unit(dtype: np.dtype | type) -> float:

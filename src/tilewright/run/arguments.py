@@ -20,10 +20,14 @@ def extent(name: str, value: Extent) -> tuple[int, int, int]:
     >>> extent("grid", 7), extent("block", (32, 8))
     ((7, 1, 1), (32, 8, 1))
     """
-    given = tuple(value) if isinstance(value, Sequence) else (value,)
-    if not 1 <= len(given) <= 3 or any(size != int(size) or size < 1 for size in given):
+    try:
+        given = tuple(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else (value,)
+        whole = [int(v) for v in given if int(v) == v and not isinstance(v, bool | str)]
+    except (TypeError, ValueError, OverflowError):
+        whole, given = [], ()
+    if len(whole) != len(given) or not 1 <= len(whole) <= 3 or min(whole) < 1:
         raise UsageError(f"{name} must be one to three positive numbers, given {value!r}")
-    x, y, z = (*map(int, given), 1, 1)[:3]
+    x, y, z = (*whole, 1, 1)[:3]
     return x, y, z
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import OperandError, UsageError
+from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
+from ...run.arguments import extent
 from .clocks import Ints
 from .state import DTYPES, Array, Dim
 from .variables import SIZES, Variable
 
-#: Along x, y and z (CUDA C++ Programming Guide, technical specifications).
-GRID, BLOCK, THREADS = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 #: Blocks that a run can tell apart.
 MOST_BLOCKS = 1 << 26
 
@@ -28,17 +28,10 @@ def dimensions(name: str, value: int | Sequence[int]) -> Dim:
     >>> dimensions("grid", (4, 2))
     (4, 2, 1)
     """
-    try:
-        given = tuple(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else (value,)
-        whole = [int(v) for v in given if int(v) == v and not isinstance(v, bool | str)]
-    except (TypeError, ValueError, OverflowError):
-        whole, given = [], ()
-    if len(whole) != len(given) or not 1 <= len(whole) <= 3 or min(whole) < 1:
-        raise UsageError(f"{name} must be one to three positive numbers, given {value!r}")
-    x, y, z = (*whole, 1, 1)[:3]
-    if name == "block" and x * y * z > THREADS:
-        raise UsageError(f"block {value!r} has {x * y * z} threads: at most {THREADS} are allowed")
-    most = BLOCK if name == "block" else GRID
+    x, y, z = extent(name, value)
+    if name == "block" and x * y * z > MOST_THREADS:
+        raise UsageError(f"block {value!r} has {x * y * z} threads: at most {MOST_THREADS} are allowed")
+    most = MOST_BLOCK if name == "block" else MOST_GRID
     if x > most[0] or y > most[1] or z > most[2]:
         raise UsageError(f"{name} {value!r} is larger than {most}, the most that a GPU takes along x, y, z")
     return x, y, z

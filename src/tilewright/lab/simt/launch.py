@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from .arguments import THREADS, Blocks, bytes_of, checked_array, is_pointer, size_in_words
+from ...kernels.cuda_kernel import MOST_THREADS
+from .arguments import Blocks, bytes_of, checked_array, is_pointer, size_in_words
 from .findings import Findings
 from .memory import SLOT, Region, Sized, layout, padded
 from .program import Program
@@ -61,7 +62,7 @@ class Launch:
         entry, limits = self.program.entry, self.program.entry.limits
         if limits.get("reqntid", self.block) != self.block:
             raise UsageError(f"kernel {entry.name} needs blocks of {limits['reqntid']} threads, given {self.block}")
-        most = math.prod(limits.get("maxntid", (THREADS,)))
+        most = math.prod(limits.get("maxntid", (MOST_THREADS,)))
         if self.threads > most:
             raise UsageError(f"kernel {entry.name} takes at most {most} threads a block, given {self.threads}")
         if math.prod(limits.get("reqnctapercluster", (1,))) > 1:
