@@ -15,7 +15,7 @@ from tilewright.lab import device_sets, device_verify, formats
 from tilewright.lab.device_sets import DeviceSets, Layout, random_values
 from tilewright.lab.device_verify import DeviceChecks, DeviceOracle
 from tilewright.lab.formats import FORMATS, format_of
-from tilewright.lab.verify import Oracle
+from tilewright.lab.verify import Line, Oracle
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -59,10 +59,10 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
 @pytest.mark.parametrize("k", [0, 1, 1000, 1 << 20])
 def test_the_bound_is_that_of_the_host(name: str, k: int) -> None:
     oracle = Oracle(np.zeros((1, k), name), np.zeros((k, 1), name))
-    magnitude = np.array([[3.0]])
+    line = Line((slice(None), slice(None)), np.zeros((1, 1)), np.array([[3.0]]))
     relative, rounding, tiny = FORMATS[name].bound(k)
     assert rounding == 0
-    assert relative * 3 + tiny == pytest.approx(oracle._bound(np.dtype(name), magnitude, None)[0, 0], rel=1e-12, abs=0)
+    assert relative * 3 + tiny == pytest.approx(oracle._bound(np.dtype(name), line, None, None)[0, 0], rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("tf32", 10), ("bf16", 7)])
