@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab import formulas
 from tilewright.lab.explain import operands, verified
+from tilewright.lab.formats import FORMATS
 from tilewright.lab.simt import Run, simulate
 from tilewright.lab.simt.counters import Counters
 from tilewright.run.cuda import compile_kernel
@@ -15,12 +17,16 @@ from tilewright.run.cuda import compile_kernel
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
 LADDER = list(cuda_catalog().values())
-SHAPES = [(1, 1, 1), (3, 2, 0), (31, 33, 32), (65, 7, 17), (5, 97, 40), (64, 64, 64), (129, 130, 67)]
+SHAPES = [(1, 1, 1), (3, 2, 0), (31, 33, 32), (65, 7, 17), (5, 97, 40), (64, 64, 64), (129, 130, 67), (130, 259, 35)]
 
 
-def run(kernel: CudaKernel, m: int, n: int, k: int, *, check: bool = True) -> tuple[Run, Counters]:
-    """Execute a kernel on random operands and a poisoned C."""
+def run(
+    kernel: CudaKernel, m: int, n: int, k: int, *, check: bool = True, infinite: bool = False
+) -> tuple[Run, Counters]:
+    """Execute a kernel on random operands and a poisoned C; if asked, with an infinity last in A's first and last row."""
     a, b, c = operands(kernel, m, n, k, seed=m + n + k)
+    if infinite:
+        a[[0, -1], -1] = FORMATS[kernel.dtypes[0]].stored(np.full(2, np.inf, np.float32))
     compiled, launch, counters = compile_kernel(kernel), kernel.launch(m, n, k), Counters()
     done = simulate(
         compiled.ptx,
@@ -43,6 +49,16 @@ def run(kernel: CudaKernel, m: int, n: int, k: int, *, check: bool = True) -> tu
 def test_rung_is_right_and_touches_nothing_else(kernel: CudaKernel, shape: tuple[int, int, int]) -> None:
     done, _ = run(kernel, *shape)
     assert done.findings == []
+
+
+@pytest.mark.parametrize("shape", [(9, 10, 35), (130, 259, 5)], ids=str)
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+def test_an_infinity_stays_in_its_row(kernel: CudaKernel, shape: tuple[int, int, int]) -> None:
+    """Where an edge is filled up with zeros, an infinity times zero would be NaN, and show."""
+    done, _ = run(kernel, *shape, check=False, infinite=True)
+    c = FORMATS[kernel.dtypes[0]].values(done.arrays[2].reshape(shape[:2]))
+    assert np.isinf(c[[0, -1]]).all()
+    assert np.isfinite(c[1:-1]).all()
 
 
 def loads_and_stores(counters: Counters) -> tuple[int, int, int]:

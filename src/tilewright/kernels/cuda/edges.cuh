@@ -1,0 +1,62 @@
+// Where a tile of C is but a strip, THIN rows or columns at most, a whole tile's multiply-adds are not worth it. What a strip takes
+// is reading B, or A, once: so these keep many loads under way, and nothing in shared memory. A block makes a strip.
+#pragma once
+
+constexpr int THIN = 8;
+
+// C[rows×columns] = A[rows×k]·B[k×columns], where a row of B and of C is n long and rows ≤ THIN: a thread makes a column of it,
+// 32 steps of k at a time.
+template <int THREADS, typename T>
+__device__ __forceinline__ void multiply_rows(const T* a, const T* b, T* c, int rows, int columns, int n, int k)
+{
+    for (int col = threadIdx.x; col < columns; col += THREADS) {
+        T sum[THIN] = {};
+        for (int step = 0; step < k; step += 32) {
+            T of_b[32];
+            #pragma unroll
+            for (int i = 0; i < 32; i++) of_b[i] = step + i < k ? b[(size_t)(step + i) * n + col] : 0;
+            #pragma unroll
+            for (int r = 0; r < THIN; r++)
+                if (r < rows)
+                    #pragma unroll
+                    for (int i = 0; i < 32; i++)
+                        if (step + i < k) sum[r] += a[(size_t)r * k + step + i] * of_b[i];
+        }
+        #pragma unroll
+        for (int r = 0; r < THIN; r++)
+            if (r < rows) c[(size_t)r * n + col] = sum[r];
+    }
+}
+
+// The same where columns ≤ THIN: a warp makes 8 rows of it, each of its lanes every 32nd step; in the end the lanes add up.
+template <int THREADS, typename T>
+__device__ __forceinline__ void multiply_columns(const T* a, const T* b, T* c, int rows, int columns, int n, int k)
+{
+    constexpr int ROWS = 8;
+    const int lane = threadIdx.x % 32;
+    for (int row = threadIdx.x / 32 * ROWS; row < rows; row += THREADS / 32 * ROWS) {
+        T sum[ROWS][THIN] = {};
+        #pragma unroll 4
+        for (int step = lane; step < k; step += 32) {
+            T of_a[ROWS];
+            #pragma unroll
+            for (int r = 0; r < ROWS; r++) of_a[r] = a[(size_t)min(row + r, rows - 1) * k + step];
+            #pragma unroll
+            for (int s = 0; s < THIN; s++)
+                if (s < columns) {
+                    const T of_b = b[(size_t)step * n + s];
+                    #pragma unroll
+                    for (int r = 0; r < ROWS; r++) sum[r][s] += of_a[r] * of_b;
+                }
+        }
+        #pragma unroll
+        for (int s = 0; s < THIN; s++)
+            if (s < columns)
+                #pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    #pragma unroll
+                    for (int apart = 16; apart > 0; apart /= 2) sum[r][s] += __shfl_xor_sync(~0u, sum[r][s], apart);
+                    if (lane == 0 && row + r < rows) c[(size_t)(row + r) * n + s] = sum[r][s];
+                }
+    }
+}
