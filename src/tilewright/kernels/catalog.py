@@ -26,8 +26,8 @@ from ..errors import UsageError, did_you_mean
 from .cuda_kernel import CudaKernel
 from .header import read_kernel
 
-#: How a kernel may be shared among threads: not at all; by bands of rows of C; by rectangles of C.
-Sharing = Literal["serial", "rows", "tiles"]
+#: How a kernel may be shared among threads: not at all; by bands of rows of C; by rectangles of C; by itself.
+Sharing = Literal["serial", "rows", "tiles", "team"]
 
 FLOATS = ("float32", "float64")
 #: Every dtype that a kernel of plain loops can multiply: complex numbers, and integers with wrap-around.
@@ -54,6 +54,14 @@ class Kernel:
     max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None where the classical bound holds. ``workspace(m, n, k)`` counts the
     elements that the kernel allocates on one thread. ``grain`` is the tile that cuts among threads should respect.
     ``params`` are its numbers (tile sizes, leaf), of which those in ``tunable`` can be set at each call.
+
+    A kernel for a ``team`` is called by every thread of it at once, as ``function(a, b, c, space, counters)``: ``space`` is
+    ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised, ``counters`` are
+    ``counters(m, n, k)`` 64-bit zeros (one if not said), by which the threads share out the work (``simd.fetch_add``,
+    ``simd.wait_for``). It must be right with any number of threads, whichever of them come first, and allocate nothing:
+    an error on one thread would leave the others waiting.
+
+    ``suits(m, n, k)`` says where the plan prefers this kernel to the rungs below it; a kernel without it is never planned.
     ``source_hash`` is that of the kernel's file as it was when the kernel was declared.
     """
 
@@ -74,7 +82,9 @@ class Kernel:
     params: dict[str, Any] = field(default_factory=dict)
     tunable: frozenset[str] = frozenset()
     error_bound: Callable[..., float | None] | None = None
-    workspace: Callable[..., int] | None = None
+    workspace: Callable[[int, int, int], int] | None = None
+    counters: Callable[[int, int, int], int] | None = None
+    suits: Callable[[int, int, int], bool] | None = None
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:

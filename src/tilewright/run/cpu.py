@@ -1,7 +1,8 @@
 """Runs one CPU kernel: compiles it, keeps the machine code on disk, cuts C among threads.
 
 A kernel is a function of three matrices and knows no threads. What it declares is how its C may be cut: ``rows`` (bands
-of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides).
+of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides). A kernel for a ``team`` shares
+its work out itself: all threads run the same function on the same operands, and counters that all see tell each what to do.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..kernels import Kernel, catalog
 from ..machine import machine
 from ..operands import row_major, writeable_alias
 from ..threads import Team, cuts
+from .workspace import workspace
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
@@ -37,8 +39,9 @@ def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
     dispatcher._cache = _Cache(kernel, dtype)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
     matrix = types.Array(nb.from_dtype(dtype), 2, "A" if kernel.strided else "C")
+    shared = (types.Array(nb.from_dtype(dtype), 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
     tunable = [nb.typeof(value) for name, value in kernel.params.items() if name in kernel.tunable]
-    dispatcher.compile((matrix, matrix, matrix, *tunable))
+    dispatcher.compile((matrix, matrix, matrix, *shared, *tunable))
     dispatcher.disable_compile()
     return dispatcher
 
@@ -51,7 +54,7 @@ class _Locator(caching._CacheLocator):
     """
 
     def __init__(self, function: Any, source: str) -> None:
-        shaping = [_PACKAGE / "simd.py", _PACKAGE / "kernels" / "prelude.py", Path(source)]
+        shaping = [*sorted((_PACKAGE / "simd").glob("*.py")), _PACKAGE / "kernels" / "prelude.py", Path(source)]
         facts = (
             nb.__version__,
             machine().llvm_cpu,
@@ -165,6 +168,8 @@ def runner(kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, An
         return functools.partial(kernel.function, **params) if params else kernel.function
     machine_code = compiled(kernel, dtype)
     code = functools.partial(machine_code, **params) if params else machine_code
+    if kernel.shared == "team":
+        return functools.partial(_run_team, code, Team(threads), kernel)
     if kernel.strided:
         return functools.partial(_run_tiles, code, Team(threads), kernel.grain)
     workers = threads if kernel.shared == "rows" else 1
@@ -217,6 +222,22 @@ def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, 
         team.run([functools.partial(code, a[band], b, target[band]) for band in bands])
     if target is not c:
         np.copyto(c, target)
+
+
+def _run_team(
+    code: Callable[..., None], team: Team, kernel: Kernel, a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> None:
+    """For kernels that share their work out themselves. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
+    _check_shapes(a, b, c)
+    if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
+        a, b, c = b.T, a.T, c.T
+    a, b = writeable_alias(a), writeable_alias(b)
+    shape = (*c.shape, a.shape[1])
+    elements = kernel.workspace(*shape) if kernel.workspace else 0
+    counters = np.zeros(kernel.counters(*shape) if kernel.counters else 1, np.int64)
+    with workspace(elements * c.itemsize) as memory:
+        job = functools.partial(code, a, b, c, memory[: elements * c.itemsize].view(c.dtype), counters)
+        team.run([job] * team.threads)
 
 
 def _run_tiles(

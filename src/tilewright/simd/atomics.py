@@ -1,0 +1,92 @@
+"""What threads tell each other while they compute: counters in an array of 64-bit integers that all of them see.
+
+They never sleep here, for a wait lasts microseconds: whoever waits does so for work that another thread has begun.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+#: Looks at a counter before a waiting thread offers its processor to others.
+_PATIENCE = 2000
+
+
+def _element(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    return builder.gep(array.data, [args[1]])
+
+
+@intrinsic
+def _fetch_add(typingctx: Any, counters: Any, index: Any, amount: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _element(context, builder, signature, args), args[2], "acq_rel")
+
+    return types.int64(counters, types.intp, types.int64), codegen
+
+
+@intrinsic
+def _load(typingctx: Any, counters: Any, index: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_element(context, builder, signature, args), "acquire", 8)
+
+    return types.int64(counters, types.intp), codegen
+
+
+@intrinsic
+def _pause(typingctx: Any) -> Any:  # noqa: ARG001
+    """Tell the core that this thread is waiting."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        triple = builder.module.triple
+        hint = {"x86_64": "pause", "aarch64": "yield", "arm64": "yield"}.get(triple.split("-")[0])
+        if hint:
+            builder.asm(ir.FunctionType(ir.VoidType(), []), hint, "", [], side_effect=True)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def _offer_processor(typingctx: Any) -> Any:  # noqa: ARG001
+    """Let other threads run, if any wait for this processor."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        if sys.platform != "win32":
+            kind = ir.FunctionType(ir.IntType(32), [])
+            module = builder.module
+            builder.call(module.globals.get("sched_yield") or ir.Function(module, kind, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+# An intrinsic is called without its first parameter, which type checkers cannot know.
+_add: Callable[..., int] = _fetch_add
+load: Callable[..., int] = _load
+pause: Callable[..., None] = _pause
+offer_processor: Callable[..., None] = _offer_processor
+
+
+@nb.njit(nogil=True)
+def fetch_add(counters: np.ndarray, index: int, amount: int) -> int:
+    """Add to ``counters[index]``; the value before. What this thread wrote is seen by whoever reads the new value."""
+    return _add(counters, index, amount)
+
+
+@nb.njit(nogil=True)
+def wait_for(counters: np.ndarray, index: int, least: int) -> None:
+    """Return once ``counters[index]`` is ``least`` or more; then what was written before it became so is seen."""
+    looks = 0
+    while load(counters, index) < least:
+        pause()
+        looks += 1
+        if looks > _PATIENCE:
+            offer_processor()
