@@ -97,7 +97,7 @@ def shared_tile() -> Any:
 
 
 def test_a_right_kernel_beside_cublas() -> None:
-    ours, its = measured(shared_tile(), references=[CUBLAS], params={"TILE": 8}, repeat=4)
+    ours, its = measured(shared_tile(), references=[CUBLAS], params={"TILE": [8]}, repeat=4)
     for one in (ours, its):
         assert one.outcome.verdict == "ok", one.outcome.reason
         assert one.outcome.error_over_bound < 1
@@ -110,6 +110,10 @@ def test_a_right_kernel_beside_cublas() -> None:
     assert ours.about["arch"] == "sm_90a"
     assert ours.about["registers"] > 0
     assert ours.about["shared_bytes"] == 2 * 8 * 8 * 4
+    assert ours.about["threads"] == 64
+    assert 0 < ours.about["resident_warps"] <= ours.about["max_warps"] == 64
+    m, n, k = SHAPE
+    assert ours.about["formulas"]["global_load_sectors"] == m * n // 32 * k * 8 // 8
 
 
 @pytest.mark.parametrize(("name", "type_"), [("float32", "float"), ("float64", "double"), ("float16", "")])
@@ -294,7 +298,7 @@ def test_what_cannot_run_here_says_why(tmp_path, changes: dict[str, str], words:
 
 
 def test_a_parameter_it_cannot_take() -> None:
-    (one,) = measured(shared_tile(), params={"TILE": 7})
+    one = bench_of(SimulatedGpu(), shared_tile()).measure(Cell(shared_tile(), SHAPE, "float32", 1, {"TILE": 7}, "cuda"))
     assert one.outcome.verdict == "unsupported"
     assert "TILE must be one of 8, 16, 32, got 7" in one.outcome.reason
 

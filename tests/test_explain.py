@@ -245,7 +245,7 @@ def test_json_is_an_explanation_that_comes_back(tmp_path: Path) -> None:
         (("cpu/naive",), "runs on device cpu"),
         (("coalesced", "--size", "x"), "sizes 'x'"),
         (("coalesced", "--gpu", "H2000"), "did you mean H200"),
-        (("coalesced", "--param", "TILE=16"), "TILE is a parameter of none of these kernels"),
+        (("coalesced", "--param", "TILE=16"), "param 'TILE': none of the chosen kernels has it"),
         (("coalesced", "--param", "BLOCK_X=7"), "BLOCK_X must be one of 8, 16, 32"),
         (("coalesced", "--seed", "-1"), "seed must not be negative"),
         (("nothing.cu",), "does not exist"),

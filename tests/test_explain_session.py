@@ -122,7 +122,7 @@ def test_no_number_is_cut() -> None:
         (["--size", "8,0"], "at 0x0x0: C has no elements"),
         (["--size", "8,1000000"], "its operands and a copy of them take"),
         (["--size", "8,2000000x1x1"], "grid y is 125000, must be from 0 to 65535"),
-        (["--size", "8", "--param", "TILE=3"], "TILE is a parameter of none"),
+        (["--size", "8", "--param", "TILE=3"], "param 'TILE': none of the chosen kernels has it"),
         (["--max-steps", "0"], "max-steps must be a whole number of at least 1"),
     ],
 )  # fmt: skip

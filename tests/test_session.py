@@ -49,7 +49,7 @@ def run(request: Request, path: Path | None = None, **options: Any) -> session.D
         ({"limit": "500ms"}, {"limit_s": 0.5}),
         ({"limit": "2 min"}, {"limit_s": 120.0}),
         ({"limit": "1.5"}, {"limit_s": 1.5}),
-        ({"kernels": ["strassen"], "params": ["leaf=64"]}, {"params": {"leaf": 64}}),
+        ({"kernels": ["strassen"], "params": ["leaf=64"]}, {"params": {"leaf": [64]}}),
     ],
 )
 def test_options_mean_what_they_say(changes, expected) -> None:

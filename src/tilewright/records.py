@@ -38,7 +38,8 @@ class BenchRecord:
 
     Times are seconds, rates are 1e9 floating-point operations a second counted as 2·m·n·k for every algorithm.
     ``ratio`` is the reference's median over ours: above 1 we are faster. ``about`` repeats what the kernel says of
-    itself (``idea``, ``parent``, ``row``, ``order``), so that a report needs no kernel to be installed.
+    itself (``idea``, ``parent``, ``row``, ``order``), so that a report needs no kernel to be installed. ``rms_error`` is
+    ‖C − A·B‖ over ‖A·B‖ (Frobenius, of a sample of C): unlike a largest error it does not grow with the sample.
     """
 
     kernel: str
@@ -63,6 +64,7 @@ class BenchRecord:
     ratio: float | None = None
     max_abs_error: float | None = None
     error_over_bound: float | None = None
+    rms_error: float | None = None
     seed: int | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
@@ -128,7 +130,8 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("params", "about", "environment"), ("an object", lambda x: isinstance(x, dict))),
     **dict.fromkeys(("samples_s", "reference_samples_s"), ("a list of numbers", lambda x: _is_numbers(x))),
     **dict.fromkeys(
-        ("median_s", "gflops", "peak_gflops", "peak_fraction", "ratio", "max_abs_error", "error_over_bound"),
+        ("median_s", "gflops", "peak_gflops", "peak_fraction", "ratio")
+        + ("max_abs_error", "error_over_bound", "rms_error"),
         ("a number or null", lambda x: x is None or _is_number(x)),
     ),
     "reference": ("text or null", lambda x: x is None or isinstance(x, str)),

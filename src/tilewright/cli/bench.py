@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ..errors import UsageError
 from . import app
-from .options import check_writeable
+from .options import Param, check_writeable
 
 
 @app.command()
@@ -67,10 +67,13 @@ def bench(
         typer.Option(metavar="TIME", help="Skip products predicted to take longer, such as 500ms, 10s or 2min."),
     ] = "10s",
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")] = 1,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="Set a parameter of the kernels, such as leaf=1024. Repeatable."),
-    ] = None,
+    param: Param = None,
+    tuned: Annotated[
+        bool,
+        typer.Option(
+            "--tuned", help="On a GPU: with the parameters that tilewright tune kept; --param goes before them."
+        ),
+    ] = False,
     json_file: Annotated[
         Path | None,
         typer.Option(
@@ -107,6 +110,7 @@ def bench(
         limit=limit,
         seed=seed,
         params=param or [],
+        tuned=tuned,
     )
     if resume and (json_file is None or str(json_file) == "-"):
         raise UsageError(f"resume: needs --json FILE, the record file to continue, got {json_file or 'none'}")

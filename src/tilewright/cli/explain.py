@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from . import app
-from .options import check_apart, check_writeable
+from .options import Param, check_apart, check_writeable
 
 if TYPE_CHECKING:
     from ..explanation import Explanation
@@ -48,12 +48,7 @@ def explain(
             help="The card to explain it for; it need not be here. The word list names all that are known.",
         ),
     ] = "H200",
-    param: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=LIST", help="Set a parameter of the kernels, or try several values: TILE=8,16,32. Repeatable."
-        ),
-    ] = None,
+    param: Param = None,
     brief: Annotated[bool, typer.Option("--brief", help="Only the table of all, a line each.")] = False,
     whole: Annotated[
         bool, typer.Option("--whole", help="Run every block, also where a sample would do (beyond 512).")

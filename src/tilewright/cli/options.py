@@ -18,6 +18,13 @@ Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write as JSON instead; - is standard output.")
 ]
 
+Param = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=LIST", help="Set a parameter of the kernels, or try several values: TILE=8,16,32. Repeatable."
+    ),
+]
+
 
 def fraction(name: str, text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%?", text.strip())

@@ -151,6 +151,7 @@ class Bench:
         outcome = self._verified(cell, sets, 0)
         if outcome.verdict != "ok":
             return outcome
+        outcome.rms_error = sets.oracle(0).rms_error(sets.c[0])
         reference = self._reference(cell)
         sets.poison()
         last = self._sample(run, reference, sets, outcome, cell.threads, once)

@@ -7,22 +7,28 @@ they share.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError, did_you_mean
+from ..errors import UsageError
 from ..kernels import Kernel
 from ..records import BenchRecord
+from .params import Values, check_names, param_sets, with_kept
 from .sizes import Shape
+
+#: The parameters that the tuner kept for a kernel, dtype and shape; None where it kept none.
+Kept = Callable[[Any, str, Shape], Mapping[str, int] | None]
 
 
 @dataclass(frozen=True)
 class Settings:
     """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own.
 
-    No ``dtypes`` means each kernel's own: float32 where it takes that, else the first that it takes.
+    No ``dtypes`` means each kernel's own: float32 where it takes that, else the first that it takes. ``params`` are values
+    to try: every combination that a kernel allows is measured. ``tuned`` puts what the tuner kept under them.
     """
 
     kernels: list[Any]
@@ -33,7 +39,8 @@ class Settings:
     repeat: int = 4
     limit_s: float = 10.0
     seed: int = 1
-    params: dict[str, Any] = field(default_factory=dict)
+    params: Values = field(default_factory=dict)
+    tuned: bool = False
     operands: tuple[np.ndarray, np.ndarray] | None = None
     device: str = "cpu"
 
@@ -42,16 +49,14 @@ class Settings:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= low and value > 0):
                 raise UsageError(f"{name.removesuffix('_s')} must be positive and finite, got {value}")
-        tunable = {name for k in self.kernels for name in k.tunable}
-        for name in self.params:
-            if name not in tunable:
-                hint = did_you_mean(name, tunable) if tunable else "they have none"
-                raise UsageError(f"param {name!r}: none of the chosen kernels has it; {hint}")
+        check_names(self.params, self.kernels)
+        for kernel in self.kernels:
+            param_sets(kernel, self.params)  # raises before anything is measured
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One kernel, one shape, one dtype, one number of threads; on a GPU, one precision."""
+    """One kernel with one set of parameters, one shape, one dtype, one number of threads; on a GPU, one precision."""
 
     kernel: Any
     shape: Shape
@@ -68,7 +73,11 @@ class Cell:
     @property
     def label(self) -> str:
         """What a progress line says."""
-        return f"{self.kernel.name} {self.record('ok').shape} {self.dtype}"
+        return " ".join([self.kernel.name, self.record("ok").shape, self.dtype, *self._set])
+
+    @property
+    def _set(self) -> list[str]:
+        return [f"{name}={value}" for name, value in sorted(self.params.items())]
 
     def record(self, verdict: str, **known: Any) -> BenchRecord:
         """The cell's identity as a record, with whatever else is known."""
@@ -93,7 +102,7 @@ class Cell:
     @property
     def series(self) -> tuple[str, str, int]:
         """The curve this cell is a point of."""
-        return (self.kernel.name, f"{self.dtype} {self.precision}", self.threads)
+        return (" ".join([self.kernel.name, *self._set]), f"{self.dtype} {self.precision}", self.threads)
 
 
 @dataclass
@@ -106,24 +115,28 @@ class Outcome:
     reference_samples_s: list[float] = field(default_factory=list)
     max_abs_error: float | None = None
     error_over_bound: float | None = None
+    rms_error: float | None = None
 
 
-def cells(settings: Settings) -> list[Cell]:
-    """Every cell in the order of measurement: sizes first, so that each size is predicted from the one before."""
+def cells(settings: Settings, kept: Kept = lambda kernel, dtype, shape: None) -> list[Cell]:
+    """Every cell in the order of measurement: sizes first, so that each size is predicted from the one before.
+
+    ``kept`` is what the tuner kept, for settings that are ``tuned``.
+    """
     if settings.device == "cuda":
-        return _device_cells(settings)
+        return _device_cells(settings, kept)
     made = []
     for shape in settings.sizes:
         for dtype in settings.dtypes:
             for threads in sorted({1, *settings.threads}):
                 chosen = [kernel for kernel in settings.kernels if threads in _thread_counts(kernel, settings)]
                 for kernel in dict.fromkeys([*chosen, *settings.references] if chosen else []):
-                    params = {key: value for key, value in settings.params.items() if key in kernel.tunable}
-                    made.append(Cell(kernel, shape, dtype, threads, params))
+                    for params in param_sets(kernel, settings.params):
+                        made.append(Cell(kernel, shape, dtype, threads, params))
     return made
 
 
-def _device_cells(settings: Settings) -> list[Cell]:
+def _device_cells(settings: Settings, kept: Kept) -> list[Cell]:
     """A kernel on a GPU is measured with the dtypes it takes, beside the libraries with the same dtype and precision."""
     own = {kernel: own_dtype(kernel) for kernel in settings.kernels}
     made = []
@@ -134,8 +147,10 @@ def _device_cells(settings: Settings) -> list[Cell]:
             for precision in dict.fromkeys(kernel.precision for kernel in chosen):
                 alike = [kernel for kernel in chosen if kernel.precision == precision]
                 for kernel in (*alike, *beside):
-                    params = {key: value for key, value in settings.params.items() if key in kernel.tunable}
-                    made.append(Cell(kernel, shape, dtype, 1, params, "cuda", precision))
+                    best = kept(kernel, dtype, shape) if settings.tuned and kernel.tunable else None
+                    for params in param_sets(kernel, settings.params):
+                        chosen_set = with_kept(kernel, best, params)
+                        made.append(Cell(kernel, shape, dtype, 1, chosen_set, "cuda", precision))
     return made
 
 

@@ -25,6 +25,7 @@ from .device_sets import DeviceSets, Layout, given_values, random_values
 from .device_timing import Loop
 from .device_verify import DeviceChecks, DeviceOracle
 from .formats import Format, format_of
+from .residency import formula_values, residency
 
 #: Samples of each cell, at least, while they have not taken LONG_S; up to MOST_SAMPLES while they are cheap.
 LEAST_SAMPLES, LONG_S = 7, 2.0
@@ -147,11 +148,15 @@ class DeviceBench:
         compiled = compile_kernel(kernel, arch=gpu.arch, **cell.params)
         entry = compiled.entry(kernel.entry)
         has = gpu.attributes(compiled, entry)
+        shared = has.shared_bytes + launch.shared_bytes
         measured.about = {
+            "threads": launch.threads,
             "registers": has.registers,
             "local_bytes": has.local_bytes,
-            "shared_bytes": has.shared_bytes + launch.shared_bytes,
+            "shared_bytes": shared,
             "arch": gpu.arch,
+            **residency(gpu.arch, launch.threads, has.registers, shared),
+            "formulas": formula_values(kernel, cell.shape, cell.params),
         }
         return lambda a, b, c: gpu.prepare(
             compiled, entry, launch.grid, launch.block, (a, b, c, m, n, k), launch.shared_bytes
@@ -206,7 +211,10 @@ class DeviceBench:
             measured.outcome = Outcome("time_limit", f"took {measured.once_s:.3g} s, the limit is {limit:g} s")
         else:
             measured.outcome = self._verified(sets, oracle, 0)
-        return measured.outcome.verdict == "ok"
+        if measured.outcome.verdict != "ok":
+            return False
+        measured.outcome.rms_error = oracle.rms_error(sets.c[0])
+        return True
 
     def _verified(self, sets: DeviceSets, oracle: DeviceOracle, index: int) -> Outcome:
         self.watch(PREPARE_S, "the verification")

@@ -20,7 +20,7 @@ from ..run.device import Device, Submission
 from ..run.memory import Memory
 from .formats import Format
 from .sizes import Shape
-from .verify import Check, Oracle
+from .verify import Check, ErrorSample, Oracle
 
 SOURCE = Path(__file__).with_name("device_verify.cu")
 #: Largest m·n·k whose oracle is held to the host's.
@@ -105,6 +105,8 @@ class DeviceOracle:
         seed: int = 0,
     ) -> None:
         self._checks, self._gpu, self._shape = checks, checks.gpu, shape
+        self._values = values
+        self._error_sample: ErrorSample | None = None
         m, n, k = shape
         self._exact, self._magnitude = (self._gpu.allocate(8 * m * n) for _ in range(2))
         checks.product(a, b, self._exact, self._magnitude, shape)
@@ -126,6 +128,15 @@ class DeviceOracle:
         if found.first is None:
             return Check(True, found.worst, found.ratio)
         return Check(False, found.worst, found.ratio, self._reason(c, found.first))
+
+    def rms_error(self, c: Memory) -> float | None:
+        """The typical error of a ``c`` that passes, of the elements that ``verify.ErrorSample`` takes on the CPU too."""
+        if self._error_sample is None:
+            self._error_sample = ErrorSample(*self._values)
+        form, sample, (_, n, _) = self._checks.form, self._error_sample, self._shape
+        row_bytes = n * form.itemsize
+        rows = [self._gpu.get(c.part(int(i) * row_bytes, row_bytes), form.storage, n) for i in sample.rows]
+        return sample.rms_error(form.values(np.array(rows)[:, sample.columns]))
 
     def _reason(self, c: Memory, at: int) -> str:
         """What is wrong with the element at that place, in the words of ``verify.Oracle``."""

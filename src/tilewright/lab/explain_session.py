@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,17 +10,17 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..errors import UsageError, did_you_mean
+from ..errors import UsageError
 from ..explanation import Explanation
 from ..kernels import find
-from ..kernels.cuda_kernel import CudaKernel
 from .explain import explain_prepared
 from .gpus import find_gpu
 from .measure import check_gpu, measured
+from .params import check_names, param_sets, parse_params
 from .prepared import Prepared, prepare
 from .simt.arguments import whole_number
 from .simt.simulate import MAX_STEPS
-from .sizes import parse_params, parse_sizes
+from .sizes import parse_sizes
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Request:
 def run(
     request: Request, *, console: Console, finished: Callable[[Explanation], None] | None = None
 ) -> list[Explanation]:
-    """An explanation for each kernel, size and set of parameters; ``finished`` gets each as soon as it is there.
+    """An explanation for each kernel, size and allowed set of parameters; ``finished`` gets each as soon as it is there.
 
     Raises UsageError, and what ``explain`` raises, before anything is run if any of them cannot be.
     """
@@ -54,11 +53,8 @@ def run(
         check_gpu(request.gpu)
     kernels = find(request.kernels, device="cuda")
     params = parse_params(request.params)
-    known = {name for kernel in kernels for name in kernel.params}
-    for name in params:
-        if name not in known:
-            raise UsageError(f"param: {name} is a parameter of none of these kernels: {did_you_mean(name, known)}")
-    sets = [(kernel, chosen) for kernel in kernels for chosen in _sets(kernel, params)]
+    check_names(params, kernels)
+    sets = [(kernel, chosen) for kernel in kernels for chosen in param_sets(kernel, params)]
     prepared = [
         prepare(kernel, *shape, gpu=request.gpu, params=chosen, whole=request.whole or None)
         for kernel, chosen in sets
@@ -70,15 +66,6 @@ def run(
         if finished is not None:
             finished(found[-1])
     return found
-
-
-def _sets(kernel: CudaKernel, params: dict[str, list[int]]) -> list[dict[str, int]]:
-    """Every combination of the values asked for, of the parameters that the kernel has. Raises where it refuses one."""
-    own = {name: values for name, values in params.items() if name in kernel.params}
-    sets = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
-    for chosen in sets:
-        kernel.checked(chosen)
-    return sets
 
 
 def _one(prepared: Prepared, request: Request, console: Console) -> Explanation:

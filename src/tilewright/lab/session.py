@@ -23,7 +23,9 @@ from .cuda_bench import CudaBench
 from .environment import environment
 from .formats import FORMATS
 from .operand_sets import check_range, read_operands
-from .sizes import parse_params, parse_seconds, parse_sizes
+from .params import asked_sets, param_sets, parse_params
+from .sizes import Shape, parse_seconds, parse_sizes
+from .tune import best_params
 
 DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
 _DTYPES = {"cpu": ("float32", "float64"), "cuda": tuple(FORMATS)}
@@ -52,6 +54,7 @@ class Request:
     limit: str = "10s"
     seed: int = 1
     params: list[str] = field(default_factory=list)
+    tuned: bool = False
 
 
 @dataclass
@@ -66,11 +69,37 @@ def run(request: Request, *, json_file: Path | None, resume: bool, console: Cons
     """Measure what was asked for. Ctrl-C ends the run and keeps every finished cell."""
     settings, operands = _settings(request)
     with contextlib.closing(_bench(settings, environment(operands=operands))) as bench:
-        return _run(bench, cells(settings), json_file, resume, console)
+        _say_left_out(settings, console)
+        return _run(bench, _cells(settings, bench, console), json_file, resume, console)
 
 
 def _bench(settings: Settings, where: dict[str, Any]) -> AnyBench:
     return CudaBench(settings, where) if settings.device == "cuda" else Bench(settings, where)
+
+
+def _say_left_out(settings: Settings, console: Console) -> None:
+    for kernel in settings.kernels:
+        asked, allowed = asked_sets(kernel, settings.params), len(param_sets(kernel, settings.params))
+        if allowed < asked:
+            words = f"{kernel.name}: {asked - allowed} of {asked} combinations left out: it does not allow them"
+            console.print(words, highlight=False, markup=False)
+
+
+def _cells(settings: Settings, bench: AnyBench, console: Console) -> list[Cell]:
+    """The cells asked for, with what the tuner kept for this GPU where that was asked for too."""
+    found: dict[str, None] = {}
+
+    def kept(kernel: Any, dtype: str, shape: Shape) -> dict[str, Any] | None:
+        best = best_params(kernel, bench.environment["gpu"], dtype, shape)
+        if best is not None:
+            found[kernel.name] = None
+        return best
+
+    made = cells(settings, kept)
+    if settings.tuned:
+        words = f"kept for {', '.join(found)}" if found else "nothing is kept; tilewright tune KERNEL finds the best"
+        console.print(f"tuned: {words}", highlight=False, markup=False)
+    return made
 
 
 def _run(bench: AnyBench, todo: list[Cell], json_file: Path | None, resume: bool, console: Console) -> Done:
@@ -154,6 +183,8 @@ def _settings(request: Request) -> tuple[Settings, str]:
     device = request.device
     if device not in _DTYPES:
         raise UsageError(f"device {device!r}: {did_you_mean(device, _DTYPES)}")
+    if request.tuned and device != "cuda":
+        raise UsageError(f"tuned: only kernels on a GPU are tuned; add --device cuda, got {device}")
     kernels = _kernels(request.kernels, device)
     given, operands = _operands(request)
     sizes = parse_sizes(DEFAULT_SIZES[device] if request.sizes is None else request.sizes)
@@ -173,7 +204,8 @@ def _settings(request: Request) -> tuple[Settings, str]:
         repeat=request.repeat,
         limit_s=parse_seconds("limit", request.limit),
         seed=_seed(request.seed),
-        params=_single(request.params),
+        params=parse_params(request.params),
+        tuned=request.tuned,
         operands=given,
         device=device,
     )
@@ -280,11 +312,3 @@ def _seed(seed: int) -> int:
     if seed < 0:
         raise UsageError(f"seed must not be negative, got {seed}")
     return seed
-
-
-def _single(texts: list[str]) -> dict[str, int]:
-    found = parse_params(texts)
-    for name, values in found.items():
-        if len(values) > 1:
-            raise UsageError(f"param: one value of {name} in one run, got {values}")
-    return {name: values[0] for name, values in found.items()}

@@ -1,9 +1,8 @@
-"""The words of ``--sizes``: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``; of ``--param``; of times."""
+"""The words of ``--sizes``: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``; and of times."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from ..errors import UsageError
 
@@ -65,21 +64,6 @@ def _range(item: str, first: int, last: int, kind: str, step: float) -> list[int
         sizes.append(round(size))
         size = size * step if kind == "x" else size + step
     return sizes
-
-
-def parse_params(texts: Iterable[str]) -> dict[str, list[int]]:
-    """``NAME=NUMBER`` or ``NAME=NUMBER,NUMBER`` as ``--param`` takes it: the values of each name. Raises UsageError.
-
-    >>> parse_params(["TILE=8,16", "ROWS=2"])
-    {'TILE': [8, 16], 'ROWS': [2]}
-    """
-    found: dict[str, list[int]] = {}
-    for text in texts:
-        match = re.fullmatch(r"\s*(\w+)\s*=\s*(0*[1-9]\d{0,17}(?:\s*,\s*0*[1-9]\d{0,17})*)\s*", text, re.ASCII)
-        if match is None:
-            raise UsageError(f"param must be NAME=NUMBER with a positive whole number, such as leaf=1024, got {text!r}")
-        found[match[1]] = [int(number) for number in match[2].split(",")]
-    return found
 
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}

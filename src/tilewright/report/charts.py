@@ -94,9 +94,8 @@ def _marks(y: alt.Y, x: alt.X, drawn: dict[str, Style], legend: bool, where: str
     return [lines.add_params(picked), points, reach]
 
 
-def _sizes(view: View) -> alt.X:
+def sizes_axis(squares: list[int]) -> alt.X:
     """The axis of sizes: doublings, labelled with sizes that were measured."""
-    squares = view.squares
     powers = [n for n in squares if n & (n - 1) == 0]
     values = powers if len(powers) > 2 else squares
     axis = alt.Axis(
@@ -125,7 +124,7 @@ def _yardstick(value: float, words: str, layers: list[alt.Chart], *, below: bool
 
 def _gflops(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     y = alt.Y("gflops:Q", title=None, axis=alt.Axis(tickCount=6, format="~s" if _huge(view) else ",~r"))
-    layers = _marks(y, _sizes(view), drawn, legend, "datum.square")
+    layers = _marks(y, sizes_axis(view.squares), drawn, legend, "datum.square")
     if view.peak and peak_in_sight(view):
         layers = _yardstick(view.peak, f"measured peak, {digits(view.peak)} GFLOPS", layers, below=True)
     return alt.layer(*layers).properties(description="GFLOPS over n, one line a kernel")
@@ -137,7 +136,7 @@ def _huge(view: View) -> bool:
 
 def _ratio(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     y = alt.Y("ratio:Q", title=None, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True))
-    layers = _marks(y, _sizes(view), drawn, legend, "datum.square && isValid(datum.ratio)")
+    layers = _marks(y, sizes_axis(view.squares), drawn, legend, "datum.square && isValid(datum.ratio)")
     words = f"1: as fast as {view.reference or 'the reference'}"
     return alt.layer(*_yardstick(1, words, layers)).properties(description="R over n, one line a kernel")
 
@@ -147,7 +146,7 @@ def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     axis = alt.Axis(values=decades(min(times), max(times)), labelExpr=_SECONDS)
     domain = [min(times) / 1.6, max(times) * 1.6]
     y = alt.Y("time:Q", title=None, axis=axis, scale=alt.Scale(type="log", domain=domain, nice=False))
-    return alt.layer(*_marks(y, _sizes(view), drawn, legend, "datum.square")).properties(
+    return alt.layer(*_marks(y, sizes_axis(view.squares), drawn, legend, "datum.square")).properties(
         description="Median time over n on logarithmic axes, one line a kernel"
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import RecordError
 from ..records import BenchRecord
-from . import charts, environment, findings, html, table, views
+from . import accuracy, charts, environment, findings, html, sweeps, table, views
 from .ladder import Ladder, Step, ladder
 from .palette import Style, config, styles
 from .words import digits
@@ -23,9 +23,13 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
     sections = views.sections(records)
     shown = [view for section in sections for view in views.views(section)]
     drawn = styles(kernels_in_order(shown))
-    specs = [charts.charts(view, drawn) for view in shown]
+    swept = [sweeps.sweeps(view) for view in shown]
+    specs = [
+        charts.charts(view, drawn) | accuracy.charts(view, drawn) | sweeps.charts(found)
+        for view, found in zip(shown, swept, strict=True)
+    ]
     data = {
-        "config": {theme: config(theme, drawn) for theme in ("light", "dark")},
+        "config": {theme: _config(theme, drawn) for theme in ("light", "dark")},
         "views": [{"cells": views.cells(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
     }
     machines = len({section.machine for section in sections})
@@ -33,9 +37,12 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         "page.html.j2",
         data=data,
         script="page.js",
-        styles=["page.css"],
+        styles=["page.css", "sweeps.css"],
         title=title or f"Matrix products on {sections[0].machine}",
-        views=[_view(view, made, drawn, machines) for view, made in zip(shown, specs, strict=True)],
+        views=[
+            _view(view, made, drawn, machines) | {"errors": accuracy.table(view), "sweeps": sweeps.shown(found)}
+            for view, made, found in zip(shown, specs, swept, strict=True)
+        ],
         finding=findings.finding(shown[0]),
         verdicts=findings.verdicts(records),
         wrong=findings.wrong_results(records),
@@ -56,6 +63,12 @@ def kernels_in_order(shown: Sequence[views.View]) -> list[str]:
     first = {r.kernel: r for view in reversed(shown) for r in view.records}
     place = {kernel: i for i, kernel in enumerate(dict.fromkeys(r.kernel for v in shown for r in v.records))}
     return sorted(first, key=lambda k: (views.is_reference(k), views.rungs_order(first[k]), place[k]))
+
+
+def _config(theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
+    """The theme, with colours for kernels and for sets of parameters."""
+    made = config(theme, drawn)
+    return made | {"range": made["range"] | {"ordinal": sweeps.hues(theme)}}
 
 
 def _view(view: views.View, made: dict[str, Any], drawn: dict[str, Style], machines: int) -> dict[str, Any]:

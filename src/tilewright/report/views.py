@@ -196,6 +196,28 @@ def best_of_cells(records: Iterable[BenchRecord]) -> list[BenchRecord]:
     return sorted(best.values(), key=lambda r: (place[r.kernel], r.m * r.n * r.k, r.shape))
 
 
+def varied(records: Iterable[BenchRecord]) -> dict[str, tuple[str, ...]]:
+    """Kernel → the parameters that it was measured with several values of in one cell: a sweep of them.
+
+    What differs only from size to size, as tuned parameters do, is none.
+    """
+    groups: dict[tuple[Any, ...], list[BenchRecord]] = {}
+    for record in records:
+        groups.setdefault(record.cell[:-1], []).append(record)  # all of a cell but its parameters
+    found: dict[str, dict[str, None]] = {}
+    for group in groups.values():
+        names = dict.fromkeys(name for r in group for name in r.params)
+        several = [name for name in names if any(r.params.get(name) != group[0].params.get(name) for r in group)]
+        if several:
+            found.setdefault(group[0].kernel, {}).update(dict.fromkeys(several))
+    return {kernel: tuple(names) for kernel, names in found.items()}
+
+
+def params_text(record: BenchRecord, names: Iterable[str]) -> str:
+    """``BLOCK_X=8 BLOCK_Y=16``: those of the names that the record has."""
+    return " ".join(f"{name}={record.params[name]}" for name in names if name in record.params)
+
+
 def _rank(record: BenchRecord) -> tuple[int, float]:
     if is_measured(record):
         return (0, record.median_s or 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,17 +12,22 @@ from rich.text import Text
 
 from ..lab.stats import Comparison
 from ..records import VERDICTS, BenchRecord
+from ..report.views import params_text, varied
 
 #: What stands in a cell without a time; the words are in records.VERDICTS.
 _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "unsupported": "n/a"}
 
 
 def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
-    """A table a dtype and precision: kernels down, sizes across, GFLOPS and R in each cell; below it what the marks mean."""
+    """A table a dtype and precision: kernels down, sizes across, GFLOPS and R in each cell; below it what the marks mean.
+
+    A kernel measured with several values of a parameter has a line for each, with the values beside its name.
+    """
+    swept = varied(records)
     for dtype, of_dtype in _grouped(records, lambda r: r.dtype + f", {r.precision}" * (r.precision != "standard")):
         beside = ", and R beside it" if any(r.ratio is not None for r in of_dtype) else ""
         console.print(f"[i]{dtype}: GFLOPS{beside}[/]", highlight=False)
-        heads, columns = _bench_columns(of_dtype)
+        heads, columns = _bench_columns(of_dtype, swept)
         shapes = list(columns)
         while shapes:
             across = _fitting(shapes, columns, console.width - Text.from_markup(heads[0]).cell_len)
@@ -34,13 +39,15 @@ def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
                 table.add_row(*row)
             console.print(table, highlight=False)
             shapes = shapes[across:]
-    _show_legend(console, records)
+    _show_legend(console, records, swept)
 
 
-def _bench_columns(records: Sequence[BenchRecord]) -> tuple[list[str], dict[str, list[str]]]:
+def _bench_columns(
+    records: Sequence[BenchRecord], swept: Mapping[str, Sequence[str]]
+) -> tuple[list[str], dict[str, list[str]]]:
     """The first column, its heading included, and the cells of each shape."""
-    cells = {(r.kernel, r.threads, r.shape): r for r in records}
-    rows = list(dict.fromkeys((r.kernel, r.threads) for r in sorted(records, key=_reading_order)))
+    cells = {(_name(r, swept), r.threads, r.shape): r for r in records}
+    rows = list(dict.fromkeys((_name(r, swept), r.threads) for r in sorted(records, key=_reading_order)))
     shapes = dict.fromkeys(r.shape for r in sorted(records, key=lambda r: not r.m == r.n == r.k))
     best = {s: max((r.gflops or 0 for r in records if r.shape == s), default=0) for s in shapes}
     width = max(len(name) for name, _ in rows)
@@ -80,7 +87,26 @@ def _cell(record: BenchRecord | None, best: dict[str, float], ratio_width: int) 
     return f"{rate} [dim]{ratio:>{ratio_width}}[/]"
 
 
-def _show_legend(console: Console, records: Sequence[BenchRecord]) -> None:
+def _name(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
+    """The kernel, and what tells it from itself with other parameters."""
+    return f"{record.kernel} {params_text(record, swept.get(record.kernel, ()))}".rstrip()
+
+
+def _chosen(records: Sequence[BenchRecord], swept: Mapping[str, Sequence[str]]) -> list[str]:
+    """The kernels whose parameters differ from size to size, a line each: those are chosen, not swept."""
+    lines = []
+    for kernel, of in _grouped(records, lambda r: r.kernel):
+        names = dict.fromkeys(name for r in of for name in r.params)
+        differing = [name for name in names if len({r.params.get(name) for r in of}) > 1]
+        if differing and kernel not in swept:
+            shapes: dict[str, dict[str, None]] = {}
+            for r in of:
+                shapes.setdefault(params_text(r, differing), {})[r.shape] = None
+            lines.append(f"{kernel}: " + "; ".join(f"{words} at {', '.join(at)}" for words, at in shapes.items()))
+    return lines
+
+
+def _show_legend(console: Console, records: Sequence[BenchRecord], swept: Mapping[str, Sequence[str]]) -> None:
     def say(line: str) -> None:
         console.print(line, highlight=False, markup=False)
 
@@ -90,15 +116,18 @@ def _show_legend(console: Console, records: Sequence[BenchRecord]) -> None:
         say(f"R: {reference}'s time over the kernel's{equal}; above 1 is faster.")
     if timed := [r for r in records if r.samples_s and r.peak_fraction]:
         best = max(timed, key=lambda r: r.peak_fraction or 0)
-        say(f"Best: {_place(best)} reaches {best.peak_fraction:.0%} of the measured {best.peak_gflops:.0f} GFLOPS.")
-        spread = {_place(r): max(r.samples_s) / min(r.samples_s) - 1 for r in timed if min(r.samples_s) > 0}
+        where = _place(best, swept)
+        say(f"Best: {where} reaches {best.peak_fraction:.0%} of the measured {best.peak_gflops:.0f} GFLOPS.")
+        spread = {_place(r, swept): max(r.samples_s) / min(r.samples_s) - 1 for r in timed if min(r.samples_s) > 0}
         worst = max(spread, key=lambda place: spread[place])
         middle = statistics.median(spread.values())
         say(f"Spread, slowest sample over fastest: {middle:.0%} in the median, {spread[worst]:.0%} for {worst}.")
     for verdict, mark in _MARKS.items():
         if first := next((r for r in records if r.verdict == verdict), None):
             why = first.reason.strip().splitlines()
-            say(f"{mark}: {VERDICTS[verdict]}" + (f", such as {_place(first)}: {why[0]}" if why else ""))
+            say(f"{mark}: {VERDICTS[verdict]}" + (f", such as {_place(first, swept)}: {why[0]}" if why else ""))
+    for line in _chosen(records, swept):
+        say(line)
     if held := [r for r in records if r.environment.get("throttled")]:
         reasons = sorted({reason for r in held for reason in r.environment["throttled"].split(", ")})
         say(f"Clocks were held down in {len(held)} of {len(records)} cells: {', '.join(reasons)}.")
@@ -107,8 +136,8 @@ def _show_legend(console: Console, records: Sequence[BenchRecord]) -> None:
     say(f"{ok} of {len(records)} cells measured and verified, {wrong} wrong.")
 
 
-def _place(record: BenchRecord) -> str:
-    where = f"{record.kernel} at {record.shape}"
+def _place(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
+    where = f"{_name(record, swept)} at {record.shape}"
     if record.device != "cpu":
         return where
     return f"{where} on {record.threads} thread{'s' if record.threads > 1 else ''}"
@@ -119,18 +148,21 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("kernel", "size", "dtype", "thr", "verdict", "time", "interval"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("size", "thr", "time", "interval") else "left")
+    swept = varied(row.record for row in comparison.rows)
     for row in comparison.rows:
         r = row.record
         change = "" if row.change_percent is None else f"{row.change_percent:+.1f}%"
         low_high = row.interval_percent
         interval = "" if low_high is None else f"{low_high[0]:+.1f} … {low_high[1]:+.1f}%"
         style = {"faster": "green", "slower": "red", "wrong": "bold red", "lost": "red"}.get(row.status, "")
-        cells = (r.kernel, r.shape, r.dtype, str(r.threads), row.status.upper(), change, interval)
+        cells = (_name(r, swept), r.shape, r.dtype, str(r.threads), row.status.upper(), change, interval)
         table.add_row(*map(escape, cells), style=style)
     console.print(table, highlight=False)
     for row in comparison.rows:
         if row.detail and row.status in ("wrong", "lost"):
-            console.print(f"{row.record.kernel} at {row.record.shape}: {row.detail}", highlight=False, markup=False)
+            console.print(
+                f"{_name(row.record, swept)} at {row.record.shape}: {row.detail}", highlight=False, markup=False
+            )
     for note in comparison.notes:
         console.print(f"note: {note}", highlight=False, markup=False)
     console.print(", ".join(f"{n} {status.upper()}" for status, n in comparison.counts().items()), highlight=False)
