@@ -15,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tilewright.kernels import catalog, cuda_catalog
+from tilewright.lab.residency import residency
 from tilewright.records import VERDICTS, BenchRecord, read
-from tilewright.report import save_figures
+from tilewright.report import accuracy, save_figures
+from tilewright.report.words import digits
 from tilewright.run.cuda import compiler
 
 ROOT = Path(__file__).parent.parent
@@ -156,18 +158,104 @@ def fastest(name: str) -> str:
     return f"The fastest rung against cuBLAS (R above 1 is faster): {'; '.join(parts)}."
 
 
-def sweep(name: str, *names: str) -> str:
-    """Parameters and GFLOPS of a record with one kernel at one size, fastest first."""
-    best: dict[tuple[int, ...], BenchRecord] = {}
-    for record in records_of(name):
-        if record.gflops is not None:
-            best[tuple(record.params[p] for p in names)] = record
-    ranked = sorted(best.values(), key=lambda r: -(r.gflops or 0))
-    rows = [[", ".join(f"`{p}`" for p in names), "GFLOPS"]]
-    rows += [[", ".join(str(r.params[p]) for p in names), f"{r.gflops:,.0f}"] for r in ranked]
-    first = ranked[0]
-    made = f"`{first.kernel}` at {first.n}, {first.environment['gpu']}; [record](../benchmarks/{name}.jsonl), made by"
-    return f"{table(rows)}\n\n{made} `{first.environment['command']}`."
+def sweep(names: list[str], *params: str) -> str:
+    """A table of records of one kernel with several parameters: what each set of them needs, and GFLOPS by size."""
+    measured = [r for name in names for r in records_of(name) if r.gflops is not None]
+    last = {(tuple(r.params[p] for p in params), r.n): r for r in measured}
+    sizes = sorted({n for _, n in last})
+    best = {n: max(r.gflops or 0 for (_, at_n), r in last.items() if at_n == n) for n in sizes}
+    rows = [[*(f"`{p}`" for p in params), "registers", "resident warps", *(f"{n:,}" for n in sizes)]]
+    for chosen in sorted({chosen for chosen, _ in last}):
+        of = {n: last[chosen, n] for n in sizes if (chosen, n) in last}
+        first = next(iter(of.values()))
+        rates = [sweep_rate(of.get(n), best[n]) for n in sizes]
+        rows.append([*map(str, chosen), str(first.about["registers"]), resident(first), *rates])
+    first = measured[0]
+    made = "; ".join(f"[record](../benchmarks/{name}.jsonl), made by `{command_of(name)}`" for name in names)
+    return f"{table(rows)}\n\nGFLOPS of `{first.kernel}` by n, {first.environment['gpu']}; {made}."
+
+
+def sweep_rate(record: BenchRecord | None, best: float) -> str:
+    if record is None or record.gflops is None:
+        return "–"
+    return f"**{record.gflops:,.0f}**" if record.gflops == best else f"{record.gflops:,.0f}"
+
+
+def command_of(name: str) -> str:
+    return str(records_of(name)[0].environment["command"])
+
+
+def resident(record: BenchRecord) -> str:
+    """Resident warps of a multiprocessor, from the registers that were measured and the launch as it is now."""
+    threads, about = cuda_catalog()[record.kernel].launch(1, 1, 1, **record.params).threads, record.about
+    return str(residency(about["arch"], threads, about["registers"], about["shared_bytes"]).get("resident_warps", "–"))
+
+
+# ---- docs/accuracy.md: typical errors in units of u
+
+
+def error_table(name: str) -> str:
+    """Kernels down, sizes across, a table a dtype and precision; kernels whose errors agree share a row."""
+    records = [r for r in records_of(name) if accuracy.in_units(r)]
+    parts = []
+    for dtype, precision in dict.fromkeys((r.dtype, r.precision) for r in records):
+        of = {(r.kernel, r.n): r for r in records if (r.dtype, r.precision) == (dtype, precision)}
+        sizes = sorted({n for _, n in of})
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for kernel in dict.fromkeys(kernel for kernel, _ in of):
+            alike.setdefault(tuple(in_units(of.get((kernel, n))) for n in sizes), []).append(f"`{kernel}`")
+        rows = [["kernel", *(f"{n:,}" for n in sizes)], *([", ".join(who), *errors] for errors, who in alike.items())]
+        said = f"{dtype}{'' if precision == 'standard' else f', {precision}'}, u = 2^{accuracy.UNITS[dtype]}"
+        parts.append(f"{said}:\n\n{table(rows)}")
+    return "\n\n".join([*parts, made_by(name)])
+
+
+def in_units(record: BenchRecord | None) -> str:
+    error = None if record is None else accuracy.in_units(record)
+    return "–" if error is None else digits(error)
+
+
+def made_by(name: str) -> str:
+    first = records_of(name)[0].environment
+    where = first.get("gpu") or first.get("processor") or f"NumPy {first.get('numpy')}"
+    return f"{where}; [record](../benchmarks/{name}.jsonl), made by `{first['command']}`."
+
+
+def error_orders() -> str:
+    """Orders of addition down, sizes across: the error that NumPy measured, and the expected one in brackets."""
+    of = {(r.kernel, r.k): r for r in records_of("cpu-error-orders") if "leaf" not in r.params}
+    sizes = sorted({k for _, k in of})
+    rows = [["order of addition", *(f"{k:,}" for k in sizes)]]
+    for order in dict.fromkeys(order for order, _ in of):
+        params = "".join(f" {name}={value}" for name, value in of[order, sizes[0]].params.items())
+        cells = [f"{in_units(of[order, k])} ({digits(of[order, k].about['expected'])})" for k in sizes]
+        rows.append([f"`{order}{params}`", *cells])
+    return f"{table(rows)}\n\n{made_by('cpu-error-orders')}"
+
+
+def error_levels() -> str:
+    """Levels of the recursions down: measured errors with the expected in brackets, beside sums that are cut alike."""
+    classical = {r.params["leaf"]: r for r in records_of("cpu-error-orders") if "leaf" in r.params}
+    of = {(r.kernel, r.params["leaf"]): r for r in records_of("cpu-error-strassen")}
+    kernels = list(dict.fromkeys(kernel for kernel, _ in of))
+    rows = [["levels (leaf)", *(f"`{kernel}`" for kernel in kernels), "classical, sums cut alike"]]
+    for level, (leaf, alike) in enumerate(sorted(classical.items(), reverse=True)):
+        known = [alike.about.get(kernel.replace("_buffer", "")) for kernel in kernels]
+        cells = [f"{in_units(of[kernel, leaf])} ({digits(e)})" for kernel, e in zip(kernels, known, strict=True)]
+        rows.append([f"{level} ({leaf:,})", *cells, f"{in_units(alike)} ({digits(alike.about['expected'])})"])
+    return f"{table(rows)}\n\nn = 4,096, float32. {made_by('cpu-error-strassen')}"
+
+
+def error_of_s1() -> str:
+    """What the source found, in figures."""
+    cuda = next(r for r in records_of("cuda-error-h200") if (r.kernel, r.n) == ("cuda/coalesced", 4096))
+    leaves = {r.params["leaf"]: r for r in records_of("cpu-error-strassen") if r.kernel == "cpu/strassen_buffer"}
+    said = [f"{in_units(r)} u, {(cuda.rms_error or 0) / (r.rms_error or 1):.1f} times less" for r in leaves.values()]
+    whole, level = said[list(leaves).index(4096)], said[list(leaves).index(2048)]
+    return (
+        f"At 4,096 every CUDA rung has {in_units(cuda)} u. `cpu/strassen_buffer` has {whole}, while its leaf is the whole "
+        f"product, and after one level {level}."
+    )
 
 
 GENERATED: dict[str, Callable[[], str]] = {
@@ -178,9 +266,14 @@ GENERATED: dict[str, Callable[[], str]] = {
     "ladder xeon float64": lambda: ladder_table("cpu-ladder-xeon-float64"),
     "forced openblas": forced_openblas,
     "ladder h200": lambda: cuda_table("cuda-ladder-h200"),
-    "rows h200": lambda: sweep("cuda-register-rows-h200", "ROWS", "TILE"),
-    "blocks h200": lambda: sweep("cuda-block-size-4096-h200", "BLOCK_X", "BLOCK_Y"),
+    "rows h200": lambda: sweep(["cuda-register-rows-h200"], "TILE", "ROWS"),
+    "blocks h200": lambda: sweep([f"cuda-block-size-{n}-h200" for n in (256, 1024, 4096)], "BLOCK_X", "BLOCK_Y"),
     "fastest h200": lambda: fastest("cuda-ladder-h200"),
+    "error cpu": lambda: error_table("cpu-error"),
+    "error h200": lambda: error_table("cuda-error-h200"),
+    "error orders": error_orders,
+    "error levels": error_levels,
+    "error s1": error_of_s1,
     "compiler": lambda: f"The outputs on this page are of kernels compiled by {compiler()}.",
 }
 

@@ -1,0 +1,211 @@
+"""Sums in float32, added up in several orders by NumPy: the experiment behind docs/accuracy.md.
+
+``python docs/summation.py`` writes its record. The operands are those of the benchmarks on a GPU, seed included, and so are
+the elements of C that are looked at. A kernel that gives the same bits adds up in that order.
+
+A product passes through some number of roundings on its way into C, and each rounding's error is proportional to the
+partial sum then. Terms of random sign make partial sums whose squares grow with their number of terms. So the typical error
+of a sum, ‖C − A·B‖ over ‖A·B‖, is ROUNDING·u·√d, where d is the number of roundings that a product passes through on
+average: a running sum over k has k/2.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.lab.device_sets import random_values
+from tilewright.lab.formats import FORMATS
+from tilewright.lab.verify import ErrorSample
+from tilewright.records import BenchRecord, write
+from tilewright.report.accuracy import ROUNDING
+
+RECORD = Path(__file__).parent.parent / "benchmarks" / "cpu-error-orders.jsonl"
+SIZES = (256, 512, 1024, 2048, 4096)
+LEAVES = (4096, 2048, 1024, 512, 256)
+SEED = 1
+#: The length of a panel of k in cpu/register_tile.
+KC = 384
+
+Matrix = NDArray[np.float32]
+
+# ---- orders of addition
+
+
+def running(a: Matrix, b: Matrix) -> Matrix:
+    """One sum over all of k by fused multiply-adds: a float64 holds the product exactly, so only the sum is rounded."""
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    wide_a, wide_b = a.T.astype(np.float64), b.astype(np.float64)
+    for column, row in zip(wide_a, wide_b, strict=True):
+        total = (total + np.multiply.outer(column, row)).astype(np.float32)
+    return total
+
+
+def blocks(a: Matrix, b: Matrix, kc: int) -> Matrix:
+    """A running sum for each ``kc`` of k, added up one after another: a panel of k in registers."""
+    parts = range(0, a.shape[1], kc)
+    return functools.reduce(np.add, (running(a[:, p : p + kc], b[p : p + kc]) for p in parts))
+
+
+def leaves(a: Matrix, b: Matrix, leaf: int, kc: int) -> Matrix:
+    """The same for each ``leaf`` of k: a classical product, its sums cut as those of a recursion that ends in ``blocks``."""
+    parts = range(0, a.shape[1], leaf)
+    return functools.reduce(np.add, (blocks(a[:, p : p + leaf], b[p : p + leaf], kc) for p in parts))
+
+
+def rounded_operands(a: Matrix, b: Matrix) -> Matrix:
+    """A running sum of operands rounded to 10 bits of fraction, to nearest: what tf32 tensor cores are given."""
+    return running(_tf32(a), _tf32(b))
+
+
+def _tf32(x: Matrix) -> Matrix:
+    return ((np.ascontiguousarray(x).view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
+
+
+def lanes(a: Matrix, b: Matrix, count: int) -> Matrix:
+    """``count`` running sums, of every ``count``-th product each, folded by halves: accumulators in vectors."""
+    return folded([running(a[:, i::count], b[i::count]) for i in range(count)])
+
+
+def dealt(a: Matrix, b: Matrix, parts: int, slice: int) -> Matrix:
+    """``parts`` running sums that get ``slice`` products each in turn, added up one after another."""
+    turn = np.arange(a.shape[1]) // slice % parts
+    return functools.reduce(np.add, (running(a[:, turn == i], b[turn == i]) for i in range(parts)))
+
+
+def pairwise(a: Matrix, b: Matrix) -> Matrix:
+    """Rounded products, folded by halves."""
+    return folded([np.multiply.outer(column, row) for column, row in zip(a.T, b, strict=True)])
+
+
+def folded(parts: Sequence[Matrix]) -> Matrix:
+    """The sum of a power of two of matrices, by halves."""
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [x + y for x, y in zip(parts[:half], parts[half:], strict=True)]
+    return parts[0]
+
+
+ORDERS: dict[str, Callable[..., Matrix]] = {
+    "sum/running": running,
+    "sum/blocks": blocks,
+    "sum/lanes": lanes,
+    "sum/pairwise": pairwise,
+    "sum/dealt": dealt,
+    "sum/leaves": leaves,
+    "sum/rounded_operands": rounded_operands,
+}
+
+# ---- what is expected of them
+
+
+def roundings(order: str, k: int, *, kc: int = 0, count: int = 0, leaf: int = 0, parts: int = 1, **_: int) -> float:
+    """d: how many roundings a product passes through on average.
+
+    >>> roundings("sum/running", 1024), roundings("sum/pairwise", 1024)
+    (512.5, 11.0)
+    >>> roundings("sum/blocks", 1024, kc=64)  # half a block, and half of 16 blocks
+    40.9375
+    """
+    if order == "sum/running":
+        return (k + 1) / 2
+    if order == "sum/pairwise":
+        return 1 + math.log2(k)
+    if order == "sum/lanes":
+        return roundings("sum/running", k // count) + math.log2(count)
+    if order == "sum/dealt":  # the parts are blocks in another order, where they are alike
+        return roundings("sum/blocks", k, kc=k // parts)
+    inside = functools.partial(roundings, "sum/blocks", kc=kc) if leaf else functools.partial(roundings, "sum/running")
+    length = leaf or kc
+    sizes = [min(length, k - p) for p in range(0, k, length)]
+    # The first two of the parts' sums meet in the first of the additions.
+    return sum(size * (inside(size) + len(sizes) - max(1, i)) for i, size in enumerate(sizes)) / k
+
+
+def expected(order: str, k: int, **params: int) -> float:
+    """The typical error in units of u = 2^-24.
+
+    Rounding uniform operands to 11 bits costs each 2^-11/√7 of its size, whatever k is: in a binade the mean square of the
+    errors is a third of half a unit's square, and the sum over the binades 1/7 of the operands' mean square.
+    """
+    if order == "sum/rounded_operands":
+        return math.hypot(expected("sum/running", k), math.sqrt(2 / 7) * 2**13)
+    return ROUNDING * math.sqrt(roundings(order, k, **params))
+
+
+# ---- Strassen's scheme and Winograd's: rows are products, columns A11 A12 A21 A22, the same of B and of C
+
+STRASSEN = (
+    [[1, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0], [0, 0, 0, 1], [1, 1, 0, 0], [-1, 0, 1, 0], [0, 1, 0, -1]],
+    [[1, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, -1], [-1, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1]],
+    [[1, 0, 0, 1], [0, 0, 1, -1], [0, 1, 0, 1], [1, 0, 1, 0], [-1, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]],
+)
+WINOGRAD = (
+    [[1, 0, 0, 0], [0, 1, 0, 0], [1, 1, -1, -1], [0, 0, 0, 1], [0, 0, 1, 1], [-1, 0, 1, 1], [1, 0, -1, 0]],
+    [[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, -1, -1, 1], [-1, 1, 0, 0], [1, -1, 0, 1], [0, -1, 0, 1]],
+    [[1, 1, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, -1, 0], [0, 1, 0, 1], [0, 1, 1, 1], [0, 0, 1, 1]],
+)
+SCHEMES = {"cpu/strassen": STRASSEN, "cpu/strassen_winograd": WINOGRAD}
+
+
+def growth(scheme: tuple[Sequence[Sequence[int]], ...]) -> float:
+    """By what one level multiplies the squared error of its products, relative to C.
+
+    A product of sums of x quarters of A and y of B has elements of x·y times the variance, and errors with them. Quarters of
+    C add up whole products, but what is not theirs cancels: 2 of the variance are left.
+
+    >>> growth(STRASSEN), growth(WINOGRAD)
+    (4.0, 7.0)
+    """
+    a, b, c = (np.square(part) for part in scheme)
+    return float((c * np.outer(a.sum(axis=1) * b.sum(axis=1), np.ones(4))).sum() / 4 / 2)
+
+
+def expected_of_recursions(k: int, leaf: int) -> dict[str, float]:
+    """The typical errors in units of u after halving down to ``leaf``; the roundings of the additions are left out."""
+    of_leaf, levels = expected("sum/blocks", leaf, kc=KC), math.log2(k / leaf)
+    return {kernel: of_leaf * growth(scheme) ** (levels / 2) for kernel, scheme in SCHEMES.items()}
+
+
+# ---- the experiment
+
+
+@functools.cache
+def operands(k: int) -> tuple[Matrix, Matrix, ErrorSample]:
+    """Rows of A, columns of B, and what the product of them is held to."""
+    a, b = (np.asarray(x, np.float32) for x in random_values((k, k, k), FORMATS["float32"], SEED))
+    sample = ErrorSample(a, b)
+    return a[sample.rows], np.ascontiguousarray(b[:, sample.columns]), sample
+
+
+def record(order: str, k: int, **params: int) -> BenchRecord:
+    a, b, sample = operands(k)
+    about = {"expected": expected(order, k, **params)}
+    if "leaf" in params:
+        about |= expected_of_recursions(k, params["leaf"])
+    error = sample.rms_error(ORDERS[order](a, b, **params))
+    environment = {"command": "python docs/summation.py", "numpy": np.__version__}
+    known: dict[str, Any] = {"about": about, "rms_error": error, "seed": SEED, "environment": environment}
+    return BenchRecord(order, "cpu", k, k, k, "float32", "ok", params=params, **known)
+
+
+def main() -> int:
+    made = []
+    for k in SIZES:
+        made += [record("sum/running", k), record("sum/blocks", k, kc=KC), record("sum/lanes", k, count=64)]
+        made += [record("sum/pairwise", k), record("sum/dealt", k, parts=4, slice=8), record("sum/rounded_operands", k)]
+    made += [record("sum/leaves", LEAVES[0], leaf=leaf, kc=KC) for leaf in LEAVES]
+    RECORD.unlink(missing_ok=True)
+    write(RECORD, made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
