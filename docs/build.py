@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -258,6 +259,34 @@ def error_of_s1() -> str:
     )
 
 
+#: Wavefronts that shared loads and stores take.
+WAVEFRONTS = {kind: f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{kind}.sum" for kind in ("ld", "st")}
+
+
+def counted(name: str) -> str:
+    """Where a GPU counted other wavefronts of shared memory than predicted: by how many more, in each launch."""
+    _, *launches = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = [["kernel", "n", "blocks", "loads", "more", "stores", "more"]]
+    most = dict.fromkeys(WAVEFRONTS, 0.0)
+    for at in launches:
+        cells = []
+        for kind, counter in WAVEFRONTS.items():
+            predicted = at["predicted"].get(counter, 0)
+            more = [one.get(counter, 0) - predicted for one in at["counted"]]
+            most[kind] = max(most[kind], *(n / (predicted or 1) for n in more))
+            cells += [f"{predicted:,}", ", ".join(f"{n:,}" for n in more) if any(more) else "0"]
+        if cells[1::2] != ["0", "0"]:
+            rows.append([f"`{at['kernel']}`", f"{at['m']:,}", f"{at['blocks']:,}", *cells])
+    first = launches[0]["environment"]
+    return (
+        f"{table(rows)}\n\nWavefronts of shared loads and stores, as predicted and how many more each of three launches "
+        f"counted: at most {most['ld']:.1%} more for loads, {most['st']:.0%} for stores. In the other "
+        f"{len(launches) - len(rows) + 1} of {len(launches)} cases all are as predicted. "
+        f"{first['gpu']}, ncu {first['ncu'].split()[1]}, {first['compiler']}; "
+        f"[record](../benchmarks/{name}.jsonl), made by `python tests/measure_rungs.py`."
+    )
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "ideas": ideas,
     "ladder float32": lambda: ladder_table("cpu-ladder-float32"),
@@ -267,13 +296,14 @@ GENERATED: dict[str, Callable[[], str]] = {
     "forced openblas": forced_openblas,
     "ladder h200": lambda: cuda_table("cuda-ladder-h200"),
     "rows h200": lambda: sweep(["cuda-register-rows-h200"], "TILE", "ROWS"),
-    "blocks h200": lambda: sweep([f"cuda-block-size-{n}-h200" for n in (256, 1024, 4096)], "BLOCK_X", "BLOCK_Y"),
+    "blocks h200": lambda: sweep(["cuda-block-size-h200"], "BLOCK_X", "BLOCK_Y"),
     "fastest h200": lambda: fastest("cuda-ladder-h200"),
     "error cpu": lambda: error_table("cpu-error"),
     "error h200": lambda: error_table("cuda-error-h200"),
     "error orders": error_orders,
     "error levels": error_levels,
     "error s1": error_of_s1,
+    "counted h200": lambda: counted("explain-measured-h200"),
     "compiler": lambda: f"The outputs on this page are of kernels compiled by {compiler()}.",
 }
 

@@ -95,7 +95,7 @@ def explain_prepared(
         bounds=bounds(p.card, unit.gflops, work, p.launch.blocks, seen.accesses),
         defects=_defects(kernel, seen),
         verified=_verified(kernel, a, b, seen),
-        run=_run(seen),
+        run=_run(p, seen),
         notes=list(dict.fromkeys([*p.notes, *kernel.notes, *seen.notes, *unknown(p.card, unit)])),
         environment=environment(operands=f"uniform [-1, 1), seed {seed}") | {"compiler": compiler(), "arch": p.arch},
     )
@@ -223,14 +223,25 @@ def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observatio
     return check.as_dict() | {"of": of}
 
 
-def _run(seen: Observation) -> dict[str, Any]:
+def _run(p: Prepared, seen: Observation) -> dict[str, Any]:
     run = seen.run
+    unseen = _edges_unseen(p) if run.sampled else ""
     return {
         "blocks_run": run.blocks_run,
         "blocks_total": run.blocks_total,
         "steps": run.steps,
         "complete": run.complete,
-        "exact": seen.exact,
-        "words": seen.words,
+        "exact": seen.exact and not unseen,
+        "words": "; ".join([seen.words, unseen] if unseen else [seen.words]),
         "seconds": seen.seconds,
     }
+
+
+def _edges_unseen(p: Prepared) -> str:
+    """Why a sample may have missed what hangs over an edge of C: blocks in rows of tiles, but numbered along x alone."""
+    if p.launch.grid[0] != p.launch.blocks or not p.kernel.tile:
+        return ""
+    width, height = (side(m=p.m, n=p.n, k=p.k, **p.params) for side in p.kernel.tile)
+    if p.n <= width or p.m <= height or (p.n % width == 0 and p.m % height == 0):
+        return ""
+    return f"they are numbered along x alone, and which hang over an edge of C is not known: tiles of {width}×{height}"

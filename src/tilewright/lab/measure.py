@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,7 +18,7 @@ from . import hardware
 from .explain import operands, verified
 from .gpus import find_gpu
 from .launched import Launch
-from .simt.disassembly import disassemble, parse
+from .simt.disassembly import MachineInstruction, disassemble, parse
 
 #: What is kept of each source line.
 BY_LINE = ("sectors", "wavefronts", "executed")
@@ -35,35 +36,51 @@ def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any
     >>> measured(kernel, found, seed=1)["counters"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]  # doctest: +SKIP
     40960
     """
-    check_gpu(found.gpu["name"])
-    m, n, k, params, arch = found.m, found.n, found.k, found.params, found.environment["arch"]
+    return measured_together(kernel, [found], seed)[0]
+
+
+def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: int) -> list[dict[str, Any]]:
+    """``measured`` for several sizes of a kernel with the same parameters: the profiler is started once for all of them."""
+    check_gpu(found[0].gpu["name"])
+    params, arch = found[0].params, found[0].environment["arch"]
     compiled = compile_kernel(kernel, arch=arch, **params)
     entry = compiled.entry(kernel.entry)
-    launch = kernel.launch(m, n, k, **params)
-    a, b, c = operands(kernel, m, n, k, seed)
-    args = (a, b, c, m, n, k)
-    once = Launch(entry, launch.grid, launch.block, args, launch.shared_bytes)
-    (profile,) = hardware.profile_launches(compiled, [once])
-    if profile.kernel != entry:
-        raise LaunchError(f"{kernel.name}: {entry} was launched, but ncu counted {profile.kernel}")
-    check = verified(kernel, a, b, profile.arrays[2])
-    lines = hardware.by_line(profile.instructions, parse(disassemble(compiled.cubin))[entry])
+    launches = []
+    for e in found:
+        if e.params != params or e.environment["arch"] != arch:
+            raise UsageError(
+                f"{kernel.name}: measured together must have the same parameters, got {e.params} and {params}"
+            )
+        how = kernel.launch(e.m, e.n, e.k, **params)
+        args = (*operands(kernel, e.m, e.n, e.k, seed), e.m, e.n, e.k)
+        launches.append(Launch(entry, how.grid, how.block, args, how.shared_bytes))
+    profiles = hardware.profile_launches(compiled, launches)
+    code = parse(disassemble(compiled.cubin))[entry]
+    environment = {
+        **tools(),
+        "compiler": compiler(),
+        "arch": arch,
+        "command": shlex.join(["tilewright", *sys.argv[1:]]),
+    }
+    return [
+        _counted(kernel, launch, profile, code) | {"environment": environment}
+        for launch, profile in zip(launches, profiles, strict=True)
+    ]
+
+
+def _counted(
+    kernel: CudaKernel, launch: Launch, profile: hardware.Profile, code: Sequence[MachineInstruction]
+) -> dict[str, Any]:
+    if profile.kernel != launch.entry:
+        raise LaunchError(f"{kernel.name}: {launch.entry} was launched, but ncu counted {profile.kernel}")
+    a, b = launch.args[:2]
     by_line = {
         str(line): {name: counts[name] for name in BY_LINE if counts[name]}
-        for (file, line), counts in lines.items()
+        for (file, line), counts in hardware.by_line(profile.instructions, code).items()
         if PurePosixPath(file).name == kernel.path.name
     }
-    return {
-        "counters": profile.counters,
-        "by_line": by_line,
-        "verified": check.as_dict(),
-        "environment": {
-            **tools(),
-            "compiler": compiler(),
-            "arch": arch,
-            "command": shlex.join(["tilewright", *sys.argv[1:]]),
-        },
-    }
+    verdict = verified(kernel, a, b, profile.arrays[2]).as_dict()
+    return {"counters": profile.counters, "by_line": by_line, "verified": verdict}
 
 
 def check_gpu(name: str) -> None:

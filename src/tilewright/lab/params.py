@@ -50,7 +50,8 @@ def asked_sets(kernel: Any, params: Values) -> int:
 def param_sets(kernel: Any, params: Values) -> list[dict[str, int]]:
     """The combinations of the values that the kernel allows, of the parameters that it has; one empty one where it has none.
 
-    Raises UsageError where it allows none, in the words for the first, and for more than ``MOST_SETS``.
+    Raises UsageError for a value that the kernel never takes, where it allows no combination, in the words for the first,
+    and for more than ``MOST_SETS``.
 
     >>> from tilewright.kernels.catalog import cuda_catalog
     >>> param_sets(cuda_catalog()["cuda/register_rows"], {"ROWS": [8, 16], "TILE": [8, 16]})
@@ -60,6 +61,7 @@ def param_sets(kernel: Any, params: Values) -> list[dict[str, int]]:
     if asked > MOST_SETS:
         raise UsageError(f"param: at most {MOST_SETS:,} combinations in one run, got {asked:,} of {kernel.name}")
     own = {name: values for name, values in params.items() if name in kernel.tunable}
+    _check_values(kernel, own)
     allowed: list[dict[str, int]] = []
     refused: UsageError | None = None
     for values in itertools.product(*own.values()):
@@ -73,6 +75,13 @@ def param_sets(kernel: Any, params: Values) -> list[dict[str, int]]:
     if refused is not None and not allowed:
         raise refused
     return allowed
+
+
+def _check_values(kernel: Any, params: Values) -> None:
+    for parameter in kernel.parameters if isinstance(kernel, CudaKernel) else ():
+        for value in params.get(parameter.name, ()):
+            if value not in parameter.values:
+                raise UsageError(f"{kernel.name}: {parameter.name} must be {parameter.rule}, got {value}")
 
 
 def check_set(kernel: Any, chosen: Mapping[str, int]) -> None:
