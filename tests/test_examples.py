@@ -56,7 +56,9 @@ def test_documented_commands_parse(command: list[str]) -> None:
         assert re.search(rf"(?<![\w-]){re.escape(option)}\b", help_text), f"{option} is no option of {name}"
 
 
-def build() -> ModuleType:
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
     spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -65,33 +67,36 @@ def build() -> ModuleType:
     return module
 
 
-def test_documents_say_what_the_records_say() -> None:
-    assert build().stale() == []
+def test_documents_say_what_the_records_say(build: ModuleType) -> None:
+    assert build.stale() == []
 
 
-def test_documents_show_what_the_commands_print() -> None:
-    module = build()
-    if module.compiled_by() != compiler():
-        pytest.skip(f"the documents show kernels compiled by {module.compiled_by()}, here is {compiler()}")
-    assert module.stale(outputs=True) == []
+def test_documents_show_what_the_commands_print(build: ModuleType) -> None:
+    if build.compiled_by() != compiler():
+        pytest.skip(f"the documents show kernels compiled by {build.compiled_by()}, here is {compiler()}")
+    assert build.stale(outputs=True) == []
 
 
-def test_a_stale_output_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = build()
+def test_a_stale_output_is_found(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "tilewright occupancy 64 --registers 50 --shared 2248 --gpu T4"
     good, bad = tmp_path / "good.md", tmp_path / "bad.md"
-    good.write_text(f"<!-- output: {command} -->\n{module.output(command)}<!-- end -->\n", encoding="utf-8")
+    good.write_text(f"<!-- output: {command} -->\n{build.output(command)}<!-- end -->\n", encoding="utf-8")
     bad.write_text(good.read_text(encoding="utf-8").replace("16", "15"), encoding="utf-8")
-    monkeypatch.setattr(module, "documents", lambda: [good, bad])
-    assert module.stale() == []
-    assert module.stale(outputs=True) == [bad]
+    monkeypatch.setattr(build, "documents", lambda: [good, bad])
+    assert build.stale() == []
+    assert build.stale(outputs=True) == [bad]
     with pytest.raises(RuntimeError, match=r"(?i)no such option"):
-        module.output("tilewright occupancy 64 --cards T4")
+        build.output("tilewright occupancy 64 --cards T4")
 
 
-def test_a_stale_document_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = build()
+def test_a_stale_document_is_found(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stale = tmp_path / "stale.md"
     stale.write_text("<!-- generated: ideas -->\nsomething else\n<!-- end -->\n", encoding="utf-8")
-    monkeypatch.setattr(module, "documents", lambda: [stale])
-    assert module.stale() == [stale]
+    monkeypatch.setattr(build, "documents", lambda: [stale])
+    assert build.stale() == [stale]
+
+
+def test_links_from_documents_lead_somewhere(build: ModuleType) -> None:
+    for path in build.documents():
+        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", path.read_text(encoding="utf-8")):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"

@@ -1,0 +1,35 @@
+"""Records, tables, and where a figure is from. Links are those of a page in docs/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilewright.records import BenchRecord, read
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "benchmarks"
+
+
+def records_of(name: str) -> list[BenchRecord]:
+    return read(RECORDS / f"{name}.jsonl")
+
+
+def at(records: list[BenchRecord], kernel: str, n: int, threads: int) -> BenchRecord | None:
+    return next((r for r in records if (r.kernel, r.n, r.m, r.threads) == (kernel, n, n, threads)), None)
+
+
+def table(rows: list[list[str]]) -> str:
+    head, *body = rows
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
+
+
+def made_by(name: str) -> str:
+    first = records_of(name)[0].environment
+    where = first.get("gpu") or first.get("processor") or f"NumPy {first.get('numpy')}"
+    return f"{where}; [record](../benchmarks/{name}.jsonl), made by `{first['command']}`."
+
+
+def linked(name: str) -> str:
+    """A link to a record."""
+    return f"[{name}](../benchmarks/{name}.jsonl)"

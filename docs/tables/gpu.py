@@ -1,0 +1,137 @@
+"""The ladder on a GPU."""
+
+from __future__ import annotations
+
+import json
+
+from tilewright.kernels import cuda_catalog
+from tilewright.lab.residency import residency
+from tilewright.records import VERDICTS, BenchRecord
+
+from .common import RECORDS, at, linked, records_of, table
+
+#: The sizes that the table of all rungs quotes.
+FEW_SIZES = (1024, 2048, 4096, 4097, 8192)
+#: The sizes that the tables of GPUs quote.
+GPU_SIZES = (256, 1000, 1024, 2048, 4095, 4096, 4097, 8192)
+
+
+def cuda_table(name: str) -> str:
+    """Kernels down, sizes across, a table a dtype and precision: TFLOPS with R in brackets."""
+    records = records_of(name)
+    parts = []
+    for dtype, precision in dict.fromkeys((r.dtype, r.precision) for r in records):
+        of = [r for r in records if (r.dtype, r.precision) == (dtype, precision)]
+        sizes = [n for n in GPU_SIZES if any(r.n == n for r in of)]
+        rows = [["kernel", *(f"{n:,}" for n in sizes)]]
+        for kernel in sorted({r.kernel for r in of}, key=lambda k: (k.startswith("ref/"), order(of, k))):
+            rows.append([f"`{kernel}`", *(tera(at(of, kernel, n, 1)) for n in sizes)])
+        parts.append(f"{dtype}{'' if precision == 'standard' else f', {precision}'}:\n\n{table(rows)}")
+    return "\n\n".join([*parts, gpu_provenance(name, records)])
+
+
+def rungs(name: str) -> str:
+    """Float32 and float64 rungs at a few sizes, in one table."""
+    records = [r for r in records_of(name) if r.precision == "standard" and r.dtype in ("float32", "float64")]
+    rows = [["kernel", "", *(f"{n:,}" for n in FEW_SIZES)]]
+    for dtype in ("float32", "float64"):
+        of = [r for r in records if r.dtype == dtype]
+        for kernel in sorted({r.kernel for r in of}, key=lambda k: (k.startswith("ref/"), order(of, k))):
+            rows.append([f"`{kernel}`", dtype, *(tera(at(of, kernel, n, 1)) for n in FEW_SIZES)])
+    return f"{table(rows)}\n\n{gpu_provenance(name, records)}"
+
+
+def order(records: list[BenchRecord], kernel: str) -> int:
+    return next(int(r.about.get("order", 0)) for r in records if r.kernel == kernel)
+
+
+def tera(record: BenchRecord | None) -> str:
+    if record is None or record.gflops is None:
+        return "–" if record is None else VERDICTS[record.verdict]
+    ratio = "" if record.ratio is None else f" ({record.ratio:.2f})"
+    return f"{record.gflops / 1000:.{1 if record.gflops >= 9950 else 2}f}{ratio}"
+
+
+def gpu_provenance(name: str, records: list[BenchRecord]) -> str:
+    first = records[0].environment
+    peaks = {r.dtype: r.peak_gflops for r in records if r.peak_gflops}
+    measured = ", ".join(f"{dtype} {peak / 1000:.1f}" for dtype, peak in peaks.items())
+    return (
+        f"TFLOPS, and in brackets R, the time of cuBLAS {first['blas'].get('cublas', '')} over ours in the same run. "
+        f"{first['gpu']}, driver {first['driver']}, kernels compiled by {first['nvrtc']}; "
+        f"measured peaks in TFLOPS: {measured}. "
+        f"Record: {linked(name)}, made by `{first['command']}`."
+    )
+
+
+def fastest(name: str) -> str:
+    """A sentence on the best kernel of each size, float32 and float64."""
+    records = [r for r in records_of(name) if r.ratio is not None and r.precision == "standard"]
+    parts = []
+    for dtype in ("float32", "float64"):
+        of = [r for r in records if r.dtype == dtype and r.n in GPU_SIZES]
+        best = {n: max((r for r in of if r.n == n), key=lambda r: r.ratio or 0) for n in dict.fromkeys(r.n for r in of)}
+        listed = ", ".join(f"{r.ratio:.2f} at {n:,}" for n, r in sorted(best.items()) if n >= 1000)
+        parts.append(f"{dtype} {listed}")
+    return f"The fastest rung against cuBLAS (R above 1 is faster): {'; '.join(parts)}."
+
+
+def sweep(names: list[str], *params: str) -> str:
+    """A table of records of one kernel with several parameters: what each set of them needs, and GFLOPS by size."""
+    measured = [r for name in names for r in records_of(name) if r.gflops is not None]
+    last = {(tuple(r.params[p] for p in params), r.n): r for r in measured}
+    sizes = sorted({n for _, n in last})
+    best = {n: max(r.gflops or 0 for (_, at_n), r in last.items() if at_n == n) for n in sizes}
+    rows = [[*(f"`{p}`" for p in params), "registers", "resident warps", *(f"{n:,}" for n in sizes)]]
+    for chosen in sorted({chosen for chosen, _ in last}):
+        of = {n: last[chosen, n] for n in sizes if (chosen, n) in last}
+        first = next(iter(of.values()))
+        rates = [sweep_rate(of.get(n), best[n]) for n in sizes]
+        rows.append([*map(str, chosen), str(first.about["registers"]), resident(first), *rates])
+    first = measured[0]
+    made = "; ".join(f"[record](../benchmarks/{name}.jsonl), made by `{command_of(name)}`" for name in names)
+    return f"{table(rows)}\n\nGFLOPS of `{first.kernel}` by n, {first.environment['gpu']}; {made}."
+
+
+def sweep_rate(record: BenchRecord | None, best: float) -> str:
+    if record is None or record.gflops is None:
+        return "–"
+    return f"**{record.gflops:,.0f}**" if record.gflops == best else f"{record.gflops:,.0f}"
+
+
+def command_of(name: str) -> str:
+    return str(records_of(name)[0].environment["command"])
+
+
+def resident(record: BenchRecord) -> str:
+    """Resident warps of a multiprocessor, from the registers that were measured and the launch as it is now."""
+    threads, about = cuda_catalog()[record.kernel].launch(1, 1, 1, **record.params).threads, record.about
+    return str(residency(about["arch"], threads, about["registers"], about["shared_bytes"]).get("resident_warps", "–"))
+
+
+#: Wavefronts that shared loads and stores take.
+WAVEFRONTS = {kind: f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{kind}.sum" for kind in ("ld", "st")}
+
+
+def counted(name: str) -> str:
+    """Where a GPU counted other wavefronts of shared memory than predicted: by how many more, in each launch."""
+    _, *launches = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = [["kernel", "n", "blocks", "loads", "more", "stores", "more"]]
+    most = dict.fromkeys(WAVEFRONTS, 0.0)
+    for launch in launches:
+        cells = []
+        for kind, counter in WAVEFRONTS.items():
+            predicted = launch["predicted"].get(counter, 0)
+            more = [one.get(counter, 0) - predicted for one in launch["counted"]]
+            most[kind] = max(most[kind], *(n / (predicted or 1) for n in more))
+            cells += [f"{predicted:,}", ", ".join(f"{n:,}" for n in more) if any(more) else "0"]
+        if cells[1::2] != ["0", "0"]:
+            rows.append([f"`{launch['kernel']}`", f"{launch['m']:,}", f"{launch['blocks']:,}", *cells])
+    first = launches[0]["environment"]
+    return (
+        f"{table(rows)}\n\nWavefronts of shared loads and stores, as predicted and how many more each of three launches "
+        f"counted: at most {most['ld']:.1%} more for loads, {most['st']:.0%} for stores. In the other "
+        f"{len(launches) - len(rows) + 1} of {len(launches)} cases all are as predicted. "
+        f"{first['gpu']}, ncu {first['ncu'].split()[1]}, {first['compiler']}; "
+        f"[record](../benchmarks/{name}.jsonl), made by `python tests/measure_rungs.py`."
+    )
