@@ -24,9 +24,11 @@ from tilewright.lab.cuda_process import GpuProcess, LostError
 from tilewright.lab.session import Request
 from tilewright.lab.stats import Status, compare
 from tilewright.records import BenchRecord, environments, read, write
-from tilewright.report import page, views
 from tilewright.run.cublas import CUBLAS
 from tilewright.terminal import show_bench
+
+pytest.importorskip("altair", reason="the report's lab extra is not installed")
+from tilewright.report import page, views
 
 SHARED = cuda_catalog()["cuda/shared_tile"]
 
