@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import tilewright as tw
 from tilewright import api
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.operands import DTYPES
+from tilewright.run import express
 
 #: Pairs of shapes: every rule of array-API matmul, sizes zero and one, and sizes that no tile divides.
 SHAPES = [
@@ -353,6 +355,18 @@ def test_matmul_is_numpys(pair: tuple[np.ndarray, np.ndarray]) -> None:
     out = np.asarray(np.full_like(got, 1))[..., ::-1] if np.ndim(got) else np.ones((), got.dtype)
     assert tw.matmul(a, b, out=out) is out
     np.testing.assert_array_equal(out, got)
+
+
+@given(operands())
+@settings(max_examples=200, deadline=None)
+def test_the_short_way_gives_what_the_long_way_gives(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    a, b = pair
+    got = tw.matmul(a, b)
+    with mock.patch.object(api, "_short_way", return_value=express.never):
+        want = api._matmul(a, b, None, "standard", "classical")
+    assert type(got) is type(want)
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(got, want)
 
 
 # ---- gemm ------------------------------------------------------------------------------------------------------------

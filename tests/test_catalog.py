@@ -150,7 +150,7 @@ def test_adding_a_kernel_means_adding_one_file(tmp_path: Path) -> None:
     """In a copy of the package: found, run and planned with, and no other file knows of it."""
     copy = tmp_path / "tilewright"
     shutil.copytree(Path(tilewright.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    written(copy / "kernels" / "cpu", "99_new_rung.py", GOOD)
+    written(copy / "kernels" / "cpu", "99_new_rung.py", GOOD.replace("row=", "suits=lambda m, n, k: True, row="))
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "TILEWRIGHT_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-c", NEW_RUNG]
     answer = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)

@@ -17,7 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.run.cpu import grid
+from tilewright.kernels import catalog
+from tilewright.run.cpu import compiled, grid, standby
+from tilewright.run.standby import words
+from tilewright.simd import crew
 from tilewright.threads import Team, cuts
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
@@ -93,6 +96,125 @@ def test_eight_callers_at_once_get_their_own_products() -> None:
         caller.join(60)
     assert not any(caller.is_alive() for caller in callers)
     assert not wrong
+
+
+# ---- whoever comes ------------------------------------------------------------------------------------------------------
+
+
+def test_rally_does_the_job_here_and_on_whoever_comes() -> None:
+    where: list[int] = []
+    met = threading.Barrier(3)
+
+    def job() -> None:
+        where.append(threading.get_ident())
+        met.wait(10)
+
+    Team(3).rally(job)
+    assert len(set(where)) == 3
+    assert threading.get_ident() in where
+
+
+def test_rally_waits_for_nobody_who_comes_late() -> None:
+    """Workers that sleep are still being woken when a job that takes no time is done; what they find then is nothing."""
+    done: list[int] = []
+    for _ in range(300):
+        Team(3).rally(lambda: done.append(threading.get_ident()))
+    here = len(done)
+    assert 300 <= here <= 900
+    assert done.count(threading.get_ident()) == 300
+    time.sleep(0.05)
+    assert len(done) == here, "nobody began after rally had returned"
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_rally_raises_what_any_of_them_raised_when_all_are_done(here: bool) -> None:
+    caller, seen, met = threading.get_ident(), [], threading.Barrier(2)
+
+    def job() -> None:
+        met.wait(10)
+        if (threading.get_ident() == caller) == here:
+            raise OopsError
+        nap_then(seen, "other")
+
+    with pytest.raises(OopsError):
+        Team(2).rally(job)
+    assert seen == ["other"]
+
+
+class Watched:
+    """Workers that stand by, and how many calls were posted."""
+
+    def __init__(self) -> None:
+        self.posted = 0
+        self._real = standby()
+        self.stand_by, self.settle = self._real.stand_by, self._real.settle
+
+    def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
+        taken = self._real.post(mailbox, call)
+        self.posted += taken
+        return taken
+
+
+def product_of_a_team(n: int) -> tuple[functools.partial, np.ndarray, np.ndarray]:
+    """A job of cpu/packed, the same in words, and where its result appears."""
+    kernel = catalog()["cpu/packed"]
+    assert kernel.workspace is not None
+    assert kernel.counters is not None
+    a, b, c = np.ones((n, n)), np.ones((n, n)), np.zeros((n, n))
+    space, counters = np.zeros(kernel.workspace(n, n, n)), np.zeros(kernel.counters(n, n, n) + 1, np.int64)
+    counters[-1] = 2
+    code = compiled(kernel, a.dtype)
+    return functools.partial(code, a, b, c, space, counters), words(code, a, b, c, space, counters), c
+
+
+def test_workers_stand_by_for_the_next_product() -> None:
+    watched = Watched()
+    for _ in range(200):
+        job, call, c = product_of_a_team(130)
+        Team(2).rally(job, call, watched)
+        assert (c == 130).all()
+    assert watched.posted > 0, "not once in 200 products was a worker awake"
+    Team(2).run([lambda: None, lambda: None])  # and they do other things at once
+
+
+@affinity
+@two_cpus
+def test_nobody_who_stands_by_computes_where_the_caller_may_not() -> None:
+    everywhere = os.sched_getaffinity(0)
+    watched = Watched()
+    job, call, _ = product_of_a_team(64)
+    try:
+        Team(2).rally(job, call, watched)
+        os.sched_setaffinity(0, {min(everywhere)})
+        before = watched.posted
+        job, call, _ = product_of_a_team(64)
+        Team(2).rally(job, call, watched)
+        assert watched.posted == before
+    finally:
+        os.sched_setaffinity(0, everywhere)
+
+
+def test_standing_by_ends() -> None:
+    """The processor time spent on waiting for a next product is bounded."""
+    job, call, _ = product_of_a_team(200)
+    Team(2).rally(job, call, standby())
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.1)
+    assert time.process_time() - before < 0.02
+
+
+def test_a_mailbox_answers_as_its_owner_is() -> None:
+    real, mailbox, call = standby(), np.zeros(crew.WORDS, np.int64), np.zeros(crew.WORDS - 1, np.int64)
+    assert not real.post(mailbox, call), "asleep"
+    mailbox[0] = crew.STANDING
+    assert real.post(mailbox, call)
+    assert not real.post(mailbox, call), "one at a time"
+    assert mailbox[0] == crew.POSTED
+    real.settle(mailbox)
+    assert mailbox[0] == crew.STANDING, "taken back"
+    real.stand_by(mailbox)
+    assert mailbox[0] == crew.ASLEEP
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .api import plan as plan
     from .kernels import catalog as ladder
     from .lab.microscope import microscope as microscope
+    from .limits import get_threads as get_threads
+    from .limits import set_threads as set_threads
+    from .limits import use_threads as use_threads
     from .machine import machine as info
     from .operands import aligned_empty as aligned_empty
 
@@ -31,10 +34,25 @@ _PUBLIC = {
     "microscope": ("lab.microscope", "microscope"),
     "info": ("machine", "machine"),
     "aligned_empty": ("operands", "aligned_empty"),
+    "set_threads": ("limits", "set_threads"),
+    "get_threads": ("limits", "get_threads"),
+    "use_threads": ("limits", "use_threads"),
     "errors": ("errors", ""),
 }
 
-__all__ = ["aligned_empty", "errors", "gemm", "info", "ladder", "matmul", "microscope", "plan"]
+__all__ = [
+    "aligned_empty",
+    "errors",
+    "gemm",
+    "get_threads",
+    "info",
+    "ladder",
+    "matmul",
+    "microscope",
+    "plan",
+    "set_threads",
+    "use_threads",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,21 +5,36 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .errors import DTypeError, ShapeError, UsageError
+from .kernels import Kernel
 from .operands import admit, admit_out, native
-from .planner import Plan, make_plan
+from .planner import BYTES_PER_THREAD, WORK_PER_THREAD, Plan, make_plan
 from .problem import Layout, Problem, layout
+from .run import express
+from .run.batch import as_matrices, multiply
 from .run.cpu import Product, runner
 
 #: Rows of C that ``gemm`` combines at a time take about this much memory.
 _PANEL_BYTES = 64 << 20
 
+#: The short way for small products; of a dtype that was not multiplied yet, it knows nothing.
+_short: express.Short = express.never
 
-def matmul(a: Any, b: Any, /, *, out: np.ndarray | None = None) -> Any:
+
+def matmul(
+    a: Any,
+    b: Any,
+    /,
+    *,
+    out: np.ndarray | None = None,
+    precision: str = "standard",
+    algorithm: str = "classical",
+) -> Any:
     """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
 
     ``a`` is (…, m, k) or (k,), ``b`` is (…, k, n) or (k,); leading axes broadcast; the result is (…, m, n), without the
@@ -30,7 +45,13 @@ def matmul(a: Any, b: Any, /, *, out: np.ndarray | None = None) -> Any:
     ``out``: an array of exactly the result's shape that receives the result, cast by the ``same_kind`` rule. It may
     overlap the operands, and be of any strides and byte order.
 
-    Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix).
+    ``precision`` promises an error, not instructions: "standard" is the classical bound in the dtype's own roundoff;
+    "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once.
+    ``algorithm="strassen"`` takes fewer multiplications where the product is large enough to gain by it, with a wider,
+    normwise error bound, which ``plan`` tells; float32 and float64 have it.
+
+    Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix),
+    UsageError (a ``precision`` or ``algorithm`` that is not known).
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -38,22 +59,31 @@ def matmul(a: Any, b: Any, /, *, out: np.ndarray | None = None) -> Any:
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
     """
+    if precision == "standard" and algorithm == "classical":
+        result = _short(a, b, out)
+        if result is not None:
+            return result
+    return _matmul(a, b, out, precision, algorithm)
+
+
+def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str) -> Any:
+    """The long way, which every product can go."""
     x, y = admit(a, "a"), admit(b, "b")
-    shapes = layout(x.shape, y.shape)
-    dtype = np.result_type(x.dtype, y.dtype)
-    target = None if out is None else admit_out(out, shapes.result, dtype)
-    plan_ = make_plan(_problem(shapes, dtype))
-    compute = np.dtype(plan_.compute)
-    x, y = native(x, compute), native(y, compute)
-    direct = target is not None and _can_write(target, compute, x, y)
-    c = target if direct else np.empty(shapes.result, compute)
+    recipe = _recipe(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
+    target = None if out is None else admit_out(out, recipe.shapes.result, recipe.dtype)
+    x, y = native(x, recipe.compute), native(y, recipe.compute)
+    direct = target is not None and _can_write(target, recipe.compute, x, y)
+    c = target if direct else np.empty(recipe.shapes.result, recipe.compute)
     assert c is not None
-    _run(_prepared(plan_.kernel, compute, plan_.threads), shapes, x, y, c)
+    threads, bands = recipe.sharing()
+    short = _short_way(recipe.kernel, recipe.compute) if threads == 1 else express.never
+    product = functools.partial(_prepared, recipe.kernel, recipe.compute, threads)
+    multiply(short, product, bands, *as_matrices(recipe.shapes, x, y, c))
     if target is not None:
         if not direct:
-            np.copyto(target, _rounded(c, dtype), casting="same_kind")
+            np.copyto(target, _rounded(c, recipe.dtype), casting="same_kind")
         return out
-    result = _rounded(c, dtype)
+    result = _rounded(c, recipe.dtype)
     return result if result.ndim else result[()]
 
 
@@ -91,8 +121,8 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.nda
     return c
 
 
-def plan(a: Any, b: Any, /) -> Plan:
-    """What ``matmul(a, b)`` would run, and why; nothing is multiplied. Arrays, or just their shapes, which count as float64.
+def plan(a: Any, b: Any, /, *, precision: str = "standard", algorithm: str = "classical") -> Plan:
+    """What ``matmul`` would run, and why; nothing is multiplied. Arrays, or just their shapes, which count as float64.
 
     A tuple of whole numbers is a shape here. Raises what ``matmul`` raises.
 
@@ -109,7 +139,8 @@ def plan(a: Any, b: Any, /) -> Plan:
             array = admit(value, name)
             shapes.append(array.shape)
             dtypes.append(array.dtype)
-    return make_plan(_problem(layout(*shapes), np.result_type(*dtypes)))
+    problem = _problem(layout(*shapes), np.result_type(*dtypes), precision)
+    return make_plan(problem, algorithm=algorithm)
 
 
 def _given_shape(name: str, sizes: tuple[Any, ...]) -> tuple[int, ...]:
@@ -119,40 +150,66 @@ def _given_shape(name: str, sizes: tuple[Any, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _problem(shapes: Layout, dtype: np.dtype) -> Problem:
-    return Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch))
+def _problem(shapes: Layout, dtype: np.dtype, precision: str) -> Problem:
+    return Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch), precision=precision)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """What the shapes and dtypes of operands decide, kept from call to call. Only the number of threads may change."""
+
+    shapes: Layout
+    dtype: np.dtype
+    compute: np.dtype
+    problem: Problem
+    algorithm: str
+    kernel: Kernel
+    worth_sharing: bool
+
+    def sharing(self) -> tuple[int, int]:
+        """Threads for each product, and bands of a batch: now, as the limit is now."""
+        if not self.worth_sharing:
+            return 1, 1
+        plan_ = make_plan(self.problem, algorithm=self.algorithm)
+        return plan_.threads, plan_.bands
+
+
+@functools.lru_cache(maxsize=1024)
+def _recipe(
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    a_dtype: np.dtype,
+    b_dtype: np.dtype,
+    precision: str = "standard",
+    algorithm: str = "classical",
+) -> _Recipe:
+    shapes = layout(a, b)
+    dtype = np.result_type(a_dtype, b_dtype)
+    problem = _problem(shapes, dtype, precision)
+    plan_ = make_plan(problem, algorithm=algorithm)
+    worth_sharing = problem.flops >= 4 * WORK_PER_THREAD or problem.bytes_least >= 2 * BYTES_PER_THREAD
+    return _Recipe(shapes, dtype, np.dtype(plan_.compute), problem, algorithm, plan_.kernel, worth_sharing)
 
 
 @functools.lru_cache(maxsize=256)
-def _prepared(kernel: Any, dtype: np.dtype, threads: int) -> Product:
+def _prepared(kernel: Kernel, dtype: np.dtype, threads: int) -> Product:
     return runner(kernel, dtype, threads=threads)
+
+
+@functools.cache
+def _short_way(kernel: Kernel, dtype: np.dtype) -> express.Short:
+    """The short way, which this dtype goes too from now on, where its small products are planned to."""
+    global _short
+    if kernel is express.KERNEL:
+        _short = express.learn(dtype, 2 * WORK_PER_THREAD)
+    return _short
 
 
 def _can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
     """Whether the kernel may write the caller's array itself: its dtype, native, aligned, apart from the operands."""
-    overlaps = any(np.may_share_memory(target, x) for x in operands)
-    return target.dtype == compute and target.dtype.isnative and target.flags.aligned and not overlaps
-
-
-def _run(product: Product, shapes: Layout, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    a = a if a.ndim > 1 else a[None, :]
-    b = b if b.ndim > 1 else b[:, None]
-    full = c.reshape(shapes.batch + (shapes.m, shapes.n)) if c.ndim < 2 else _with_vector_axes(c, shapes)
-    if not shapes.batch:
-        product(a, b, full)
-        return
-    a = np.broadcast_to(a, shapes.batch + a.shape[-2:])
-    b = np.broadcast_to(b, shapes.batch + b.shape[-2:])
-    for index in np.ndindex(shapes.batch):
-        product(a[index], b[index], full[index])
-
-
-def _with_vector_axes(c: np.ndarray, shapes: Layout) -> np.ndarray:
-    """A view of C with the m and n axes that a vector operand left out."""
-    missing = len(shapes.batch) + 2 - c.ndim
-    if not missing:
-        return c
-    return c[..., None, :] if shapes.result[-1] == shapes.n and shapes.m == 1 else c[..., None]
+    if target.dtype != compute or not target.dtype.isnative or not target.flags.aligned:
+        return False
+    return not any(np.may_share_memory(target, x) for x in operands)
 
 
 def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -22,7 +22,7 @@ from .errors import DTypeError, OperandError, ShapeError, UsageError
 #: Alignment of storage we allocate: a cache line, and the widest vector of any machine we know.
 ALIGNMENT = 64
 
-#: The dtypes that can be multiplied: kernels know all but bool and float16, both of which float32 holds exactly.
+#: The dtypes that can be multiplied, beside bfloat16, which is not NumPy's and comes with the array that has it.
 DTYPES = (
     "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -69,6 +69,8 @@ def admit(value: Any, name: str) -> np.ndarray:
     Raises OperandError for what holds no usable matrix (None, masked, sparse, released, closed, on another device) and
     DTypeError for a dtype that has no product here.
     """
+    if type(value) is np.ndarray and value.base is None and value.dtype in _KNOWN and 0 not in value.strides:
+        return value  # what most operands are, and small products have no time for more questions
     if isinstance(value, np.ma.MaskedArray):
         raise OperandError(f"{name} is a masked array: the product would ignore its mask; pass {name}.filled(...)")
     try:
@@ -80,7 +82,7 @@ def admit(value: Any, name: str) -> np.ndarray:
         raise OperandError(f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}") from error
     if array.dtype.kind == "O":
         raise OperandError(f"{name} must be numeric: {type(value).__name__} gives an array of Python objects")
-    if array.dtype not in _KNOWN:
+    if array.dtype not in _KNOWN and array.dtype.name != "bfloat16":
         raise DTypeError(f"{name} is {_kind(value)} of dtype {array.dtype}, which cannot be multiplied: {_CONVERT}")
     _refuse_closed(array, name)
     return array
@@ -138,7 +140,7 @@ def admit_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, name: str = "ou
         raise ShapeError(f"{name} is {out.shape}, the product is {shape}: {name} must have exactly this shape")
     if not out.flags.writeable:
         raise OperandError(f"{name} is read-only: pass an array that can be written")
-    if out.dtype.kind not in "biufc" or not np.can_cast(dtype, out.dtype, casting="same_kind"):
+    if out.dtype != dtype and (out.dtype.kind not in "biufc" or not np.can_cast(dtype, out.dtype, casting="same_kind")):
         rule = "does not cast to it by the same_kind rule"
         raise DTypeError(f"{name} has dtype {out.dtype}: the product is {dtype}, which {rule}")
     _refuse_closed(out, name)
@@ -149,7 +151,7 @@ def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """``array`` in native byte order, aligned to its elements and of ``dtype``; itself where it already is."""
     if array.dtype == dtype and array.dtype.isnative and array.flags.aligned:
         return array
-    return array.astype(dtype.newbyteorder("="))
+    return array.astype(dtype if dtype.isnative else dtype.newbyteorder("="))
 
 
 def row_major(array: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The two roofs of this machine, measured: fused multiply-adds per second, and bytes per second from memory.
+"""The roofs of this machine, measured: fused multiply-adds per second, bytes per second from memory and the last cache.
 
 A datasheet's clock is not the clock of a shared machine, so both are measured per dtype and thread count, by the best
 of several short runs (a roof is what the machine can do when nobody disturbs it), and kept on disk.
@@ -39,9 +39,11 @@ def _multiply_add(steps: int, x: np.ndarray) -> None:
 
 
 @nb.njit(nogil=True, fastmath={"contract"})
-def _triad(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-    for i in range(out.size):
-        out[i] = x[i] + x.dtype.type(3) * y[i]
+def _triad(x: np.ndarray, y: np.ndarray, out: np.ndarray, repeats: int) -> None:
+    for r in range(repeats):
+        factor = x.dtype.type(3 + r)  # another one each time, or a compiler may do it once
+        for i in range(out.size):
+            out[i] = x[i] + factor * y[i]
 
 
 def peak_gflops(dtype: str = "float32", threads: int = 1, *, fresh: bool = False) -> float:
@@ -60,6 +62,11 @@ def bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = Fal
     return _remembered("triad", dtype, threads, _measure_bandwidth, fresh)
 
 
+def cache_bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = False) -> float:
+    """The bandwidth of the same triad over arrays that fill half the last cache, in 1e9 bytes per second."""
+    return _remembered("cached triad", dtype, threads, _measure_cache_bandwidth, fresh)
+
+
 def roofs(*, fresh: bool = False) -> list[dict[str, Any]]:
     """Every roof of this machine, on one thread and on all: what, dtype, threads, value, unit, and a line of text."""
     found = []
@@ -68,6 +75,8 @@ def roofs(*, fresh: bool = False) -> list[dict[str, Any]]:
         for dtype in ("float32", "float64"):
             value = peak_gflops(dtype, threads, fresh=fresh)
             found.append(_roof(f"FMA peak, {dtype}, {on}", dtype, threads, value, "GFLOPS"))
+        value = cache_bandwidth_gbs("float64", threads, fresh=fresh)
+        found.append(_roof(f"last-level cache triad, {on}", "float64", threads, value, "GB/s"))
         value = bandwidth_gbs("float64", threads, fresh=fresh)
         found.append(_roof(f"memory triad, {on}", "float64", threads, value, "GB/s"))
     return found
@@ -92,16 +101,28 @@ def _measure_peak(dtype: str, threads: int) -> float:
 
 
 def _measure_bandwidth(dtype: str, threads: int) -> float:
-    cache = machine().l3 or machine().l2 or 32 << 20
     available = available_memory() or 1 << 30
-    size = min(4 * cache, available // 8) // np.dtype(dtype).itemsize // threads
+    return _triad_gbs(dtype, threads, 3 * min(4 * _last_cache(), available // 8), repeats=1)
+
+
+def _measure_cache_bandwidth(dtype: str, threads: int) -> float:
+    return _triad_gbs(dtype, threads, _last_cache() // 2, repeats=16)
+
+
+def _last_cache() -> int:
+    return machine().l3 or machine().l2 or 32 << 20
+
+
+def _triad_gbs(dtype: str, threads: int, nbytes: int, repeats: int) -> float:
+    """Over ``nbytes`` in all, ``repeats`` times a sample."""
+    size = max(8, nbytes // 3 // np.dtype(dtype).itemsize // threads)
     arrays = [[aligned_empty(size, dtype) for _ in range(3)] for _ in range(threads)]
     for x, y, out in arrays:
         x[:], y[:], out[:] = 1.5, 2.5, 0.0  # touch the pages: an untouched page is one shared page of zeros
-        _triad(x[:8], y[:8], out[:8])
-    jobs = [functools.partial(_triad, *three) for three in arrays]
+        _triad(x[:8], y[:8], out[:8], 1)
+    jobs = [functools.partial(_triad, x, y, out, repeats) for x, y, out in arrays]
     best = min(_timed(jobs) for _ in range(_SAMPLES))
-    return 3.0 * size * threads * np.dtype(dtype).itemsize / best / 1e9
+    return 3.0 * size * threads * np.dtype(dtype).itemsize * repeats / best / 1e9
 
 
 def _timed(jobs: Sequence[Callable[[], None]]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -14,22 +15,31 @@ from .options import Json, check_writeable, write_json
 @app.command()
 def info(
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure peak and bandwidth anew; they are remembered otherwise.")
+        bool,
+        typer.Option("--measure", help="Measure peak, bandwidth and first call anew; they are remembered otherwise."),
     ] = False,
     json_file: Json = None,
 ) -> None:
-    """What this machine is, and what it reaches."""
+    """What this machine is, and what it reaches.
+
+    Peak, bandwidth, and how long a program waits for its first product are measured; the rest the system says.
+    """
+    from ..lab.first_call import known_first_call, measure_first_call
+    from ..limits import get_threads, why_threads
     from ..machine import machine
     from ..peaks import roofs
     from ..terminal import show_facts
 
     check_writeable("json", json_file, dash=True)
-    measured = roofs(fresh=measure)
+    threads, measured = get_threads(), roofs(fresh=measure)
+    first = measure_first_call() if measure else known_first_call()
     if json_file:
-        write_json(json_file, machine().as_dict() | {"roofs": measured})
+        known = {"roofs": measured, "threads": threads, "first_call": first and asdict(first)}
+        write_json(json_file, machine().as_dict() | known)
     else:
-        show_facts(Console(), machine().describe())
-        show_facts(Console(), [(r["what"], r["text"]) for r in measured], title="\nmeasured")
+        show_facts(Console(), [*machine().describe(), ("threads", f"{threads} ({why_threads()})")])
+        start = first.describe() if first else [("first product", "not measured here yet: tilewright info --measure")]
+        show_facts(Console(), [*((r["what"], r["text"]) for r in measured), *start], title="\nmeasured")
 
 
 @app.command()

@@ -14,6 +14,7 @@ import numpy as np
 import threadpoolctl
 
 from ..errors import UnavailableError, UsageError
+from ..limits import use_threads
 from ..machine import available_memory, bytes_text, current_clock_mhz
 from ..peaks import peak_gflops
 from ..records import BenchRecord
@@ -30,6 +31,14 @@ MOST_SAMPLES = 10
 TELLING_S = 0.01
 #: Share of the available memory that one cell may use.
 MEMORY_SHARE = 0.9
+#: The real dtype that others are computed in, and its operations for each of theirs.
+_COMPUTED_IN = {
+    "float32": ("float32", 1),
+    "float64": ("float64", 1),
+    "complex64": ("float32", 4),
+    "complex128": ("float64", 4),
+    "float16": ("float32", 1),
+}
 #: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
 GUESS_FLOPS = 20e9
 
@@ -42,14 +51,14 @@ class Bench:
         self.environment = environment
         self._pools = threadpoolctl.ThreadpoolController()
         self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
-        self._peaks: dict[tuple[str, int], float] = {}
+        self._peaks: dict[tuple[str, int], float | None] = {}
         self._key: tuple[Shape, str] | None = None
         self._sets: OperandSets | None = None
 
     def measure(self, cell: Cell) -> BenchRecord:
         """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
         clock = current_clock_mhz()
-        with self._pools.limit(limits=cell.threads):
+        with self._pools.limit(limits=cell.threads), use_threads(cell.threads):  # the vendors' and the library's own
             outcome = self._outcome(cell)
         return self._record(cell, outcome, clock)
 
@@ -205,7 +214,7 @@ class Bench:
     def _record(self, cell: Cell, outcome: Outcome, clock: float | None) -> BenchRecord:
         key = (cell.dtype, cell.threads)
         if key not in self._peaks:
-            self._peaks[key] = peak_gflops(*key, fresh=True)
+            self._peaks[key] = _peak(*key)
         moment = {
             "clock_mhz_before": clock,
             "clock_mhz_after": current_clock_mhz(),
@@ -218,3 +227,11 @@ class Bench:
             environment=self.environment | moment,
             **vars(outcome),
         ).with_rates()
+
+
+def _peak(dtype: str, threads: int) -> float | None:
+    """In the dtype's own operations; None for integers, whose roof is not measured."""
+    if dtype not in _COMPUTED_IN:
+        return None
+    real, operations = _COMPUTED_IN[dtype]
+    return peak_gflops(real, threads, fresh=True) / operations

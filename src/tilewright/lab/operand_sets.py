@@ -7,14 +7,15 @@ import math
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import TilewrightError, UsageError
 from ..machine import machine
 from ..operands import aligned_copy, aligned_empty, load_matrix
+from .oracles import oracle
 from .sizes import Shape
-from .verify import Oracle
 
 #: Sets rotate until together they are this many times the last cache.
 ROTATION = 2
@@ -57,7 +58,12 @@ def _load(path: Path) -> np.ndarray:
 
 
 def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-    """Raises UsageError where the product could exceed the largest number: every kernel would look wrong."""
+    """Raises UsageError where the product could exceed the largest number: every kernel would look wrong.
+
+    Integers wrap around, as they should.
+    """
+    if np.dtype("float32" if dtype == "bfloat16" else dtype).kind in "iu":
+        return
     largest = float(np.finfo("float32" if dtype == "bfloat16" else dtype).max)  # those two have about the same range
     in_a, in_b = (float(max(x.max(initial=0), -x.min(initial=0))) for x in (a, b))
     if not max(in_a, in_b, in_a * in_b * a.shape[1]) <= largest:
@@ -74,14 +80,15 @@ class OperandSets:
     c: list[np.ndarray]
     r: list[np.ndarray]
     seed: int
-    oracles: dict[int, Oracle] = field(default_factory=dict)
+    oracles: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._original = self._checksums()
 
     @classmethod
     def random(cls, shape: Shape, dtype: str, seed: int) -> OperandSets:
-        """Uniform in [−1, 1), from the seed and the shape alone, so that every kernel and every run gets the same."""
+        """Uniform in [−1, 1), real and imaginary parts too, integers over all of their range; from the seed and the shape
+        alone, so that every kernel and every run gets the same."""
         m, n, k = shape
         rng = np.random.default_rng([seed, m, n, k])
         count = sets_needed(shape, np.dtype(dtype).itemsize)
@@ -100,9 +107,9 @@ class OperandSets:
     def __len__(self) -> int:
         return len(self.a)
 
-    def oracle(self, index: int) -> Oracle:
+    def oracle(self, index: int) -> Any:
         if index not in self.oracles:
-            self.oracles[index] = Oracle(self.a[index], self.b[index], seed=self.seed)
+            self.oracles[index] = oracle(self.a[index], self.b[index], seed=self.seed)
         return self.oracles[index]
 
     def changed(self) -> str:
@@ -114,16 +121,28 @@ class OperandSets:
         return zlib.crc32(self.a[0].data), zlib.crc32(self.b[0].data)
 
     def poison(self) -> None:
-        """Fill every output of the kernel with NaN: an element that is not written cannot look right."""
         for c in self.c:
-            c.fill(np.nan)
+            poison(c)
+
+
+def poison(c: np.ndarray) -> None:
+    """Fill an output with NaN: an element that is not written cannot look right. Integers get their largest number."""
+    c.fill({"c": complex(np.nan, np.nan), "f": np.nan}[c.dtype.kind] if c.dtype.kind in "cf" else np.iinfo(c.dtype).max)
 
 
 def _uniform(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.ndarray:
     x = aligned_empty(shape, dtype)
-    rng.random(dtype=x.dtype, out=x)
-    x *= 2
-    x -= 1
+    if x.dtype.kind in "iu":
+        limits = np.iinfo(x.dtype)
+        x[...] = rng.integers(limits.min, limits.max, shape, x.dtype, endpoint=True)
+        return x
+    if x.dtype == np.float16:
+        x[...] = rng.uniform(-1, 1, shape)
+        return x
+    real = x.view(x.real.dtype) if x.dtype.kind == "c" else x
+    rng.random(dtype=real.dtype, out=real)
+    real *= 2
+    real -= 1
     return x
 
 
@@ -131,5 +150,5 @@ def _outputs(shape: Shape, dtype: str, count: int) -> tuple[list[np.ndarray], li
     m, n, _ = shape
     made = [aligned_empty((m, n), dtype) for _ in range(2 * count)]
     for x in made:
-        x.fill(np.nan)
+        poison(x)
     return made[:count], made[count:]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ..errors import UnavailableError, UsageError, did_you_mean
-from ..kernels import Kernel, catalog, find, reference
+from ..kernels import NUMERIC, Kernel, catalog, find, reference
 from ..machine import machine
 from ..records import BenchRecord, Writer
 from ..run.cpu import call_once, runner
@@ -22,13 +22,15 @@ from .cells import Cell, Settings, cells
 from .cuda_bench import CudaBench
 from .environment import environment
 from .formats import FORMATS
+from .library import LIBRARY
+from .library import NAMES as LIBRARY_NAMES
 from .operand_sets import check_range, read_operands
 from .params import asked_sets, param_sets, parse_params
 from .sizes import Shape, parse_seconds, parse_sizes
 from .tune import best_params
 
 DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
-_DTYPES = {"cpu": ("float32", "float64"), "cuda": tuple(FORMATS)}
+_DTYPES = {"cpu": (*NUMERIC, "float16"), "cuda": tuple(FORMATS)}
 #: What must not have changed in the environment for a cell of an earlier run to be kept.
 _SHAPING = {
     "cpu": ("kernel_source", "processor", "cores", "llvm_cpu", "numpy", "numba", "operands"),
@@ -189,6 +191,8 @@ def _settings(request: Request) -> tuple[Settings, str]:
     given, operands = _operands(request)
     sizes = parse_sizes(DEFAULT_SIZES[device] if request.sizes is None else request.sizes)
     dtypes = _dtypes(request, kernels)
+    if device == "cpu" and not request.kernels:  # of the whole ladder, the rungs that take what is asked for
+        kernels = [kernel for kernel in kernels if set(dtypes) & set(kernel.dtypes)]
     if given is not None:
         sizes = [(given[0].shape[0], given[1].shape[1], given[0].shape[1])]
         if device == "cpu" and not request.dtype:
@@ -226,7 +230,7 @@ def _dtypes(request: Request, kernels: list[Any]) -> list[str]:
 def _kernels(names: list[str], device: str) -> list[Any]:
     """Each kernel once; two files of one name would be one row of the table and one cell of the records."""
     try:
-        found: list[Any] = list(find(names, device="cuda") if device == "cuda" else find(names))
+        found: list[Any] = list(find(names, device="cuda") if device == "cuda" else _on_cpu(names))
     except SystemExit as error:  # raised by a file of the user's
         raise UsageError(f"kernel files {' '.join(names)}: one of them ends the program (exit {error})") from None
     chosen: dict[str, Any] = {}
@@ -234,6 +238,11 @@ def _kernels(names: list[str], device: str) -> list[Any]:
         if (other := chosen.setdefault(kernel.name, kernel)).path != kernel.path:
             raise UsageError(f"kernel {kernel.name}: {other.path} and {kernel.path} have one name; rename one of them")
     return list(chosen.values())
+
+
+def _on_cpu(names: list[str]) -> list[Kernel]:
+    """The library call is no rung of the ladder, but may be named beside them."""
+    return [one for name in names for one in ([LIBRARY] if name in LIBRARY_NAMES else find([name]))] or find([])
 
 
 def _operands(request: Request) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:

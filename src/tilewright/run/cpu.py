@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba as nb
 import numpy as np
+from llvmlite import binding
 from numba.core import caching, types
 
 from ..disk import fingerprint, private_directory
@@ -23,11 +26,16 @@ from ..kernels import Kernel, catalog
 from ..machine import machine
 from ..operands import row_major, writeable_alias
 from ..threads import Team, cuts
+from .standby import Standby, source_of, words
+from .stop import run_stoppable
 from .workspace import workspace
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 _PACKAGE = Path(__file__).parent.parent
+
+#: What compiled code gets for dtypes that Numba does not know: integers with their bits (``simd.row_converter``).
+_STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 
 
 # ---- compile ---------------------------------------------------------------------------------------------------------
@@ -38,12 +46,27 @@ def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     """The kernel's machine code for ``dtype``: from disk where it was compiled before, else compiled now (about 1 s)."""
     dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
     dispatcher._cache = _Cache(kernel, dtype)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
-    matrix = types.Array(nb.from_dtype(dtype), 2, "A" if kernel.strided else "C")
-    shared = (types.Array(nb.from_dtype(dtype), 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
+    element = nb.from_dtype(_STORAGE.get(dtype.name, dtype))
+    matrix = types.Array(element, 2, "A" if kernel.strided else "C")
+    shared = (types.Array(element, 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
     tunable = [nb.typeof(value) for name, value in kernel.params.items() if name in kernel.tunable]
     dispatcher.compile((matrix, matrix, matrix, *shared, *tunable))
     dispatcher.disable_compile()
     return dispatcher
+
+
+@functools.cache
+def standby() -> Standby:
+    """The machine code by which workers wait awake."""
+
+    def machine_code(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+        dispatcher = nb.njit(nogil=True)(function)
+        dispatcher._cache = _Cache(source_of(function), np.dtype(np.int64))  # type: ignore[arg-type,attr-defined]
+        dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return Standby(machine_code)
 
 
 class _Locator(caching._CacheLocator):
@@ -54,15 +77,7 @@ class _Locator(caching._CacheLocator):
     """
 
     def __init__(self, function: Any, source: str) -> None:
-        shaping = [*sorted((_PACKAGE / "simd").glob("*.py")), _PACKAGE / "kernels" / "prelude.py", Path(source)]
-        facts = (
-            nb.__version__,
-            machine().llvm_cpu,
-            machine().vector_bits,
-            machine().l2,
-            function.__qualname__,
-        )
-        self._key = fingerprint(*facts, *shaping)
+        self._key = fingerprint(_generator(), function.__qualname__, Path(source))
         self._path = str(private_directory("numba", self._key))
 
     def get_cache_path(self) -> str:
@@ -77,6 +92,16 @@ class _Locator(caching._CacheLocator):
     @classmethod
     def from_function(cls, function: Any, source: str) -> _Locator:
         return cls(function, source)
+
+
+@functools.cache
+def _generator() -> str:
+    """All that shapes machine code beside the kernel's own file: generators, compilers, and the machine it is made for."""
+    here = machine()
+    compilers = (nb.__version__, llvmlite.__version__, binding.llvm_version_info)
+    processor = (here.llvm_cpu, here.isa, here.vector_bits, here.vector_registers, here.l1d, here.l2, here.l3)
+    sources = [path for folder in ("simd", "kernels") for path in sorted((_PACKAGE / folder).glob("*.py"))]
+    return fingerprint(*compilers, *processor, *sources)
 
 
 class _CacheImpl(caching.CompileResultCacheImpl):
@@ -169,6 +194,8 @@ def runner(kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, An
     machine_code = compiled(kernel, dtype)
     code = functools.partial(machine_code, **params) if params else machine_code
     if kernel.shared == "team":
+        if threads > 1:
+            standby()  # compiled now
         return functools.partial(_run_team, code, Team(threads), kernel)
     if kernel.strided:
         return functools.partial(_run_tiles, code, Team(threads), kernel.grain)
@@ -231,13 +258,17 @@ def _run_team(
     _check_shapes(a, b, c)
     if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
         a, b, c = b.T, a.T, c.T
+    if c.dtype.name in _STORAGE:
+        a, b, c = (x.view(_STORAGE[c.dtype.name]) for x in (a, b, c))
     a, b = writeable_alias(a), writeable_alias(b)
     shape = (*c.shape, a.shape[1])
     elements = kernel.workspace(*shape) if kernel.workspace else 0
-    counters = np.zeros(kernel.counters(*shape) if kernel.counters else 1, np.int64)
+    counters = np.zeros((kernel.counters(*shape) if kernel.counters else 1) + 1, np.int64)
+    counters[-1] = team.threads
     with workspace(elements * c.itemsize) as memory:
-        job = functools.partial(code, a, b, c, memory[: elements * c.itemsize].view(c.dtype), counters)
-        team.run([job] * team.threads)
+        arrays = a, b, c, memory[: elements * c.itemsize].view(c.dtype), counters
+        awake = () if team.threads == 1 or isinstance(code, functools.partial) else (words(code, *arrays), standby())
+        run_stoppable(team, functools.partial(code, *arrays), counters, 2 * math.prod(shape), *awake)
 
 
 def _run_tiles(

@@ -6,18 +6,43 @@ vector width, and serves AVX2, AVX-512 and NEON alike.
 """
 
 from .atomics import fetch_add, wait_for
-from .memory import ALIGNMENT, address, aligned_empty, copy, offset
+from .complex_rows import real_parts, row_times_i
+from .convert import converting_packer, row_converter
+from .direct import direct_tile
+from .in_place import ahead, stack_buffer, tile_in_place
+from .memory import ALIGNMENT, address, aligned_empty, as_row, copy, itemsize, moved, offset
+from .pack import packer
 from .peak import fma_chains
-from .tile import micro_kernel
+from .streams import columns_apart, row_dots, row_updates, settle
+from .tile import edge_kernel, micro_kernel
+from .together import copy_together
 
 __all__ = [
     "ALIGNMENT",
     "address",
+    "ahead",
     "aligned_empty",
+    "as_row",
+    "columns_apart",
+    "converting_packer",
     "copy",
+    "copy_together",
+    "direct_tile",
+    "edge_kernel",
     "fetch_add",
     "fma_chains",
+    "itemsize",
     "micro_kernel",
+    "moved",
     "offset",
+    "packer",
+    "real_parts",
+    "row_converter",
+    "row_dots",
+    "row_times_i",
+    "row_updates",
+    "settle",
+    "stack_buffer",
+    "tile_in_place",
     "wait_for",
 ]

@@ -18,6 +18,14 @@ from numba.extending import intrinsic
 #: Looks at a counter before a waiting thread offers its processor to others.
 _PATIENCE = 2000
 
+#: By processor, LLVM's name of the hint that a thread waits, and its arguments: x86's pause, Arm's yield. Inline assembly
+#: would need an assembler, which Numba does not start.
+_WAITING = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.hint", (1,)),
+    "arm64": ("llvm.aarch64.hint", (1,)),
+}
+
 
 def _element(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     array = context.make_array(signature.args[0])(context, builder, args[0])
@@ -45,10 +53,12 @@ def _pause(typingctx: Any) -> Any:  # noqa: ARG001
     """Tell the core that this thread is waiting."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-        triple = builder.module.triple
-        hint = {"x86_64": "pause", "aarch64": "yield", "arm64": "yield"}.get(triple.split("-")[0])
-        if hint:
-            builder.asm(ir.FunctionType(ir.VoidType(), []), hint, "", [], side_effect=True)
+        module = builder.module
+        name, numbers = _WAITING.get(module.triple.split("-")[0], ("", ()))
+        if name:
+            kind = ir.FunctionType(ir.VoidType(), [ir.IntType(32)] * len(numbers))
+            hint = module.globals.get(name) or ir.Function(module, kind, name)
+            builder.call(hint, [ir.IntType(32)(number) for number in numbers])
         return context.get_dummy_value()
 
     return types.void(), codegen

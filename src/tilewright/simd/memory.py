@@ -10,7 +10,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 #: A cache line, and the widest vector of any machine we know, in bytes: what every buffer is aligned to (S1.1).
 ALIGNMENT = 64
@@ -53,6 +55,45 @@ def _offset(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
+def _itemsize(typingctx: Any, array: Any) -> Any:  # noqa: ARG001
+    """Bytes of an element: a constant, which ``array.itemsize`` is not, so that dividing by it costs nothing."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        return ir.Constant(ir.IntType(64), context.get_abi_sizeof(context.get_data_type(array.dtype)))
+
+    return types.intp(array), codegen
+
+
+@intrinsic
+def _moved(typingctx: Any, array: Any, distance: Any) -> Any:  # noqa: ARG001
+    """The same view of the memory ``distance`` bytes behind: of the next matrix of a batch."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = context.make_array(signature.return_type)(context, builder, args[0])
+        start = builder.bitcast(view.data, ir.IntType(8).as_pointer())
+        view.data = builder.bitcast(builder.gep(start, [args[1]]), view.data.type)
+        return impl_ret_borrowed(context, builder, signature.return_type, view._getvalue())
+
+    return array(array, types.intp), codegen
+
+
+@intrinsic
+def _as_row(typingctx: Any, matrix: Any, size: Any) -> Any:  # noqa: ARG001
+    """``size`` elements from the matrix's first on, whatever its shape says, as a contiguous 1-D array."""
+    row = types.Array(matrix.dtype, 1, "C")
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = context.make_array(matrix)(context, builder, args[0])
+        result = context.make_array(row)(context, builder)
+        strides = cgutils.pack_array(builder, [view.itemsize])
+        shape = cgutils.pack_array(builder, [args[1]])
+        populate_array(result, view.data, shape, strides, view.itemsize, view.meminfo)
+        return impl_ret_borrowed(context, builder, signature.return_type, result._getvalue())
+
+    return row(matrix, types.intp), codegen
+
+
+@intrinsic
 def _copy(typingctx: Any, target: Any, source: Any, count: Any) -> Any:  # noqa: ARG001
     """Copy ``count`` elements from one pointer to another; they must not overlap."""
     signature = types.void(target, source, types.intp)
@@ -69,3 +110,6 @@ def _copy(typingctx: Any, target: Any, source: Any, count: Any) -> Any:  # noqa:
 address: Callable[..., Any] = _address
 offset: Callable[..., Any] = _offset
 copy: Callable[..., None] = _copy
+itemsize: Callable[..., int] = _itemsize
+moved: Callable[..., np.ndarray] = _moved
+as_row: Callable[..., np.ndarray] = _as_row

@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from .vectors import Vectors, bits_of
 
 
-def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int) -> Callable[..., None]:
+def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
     """The innermost loop of a matrix product: an ``mr`` × ``nv``-vector tile of C held in registers over all of k.
 
     The result is an intrinsic ``micro(kc, a, b, c, ldc, accumulate)`` for pointers to floats, doubles or integers:
@@ -23,7 +23,9 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int) -> Callable[
     - ``accumulate``: 0 overwrites C without reading it, anything else adds to it. ``kc`` is at least 1.
 
     Each step of k loads ``nv`` vectors of B and, per row, broadcasts one element of A into ``nv`` fused
-    multiply-adds: an outer product that touches memory ``mr + nv`` times for ``mr · nv`` vector operations.
+    multiply-adds: an outer product that touches memory ``mr + nv`` times for ``mr · nv`` vector operations. ``unroll``
+    steps make one turn of the loop. Every element of C is one chain of multiply-adds in the order of k, whatever the
+    tile: its bits do not tell where in a tile, or in which one, it was computed.
     """
 
     @intrinsic
@@ -32,7 +34,8 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int) -> Callable[
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             scalar = context.get_data_type(signature.args[1].dtype)
-            _Tile(Vectors(builder, scalar, vector_bits // bits_of(scalar)), mr, nv).emit(*args, a_stride=a_stride)
+            vectors = Vectors(builder, scalar, vector_bits // bits_of(scalar))
+            Tile(vectors, mr, nv, a_stride, unroll).emit(*args)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -40,63 +43,158 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int) -> Callable[
     return micro
 
 
-class _Tile:
+def edge_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
+    """``micro_kernel`` with one more argument, ``columns``: how many of the tile's columns lie inside C.
+
+    ``b`` is as wide as the whole tile; what it holds beyond ``columns`` reaches no element of C, and memory beside C is
+    neither read nor written. A tile that is inside is written without masks.
+    """
+
+    @intrinsic
+    def micro(typingctx: Any, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any) -> Any:  # noqa: ARG001
+        signature = types.void(types.intp, a, a, a, types.intp, types.intp, types.intp)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            scalar = context.get_data_type(signature.args[1].dtype)
+            vectors = Vectors(builder, scalar, vector_bits // bits_of(scalar))
+            Tile(vectors, mr, nv, a_stride, unroll).emit(*args)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return micro
+
+
+#: Steps of k between asking for the last row of C and needing it: some 600 cycles, which memory may take.
+_C_AHEAD = 48
+#: Steps of k between asking for a row of B and needing it, where it comes from the last cache: some 200 cycles.
+_B_AHEAD = 16
+#: Bytes that one prefetch brings.
+_LINE = 64
+
+
+class Tile:
     """Emits one micro-kernel: zeroed accumulators → loop over k → write-back."""
 
-    def __init__(self, vectors: Vectors, mr: int, nv: int) -> None:
-        self.vectors, self.builder, self.mr, self.nv, self.lanes = vectors, vectors.builder, mr, nv, vectors.lanes
+    def __init__(self, vectors: Vectors, mr: int, nv: int, a_stride: int, unroll: int) -> None:
+        self.vectors, self.builder, self.lanes = vectors, vectors.builder, vectors.lanes
+        self.mr, self.nv, self.a_stride, self.unroll = mr, nv, a_stride, unroll
 
-    def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, *, a_stride: int) -> None:
-        builder = self.builder
-        self._prefetch(c, ldc)
-        tile = self._k_loop(kc, a, b, a_stride)
-        adding = builder.icmp_signed("!=", accumulate, accumulate.type(0))
-        with builder.if_else(adding) as (add, overwrite):
-            with add:
-                self._write(tile, c, ldc, add=True)
-            with overwrite:
-                self._write(tile, c, ldc, add=False)
+    def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any = None) -> None:
+        builder, index = self.builder, kc.type
+        tile = [[self.vectors.zero] * self.nv for _ in range(self.mr)]
+        turns = builder.udiv(kc, index(self.unroll))
+        asking = self._least(turns, index(self.mr))
+        last = self._least(builder.sub(turns, asking), index(_C_AHEAD // self.unroll))
+        first = builder.sub(builder.sub(turns, asking), last)
+        tile, a, b = self._loop(first, self.unroll, a, b, tile)
+        tile, a, b = self._loop(asking, self.unroll, a, b, tile, prefetch=(c, ldc))
+        tile, a, b = self._loop(last, self.unroll, a, b, tile)
+        if self.unroll > 1:
+            tile, a, b = self._loop(builder.urem(kc, index(self.unroll)), 1, a, b, tile)
+        whole = [None] * self.nv
+        if columns is None:
+            self._write(tile, c, ldc, accumulate, whole)
+            return
+        with builder.if_else(builder.icmp_signed("<", columns, index(self.nv * self.lanes))) as (edge, inside):
+            with edge:
+                masks = [self.vectors.mask(builder.sub(columns, index(v * self.lanes))) for v in range(self.nv)]
+                self._write(tile, c, ldc, accumulate, masks)
+            with inside:
+                self._write(tile, c, ldc, accumulate, whole)
 
-    def _prefetch(self, c: Any, ldc: Any) -> None:
-        """Ask for the tile of C now: it is needed when the loop over k is done, and arrives meanwhile."""
-        for r in range(self.mr):
-            row = self.builder.gep(c, [self.builder.mul(ldc, ldc.type(r))])
-            for v in range(self.nv):
-                self.vectors.prefetch(row, v * self.lanes, write=True)
+    def _least(self, x: Any, y: Any) -> Any:
+        return self.builder.select(self.builder.icmp_signed("<", x, y), x, y)
 
-    def _k_loop(self, kc: Any, a: Any, b: Any, a_stride: int) -> list[list[Any]]:
-        builder, vectors, index = self.builder, self.vectors, kc.type
+    def _loop(
+        self, turns: Any, steps: int, a: Any, b: Any, tile: list[list[Any]], prefetch: Any = None
+    ) -> tuple[list[list[Any]], Any, Any]:
+        """``turns`` times ``steps`` steps of k, possibly none; the tile and the pointers behind them."""
+        builder, index = self.builder, turns.type
         before = builder.block
         loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
-        builder.branch(loop)
+        some = builder.icmp_signed(">", turns, index(0))
+        builder.cbranch(some, loop, done)
         builder.position_at_end(loop)
-        step, a_now, b_now = builder.phi(index), builder.phi(a.type), builder.phi(b.type)
-        tile = [[builder.phi(vectors.vector) for _ in range(self.nv)] for _ in range(self.mr)]
-        row_of_b = [vectors.load(b_now, v * self.lanes) for v in range(self.nv)]
-        updated = []
-        for r in range(self.mr):
-            element = vectors.broadcast(builder.load(builder.gep(a_now, [index(r * a_stride)])))
-            updated.append([vectors.multiply_add(element, row_of_b[v], tile[r][v]) for v in range(self.nv)])
-        following = builder.add(step, index(1))
-        carried = [
-            (step, index(0), following),
-            (a_now, a, builder.gep(a_now, [index(1)])),
-            (b_now, b, builder.gep(b_now, [index(self.nv * self.lanes)])),
-        ]
-        for old, new in zip(tile, updated, strict=True):
-            carried += [(old[v], vectors.zero, new[v]) for v in range(self.nv)]
-        for phi, first, next_value in carried:
+        turn = builder.phi(index)
+        old = [builder.phi(value.type) for value in self._flat(tile, a, b)]
+        now, a_now, b_now = self._unflat(old)
+        if prefetch is not None:
+            c, ldc = prefetch
+            row = builder.gep(c, [builder.mul(turn, ldc)])
+            for v in range(self.nv):
+                self.vectors.prefetch(row, v * self.lanes, write=True)
+        for step in range(steps):
+            now = self._step(now, a_now, b_now, step)
+        a_next = builder.gep(a_now, [index(steps)])
+        b_next = builder.gep(b_now, [index(steps * self.nv * self.lanes)])
+        following = builder.add(turn, index(1))
+        new = self._flat(now, a_next, b_next)
+        for phi, first, next_value in zip(
+            [turn, *old], [index(0), *self._flat(tile, a, b)], [following, *new], strict=True
+        ):
             phi.add_incoming(first, before)
             phi.add_incoming(next_value, loop)
-        builder.cbranch(builder.icmp_signed("<", following, kc), loop, done)
+        builder.cbranch(builder.icmp_signed("<", following, turns), loop, done)
         builder.position_at_end(done)
-        return updated
+        ended = []
+        for first, last in zip(self._flat(tile, a, b), new, strict=True):
+            phi = builder.phi(first.type)
+            phi.add_incoming(first, before)
+            phi.add_incoming(last, loop)
+            ended.append(phi)
+        return self._unflat(ended)
 
-    def _write(self, tile: list[list[Any]], c: Any, ldc: Any, *, add: bool) -> None:
+    def _step(self, tile: list[list[Any]], a: Any, b: Any, step: int) -> list[list[Any]]:
+        vectors = self.vectors
+        for line in range(0, self.nv * self.lanes, max(1, _LINE // vectors.itemsize)):
+            vectors.prefetch(b, (step + _B_AHEAD) * self.nv * self.lanes + line)
+
+        def of_a(r: int) -> Any:
+            return vectors.broadcast(vectors.scalar_at(a, r * self.a_stride + step))
+
+        def of_b(v: int) -> Any:
+            return vectors.load(b, (step * self.nv + v) * self.lanes)
+
+        # The shorter side is held, the longer one passes through a single register: 3×4 has but 16 in all.
+        if self.nv <= self.mr:
+            held = [of_b(v) for v in range(self.nv)]
+            return [
+                [vectors.multiply_add(x, y, old) for y, old in zip(held, row, strict=True)]
+                for x, row in ((of_a(r), tile[r]) for r in range(self.mr))
+            ]
+        held = [of_a(r) for r in range(self.mr)]
+        columns = []
+        for v in range(self.nv):
+            y = of_b(v)
+            columns.append([vectors.multiply_add(x, y, row[v]) for x, row in zip(held, tile, strict=True)])
+        return [list(row) for row in zip(*columns, strict=True)]
+
+    def _flat(self, tile: list[list[Any]], a: Any, b: Any) -> list[Any]:
+        return [a, b, *(value for row in tile for value in row)]
+
+    def _unflat(self, values: list[Any]) -> tuple[list[list[Any]], Any, Any]:
+        a, b, *flat = values
+        return [flat[r * self.nv : (r + 1) * self.nv] for r in range(self.mr)], a, b
+
+    def _write(self, tile: list[list[Any]], c: Any, ldc: Any, accumulate: Any, masks: list[Any]) -> None:
+        adding = self.builder.icmp_signed("!=", accumulate, accumulate.type(0))
+        with self.builder.if_else(adding) as (add, overwrite):
+            with add:
+                self._write_rows(tile, c, ldc, masks, add=True)
+            with overwrite:
+                self._write_rows(tile, c, ldc, masks, add=False)
+
+    def _write_rows(self, tile: list[list[Any]], c: Any, ldc: Any, masks: list[Any], *, add: bool) -> None:
+        vectors = self.vectors
         for r in range(self.mr):
             row = self.builder.gep(c, [self.builder.mul(ldc, ldc.type(r))])
             for v in range(self.nv):
-                value = tile[r][v]
+                value, at, edge = tile[r][v], v * self.lanes, masks[v]
                 if add:
-                    value = self.vectors.add(self.vectors.load(row, v * self.lanes), value)
-                self.vectors.store(value, row, v * self.lanes)
+                    old = vectors.load(row, at) if edge is None else vectors.load_masked(edge, row, at)
+                    value = vectors.add(old, value)
+                if edge is None:
+                    vectors.store(value, row, at)
+                else:
+                    vectors.store_masked(edge, value, row, at)

@@ -43,6 +43,9 @@ class Vectors:
     def store(self, value: Any, pointer: Any, elements: Any = 0) -> None:
         self.builder.store(value, self.at(pointer, elements)).align = self.itemsize
 
+    def scalar_at(self, pointer: Any, elements: int) -> Any:
+        return self.builder.load(self.builder.gep(pointer, [I64(elements)]))
+
     def mask(self, count: Any) -> Any:
         """The lanes below ``count``, a 64-bit value: none where it is 0 or less."""
         numbers = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))

@@ -15,6 +15,9 @@ from tilewright.errors import UnavailableError
 
 _ROW_MAJOR, _NO_TRANS = 101, 111
 
+#: BLAS's own: s, d, c, z.
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
 
 @functools.cache
 def gemm(names: tuple[str, ...], install: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
@@ -22,7 +25,8 @@ def gemm(names: tuple[str, ...], install: str) -> Callable[[np.ndarray, np.ndarr
     library = _load(names)
     if library is None:
         raise UnavailableError(f"{names[0]} is not installed here: {install}")
-    return functools.partial(_call, {"f": library.cblas_sgemm, "d": library.cblas_dgemm})
+    letters = {"f": "s", "d": "d", "F": "c", "D": "z"}
+    return functools.partial(_call, {char: getattr(library, f"cblas_{x}gemm") for char, x in letters.items()})
 
 
 def _load(names: tuple[str, ...]) -> ctypes.CDLL | None:
@@ -48,13 +52,15 @@ def _call(functions: dict[str, Callable[..., None]], a: np.ndarray, b: np.ndarra
     if k == 0 or 0 in c.shape:
         c[...] = 0  # some libraries leave C as it was
         return
-    scalar = ctypes.c_float if c.dtype.char == "f" else ctypes.c_double
+    one, zero = np.ones(1, c.dtype), np.zeros(1, c.dtype)
+    scalar = {"f": ctypes.c_float, "d": ctypes.c_double}.get(c.dtype.char, ctypes.c_void_p)  # complex ones by address
+    alpha, beta = (scalar(x.ctypes.data if c.dtype.kind == "c" else x[0]) for x in (one, zero))
     integers = (_ROW_MAJOR, _NO_TRANS, _NO_TRANS, m, n, k)
     functions[c.dtype.char](
         *map(ctypes.c_int, integers),
-        scalar(1),
+        alpha,
         *(_pointer(a), _leading(a), _pointer(b), _leading(b)),
-        scalar(0),
+        beta,
         *(_pointer(c), _leading(c)),
     )
 

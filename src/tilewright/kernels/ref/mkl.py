@@ -12,6 +12,13 @@ if _cblas.beside_python("iomp5"):
     os.environ.setdefault("KMP_BLOCKTIME", "10")
 
 
-@kernel(idea="Intel MKL, by cblas_?gemm.", row="S1", shared="tiles", strided=True, compiled=False)
+@kernel(
+    idea="Intel MKL, by cblas_?gemm.",
+    row="S1",
+    dtypes=_cblas.DTYPES,
+    shared="tiles",
+    strided=True,
+    compiled=False,
+)
 def mkl(a, b, c):
     _cblas.gemm(("mkl_rt",), "pip install mkl (x86-64 only)")(a, b, c)

@@ -4,7 +4,14 @@ from tilewright.kernels import kernel
 from tilewright.kernels.ref import _cblas
 
 
-@kernel(idea="The system's OpenBLAS, by cblas_?gemm.", row="S1", shared="tiles", strided=True, compiled=False)
+@kernel(
+    idea="The system's OpenBLAS, by cblas_?gemm.",
+    row="S1",
+    dtypes=_cblas.DTYPES,
+    shared="tiles",
+    strided=True,
+    compiled=False,
+)
 def openblas_system(a, b, c):
     _cblas.gemm(
         ("openblas", "openblaso", "openblasp"),

@@ -1,0 +1,90 @@
+"""Schemes that multiply 2×2 matrices by 7 products, written down as what they add to what, for any number of levels.
+
+A product is a sum of blocks of A, with signs, times a sum of blocks of B, added with signs to blocks of C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+#: A row and a column in a grid of blocks, and a sign.
+Term = tuple[int, int, int]
+#: The terms of A, of B and of C.
+Product = tuple[list[Term], list[Term], list[Term]]
+Scheme = list[Product]
+
+A, B, C = range(3)
+
+#: Strassen's scheme: of those with 7 products it has the fewest terms in all, 12 of each operand. Winograd's needs fewer
+#: additions, for it adds to sums that are there already; but here sums are never anywhere.
+STRASSEN = (
+    ("+11+22", "+11+22", "+11+22"),
+    ("+21+22", "+11", "+21-22"),
+    ("+11", "+12-22", "+12+22"),
+    ("+22", "+21-11", "+11+21"),
+    ("+11+12", "+22", "+12-11"),
+    ("+21-11", "+11+12", "+22"),
+    ("+12-22", "+21+22", "+11"),
+)
+
+
+def products(levels: int) -> Scheme:
+    """Strassen's scheme on ``levels`` levels: 7^levels products of blocks in a grid of 2^levels × 2^levels.
+
+    >>> products(0)
+    [([(0, 0, 1)], [(0, 0, 1)], [(0, 0, 1)])]
+    >>> products(1)[1]
+    ([(1, 0, 1), (1, 1, 1)], [(0, 0, 1)], [(1, 0, 1), (1, 1, -1)])
+    >>> len(products(2)), max(len(a) for a, b, c in products(2))
+    (49, 4)
+    """
+    if levels == 0:
+        return [([(0, 0, 1)], [(0, 0, 1)], [(0, 0, 1)])]
+    return [
+        (_within(outer[A], row[A]), _within(outer[B], row[B]), _within(outer[C], row[C]))
+        for outer in products(levels - 1)
+        for row in STRASSEN
+    ]
+
+
+def _within(outer: list[Term], text: str) -> list[Term]:
+    """The quarters that ``text`` names, of each block of ``outer``."""
+    return [(2 * r + x, 2 * s + y, t * sign) for r, s, t in outer for x, y, sign in _quarters(text)]
+
+
+def _quarters(text: str) -> list[Term]:
+    """``"+21-22"`` → [(1, 0, 1), (1, 1, −1)]."""
+    return [(int(text[at + 1]) - 1, int(text[at + 2]) - 1, int(text[at] + "1")) for at in range(0, len(text), 3)]
+
+
+def coefficients(side: int) -> list[list[int]]:
+    """The scheme's sums of four quarters: a row for each product, a column for each of 11, 12, 21 and 22.
+
+    >>> coefficients(A)[:3]
+    [[1, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]
+    """
+    rows = [{2 * x + y: sign for x, y, sign in _quarters(row[side])} for row in STRASSEN]
+    return [[row.get(quarter, 0) for quarter in range(4)] for row in rows]
+
+
+def tables(schemes: Sequence[Scheme]) -> tuple[np.ndarray, np.ndarray]:
+    """The products of all ``schemes``, one after another, as arrays of integers that compiled code reads.
+
+    The first is [product, operand, term, (row, column, sign, first)], ``first`` being 1 where no product of the scheme
+    before goes to that block of C; the second [product, operand], the number of terms.
+    """
+    flat = [product for scheme in schemes for product in scheme]
+    terms = np.zeros((len(flat), 3, max(len(side) for product in flat for side in product), 4), np.int64)
+    counts = np.array([[len(side) for side in product] for product in flat], np.int64)
+    numbers = iter(range(len(flat)))
+    for scheme in schemes:
+        written: set[tuple[int, int]] = set()
+        for product in scheme:
+            number = next(numbers)
+            for side in (A, B, C):
+                for t, (row, column, sign) in enumerate(product[side]):
+                    terms[number, side, t] = row, column, sign, side == C and (row, column) not in written
+            written |= {(row, column) for row, column, _ in product[C]}
+    return terms, counts

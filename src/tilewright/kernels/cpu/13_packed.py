@@ -1,0 +1,251 @@
+"""Every thread takes the next piece of one list: panels of B packed once for all, blocks of A by whoever needs them.
+
+The tile is that of cpu/register_tile: four vectors wide and as many rows high as the registers hold. What changes is all
+around it. The loops over panels become one flat list of jobs, which the threads of a team share out by a counter:
+
+    pack B₀ | multiply ½ | pack B₁ | multiply ½ | multiply ½ | pack B₂ | multiply ½ | …
+            └─── phase 0 ─────────────────────┘ └─── phase 1 ───────────────────┘
+
+A phase is KC steps of k for NC columns of C. Packing B for the next phase stands in the middle of this one, and goes to the
+other of two buffers: when somebody needs it, it has long been there, and who comes late finds work, not a barrier. A
+job waits only for jobs that were handed out before it, so nobody waits for a thread that never comes. An element of C
+gets its phases in order, each one chain of multiply-adds: its bits know neither the threads nor the cuts of m and n.
+
+The cuts, for L1, L2 and L3 of the machine and elements of 8 bytes (MC twice as many of 4):
+
+    KC   a sliver of B (KC × 4 vectors) takes 1/8 of L2 and a panel of A (MR × KC) half of L1, at most: the larger the
+         better, for C is read and written k/KC times
+    MC   a block of A (MC × KC) takes a third of L2, so that slivers of B, which stream past it, find room
+    NC   a panel of B (KC × NC) takes a quarter of L3, for there are two of them
+
+They are balanced: no sliver, band or phase is more than one tile or one step shorter than the others.
+"""
+
+import math
+
+import numba as nb
+
+from tilewright import simd
+from tilewright.kernels import kernel
+from tilewright.kernels.catalog import FLOATS
+from tilewright.machine import machine
+
+BITS = machine().vector_bits or 128
+NV = 4
+UNROLL = 1 if (machine().vector_registers or 16) > 16 else 2
+MR = max(2, ((machine().vector_registers or 16) - 1) // (NV + 1))
+L1, L2, L3 = machine().l1d or 32 << 10, machine().l2 or 256 << 10, machine().l3 or 8 << 20
+KC = min(L2 // 8 // (NV * BITS // 8), L1 // 2 // (MR * 4)) // 16 * 16
+KC_OF_8_BYTES = min(KC, L1 // 2 // (MR * 8) // 16 * 16)
+# Rows of a block of A lie a line further apart than they are long: at 512 elements, a power of two, they would all fall
+# into the same sets of the first-level cache.
+A_STRIDE = KC + 16
+MC = max(4 * MR, L2 // 3 // (8 * KC) // MR * MR)
+NR = NV * BITS // 32  # of 4-byte elements, the widest there is
+NC = max(NR, min(4096, L3 // 4 // (8 * KC)) // NR * NR)
+# Every thread of a team has a block of A; who comes when none is left has nothing to do.
+BLOCKS = max(16, machine().usable_cores)
+# Jobs for each thread, which must even out what one thread has more or less than others.
+JOBS = 6
+# The last phase is cut into so many times as many jobs, for then nothing follows that could even them out.
+LAST_CUT = 4
+
+# Four tiles serve every edge: heights and widths that differ by one make up any C from 20 rows and 6 vectors on.
+full = simd.edge_kernel(MR, NV, BITS, A_STRIDE, unroll=UNROLL)
+low = simd.edge_kernel(MR - 1, NV, BITS, A_STRIDE, unroll=UNROLL)
+narrow = simd.edge_kernel(MR, NV - 1, BITS, A_STRIDE, unroll=UNROLL)
+low_narrow = simd.edge_kernel(MR - 1, NV - 1, BITS, A_STRIDE, unroll=UNROLL)
+pack = simd.packer(BITS)
+
+
+@nb.njit(nogil=True)
+def cut(length, parts, index):
+    """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
+    return index * (length // parts) + min(index, length % parts)
+
+
+@nb.njit(nogil=True)
+def tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns):
+    """One tile of C of MR or MR − 1 rows, NV or NV − 1 vectors, of which ``columns`` elements are inside."""
+    if vectors == NV:
+        if rows == MR:
+            full(kc, a, b, c, ldc, accumulate, columns)
+        else:
+            low(kc, a, b, c, ldc, accumulate, columns)
+    elif rows == MR:
+        narrow(kc, a, b, c, ldc, accumulate, columns)
+    else:
+        low_narrow(kc, a, b, c, ldc, accumulate, columns)
+
+
+@nb.njit(nogil=True)
+def add_corner(corner, width, c, top, rows, left, columns, accumulate):
+    """Write a finished tile, in rows of ``width``, to a C that no vector can write, or that is lower than any tile."""
+    for r in range(rows):
+        for s in range(columns):
+            old = c[top + r, left + s] if accumulate else c.dtype.type(0)
+            c[top + r, left + s] = old + corner[r * width + s]
+
+
+@nb.njit(nogil=True)
+def bands_and_parts(m, n, phases, threads, itemsize):
+    """How many bands of rows, and parts of a panel's columns, a phase is cut into; one thread wants them large."""
+    bands = math.ceil(m * itemsize / (8 * MC))
+    if threads == 1:
+        return bands, 1
+    bands = max(bands, min(math.ceil(m / (4 * MR)), math.ceil(JOBS * threads / phases)))
+    return bands, max(1, min(math.ceil(min(n, NC) / (2 * NR)), 2 * threads // bands))
+
+
+@nb.njit(nogil=True, inline="always")
+def pack_sliver(b, low, kc, first, end, panel, at, width):
+    """Columns ``first`` to ``end`` of rows ``low`` to ``low + kc``, in rows of ``width``, which zeros fill."""
+    pack(b, low, kc, first, end - first, panel, at, width)
+    for p in range(kc):
+        for s in range(end - first, width):
+            panel[at + p * width + s] = 0
+
+
+@nb.njit(nogil=True, inline="always")
+def pack_rows(a, top, rows, low, kc, block):
+    """Rows A_STRIDE apart. Where no tile is as low as what is left of them, there are rows of zeros behind them."""
+    pack(a, top, rows, low, kc, block, 0, A_STRIDE)
+    if rows < MR * (MR - 1):
+        for i in range(rows, rows + MR):
+            for p in range(kc):
+                block[i * A_STRIDE + p] = 0
+
+
+@nb.njit(nogil=True, inline="always")
+def multiply_sliver(kc, block, panel, at, vectors, c, column, columns, begin, end, tiles, accumulate, corner):
+    """One sliver of B with a block of A, whose tiles are number ``begin`` to ``end`` of all."""
+    low, more = c.shape[0] // tiles, c.shape[0] % tiles
+    i = start = cut(c.shape[0], tiles, begin)
+    unit_stride = c.strides[1] == c.itemsize
+    width = vectors * (BITS // 8 // c.itemsize)
+    for t in range(begin, end):
+        rows = low + 1 if t < more else low
+        inside = unit_stride and rows >= MR - 1
+        where = simd.address(c, i, column) if inside else simd.offset(corner, 0)
+        ldc = c.strides[0] // c.itemsize if inside else width
+        a_panel, b_panel = simd.offset(block, (i - start) * A_STRIDE), simd.offset(panel, at)
+        if inside:
+            tile(kc, a_panel, b_panel, where, ldc, accumulate, rows, vectors, columns)
+        else:
+            tile(kc, a_panel, b_panel, where, ldc, 0, MR, vectors, width)
+            add_corner(corner, width, c, i, rows, column, columns, accumulate)
+        i += rows
+
+
+@nb.njit(nogil=True)
+def job_of(number, wide, jobs, before, last):
+    """Phase, number within it, and whether it is to pack, of a job of the list: ``wide`` slivers are packed for a phase.
+
+    The first phase's slivers head the list, each next one's come after ``before`` jobs of the phase before.
+    """
+    if number < wide:
+        return 0, number, True
+    t = min((number - wide) // (wide + jobs), last)
+    index = number - wide - t * (wide + jobs)
+    if t == last or index < before:
+        return t, index, False
+    if index < before + wide:
+        return t + 1, index - before, True
+    return t, index - wide, False
+
+
+BLOCK = (2 * MC + MR) * A_STRIDE + MR * NR  # of A, and a tile behind it
+
+
+def workspace(m, n, k):
+    blocks = min(BLOCKS, math.ceil(m / MR) * math.ceil(n / NR))
+    return 2 * min(k, KC) * (min(n, NC) + NR) + blocks * BLOCK
+
+
+def counters(m, n, k):
+    jobs = max(math.ceil(m / MC), min(math.ceil(m / (4 * MR)), JOBS * BLOCKS), 2 * BLOCKS)  # bands · parts at most
+    return 2 + jobs + (math.ceil(n / NC) + 1) * math.ceil(k / KC_OF_8_BYTES)
+
+
+@kernel(
+    idea="Share one list of jobs: B is packed once for all threads, a phase ahead, and edges have tiles of their own.",
+    row="S1.11, S1.12",
+    parent="cpu/register_tile",
+    dtypes=(*FLOATS, "int32", "int64", "uint32", "uint64"),
+    shared="team",
+    grain=(MR, NR),
+    strided=True,
+    params={"mr": MR, "nv": NV, "vector_bits": BITS, "kc": KC, "mc": MC, "nc": NC},
+    workspace=workspace,
+    counters=counters,
+    suits=lambda m, n, k: True,
+)
+def packed(a, b, c, space, counters):
+    m, k = a.shape
+    n = b.shape[1]
+    mine = simd.fetch_add(counters, 1, 1)
+    if m == 0 or n == 0 or k == 0:
+        if mine == 0:
+            c[:] = 0
+        return
+    lanes = BITS // 8 // c.itemsize
+    vectors = math.ceil(n / lanes)
+    slivers = math.ceil(vectors / NV)
+    panels = math.ceil(slivers / (NC // (NV * lanes)))
+    wide = math.ceil(slivers / panels)
+    deep = math.ceil(k / (KC if c.itemsize == 4 else KC_OF_8_BYTES))
+    tiles = math.ceil(m / MR)
+    threads = max(1, min(BLOCKS, counters[counters.size - 1]))
+    bands, parts = bands_and_parts(m, n, panels * deep, threads, c.itemsize)
+    if 2 + bands * parts + panels * deep >= counters.size:  # compiled where there were more processors
+        threads = 1
+        bands, parts = bands_and_parts(m, n, panels * deep, threads, c.itemsize)
+    last_cut = 1 if threads == 1 else max(1, min(LAST_CUT, tiles // bands // 2))
+    jobs, last = bands * parts, panels * deep - 1
+    # One thread packs the next panel over the last one, which may still lie in L2.
+    buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
+    panel_size = math.ceil(k / deep) * wide * NV * lanes
+    if mine >= threads or 2 * panel_size + (mine + 1) * BLOCK > space.size:
+        return
+    block = space[2 * panel_size + mine * BLOCK : 2 * panel_size + (mine + 1) * BLOCK]
+    corner = block[BLOCK - MR * NR :]
+    done, packed_ = 2, 2 + jobs
+    while True:
+        job = simd.fetch_add(counters, 0, 1)
+        t, index, packs = job_of(job, wide, jobs, before, last)
+        times = last_cut if t == last else 1
+        if not packs and index >= jobs * times:
+            return
+        j, p = t // deep, t % deep
+        low, high = cut(k, deep, p), cut(k, deep, p + 1)
+        kc = high - low
+        first, end = j * wide, min(slivers, (j + 1) * wide)
+        panel = space[t % buffers * panel_size : (t % buffers + 1) * panel_size]
+        if packs:
+            for x in range(jobs):  # the panel that lies there now is still needed until then
+                simd.wait_for(counters, done + x, t + 1 - buffers)
+            if first + index < end:
+                left, right = cut(vectors, slivers, first + index), cut(vectors, slivers, first + index + 1)
+                width = max(right - left, NV - 1) * lanes
+                at = index * NV * lanes * kc
+                pack_sliver(b, low, kc, left * lanes, min(n, right * lanes), panel, at, width)
+            simd.fetch_add(counters, packed_ + t, 1)
+        else:
+            whole, piece = index // times, index % times
+            begin = cut(tiles, bands, whole // parts)
+            count = cut(tiles, bands, whole // parts + 1) - begin
+            begin, stop = begin + cut(count, times, piece), begin + cut(count, times, piece + 1)
+            top, rows = cut(m, tiles, begin), cut(m, tiles, stop) - cut(m, tiles, begin)
+            if rows > 0:
+                pack_rows(a, top, rows, low, kc, block)
+                simd.wait_for(counters, packed_ + t, wide)
+                simd.wait_for(counters, done + whole, t)
+                for s in range(
+                    first + cut(end - first, parts, whole % parts), first + cut(end - first, parts, whole % parts + 1)
+                ):
+                    left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
+                    at, column = (s - first) * NV * lanes * kc, left * lanes
+                    height, columns = max(right - left, NV - 1), min(n, right * lanes) - column
+                    multiply_sliver(kc, block, panel, at, height, c, column, columns, begin, stop, tiles, p, corner)
+            if t < last:
+                simd.fetch_add(counters, done + index, 1)

@@ -1,0 +1,59 @@
+"""8-bit and 16-bit integers are multiplied in lanes of 16 bits: 8-bit ones are widened while they are packed.
+
+Products and sums are wanted modulo 2⁸ or 2¹⁶, as numpy's. Arithmetic modulo 2⁸ survives arithmetic modulo 2¹⁶, of which
+only the lower half is kept, whatever the upper one was; so one tile serves signed and unsigned, 8 bits and 16. No processor
+multiplies vectors of 8-bit integers without taking them apart, at every step of k; packing takes them apart once.
+"""
+
+import numba as nb
+import numpy as np
+
+from tilewright import simd
+from tilewright.kernels import jobs, kernel
+
+convert, widen = simd.row_converter(jobs.BITS), simd.converting_packer(jobs.BITS)
+
+
+@nb.njit(nogil=True, inline="always")
+def pack_rows(a, top, rows, low, kc, block):
+    widen(a, top, rows, low, kc, block, 0, jobs.A_STRIDE)
+
+
+@nb.njit(nogil=True, inline="always")
+def pack_columns(b, low, kc, left, columns, panel, at, width):
+    widen(b, low, kc, left, columns, panel, at, width)
+
+
+@nb.njit(nogil=True, inline="always")
+def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+    """By way of the corner: C is narrower than the tile. What C holds is widened and added to."""
+    width = vectors * (jobs.BITS // 8 // simd.itemsize(corner))
+    if accumulate:
+        widen(c, top, rows, left, columns, corner, 0, width)
+    jobs.tile(kc, a, b, simd.offset(corner, 0), width, accumulate, max(rows, jobs.MR - 1), vectors, width)
+    for r in range(rows):
+        row = simd.offset(corner, r * width)
+        convert(row, simd.itemsize(corner), simd.address(c, top + r, left), c.strides[1], columns)
+
+
+product = jobs.team_product(pack_rows, pack_columns, write)
+
+
+@kernel(
+    idea="Multiply 8-bit and 16-bit integers in lanes of 16 bits: widened while packing, cut off while writing.",
+    row="S1.11",
+    parent="cpu/packed",
+    dtypes=("int8", "uint8", "int16", "uint16"),
+    shared="team",
+    grain=(jobs.MR, jobs.NR),
+    strided=True,
+    params={"mr": jobs.MR, "nv": jobs.NV, "vector_bits": jobs.BITS, "kc": jobs.KC, "mc": jobs.MC, "nc": jobs.NC},
+    workspace=lambda m, n, k: 2 * jobs.space_needed(m, n, k),
+    counters=jobs.counters_needed,
+    suits=lambda m, n, k: True,
+)
+def narrow_integers(a, b, c, space, counters):
+    (m, k), n = a.shape, b.shape[1]
+    if k == 0:
+        c[:] = 0
+    product(a, b, c, m, n, k, space.view(np.int16), counters)

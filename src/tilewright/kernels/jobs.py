@@ -1,0 +1,185 @@
+"""A product shared out among a team as one list of jobs, for any way of packing the operands.
+
+The loops, their order and their cuts are those of cpu/packed, and are told there. Here they know nothing of dtypes: a
+product of complex numbers, or of narrow integers, is a product of what its packing makes of the operands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numba as nb
+
+from .. import simd
+from ..machine import machine
+
+BITS = machine().vector_bits or 128
+NV = 4
+UNROLL = 1 if (machine().vector_registers or 16) > 16 else 2
+MR = max(2, ((machine().vector_registers or 16) - 1) // (NV + 1))
+L1, L2, L3 = machine().l1d or 32 << 10, machine().l2 or 256 << 10, machine().l3 or 8 << 20
+KC = min(L2 // 8 // (NV * BITS // 8), L1 // 2 // (MR * 8)) // 16 * 16
+A_STRIDE = KC + 16
+MC = max(4 * MR, L2 // 3 // (8 * KC) // MR * MR)
+NR = NV * BITS // 16  # of 2-byte elements, the widest there is
+NC = max(NR, min(4096, L3 // 4 // (8 * KC)) // NR * NR)
+BLOCK = (2 * MC + MR) * A_STRIDE + MR * NR  # of A in 4-byte elements, and a tile behind it
+BLOCKS = max(16, machine().usable_cores)
+JOBS = 6
+LAST_CUT = 4
+
+full = simd.edge_kernel(MR, NV, BITS, A_STRIDE, unroll=UNROLL)
+low = simd.edge_kernel(MR - 1, NV, BITS, A_STRIDE, unroll=UNROLL)
+narrow = simd.edge_kernel(MR, NV - 1, BITS, A_STRIDE, unroll=UNROLL)
+low_narrow = simd.edge_kernel(MR - 1, NV - 1, BITS, A_STRIDE, unroll=UNROLL)
+
+
+@nb.njit(nogil=True)
+def cut(length, parts, index):
+    """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
+    return index * (length // parts) + min(index, length % parts)
+
+
+@nb.njit(nogil=True)
+def tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns):
+    """One tile of C of MR or MR − 1 rows, NV or NV − 1 vectors, of which ``columns`` elements are inside."""
+    if vectors == NV:
+        if rows == MR:
+            full(kc, a, b, c, ldc, accumulate, columns)
+        else:
+            low(kc, a, b, c, ldc, accumulate, columns)
+    elif rows == MR:
+        narrow(kc, a, b, c, ldc, accumulate, columns)
+    else:
+        low_narrow(kc, a, b, c, ldc, accumulate, columns)
+
+
+@nb.njit(nogil=True)
+def bands_and_parts(m, n, phases, threads, itemsize):
+    """How many bands of rows, and parts of a panel's columns, a phase is cut into; one thread wants them large."""
+    bands = math.ceil(m * max(4, itemsize) / (8 * MC))
+    if threads == 1:
+        return bands, 1
+    bands = max(bands, min(math.ceil(m / (4 * MR)), math.ceil(JOBS * threads / phases)))
+    return bands, max(1, min(math.ceil(min(n, NC) / (2 * NR)), 2 * threads // bands))
+
+
+def space_needed(m: int, n: int, k: int) -> int:
+    """Elements of the workspace for a product of this shape; like its arguments, as they are packed."""
+    blocks = min(BLOCKS, math.ceil(m / MR) * math.ceil(n / NR))
+    return 2 * min(k, KC) * (min(n, NC) + NR) + blocks * BLOCK
+
+
+def counters_needed(m: int, n: int, k: int) -> int:
+    """Counters for a product of this shape, as it is packed."""
+    jobs = max(math.ceil(m / MC), min(math.ceil(m / (4 * MR)), JOBS * BLOCKS), 2 * BLOCKS)  # bands · parts at most
+    return 2 + jobs + (math.ceil(n / NC) + 1) * math.ceil(k / KC)
+
+
+def team_product(
+    pack_rows: Callable[..., None], pack_columns: Callable[..., None], write: Callable[..., None], grain: int = 1
+) -> Callable[..., None]:
+    """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
+
+    ``m``, ``n`` and ``k`` count elements as they are packed, and ``space`` holds such; it is cut along k at multiples of
+    ``grain``. What differs between dtypes is in three compiled functions:
+
+    - ``pack_rows(a, top, rows, low, kc, block)`` writes steps ``low`` to ``low + kc`` of rows of A, A_STRIDE apart;
+    - ``pack_columns(b, low, kc, left, columns, panel, at, width)`` writes these steps of columns of B, ``width`` apart;
+      what lies between may be any numbers;
+    - ``write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner)`` multiplies packed rows by packed
+      columns into a part of C of at most MR rows and ``vectors`` vectors, which ``ends`` there, or there will be more of
+      k; in ``corner`` is room for a tile.
+
+    None is called for a product without elements or without steps.
+    """
+
+    @nb.njit(nogil=True, inline="always")
+    def pack_block(a, top, rows, low, kc, block):
+        """Where no tile is as low as what is left of the rows, there are rows of zeros behind them."""
+        pack_rows(a, top, rows, low, kc, block)
+        if rows < MR * (MR - 1):
+            for r in range(rows, rows + MR):
+                for p in range(kc):
+                    block[r * A_STRIDE + p] = 0
+
+    @nb.njit(nogil=True, inline="always")
+    def product(a, b, c, m, n, k, space, counters):
+        mine = simd.fetch_add(counters, 1, 1)
+        if m == 0 or n == 0 or k == 0:
+            return
+        lanes = BITS // 8 // simd.itemsize(space)
+        vectors = math.ceil(n / lanes)
+        slivers = math.ceil(vectors / NV)
+        panels = math.ceil(slivers / (NC // (NV * lanes)))
+        wide = math.ceil(slivers / panels)
+        deep = math.ceil(k / KC)
+        tiles = math.ceil(m / MR)
+        threads = max(1, min(BLOCKS, counters[counters.size - 1]))
+        bands, parts = bands_and_parts(m, n, panels * deep, threads, simd.itemsize(space))
+        last_cut = 1 if threads == 1 else max(1, min(LAST_CUT, tiles // bands // 2))
+        jobs, last = bands * parts, panels * deep - 1
+        # One thread packs the next panel over the last one, which may still lie in L2.
+        buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
+        panel_size = math.ceil(k // grain / deep) * grain * wide * NV * lanes
+        if mine >= threads or 2 * panel_size + (mine + 1) * BLOCK > space.size:
+            return
+        block = space[2 * panel_size + mine * BLOCK : 2 * panel_size + (mine + 1) * BLOCK]
+        corner = block[BLOCK - MR * NR :]
+        done, packed_ = 2, 2 + jobs
+        while True:
+            job = simd.fetch_add(counters, 0, 1)
+            # ---- which job: pack sliver `index` for phase `t`, or multiply
+            if job < wide:
+                t, index, packs = 0, job, True
+            else:
+                t = min((job - wide) // (wide + jobs), last)
+                index = job - wide - t * (wide + jobs)
+                packs = t < last and before <= index < before + wide
+                if packs:
+                    t, index = t + 1, index - before
+                elif t < last and index >= before + wide:
+                    index -= wide
+            times = last_cut if t == last else 1
+            if not packs and index >= jobs * times:
+                return
+            j, p = t // deep, t % deep
+            low = cut(k // grain, deep, p) * grain
+            kc = cut(k // grain, deep, p + 1) * grain - low
+            first, end = j * wide, min(slivers, (j + 1) * wide)
+            panel = space[t % buffers * panel_size : (t % buffers + 1) * panel_size]
+            if packs:
+                for x in range(jobs):  # the panel that lies there now is still needed until then
+                    simd.wait_for(counters, done + x, t + 1 - buffers)
+                if first + index < end:
+                    left, right = cut(vectors, slivers, first + index), cut(vectors, slivers, first + index + 1)
+                    width, columns = max(right - left, NV - 1) * lanes, min(n, right * lanes) - left * lanes
+                    pack_columns(b, low, kc, left * lanes, columns, panel, index * NV * lanes * kc, width)
+                simd.fetch_add(counters, packed_ + t, 1)
+                continue
+            # ---- multiply
+            band, part = index // times // parts, index // times % parts
+            begin, stop = cut(tiles, bands, band), cut(tiles, bands, band + 1)
+            count = stop - begin
+            begin, stop = begin + cut(count, times, index % times), begin + cut(count, times, index % times + 1)
+            i0, i1 = cut(m, tiles, begin), cut(m, tiles, stop)
+            if i0 < i1:
+                pack_block(a, i0, i1 - i0, low, kc, block)
+                simd.wait_for(counters, packed_ + t, wide)
+                simd.wait_for(counters, done + index // times, t)
+                for s in range(first + cut(end - first, parts, part), first + cut(end - first, parts, part + 1)):
+                    left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
+                    column, nv = left * lanes, max(right - left, NV - 1)
+                    columns = min(n, right * lanes) - column
+                    b_panel = simd.offset(panel, (s - first) * NV * lanes * kc)
+                    top = i0
+                    for x in range(begin, stop):
+                        rows = cut(m, tiles, x + 1) - top
+                        a_panel = simd.offset(block, (top - i0) * A_STRIDE)
+                        write(kc, a_panel, b_panel, c, top, rows, column, columns, nv, p, p + 1 == deep, corner)
+                        top += rows
+            if t < last:
+                simd.fetch_add(counters, done + index, 1)
+
+    return product

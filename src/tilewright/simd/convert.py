@@ -1,0 +1,130 @@
+"""Rows of one element type turned into another: what is stored narrow is computed wide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from .loops import counted_loop
+from .memory import address, offset
+from .vectors import I8, I32, I64, Vectors, bits_of
+
+
+def row_converter(vector_bits: int) -> Callable[..., None]:
+    """An intrinsic ``convert(source, source_step, target, target_step, count)`` for ``count`` elements of a row.
+
+    Pointers are to elements, steps are bytes from one to the next, any; where both rows have unit stride, vectors are
+    converted. Integers become integers modulo the target's size. Between 16-bit integers and float32, integers are bits of
+    a float: unsigned ones those of a float16, signed ones those of a bfloat16, for Numba has neither. float32 is rounded to
+    nearest, ties to even, and to infinity beyond the largest.
+    """
+
+    @intrinsic
+    def convert(typingctx: Any, source: Any, source_step: Any, target: Any, target_step: Any, count: Any) -> Any:  # noqa: ARG001
+        signature = types.void(source, types.intp, target, types.intp, types.intp)
+        conversion = _conversion(source.dtype, target.dtype)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+            source, source_step, target, target_step, count = args
+            rows = (source, source_step), (target, target_step)
+            sizes = [bits_of(pointer.type.pointee) // 8 for pointer, _ in rows]
+            unit = [builder.icmp_signed("==", step, I64(size)) for (_, step), size in zip(rows, sizes, strict=True)]
+            vectors_to = builder.select(builder.and_(*unit), count, I64(0))
+            start: Any = I64(0)
+            for lanes, stop in ((vector_bits // 8 // max(sizes), vectors_to), (1, count)):
+                start, _ = counted_loop(builder, start, stop, lanes, [], _step(builder, conversion, lanes, *rows))
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return convert
+
+
+#: Elements of a column that are converted at a time: each goes to a line of its own, and these stay in L1.
+_LINES = 64
+
+
+def converting_packer(vector_bits: int) -> Callable[..., None]:
+    """``packer`` for a target of another dtype: ``pack(source, top, rows, left, columns, target, at, ld)``."""
+    convert = row_converter(vector_bits)
+
+    @nb.njit(nogil=True)
+    def pack(
+        source: np.ndarray, top: int, rows: int, left: int, columns: int, target: np.ndarray, at: int, ld: int
+    ) -> None:
+        down, along = source.strides
+        if abs(along) <= abs(down):
+            for r in range(rows):
+                row = offset(target, at + r * ld)
+                convert(address(source, top + r, left), along, row, target.itemsize, columns)
+            return
+        for r in range(0, rows, _LINES):
+            for s in range(columns):
+                column = offset(target, at + r * ld + s)
+                convert(address(source, top + r, left + s), down, column, ld * target.itemsize, min(_LINES, rows - r))
+
+    return pack
+
+
+def _step(builder: Any, conversion: Any, lanes: int, source: Any, target: Any) -> Any:
+    def convert(index: Any, values: list[Any]) -> list[Any]:
+        x, y = (_element(builder, row, index) for row in (source, target))
+        old, new = (Vectors(builder, pointer.type.pointee, lanes) for pointer in (x, y))
+        new.store(conversion(old, new, old.load(x)), y)
+        return values
+
+    return convert
+
+
+def _element(builder: Any, row: tuple[Any, Any], index: Any) -> Any:
+    pointer, step = row
+    start = builder.bitcast(pointer, I8.as_pointer())
+    return builder.bitcast(builder.gep(start, [builder.mul(index, step)]), pointer.type)
+
+
+# ---- one vector ------------------------------------------------------------------------------------------------------
+
+
+def _conversion(source: Any, target: Any) -> Any:
+    narrow = [kind for kind in (source, target) if isinstance(kind, types.Integer)]
+    if len(narrow) == 2:
+        return _integer
+    return _bfloat16 if narrow[0] == types.int16 else _float16
+
+
+def _integer(old: Vectors, new: Vectors, value: Any) -> Any:
+    if old.itemsize == new.itemsize:
+        return value
+    change = old.builder.sext if old.itemsize < new.itemsize else old.builder.trunc
+    return change(value, new.vector)
+
+
+def _float16(old: Vectors, new: Vectors, value: Any) -> Any:
+    builder, half = old.builder, ir.VectorType(ir.HalfType(), old.lanes)
+    if new.is_float:
+        return builder.fpext(builder.bitcast(value, half), new.vector)
+    return builder.bitcast(builder.fptrunc(value, half), new.vector)
+
+
+def _bfloat16(old: Vectors, new: Vectors, value: Any) -> Any:
+    """bfloat16 is the upper half of a float32."""
+    builder, word = old.builder, Vectors(old.builder, I32, old.lanes)
+
+    def each(number: int) -> Any:
+        return ir.Constant(word.vector, [number] * word.lanes)
+
+    if new.is_float:
+        return builder.bitcast(builder.shl(builder.zext(value, word.vector), each(16)), new.vector)
+    bits = builder.bitcast(value, word.vector)
+    upper = builder.lshr(bits, each(16))
+    tie = builder.add(each(0x7FFF), builder.and_(upper, each(1)))  # to the even one
+    rounded = builder.lshr(builder.add(bits, tie), each(16))
+    quiet = builder.or_(upper, each(0x40))  # a NaN must not carry over into infinity
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    return builder.trunc(builder.select(is_nan, quiet, rounded), new.vector)

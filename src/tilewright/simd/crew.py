@@ -1,0 +1,122 @@
+"""Threads that wait awake: one posts a call of machine code in another's mailbox, which runs it a moment later.
+
+A mailbox is an array of 64-bit words that two threads know: its owner, who stands by, and whoever hired it. Its first word
+is the state, by which they agree; then follow the address of a kernel for a team, and what it is called for.
+
+    ASLEEP → STANDING → POSTED → RUNNING → STANDING → … → ASLEEP
+
+The owner takes the steps from ASLEEP, from POSTED to RUNNING and back to STANDING, and falls ASLEEP when nobody has posted
+for a while. The other posts, takes back what the owner has not begun, and may send a STANDING owner to sleep. No lock,
+no system call and nothing of Python is in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+
+from .atomics import _element, load, offer_processor, pause
+from .vectors import I64
+
+ASLEEP, STANDING, POSTED, RUNNING = 0, 1, 2, 3
+#: Words of a mailbox: state, address of the code, itemsize, then the arrays a, b, c (address, shape, strides), the workspace
+#: and the counters (address, size).
+CODE, ITEMSIZE, ARRAYS, WORDS = 1, 2, 3, 24
+#: Looks at a running kernel before a waiting thread offers its processor to others.
+_PATIENCE = 20000
+
+
+@intrinsic
+def _replace(typingctx: Any, words: Any, index: Any, expected: Any, new: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = _element(context, builder, signature, args)
+        found = builder.cmpxchg(word, args[2], args[3], "acq_rel", "acquire")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(words, types.intp, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
+    """Call the kernel of a mailbox, which Numba compiled, whatever its dtype: pointers to all of them look alike."""
+    kinds = [types.Array(types.int64, 2, "A")] * 3 + [types.Array(types.int64, 1, "C")] * 2
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        box = context.make_array(signature.args[0])(context, builder, args[0]).data
+
+        def word(at: int) -> Any:
+            return builder.load(builder.gep(box, [I64(at)]))
+
+        def pointer(at: int, kind: Any) -> Any:  # loaded as such: a number made a pointer would hide where it points
+            return builder.load(builder.bitcast(builder.gep(box, [I64(at)]), kind.as_pointer()))
+
+        values: list[Any] = []
+        at = ARRAYS
+        for kind in kinds:
+            view = context.make_array(kind)(context, builder)
+            axes, itemsize = kind.ndim, I64(8) if len(values) == len(kinds) - 1 else word(ITEMSIZE)
+            shape = [word(at + 1 + axis) for axis in range(axes)]
+            strides = [word(at + 1 + axes + axis) for axis in range(axes)] if axes == 2 else [itemsize]
+            populate_array(
+                view,
+                data=pointer(at, view.data.type),
+                shape=cgutils.pack_array(builder, shape),
+                strides=cgutils.pack_array(builder, strides),
+                itemsize=itemsize,
+                meminfo=None,
+            )
+            values.append(view._getvalue())
+            at += 5 if axes == 2 else 2
+        function = context.call_conv.get_function_type(types.none, kinds).as_pointer()
+        context.call_conv.call_function(builder, pointer(CODE, function), types.none, kinds, values)
+        return context.get_dummy_value()
+
+    return types.void(words), codegen
+
+
+# An intrinsic is called without its first parameter, which type checkers cannot know.
+replace: Callable[..., bool] = _replace
+call_team: Callable[..., None] = _call_team
+
+
+def stand_by(mailbox: np.ndarray, looks: int) -> int:
+    """Run what is posted, until ``looks`` looks in a row have found nothing; how many calls there were."""
+    replace(mailbox, 0, ASLEEP, STANDING)
+    calls, left = 0, looks
+    while True:
+        state = load(mailbox, 0)
+        if state == POSTED and replace(mailbox, 0, POSTED, RUNNING):
+            call_team(mailbox)
+            replace(mailbox, 0, RUNNING, STANDING)
+            calls, left = calls + 1, looks
+        elif state == STANDING and left > 0:
+            pause()
+            left -= 1
+        elif state == ASLEEP or replace(mailbox, 0, STANDING, ASLEEP):
+            return calls
+
+
+def post(mailbox: np.ndarray, call: np.ndarray) -> bool:
+    """Post a call, words CODE and following; False where the owner does not stand by."""
+    if load(mailbox, 0) != STANDING:
+        return False
+    for i in range(call.size):
+        mailbox[CODE + i] = call[i]
+    return replace(mailbox, 0, STANDING, POSTED)
+
+
+def settle(mailbox: np.ndarray) -> None:
+    """Take back what was posted, or wait until it has been done."""
+    replace(mailbox, 0, POSTED, STANDING)
+    looks = 0
+    while load(mailbox, 0) == RUNNING:
+        pause()
+        looks += 1
+        if looks > _PATIENCE:
+            offer_processor()

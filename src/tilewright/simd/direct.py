@@ -1,0 +1,223 @@
+"""Tiles of C computed from the operands where they lie: nothing is packed, and there is a tile for every remainder."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from .complex_rows import times_i
+from .vectors import I8, I64, Vectors, bits_of
+
+#: The width of vectors, in bits, at which a masked load or store is as fast as any other: AVX-512's.
+MASKS_ARE_FREE = 512
+
+
+def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]:
+    """Any tile of C that the registers hold, straight from the operands, as an intrinsic
+
+        tile(rows, vectors, columns, k, a, a_row, a_column, b, b_row, c, c_row, count, a_next, b_next, c_next)
+
+    - It writes C = A·B for ``rows`` × ``columns`` of C, never reading C; ``k`` may be 0. The columns fill ``vectors``
+      vectors, the last as far as there are columns: 1 ≤ ``vectors`` ≤ len(heights), 1 ≤ ``rows`` ≤ heights[vectors − 1].
+    - Pointers are to floats, doubles or integers. Strides are bytes: any for A; B and C have unit stride along a row.
+    - It does the same for ``count`` − 1 more products, whose operands lie ``a_next``, ``b_next`` and ``c_next`` bytes behind
+      those before them. ``count`` is at least 1.
+
+    With ``vector_bits`` 512 the last vector is always masked, which costs nothing there. AVX2 and NEON have masked loads
+    that are slow or none at all, so tiles of whole vectors stand beside the masked ones.
+
+    Each size of tile is a function of its own, found by its number in a table, so no tile computes a row that nobody asked
+    for. An element is summed over k in order whatever its tile: its bits do not depend on how C was cut.
+    """
+
+    @intrinsic
+    def tile(
+        typingctx: Any,  # noqa: ARG001
+        rows: Any,  # noqa: ARG001
+        vectors: Any,  # noqa: ARG001
+        columns: Any,  # noqa: ARG001
+        k: Any,  # noqa: ARG001
+        a: Any,
+        a_row: Any,  # noqa: ARG001
+        a_column: Any,  # noqa: ARG001
+        b: Any,  # noqa: ARG001
+        b_row: Any,  # noqa: ARG001
+        c: Any,  # noqa: ARG001
+        c_row: Any,  # noqa: ARG001
+        count: Any,  # noqa: ARG001
+        a_next: Any,  # noqa: ARG001
+        b_next: Any,  # noqa: ARG001
+        c_next: Any,  # noqa: ARG001
+    ) -> Any:
+        index = types.intp
+        signature = types.void(*[index] * 4, a, index, index, a, index, a, *[index] * 5)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            rows, vectors, *rest = args
+            scalar, pairs = context.get_data_type(signature.args[4].dtype), False
+            if isinstance(scalar, ir.BaseStructType):  # complex numbers, as pairs of real ones
+                scalar, pairs = scalar.elements[0], True
+                rest[0] = builder.shl(rest[0], I64(1))
+                for at in (2, 5, 7):
+                    rest[at] = builder.bitcast(rest[at], scalar.as_pointer())
+            lanes = vector_bits // bits_of(scalar)
+            table = _table(builder.module, scalar, lanes, heights, pairs)
+            whole = I64(0)
+            if vector_bits != MASKS_ARE_FREE:
+                full = builder.icmp_signed("==", rest[0], builder.mul(vectors, I64(lanes)))
+                whole = builder.zext(full, I64)
+            which = [I64(0), whole, builder.sub(vectors, I64(1)), builder.sub(rows, I64(1))]
+            builder.call(builder.load(builder.gep(table, which)), rest)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return tile
+
+
+def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: bool) -> Any:
+    """``table[whole][nv − 1][mr − 1]``: the tile of ``mr`` rows × ``nv`` vectors, masked or of ``whole`` vectors."""
+    name = f"tilewright.direct.{'pairs.' * pairs}{scalar}x{lanes}." + ".".join(map(str, heights))
+    if name in module.globals:
+        return module.globals[name]
+    pointer = scalar.as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [I64, I64, pointer, I64, I64, pointer, I64, pointer, *[I64] * 5])
+    rows = ir.ArrayType(kind.as_pointer(), max(heights))
+    none = ir.Constant(kind.as_pointer(), None)
+    lines = []
+    for whole in (False,) if lanes * bits_of(scalar) == MASKS_ARE_FREE else (False, True):
+        for nv, height in enumerate(heights, 1):
+            make = functools.partial(_tile, module, kind, lanes=lanes, whole=whole, pairs=pairs)
+            tiles = [make(f"{name}.{mr}x{nv}", mr, nv) for mr in range(1, height + 1)]
+            lines.append(ir.Constant(rows, tiles + [none] * (max(heights) - height)))
+    vectors = ir.ArrayType(rows, len(heights))
+    halves = [ir.Constant(vectors, lines[at : at + len(heights)]) for at in range(0, len(lines), len(heights))]
+    table = ir.GlobalVariable(module, ir.ArrayType(vectors, len(halves)), name)
+    table.initializer = ir.Constant(table.type.pointee, halves)
+    table.global_constant, table.linkage = True, "internal"
+    return table
+
+
+def _tile(module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, whole: bool, pairs: bool) -> Any:
+    function = ir.Function(module, kind, f"{name}.whole" if whole else name)
+    function.linkage = "internal"
+    function.attributes.add("nounwind")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    columns, k, a, a_row, a_column, b, b_row, c, c_row, count, *steps = function.args
+    tile = (_ComplexTile if pairs else _Tile)(
+        Vectors(builder, a.type.pointee, lanes), mr, nv, None if whole else columns
+    )
+    tile.products(k, (a, a_row, a_column), (b, b_row), (c, c_row), count, steps)
+    builder.ret_void()
+    return function
+
+
+class _Tile:
+    """Emits ``mr`` rows of ``nv`` vectors; of the last one as much as there are ``columns``, all where that is None."""
+
+    def __init__(self, vectors: Vectors, mr: int, nv: int, columns: Any) -> None:
+        self.vectors, self.builder, self.mr, self.nv = vectors, vectors.builder, mr, nv
+        self.last = (nv - 1) * vectors.lanes
+        self.mask = None if columns is None else vectors.mask(self.builder.sub(columns, I64(self.last)))
+
+    def products(self, k: Any, a: Any, b: Any, c: Any, count: Any, steps: Any) -> None:
+        """The loop over a batch, around the loop over k."""
+        builder = self.builder
+        rows = [I64(0), *(self._opaque(builder.mul(a[1], I64(r))) for r in range(1, self.mr))]
+        before = builder.block
+        loop, done = builder.append_basic_block("batch"), builder.append_basic_block("batch.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        left, *places = (builder.phi(first.type) for first in (count, a[0], b[0], c[0]))
+        self._write(self._multiply(k, places[0], rows, a[2], places[1], b[1]), places[2], c[1])
+        following = builder.sub(left, I64(1))
+        nexts = [self._behind(place, step) for place, step in zip(places, steps, strict=True)]
+        firsts = [count, a[0], b[0], c[0]]
+        for phi, first, following_value in zip([left, *places], firsts, [following, *nexts], strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(following_value, builder.block)
+        builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
+        builder.position_at_end(done)
+
+    def _multiply(self, k: Any, a: Any, rows: list[Any], a_column: Any, b: Any, b_row: Any) -> list[Any]:
+        """The loop over k: the accumulators, ``nv`` of the first row, then of the second, …"""
+        builder, zero = self.builder, self.vectors.zero
+        before = builder.block
+        loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
+        builder.cbranch(builder.icmp_signed(">", k, I64(0)), loop, done)
+        builder.position_at_end(loop)
+        left, a_now, b_now = builder.phi(I64), builder.phi(a.type), builder.phi(b.type)
+        tile = [builder.phi(self.vectors.vector) for _ in range(self.mr * self.nv)]
+        updated = self._step([self._behind(a_now, row) for row in rows], b_now, tile)
+        following = builder.sub(left, I64(1))
+        a_next = self._opaque(self._behind(a_now, a_column))
+        carried = [(left, k, following), (a_now, a, a_next), (b_now, b, self._behind(b_now, b_row))]
+        carried += [(old, zero, new) for old, new in zip(tile, updated, strict=True)]
+        for phi, first, next_value in carried:
+            phi.add_incoming(first, before)
+            phi.add_incoming(next_value, loop)
+        builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
+        builder.position_at_end(done)
+        sums = [builder.phi(self.vectors.vector) for _ in updated]
+        for total, new in zip(sums, updated, strict=True):
+            total.add_incoming(zero, before)
+            total.add_incoming(new, loop)
+        return sums
+
+    def _write(self, tile: list[Any], c: Any, c_row: Any) -> None:
+        for r in range(self.mr):
+            row = self._behind(c, self.builder.mul(c_row, I64(r)))
+            for v, value in enumerate(tile[r * self.nv : (r + 1) * self.nv]):
+                if self.mask is None or v < self.nv - 1:
+                    self.vectors.store(value, row, v * self.vectors.lanes)
+                else:
+                    self.vectors.store_masked(self.mask, value, row, self.last)
+
+    def _row_of_b(self, b: Any) -> list[Any]:
+        whole = self.nv if self.mask is None else self.nv - 1
+        row_of_b = [self.vectors.load(b, v * self.vectors.lanes) for v in range(whole)]
+        if self.mask is not None:
+            row_of_b.append(self.vectors.load_masked(self.mask, b, self.last))
+        return row_of_b
+
+    def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:
+        row_of_b = self._row_of_b(b)
+        updated = []
+        for r, place in enumerate(column_of_a):
+            element = self.vectors.broadcast(self.builder.load(place))
+            for v, vector in enumerate(row_of_b):
+                updated.append(self.vectors.multiply_add(element, vector, tile[r * self.nv + v]))
+        return updated
+
+    def _opaque(self, value: Any) -> Any:
+        """``value``, of which LLVM no longer knows what it was computed from.
+
+        Else it walks from row to row by adding the distance, each addition waiting for the last, or unrolls the loop and
+        wants a register for each row of each step: both take more cycles than the arithmetic of a narrow tile. So every
+        row's distance stays in a register, and only the place in A moves.
+        """
+        return self.builder.asm(ir.FunctionType(value.type, [value.type]), "", "=r,0", [value], side_effect=False)
+
+    def _behind(self, pointer: Any, count: Any) -> Any:
+        """The address ``count`` bytes behind ``pointer``."""
+        start = self.builder.bitcast(pointer, I8.as_pointer())
+        return self.builder.bitcast(self.builder.gep(start, [count]), pointer.type)
+
+
+class _ComplexTile(_Tile):
+    """A tile of complex numbers, pairs of real lanes: x·(row of B), then y·(row of B times i)."""
+
+    def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:
+        row_of_b = self._row_of_b(b)
+        turned = [times_i(self.vectors, vector) for vector in row_of_b]
+        updated = tile
+        for part, row in enumerate((row_of_b, turned)):
+            elements = [self.vectors.broadcast(self.vectors.scalar_at(place, part)) for place in column_of_a]
+            pairs = enumerate(updated)
+            updated = [self.vectors.multiply_add(elements[i // self.nv], row[i % self.nv], x) for i, x in pairs]
+        return updated
