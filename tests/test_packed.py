@@ -232,13 +232,13 @@ def test_tiles_stay_in_registers(dtype: str) -> None:
     for rows, wide in itertools.product((MR, MR - 1), (NV, NV - 1)):
         assert [count for count in fused if count % (rows * wide) == 0], "a whole number of steps of k"
     for loop in loops:
-        assert not [line for line in loop if "(%rsp" in line or "(%rbp" in line]
+        assert not [line for line in loop if "(%rsp" in line]  # rbp is a register as any other: frames have no pointer
 
 
 #: Triple, processor, vector bits, registers; what a multiply-add, and a reference to the stack, look like there.
 TARGETS = {
-    "AVX2": ("x86_64-unknown-linux-gnu", "haswell", 256, 16, "vfmadd", r"\(%r[sb]p"),
-    "AVX-512": ("x86_64-unknown-linux-gnu", "skylake-avx512", 512, 32, "vfmadd", r"\(%r[sb]p"),
+    "AVX2": ("x86_64-unknown-linux-gnu", "haswell", 256, 16, "vfmadd", r"\(%rsp"),
+    "AVX-512": ("x86_64-unknown-linux-gnu", "skylake-avx512", 512, 32, "vfmadd", r"\(%rsp"),
     "NEON": ("aarch64-unknown-linux-gnu", "neoverse-n1", 128, 32, "fmla", r"\[sp"),
 }
 

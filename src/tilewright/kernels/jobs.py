@@ -16,16 +16,16 @@ from ..machine import machine
 
 BITS = machine().vector_bits or 128
 NV = 4
-UNROLL = 1 if (machine().vector_registers or 16) > 16 else 2
+UNROLL = 4 if (machine().vector_registers or 16) > 16 else 2
 MR = max(2, ((machine().vector_registers or 16) - 1) // (NV + 1))
 L1, L2, L3 = machine().l1d or 32 << 10, machine().l2 or 256 << 10, machine().l3 or 8 << 20
 KC = min(L2 // 8 // (NV * BITS // 8), L1 // 2 // (MR * 8)) // 16 * 16
 A_STRIDE = KC + 16
-MC = max(4 * MR, L2 // 3 // (8 * KC) // MR * MR)
+MC = max(4 * MR, 2 * L2 // 3 // (8 * KC) // MR * MR)
 NR = NV * BITS // 16  # of 2-byte elements, the widest there is
 NC = max(NR, min(4096, L3 // 4 // (8 * KC)) // NR * NR)
 BLOCK = (2 * MC + MR) * A_STRIDE + MR * NR  # of A in 4-byte elements, and a tile behind it
-BLOCKS = max(16, machine().usable_cores)
+BLOCKS = max(4, machine().usable_cores)
 JOBS = 6
 LAST_CUT = 4
 

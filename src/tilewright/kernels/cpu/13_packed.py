@@ -15,7 +15,7 @@ The cuts, for L1, L2 and L3 of the machine and elements of 8 bytes (MC twice as 
 
     KC   a sliver of B (KC × 4 vectors) takes 1/8 of L2 and a panel of A (MR × KC) half of L1, at most: the larger the
          better, for C is read and written k/KC times
-    MC   a block of A (MC × KC) takes a third of L2, so that slivers of B, which stream past it, find room
+    MC   a block of A (MC × KC) takes two thirds of L2: slivers of B, which stream past it, find room
     NC   a panel of B (KC × NC) takes a quarter of L3, for there are two of them
 
 They are balanced: no sliver, band or phase is more than one tile or one step shorter than the others.
@@ -32,7 +32,7 @@ from tilewright.machine import machine
 
 BITS = machine().vector_bits or 128
 NV = 4
-UNROLL = 1 if (machine().vector_registers or 16) > 16 else 2
+UNROLL = 4 if (machine().vector_registers or 16) > 16 else 2
 MR = max(2, ((machine().vector_registers or 16) - 1) // (NV + 1))
 L1, L2, L3 = machine().l1d or 32 << 10, machine().l2 or 256 << 10, machine().l3 or 8 << 20
 KC = min(L2 // 8 // (NV * BITS // 8), L1 // 2 // (MR * 4)) // 16 * 16
@@ -40,11 +40,11 @@ KC_OF_8_BYTES = min(KC, L1 // 2 // (MR * 8) // 16 * 16)
 # Rows of a block of A lie a line further apart than they are long: at 512 elements, a power of two, they would all fall
 # into the same sets of the first-level cache.
 A_STRIDE = KC + 16
-MC = max(4 * MR, L2 // 3 // (8 * KC) // MR * MR)
+MC = max(4 * MR, 2 * L2 // 3 // (8 * KC) // MR * MR)
 NR = NV * BITS // 32  # of 4-byte elements, the widest there is
 NC = max(NR, min(4096, L3 // 4 // (8 * KC)) // NR * NR)
 # Every thread of a team has a block of A; who comes when none is left has nothing to do.
-BLOCKS = max(16, machine().usable_cores)
+BLOCKS = max(4, machine().usable_cores)
 # Jobs for each thread, which must even out what one thread has more or less than others.
 JOBS = 6
 # The last phase is cut into so many times as many jobs, for then nothing follows that could even them out.
