@@ -89,6 +89,8 @@ def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s:
     rows = min(m, max(cell.kernel.grain[0] * cell.threads, m // 32 if affordable else 1))
     while True:
         took = timed(run, a[:rows], b, c[:rows])
+        if not cell.kernel.compiled and limit_s / 8 < took <= limit_s:
+            took = timed(run, a[:rows], b, c[:rows])  # a library may have prepared itself for such shapes, once and for all
         predicted = took * (m / rows if rows else 1)
         if predicted <= limit_s or rows == m or took > limit_s / 8:
             return predicted
