@@ -348,6 +348,7 @@ def test_other_threads_than_the_first_are_never_interrupted(tmp_path: Path, monk
     """And so need nobody to wait for them: the product runs on exactly its threads."""
     teams: list[int] = []
     monkeypatch.setattr(Team, "run", lambda self, jobs: teams.append(len(jobs)))
+    monkeypatch.setattr(Team, "rally", lambda self, *_: teams.append(self.threads))
     counters = np.zeros(1, np.int64)
     thread = threading.Thread(target=stop.run_stoppable, args=(Team(2), lambda: None, counters, stop.LONG))
     thread.start()

@@ -38,7 +38,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [k for k in LADDER if "float32" in k.dtypes], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize(
     ("dtype", "options", "message"),
     [
@@ -57,8 +57,8 @@ def test_refused(kernel: Kernel, dtype: str, options: dict[str, Any], message: s
 @pytest.mark.parametrize("kernel", [k for k in LADDER if set(k.params) - k.tunable], ids=lambda kernel: kernel.name)
 def test_fixed_numbers_cannot_be_set(kernel: Kernel) -> None:
     for name in kernel.params.keys() - kernel.tunable:
-        with pytest.raises(UsageError, match=f"{kernel.name}: {name} is fixed in its source; tunable: none"):
-            runner(kernel, "float32", params={name: 1})
+        with pytest.raises(UsageError, match=f"{kernel.name}: {name} is fixed in its source; tunable: (none|leaf)$"):
+            runner(kernel, kernel.dtypes[0], params={name: 1})
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain Python"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from tilewright.kernels import catalog, cuda_catalog
 from tilewright.records import VERDICTS, BenchRecord
 
-from .common import ROOT, at, linked, records_of, table
+from .common import RECORDS, ROOT, at, linked, made_by, records_of, table
 
 #: The size that the tables quote: no power of two, beyond the caches near the core.
 SIZE = 1000
@@ -72,3 +74,75 @@ def ideas() -> str:
             source = kernel.path.relative_to(ROOT / "src").as_posix()
             lines.append(f"- [`{kernel.name}`](../src/{source}) {kernel.idea}")
     return "\n".join(lines)
+
+
+def engine(*names: str) -> str:
+    """Shapes down, dtypes and threads across: what the library call does, and R against the better of the references."""
+    records = [r for name in names for r in records_of(name)]
+    of = {(r.kernel, r.shape, r.dtype, r.threads): r for r in records}
+    columns = list(dict.fromkeys((r.dtype, r.threads) for r in records))
+    rows = [["M×N×K", *(f"{dtype}, {threads(count)}" for dtype, count in columns)]]
+    for shape in dict.fromkeys(r.shape for r in records):
+        rows.append([shape.replace("x", "×"), *(beside_the_better(of, shape, *column) for column in columns)])
+    environment = records[0].environment
+    made = "; ".join(f"{linked(name)}, made by `{records_of(name)[0].environment['command']}`" for name in names)
+    return (
+        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the better of numpy's OpenBLAS and "
+        f"MKL on as many threads. {environment['processor']} ({environment['llvm_cpu']} to LLVM), {environment['cores']} "
+        f"cores. Record: {made}."
+    )
+
+
+def ladder_of_sizes(name: str) -> str:
+    """Kernels down, sizes across."""
+    records = records_of(name)
+    sizes = list(dict.fromkeys(r.n for r in records))
+    rows = [["kernel", *(f"{n:,}" for n in sizes)]]
+    for kernel in dict.fromkeys(r.kernel for r in records):
+        rows.append([f"`{kernel}`", *(rate(at(records, kernel, n, records[0].threads)) for n in sizes)])
+    return f"{table(rows)}\n\nGFLOPS (R). {made_by(name)}"
+
+
+def beside_the_better(of: dict[tuple[str, str, str, int], BenchRecord], shape: str, dtype: str, count: int) -> str:
+    ours = of.get(("tilewright/matmul", shape, dtype, count))
+    if ours is None or ours.gflops is None or ours.ratio is None:
+        return "–"
+    others = [of.get((name, shape, dtype, count)) for name in ("ref/mkl",)]
+    lead = max([1.0, *(other.ratio for other in others if other is not None and other.ratio is not None)])
+    digits = 0 if ours.gflops >= 100 else 1
+    return f"{ours.gflops:.{digits}f} ({ours.ratio / lead:.2f})"
+
+
+def strassen(name: str) -> str:
+    """What Strassen gains over the classical engine, by size."""
+    of = {(r.kernel, r.n, r.dtype): r for r in records_of(name)}
+    rows = [["n", "float32", "float64"]]
+    for n in dict.fromkeys(n for _, n, _ in of):
+        cells = []
+        for dtype in ("float32", "float64"):
+            fused, packed = (of.get((f"cpu/{kernel}", n, dtype)) for kernel in ("strassen_fused", "packed"))
+            known = fused is not None and packed is not None and fused.gflops and packed.gflops
+            cells.append(
+                f"{fused.gflops:.0f} : {packed.gflops:.0f} = {fused.gflops / packed.gflops:.2f}" if known else "–"
+            )
+        rows.append([f"{n:,}", *cells])
+    first = records_of(name)[0].environment
+    return (
+        f"{table(rows)}\n\nGFLOPS on 1 thread, 2mnk/T for both. Record: {linked(name)}, made by `{first['command']}`."
+    )
+
+
+def layouts(name: str) -> str:
+    """Layouts of operands and batches: R against numpy, and against our own time for C order."""
+    head, *rows_of = (json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = [["operands", "shape", "threads", "float32", "float64"]]
+    for layout, shape, count in dict.fromkeys((r["layout"], tuple(r["shape"]), r["threads"]) for r in rows_of):
+        found = {
+            r["dtype"]: r for r in rows_of if (r["layout"], tuple(r["shape"]), r["threads"]) == (layout, shape, count)
+        }
+        cells = [f"{found[d]['against_numpy']:.2f} ({found[d]['against_c_order']:.2f})" for d in ("float32", "float64")]
+        rows.append([layout, "×".join(f"{size:,}" for size in shape), str(count), *cells])
+    return (
+        f"{table(rows)}\n\nR against `np.matmul`, and in brackets our own time for C-ordered operands over that for these. "
+        f"Record: {linked(name)}, made by `{head['environment']['command']}`."
+    )
