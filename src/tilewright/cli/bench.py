@@ -43,7 +43,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="float32, float64 or both, on a GPU also float16 and bfloat16. "
+            help="Joined by commas: float32, float64, complex64, int8, float16 and so on; on a GPU also bfloat16. "
             "Default: float32, or the operands'; on a GPU what each kernel takes.",
         ),
     ] = None,

@@ -134,7 +134,8 @@ class Bench:
         needed = set_bytes(cell.shape, itemsize) * sets_needed(cell.shape, itemsize)
         needed += 2 * m * n  # which elements of C are finite, while it is verified
         if cell.kernel.workspace is not None:
-            needed += cell.kernel.workspace(m, n, k) * itemsize * cell.threads
+            copies = 1 if cell.kernel.shared == "team" else cell.threads  # a team works in one
+            needed += cell.kernel.workspace(m, n, k) * itemsize * copies
         available = available_memory()
         if available is None or needed - held <= MEMORY_SHARE * available:
             return None

@@ -90,7 +90,8 @@ def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s:
     while True:
         took = timed(run, a[:rows], b, c[:rows])
         if not cell.kernel.compiled and limit_s / 8 < took <= limit_s:
-            took = timed(run, a[:rows], b, c[:rows])  # a library may have prepared itself for such shapes, once and for all
+            # A library may have prepared itself for such shapes, once and for all.
+            took = timed(run, a[:rows], b, c[:rows])
         predicted = took * (m / rows if rows else 1)
         if predicted <= limit_s or rows == m or took > limit_s / 8:
             return predicted
