@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 import threading
 
@@ -14,7 +15,8 @@ from llvmlite import binding, ir
 
 from test_simd import assembly, x86_with_fma
 from tilewright import simd
-from tilewright.kernels import catalog
+from tilewright.errors import UsageError
+from tilewright.kernels import Kernel, catalog
 from tilewright.run.cpu import compiled, runner
 from tilewright.simd.tile import Tile
 from tilewright.simd.vectors import Vectors, bits_of
@@ -114,9 +116,52 @@ def call(a: np.ndarray, b: np.ndarray, c: np.ndarray, planned: int) -> functools
     assert PACKED.workspace is not None
     assert PACKED.counters is not None
     space = np.full(PACKED.workspace(*shape) + 2000, np.nan, a.dtype)
-    counters = np.zeros(PACKED.counters(*shape) + 1, np.int64)
+    counters = np.zeros(PACKED.counters(*shape) + 2, np.int64)
     counters[-1] = planned
     return functools.partial(compiled(PACKED, a.dtype), a, b, c, space[1000:-1000], counters)
+
+
+ADDING = [kernel for kernel in catalog().values() if kernel.adds]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("kernel", "dtype"), [(kernel, dtype) for kernel in ADDING for dtype in kernel.dtypes])
+def test_what_adds_keeps_what_was_there(kernel: Kernel, dtype: str, threads: int) -> None:
+    """Small whole numbers, so exact: of every edge, and in C of either order; and without a word it is overwritten."""
+    for shape in [*SHAPES[:6], (0, 5, 4), (4, 4, 0)]:
+        a, b = operands(shape, dtype)
+        with np.errstate(over="ignore"):
+            product_, before = a @ b, operands((*shape[:2], shape[1]), dtype, seed=1)[0][:, :1] + np.zeros_like(a @ b)
+        for order in "CF":
+            c = np.array(before, order=order)
+            runner(kernel, a.dtype, threads=threads, add=True)(a, b, c)
+            assert np.array_equal(c, before + product_), (shape, order)
+            runner(kernel, a.dtype, threads=threads)(a, b, c)
+            assert np.array_equal(c, product_), (shape, order)
+
+
+def test_what_cannot_add_says_so() -> None:
+    with pytest.raises(UsageError, match="cpu/naive cannot add to C"):
+        runner(catalog()["cpu/naive"], "float32", add=True)
+
+
+@pytest.mark.parametrize("name", ["cpu/packed", "cpu/complex"])
+def test_machine_code_from_a_machine_of_more_processors(name: str) -> None:
+    """Counters that were counted for fewer: what would lie beyond them is neither read nor written."""
+    kernel = catalog()[name]
+    assert kernel.workspace is not None
+    dtype = np.dtype(kernel.dtypes[0])
+    shape = (2000, 70, KC - 5)
+    a, b = operands(shape, dtype.name)
+    enough = 2 + math.ceil(2000 / (2 * MC)) + 2  # the bands of one thread, and one phase, or two of complex numbers
+    memory = np.full(enough + 2 + 500, 77, np.int64)
+    counters = memory[: enough + 2]
+    counters[:] = 0
+    counters[-1] = 16
+    c = np.full(shape[:2], np.nan, dtype)
+    compiled(kernel, dtype)(a, b, c, np.zeros(kernel.workspace(*shape), dtype), counters)
+    assert np.array_equal(c, a @ b)
+    assert (memory[enough + 2 :] == 77).all()
 
 
 @pytest.mark.parametrize(("planned", "come"), [(16, 1), (3, 2), (2, 5), (1, 3), (100, 20)])

@@ -58,10 +58,11 @@ class Kernel:
     A kernel for a ``team`` is called by every thread of it at once, as ``function(a, b, c, space, counters)``: ``space`` is
     ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised, ``counters`` are
     ``counters(m, n, k)`` 64-bit zeros (one if not said), by which the threads share out the work (``simd.fetch_add``,
-    ``simd.wait_for``), and one more behind them that says how many threads were asked. It must be right with any
-    number of threads, whichever of them come first, and no thread that others wait for may allocate: an error on one would
-    leave the others waiting. Ctrl-C sets all counters to 2^40 in the middle of anything: then every thread must return
-    soon, and touch nothing beyond its operands and its space.
+    ``simd.wait_for``), and two more behind them: whether the product is to be added to C, of a kernel that says it
+    ``adds``, and how many threads were asked. It must be right with any number of threads, whichever of them come first,
+    and no thread that others wait for may allocate: an error on one would leave the others waiting. Ctrl-C sets all
+    counters to 2^40 in the middle of anything: then every thread must return soon, and touch nothing beyond its operands
+    and its space.
 
     ``suits(m, n, k)`` says where the plan prefers this kernel to the rungs below it; a kernel without it is never planned.
     ``source_hash`` is that of the kernel's file as it was when the kernel was declared.
@@ -87,6 +88,7 @@ class Kernel:
     workspace: Callable[[int, int, int], int] | None = None
     counters: Callable[[int, int, int], int] | None = None
     suits: Callable[[int, int, int], bool] | None = None
+    adds: bool = False
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:

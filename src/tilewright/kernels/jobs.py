@@ -42,6 +42,23 @@ def cut(length, parts, index):
 
 
 @nb.njit(nogil=True)
+def job_of(number, wide, jobs, before, last):
+    """Phase, number within it, and whether it is to pack, of a job of the list: ``wide`` slivers are packed for a phase.
+
+    The first phase's slivers head the list, each next one's come after ``before`` jobs of the phase before.
+    """
+    if number < wide:
+        return 0, number, True
+    t = min((number - wide) // (wide + jobs), last)
+    index = number - wide - t * (wide + jobs)
+    if t == last or index < before:
+        return t, index, False
+    if index < before + wide:
+        return t + 1, index - before, True
+    return t, index - wide, False
+
+
+@nb.njit(nogil=True)
 def tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns):
     """One tile of C of MR or MR − 1 rows, NV or NV − 1 vectors, of which ``columns`` elements are inside."""
     if vectors == NV:
@@ -77,6 +94,20 @@ def counters_needed(m: int, n: int, k: int) -> int:
     return 2 + jobs + (math.ceil(n / NC) + 1) * math.ceil(k / KC)
 
 
+def packers(pack: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """``pack_rows`` and ``pack_columns`` for ``team_product``, where a packer such as ``simd.packer`` makes does it all."""
+
+    @nb.njit(nogil=True, inline="always")
+    def pack_rows(a, top, rows, low, kc, block):
+        pack(a, top, rows, low, kc, block, 0, A_STRIDE)
+
+    @nb.njit(nogil=True, inline="always")
+    def pack_columns(b, low, kc, left, columns, panel, at, width):
+        pack(b, low, kc, left, columns, panel, at, width)
+
+    return pack_rows, pack_columns
+
+
 def team_product(
     pack_rows: Callable[..., None], pack_columns: Callable[..., None], write: Callable[..., None], grain: int = 1
 ) -> Callable[..., None]:
@@ -89,8 +120,8 @@ def team_product(
     - ``pack_columns(b, low, kc, left, columns, panel, at, width)`` writes these steps of columns of B, ``width`` apart;
       what lies between may be any numbers;
     - ``write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner)`` multiplies packed rows by packed
-      columns into a part of C of at most MR rows and ``vectors`` vectors, which ``ends`` there, or there will be more of
-      k; in ``corner`` is room for a tile.
+      columns into a part of C of at most MR rows and ``vectors`` vectors, or adds the product to it where ``accumulate``
+      is not 0; it ``ends`` there, or there will be more of k; in ``corner`` is room for a tile.
 
     None is called for a product without elements or without steps.
     """
@@ -109,6 +140,7 @@ def team_product(
         mine = simd.fetch_add(counters, 1, 1)
         if m == 0 or n == 0 or k == 0:
             return
+        adds = counters[counters.size - 2]
         lanes = BITS // 8 // simd.itemsize(space)
         vectors = math.ceil(n / lanes)
         slivers = math.ceil(vectors / NV)
@@ -118,6 +150,9 @@ def team_product(
         tiles = math.ceil(m / MR)
         threads = max(1, min(BLOCKS, counters[counters.size - 1]))
         bands, parts = bands_and_parts(m, n, panels * deep, threads, simd.itemsize(space))
+        if 2 + bands * parts + panels * deep > counters.size - 2:  # compiled where there were more processors
+            threads = 1
+            bands, parts = bands_and_parts(m, n, panels * deep, threads, simd.itemsize(space))
         last_cut = 1 if threads == 1 else max(1, min(LAST_CUT, tiles // bands // 2))
         jobs, last = bands * parts, panels * deep - 1
         # One thread packs the next panel over the last one, which may still lie in L2.
@@ -130,17 +165,7 @@ def team_product(
         done, packed_ = 2, 2 + jobs
         while True:
             job = simd.fetch_add(counters, 0, 1)
-            # ---- which job: pack sliver `index` for phase `t`, or multiply
-            if job < wide:
-                t, index, packs = 0, job, True
-            else:
-                t = min((job - wide) // (wide + jobs), last)
-                index = job - wide - t * (wide + jobs)
-                packs = t < last and before <= index < before + wide
-                if packs:
-                    t, index = t + 1, index - before
-                elif t < last and index >= before + wide:
-                    index -= wide
+            t, index, packs = job_of(job, wide, jobs, before, last)
             times = last_cut if t == last else 1
             if not packs and index >= jobs * times:
                 return
@@ -177,7 +202,7 @@ def team_product(
                     for x in range(begin, stop):
                         rows = cut(m, tiles, x + 1) - top
                         a_panel = simd.offset(block, (top - i0) * A_STRIDE)
-                        write(kc, a_panel, b_panel, c, top, rows, column, columns, nv, p, p + 1 == deep, corner)
+                        write(kc, a_panel, b_panel, c, top, rows, column, columns, nv, adds + p, p + 1 == deep, corner)
                         top += rows
             if t < last:
                 simd.fetch_add(counters, done + index, 1)

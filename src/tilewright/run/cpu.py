@@ -174,15 +174,20 @@ class Composer(Team):
 # ---- run -------------------------------------------------------------------------------------------------------------
 
 
-def runner(kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, Any] | None = None) -> Product:
+def runner(
+    kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, Any] | None = None, add: bool = False
+) -> Product:
     """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
 
-    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides; every element of ``c`` is written, none is read.
+    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides; every element of ``c`` is written, none is read; with
+    ``add`` the product is added to what ``c`` holds, by a kernel that ``adds``.
     Raises UsageError for a dtype, thread count or parameter that the kernel does not have.
     """
     dtype = np.dtype(dtype)
     if dtype.name not in kernel.dtypes:
         raise UsageError(f"{kernel.name} has no {dtype.name}: it takes {', '.join(kernel.dtypes)}")
+    if add and not kernel.adds:
+        raise UsageError(f"{kernel.name} cannot add to C")
     if threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}")
     params = {name: kernel.params[name] for name in kernel.tunable} | _checked(kernel, params or {})
@@ -196,7 +201,7 @@ def runner(kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, An
     if kernel.shared == "team":
         if threads > 1:
             standby()  # compiled now
-        return functools.partial(_run_team, code, Team(threads), kernel)
+        return functools.partial(_run_team, code, Team(threads), kernel, add)
     if kernel.strided:
         return functools.partial(_run_tiles, code, Team(threads), kernel.grain)
     workers = threads if kernel.shared == "rows" else 1
@@ -252,7 +257,7 @@ def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, 
 
 
 def _run_team(
-    code: Callable[..., None], team: Team, kernel: Kernel, a: np.ndarray, b: np.ndarray, c: np.ndarray
+    code: Callable[..., None], team: Team, kernel: Kernel, add: bool, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> None:
     """For kernels that share their work out themselves. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
     _check_shapes(a, b, c)
@@ -263,8 +268,8 @@ def _run_team(
     a, b = writeable_alias(a), writeable_alias(b)
     shape = (*c.shape, a.shape[1])
     elements = kernel.workspace(*shape) if kernel.workspace else 0
-    counters = np.zeros((kernel.counters(*shape) if kernel.counters else 1) + 1, np.int64)
-    counters[-1] = team.threads
+    counters = np.zeros((kernel.counters(*shape) if kernel.counters else 1) + 2, np.int64)
+    counters[-2:] = add, team.threads
     with workspace(elements * c.itemsize) as memory:
         arrays = a, b, c, memory[: elements * c.itemsize].view(c.dtype), counters
         awake = () if team.threads == 1 or isinstance(code, functools.partial) else (words(code, *arrays), standby())

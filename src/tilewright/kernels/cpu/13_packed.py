@@ -28,6 +28,7 @@ import numba as nb
 from tilewright import simd
 from tilewright.kernels import kernel
 from tilewright.kernels.catalog import FLOATS
+from tilewright.kernels.jobs import cut, job_of
 from tilewright.machine import machine
 
 BITS = machine().vector_bits or 128
@@ -56,12 +57,6 @@ low = simd.edge_kernel(MR - 1, NV, BITS, A_STRIDE, unroll=UNROLL)
 narrow = simd.edge_kernel(MR, NV - 1, BITS, A_STRIDE, unroll=UNROLL)
 low_narrow = simd.edge_kernel(MR - 1, NV - 1, BITS, A_STRIDE, unroll=UNROLL)
 pack = simd.packer(BITS)
-
-
-@nb.njit(nogil=True)
-def cut(length, parts, index):
-    """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
-    return index * (length // parts) + min(index, length % parts)
 
 
 @nb.njit(nogil=True)
@@ -137,23 +132,6 @@ def multiply_sliver(kc, block, panel, at, vectors, c, column, columns, begin, en
         i += rows
 
 
-@nb.njit(nogil=True)
-def job_of(number, wide, jobs, before, last):
-    """Phase, number within it, and whether it is to pack, of a job of the list: ``wide`` slivers are packed for a phase.
-
-    The first phase's slivers head the list, each next one's come after ``before`` jobs of the phase before.
-    """
-    if number < wide:
-        return 0, number, True
-    t = min((number - wide) // (wide + jobs), last)
-    index = number - wide - t * (wide + jobs)
-    if t == last or index < before:
-        return t, index, False
-    if index < before + wide:
-        return t + 1, index - before, True
-    return t, index - wide, False
-
-
 BLOCK = (2 * MC + MR) * A_STRIDE + MR * NR  # of A, and a tile behind it
 
 
@@ -179,13 +157,15 @@ def counters(m, n, k):
     workspace=workspace,
     counters=counters,
     suits=lambda m, n, k: True,
+    adds=True,
 )
 def packed(a, b, c, space, counters):
     m, k = a.shape
     n = b.shape[1]
     mine = simd.fetch_add(counters, 1, 1)
+    adds = counters[counters.size - 2]
     if m == 0 or n == 0 or k == 0:
-        if mine == 0:
+        if mine == 0 and not adds:
             c[:] = 0
         return
     lanes = BITS // 8 // c.itemsize
@@ -197,7 +177,7 @@ def packed(a, b, c, space, counters):
     tiles = math.ceil(m / MR)
     threads = max(1, min(BLOCKS, counters[counters.size - 1]))
     bands, parts = bands_and_parts(m, n, panels * deep, threads, c.itemsize)
-    if 2 + bands * parts + panels * deep >= counters.size:  # compiled where there were more processors
+    if 2 + bands * parts + panels * deep > counters.size - 2:  # compiled where there were more processors
         threads = 1
         bands, parts = bands_and_parts(m, n, panels * deep, threads, c.itemsize)
     last_cut = 1 if threads == 1 else max(1, min(LAST_CUT, tiles // bands // 2))
@@ -246,6 +226,8 @@ def packed(a, b, c, space, counters):
                     left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
                     at, column = (s - first) * NV * lanes * kc, left * lanes
                     height, columns = max(right - left, NV - 1), min(n, right * lanes) - column
-                    multiply_sliver(kc, block, panel, at, height, c, column, columns, begin, stop, tiles, p, corner)
+                    multiply_sliver(
+                        kc, block, panel, at, height, c, column, columns, begin, stop, tiles, adds + p, corner
+                    )
             if t < last:
                 simd.fetch_add(counters, done + index, 1)

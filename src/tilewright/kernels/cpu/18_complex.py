@@ -91,9 +91,10 @@ product = jobs.team_product(pack_rows, pack_columns, write, grain=2)
     workspace=lambda m, n, k: jobs.space_needed(m, 2 * n, 2 * k) // 2 + 1,
     counters=lambda m, n, k: jobs.counters_needed(m, 2 * n, 2 * k),
     suits=lambda m, n, k: True,
+    adds=True,
 )
 def complex_product(a, b, c, space, counters):
     (m, k), n = a.shape, b.shape[1]
-    if k == 0:
+    if k == 0 and not counters[counters.size - 2]:
         c[:] = 0
     product(a, b, c, m, 2 * n, 2 * k, space.view(space.real.dtype), counters)

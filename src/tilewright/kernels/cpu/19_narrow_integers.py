@@ -15,16 +15,6 @@ convert, widen = simd.row_converter(jobs.BITS), simd.converting_packer(jobs.BITS
 
 
 @nb.njit(nogil=True, inline="always")
-def pack_rows(a, top, rows, low, kc, block):
-    widen(a, top, rows, low, kc, block, 0, jobs.A_STRIDE)
-
-
-@nb.njit(nogil=True, inline="always")
-def pack_columns(b, low, kc, left, columns, panel, at, width):
-    widen(b, low, kc, left, columns, panel, at, width)
-
-
-@nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
     """By way of the corner: C is narrower than the tile. What C holds is widened and added to."""
     width = vectors * (jobs.BITS // 8 // simd.itemsize(corner))
@@ -36,7 +26,7 @@ def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corn
         convert(row, simd.itemsize(corner), simd.address(c, top + r, left), c.strides[1], columns)
 
 
-product = jobs.team_product(pack_rows, pack_columns, write)
+product = jobs.team_product(*jobs.packers(widen), write)
 
 
 @kernel(
@@ -51,9 +41,10 @@ product = jobs.team_product(pack_rows, pack_columns, write)
     workspace=lambda m, n, k: 2 * jobs.space_needed(m, n, k),
     counters=jobs.counters_needed,
     suits=lambda m, n, k: True,
+    adds=True,
 )
 def narrow_integers(a, b, c, space, counters):
     (m, k), n = a.shape, b.shape[1]
-    if k == 0:
+    if k == 0 and not counters[counters.size - 2]:
         c[:] = 0
     product(a, b, c, m, n, k, space.view(np.int16), counters)

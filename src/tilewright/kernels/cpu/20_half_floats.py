@@ -16,16 +16,6 @@ convert, widen = simd.row_converter(jobs.BITS), simd.converting_packer(jobs.BITS
 
 
 @nb.njit(nogil=True, inline="always")
-def pack_rows(a, top, rows, low, kc, block):
-    widen(a, top, rows, low, kc, block, 0, jobs.A_STRIDE)
-
-
-@nb.njit(nogil=True, inline="always")
-def pack_columns(b, low, kc, left, columns, panel, at, width):
-    widen(b, low, kc, left, columns, panel, at, width)
-
-
-@nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):
     """Into the wide C; from there, when it is complete, into the caller's."""
     narrow, wide = c
@@ -45,7 +35,7 @@ def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corn
             convert(row, wide.itemsize, simd.address(narrow, top + r, left), narrow.strides[1], columns)
 
 
-product = jobs.team_product(pack_rows, pack_columns, write)
+product = jobs.team_product(*jobs.packers(widen), write)
 
 
 @kernel(
