@@ -44,10 +44,22 @@ class RecordError(TilewrightError, ValueError):
     """A record file that is truncated, of another schema, or not comparable."""
 
 
+class FileError(TilewrightError, OSError):
+    """A file of a matrix that is not there, truncated, damaged or in use, or that a disk cannot hold."""
+
+
 class UnavailableError(TilewrightError, RuntimeError):
     """A device or library that this machine does not have."""
 
     exit_code = 3
+
+
+class MemoryLimitError(TilewrightError, MemoryError):
+    """A product for which there is not enough memory, or less than was allowed: the message says how much it needs."""
+
+
+class ResumeError(TilewrightError, ValueError):
+    """A product that cannot be taken up again: what it was begun with has changed."""
 
 
 class CompileError(TilewrightError, ValueError):

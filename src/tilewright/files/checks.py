@@ -1,0 +1,107 @@
+"""What may be read and written, and the words for what may not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DTypeError, FileError, ShapeError, UnavailableError, UsageError, did_you_mean
+from ..machine import bytes_text
+from .format import Shape
+
+#: What a file may hold; the product is of float32 or float64, and blocks are converted as they are read.
+READABLE = "float16, bfloat16, float32, float64, bool or integers of up to 64 bits"
+
+
+def admit_dtype(dtype: Any, where: object) -> np.dtype:
+    """``dtype`` where a matrix of it can be read; else DTypeError."""
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise DTypeError(f"{where}: {dtype!r} is no dtype; it must be {READABLE}") from None
+    if dtype.name != "bfloat16" and (dtype.kind not in "biuf" or dtype.itemsize > 8):
+        raise DTypeError(f"{where} has dtype {dtype}: it must be {READABLE}")
+    return dtype
+
+
+def admit_shape(shape: Any, where: object) -> Shape:
+    """``shape`` where it is that of a matrix; else ShapeError."""
+    sizes = tuple(int(size) for size in shape)
+    if len(sizes) != 2 or min(sizes) < 0:
+        raise ShapeError(f"{where} has {len(sizes)} dimensions, shape {sizes}: a matrix has 2")
+    return sizes[0], sizes[1]
+
+
+def agree(where: object, shape: Shape, dtype: np.dtype, wanted_shape: Shape | None, wanted: np.dtype | None) -> None:
+    """Raise ShapeError or DTypeError where the file is not what the caller says it is."""
+    if wanted_shape is not None and shape != wanted_shape:
+        raise ShapeError(f"{where} is {shape}, not {wanted_shape}: leave shape out, for the file says it")
+    if wanted is not None and dtype != wanted:
+        raise DTypeError(f"{where} has dtype {dtype}, not {wanted}: leave dtype out, for the file says it")
+
+
+def rectangle(shape: Shape, rows: slice, columns: slice, block: np.ndarray) -> tuple[int, int]:
+    """The first row and column of a rectangle, checked to be of the shape of ``block``; else UsageError."""
+    sides = [range(size)[part] for size, part in zip(shape, (rows, columns), strict=True)]
+    if block.shape != tuple(map(len, sides)) or any(side.step != 1 for side in sides):
+        raise UsageError(f"a block of {block.shape} does not fit rows {rows} and columns {columns} of {shape}")
+    return sides[0].start, sides[1].start
+
+
+def pick(names: Iterable[str], name: str | None, path: Path, what: str) -> str:
+    """``name`` where the file has it, or the only one there is; else UsageError with those there are."""
+    known = sorted(names)
+    if name is not None and name in known:
+        return name
+    if not known:
+        raise FileError(f"{path} holds no {what}")
+    if name is not None:
+        raise UsageError(f"{path} has no {what} {name!r}; {did_you_mean(name, known)}")
+    if len(known) > 1:
+        listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+        raise UsageError(
+            f"{path} holds {len(known)} of them: name one, as in {path.name}:{known[0]}; there are {listed}"
+        )
+    return known[0]
+
+
+def missing(library: str, path: Path) -> UnavailableError:
+    """The error for a format whose library is not here."""
+    return UnavailableError(f"{path} needs {library}, which is not installed: pip install 'tilewright[files]'")
+
+
+@contextlib.contextmanager
+def explained(path: Path, doing: str) -> Iterator[None]:
+    """Let what the system or a library says of a file come as a FileError that says which file and what to do."""
+    try:
+        yield
+    except FileError:
+        raise
+    except FileNotFoundError as error:
+        there = path.parent.is_dir()
+        lacking = path if there else f"the directory {path.parent}"
+        raise FileError(f"{path} cannot be {doing}: {lacking} does not exist") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise FileError(f"{path} cannot be {doing}: {_full(error, path)}") from error
+        raise FileError(f"{path} cannot be {doing}: {error.strerror or error}") from error
+
+
+def _full(error: OSError, path: Path) -> str:
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full ({bytes_text(free_bytes(path.parent))} free); free some space or choose another disk"
+    if error.errno == errno.EDQUOT:
+        return "the quota of this user is used up; free some space or choose another disk"
+    return "it would be larger than this file system or the limit of this process (ulimit -f) lets a file be"
+
+
+def free_bytes(directory: Path) -> int:
+    """Bytes that this user can still write there."""
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize

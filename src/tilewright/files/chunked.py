@@ -1,0 +1,55 @@
+"""A matrix stored in chunks, each of which must be decoded whole: read through its library, a few megabytes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from .array import copy_block
+from .checks import rectangle
+from .format import Shape
+
+#: Chunks are read together up to this many bytes, for a library takes its time over every call.
+TOGETHER = 1 << 22
+
+
+class ChunkedSource:
+    """``shape`` and ``dtype`` in chunks of ``grain``; ``fetch(rows, columns)`` gives a rectangle as an array."""
+
+    def __init__(
+        self, shape: Shape, dtype: np.dtype, grain: Shape, fetch: Callable[[slice, slice], np.ndarray]
+    ) -> None:
+        self.shape, self.dtype, self.grain, self._fetch = shape, dtype, grain, fetch
+        self._piece = _together(shape, grain, dtype.itemsize)
+        #: A piece decoded, its chunks as stored, and a copy that a library makes between the two.
+        self.workspace = 3 * self._piece[0] * self._piece[1] * dtype.itemsize
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+        first, column = rectangle(self.shape, rows, columns, out)
+        for r in cuts(first, first + out.shape[0], self._piece[0]):
+            for c in cuts(column, column + out.shape[1], self._piece[1]):
+                part = out[r.start - first : r.stop - first, c.start - column : c.stop - column]
+                copy_block(part, self._fetch(r, c))
+
+
+def cuts(start: int, stop: int, step: int) -> Iterator[slice]:
+    """``start:stop`` cut at the multiples of ``step``.
+
+    >>> list(cuts(3, 9, 4))
+    [slice(3, 4, None), slice(4, 8, None), slice(8, 9, None)]
+    """
+    while start < stop:
+        end = min(stop, start - start % step + step)
+        yield slice(start, end)
+        start = end
+
+
+def _together(shape: Shape, grain: Shape, itemsize: int) -> Shape:
+    """Chunks side by side, then below each other, up to ``TOGETHER`` bytes and at least one."""
+    height, width = grain
+    while width < shape[1] and 2 * height * width * itemsize <= TOGETHER:
+        width *= 2
+    while height < shape[0] and 2 * height * width * itemsize <= TOGETHER:
+        height *= 2
+    return height, width

@@ -1,0 +1,154 @@
+"""What the streaming scheduler reads from and writes to, and what a file format says of itself.
+
+A format is one module of this folder with a ``FORMAT``: **adding a format means adding one file**.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ..errors import UsageError, did_you_mean
+
+Shape = tuple[int, int]
+
+
+class Source(Protocol):
+    """A matrix that can be read by rectangles, from several threads at once."""
+
+    @property
+    def shape(self) -> Shape:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype as stored, byte order included."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads gain by reading at once."""
+
+    @property
+    def grain(self) -> Shape:
+        """Rows and columns whose multiples reads should begin and end at: a chunk cut in two is decoded twice."""
+
+    @property
+    def workspace(self) -> int:
+        """The most bytes that one ``read`` allocates beside ``out``."""
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+        """Fill ``out``, 2-D with any strides, with that rectangle, converted to the dtype of ``out``.
+
+        What its dtype cannot hold becomes what a C cast makes of it (1e300 is inf in float32).
+        Raises FileError where the file has become shorter, damaged or unreadable.
+        """
+
+    def fingerprint(self) -> str:
+        """A short text that differs when the contents may: of a file, path, size, time of change, inode and layout."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+class Sink(Protocol):
+    """A matrix that is written by rectangles, from several threads at once, and appears when it is complete."""
+
+    @property
+    def shape(self) -> Shape:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype that is stored."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads gain by writing at once."""
+
+    @property
+    def grain(self) -> Shape:
+        """Rows and columns whose multiples blocks should begin and end at."""
+
+    @property
+    def workspace(self) -> int:
+        """The most bytes that one ``write`` allocates beside ``block``."""
+
+    @property
+    def partial(self) -> Path | None:
+        """Where the unfinished matrix is kept; None where it is in memory."""
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an unfinished file of an earlier run was taken up; False where it had to be begun."""
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        """Store ``block`` there, converted to ``dtype``. Raises FileError where the disk is full or fails."""
+
+    def flush(self) -> None:
+        """Return when all that was written before is on the disk and would outlast a power failure."""
+
+    def finish(self) -> None:
+        """Flush, and let the matrix appear under its name, in place of what was there; then nothing can be written."""
+
+    def close(self) -> None:
+        """Release the file and keep it where it is not finished, so that a later run can go on."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: ``open(path, name, shape, dtype)`` and ``create(path, name, shape, dtype, resume)``.
+
+    ``name`` is that of one matrix of several, and None unless the format has ``members``; ``shape`` and ``dtype`` of
+    ``open`` are what the caller expects, if anything, which matters where the file does not say (raw).
+    """
+
+    suffixes: tuple[str, ...]
+    open: Callable[[Path, str | None, Shape | None, np.dtype | None], Source]
+    create: Callable[[Path, str | None, Shape, np.dtype, bool], Sink]
+    members: bool = False
+
+
+@functools.cache
+def formats() -> dict[str, Format]:
+    """Every format by suffix, as the modules of this folder say.
+
+    >>> sorted(formats())
+    ['.bin', '.h5', '.hdf5', '.npy', '.raw', '.safetensors', '.zarr']
+    """
+    package = __name__.rpartition(".")[0]
+    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    found = [getattr(importlib.import_module(f"{package}.{name}"), "FORMAT", None) for name in names]
+    return {suffix: each for each in found if each for suffix in each.suffixes}
+
+
+def locate(where: str, name: str | None = None) -> tuple[Format, Path, str | None]:
+    """The format, the file and the member that ``where`` names: "data.h5:/group/a" names both of the latter.
+
+    Raises UsageError for a suffix nobody knows, or a member of a format that has none.
+
+    >>> locate("runs/model.safetensors:layer.0.weight")[1:]
+    (PosixPath('runs/model.safetensors'), 'layer.0.weight')
+    """
+    for suffix, each in formats().items():
+        before, colon, member = where.partition(f"{suffix}:")
+        if each.members and colon and member and not Path(where).exists():
+            if name not in (None, member):
+                raise UsageError(f"{where} names {member!r}, and name is {name!r}: give one of them")
+            return each, Path(before + suffix), member
+    path = Path(where)
+    suffix = path.suffix.lower()
+    if suffix not in formats():
+        hint = did_you_mean(suffix, formats())
+        raise UsageError(
+            f"{where} has {f'the suffix {suffix}' if suffix else 'no suffix'}, which no format has; {hint}"
+        )
+    if name is not None and not formats()[suffix].members:
+        raise UsageError(f"{where} is one matrix without a name, and name is {name!r}: leave it out")
+    return formats()[suffix], path, name

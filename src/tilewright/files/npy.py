@@ -1,0 +1,47 @@
+"""``.npy``, NumPy's own: a line of Python that says dtype, order and shape, then the elements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import DTypeError, FileError
+from .checks import admit_dtype, admit_shape
+from .format import Format, Shape, Sink, Source
+from .plain import Layout, PlainSink, PlainSource
+
+
+def find_layout(file: BinaryIO, path: Path) -> Layout:
+    """The layout that the header states. Raises FileError where there is none, DTypeError, ShapeError."""
+    try:
+        version = np.lib.format.read_magic(file)
+        if version == (3, 0):
+            raise DTypeError(f"{path} has a dtype of several fields: a matrix has one number an element")
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, fortran, dtype = read(file)
+    except DTypeError:
+        raise
+    except Exception as error:  # a damaged header fails in any way that a parser of Python can
+        raise FileError(f"{path} is no .npy file, or a damaged one: {' '.join(str(error).split())[:200]}") from error
+    found = admit_dtype(dtype, path)
+    return Layout(admit_shape(shape, path), found, file.tell(), bool(fortran) and min(shape) > 1)
+
+
+def _open(path: Path, *_: object) -> Source:
+    return PlainSource(path, find_layout)
+
+
+def _create(path: Path, _: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> Sink:
+    def begin(partial: Path) -> None:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        with partial.open("r+b") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+
+    if dtype.name == "bfloat16":
+        raise DTypeError(f"{path}: .npy has no bfloat16; write float32, or a .safetensors file")
+    return PlainSink(path, shape, dtype, resume=resume, begin=begin, find=find_layout)
+
+
+FORMAT = Format((".npy",), _open, _create)

@@ -1,0 +1,209 @@
+"""A matrix that lies in a file in one piece, whatever comes before it: read and written in place.
+
+A block of the stored dtype goes straight to where it is wanted. Where it must be converted, or lies the other way round,
+or its rows are so short that to read around them costs less than to stop for each, it goes through a buffer that stays in
+the second-level cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ..disk import fingerprint
+from ..errors import FileError
+from ..machine import bytes_text
+from .array import copy_block
+from .checks import explained, rectangle
+from .format import Shape
+from .partial import Partial
+from .positional import EndOfFile, move_rows, rows_are_contiguous
+
+#: Bytes of the buffer for what cannot be moved straight to its place.
+BUFFER = 1 << 19
+#: Rows of a file at most this long are read whole, gaps included: a call costs what 4 KiB cost to copy.
+SHORT_ROW = 4096
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a matrix lies: from byte ``offset`` on, row by row, or column by column where it is ``fortran``."""
+
+    shape: Shape
+    dtype: np.dtype
+    offset: int = 0
+    fortran: bool = False
+
+    @property
+    def end(self) -> int:
+        """The byte after the last."""
+        return self.offset + self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+
+#: Finds the layout in an open file; the path is for errors.
+FindLayout = Callable[[BinaryIO, Path], Layout]
+
+
+class PlainSource:
+    """A matrix in one piece of a file, read by any number of threads."""
+
+    parallel = True
+    grain = (1, 1)
+    workspace = 2 * BUFFER
+
+    def __init__(self, path: Path, find_layout: FindLayout) -> None:
+        self.path = Path(os.path.realpath(path))
+        with explained(path, "read"):
+            if path.exists() and not path.is_file():
+                raise FileError(f"{path} is no file: a matrix is read from a file of the disk")
+            self._file = path.open("rb")
+        try:
+            self.layout = find_layout(self._file, path)
+            _refuse_truncated(path, self._file.fileno(), self.layout)
+        except BaseException:
+            self._file.close()
+            raise
+        self.shape, self.dtype = self.layout.shape, self.layout.dtype
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+        first = rectangle(self.shape, rows, columns, out)
+        if not out.size:
+            return
+        width = self.shape[1]
+        if self.layout.fortran:  # column-major is the transpose, row-major
+            first, width, out = first[::-1], self.shape[0], out.T
+        try:
+            with explained(self.path, "read"):
+                self._read(*first, width * self.dtype.itemsize, out)
+        except EndOfFile as error:
+            size, found = self.layout.end, error.args[0]
+            raise FileError(f"{self.path} ends at byte {found} of {size}: it was truncated while it was open") from None
+
+    def _read(self, row: int, column: int, pitch: int, out: np.ndarray) -> None:
+        begin = self.layout.offset + row * pitch + column * self.dtype.itemsize
+        short = out.shape[1] * self.dtype.itemsize < pitch <= SHORT_ROW
+        if out.dtype == self.dtype and rows_are_contiguous(out) and not short:
+            move_rows("pread", self._file.fileno(), out, begin, pitch)
+            return
+        piece = pitch // self.dtype.itemsize if short else min(out.shape[1], BUFFER // self.dtype.itemsize)
+        buffer = _buffer(len(out), piece, self.dtype)
+        for i in range(0, len(out), len(buffer)):
+            for j in range(0, out.shape[1], piece):
+                part = out[i : i + len(buffer), j : j + piece]
+                at = begin + i * pitch + j * self.dtype.itemsize
+                tight = buffer[: len(part), : part.shape[1]]
+                # With the gaps between short rows they are one run, which ends where the last row does.
+                run = buffer.reshape(1, -1)[:, : (len(part) - 1) * piece + part.shape[1]]
+                move_rows("pread", self._file.fileno(), run if short else tight, at, pitch)
+                copy_block(part, tight)
+
+    def fingerprint(self) -> str:
+        status = os.fstat(self._file.fileno())
+        return fingerprint(str(self.path), status.st_size, status.st_mtime_ns, status.st_ino, str(self.layout))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class PlainSink:
+    """A matrix in one piece of a file, row-major, written by any number of threads; see ``Sink``.
+
+    ``begin(path)`` writes what comes before it into an empty file and ``find_layout`` reads that back, now and when the
+    file is taken up again.
+    """
+
+    parallel = True
+    grain = (1, 1)
+    workspace = 2 * BUFFER
+
+    def __init__(
+        self,
+        target: Path,
+        shape: Shape,
+        dtype: np.dtype,
+        *,
+        resume: bool,
+        begin: Callable[[Path], object],
+        find: FindLayout,
+    ) -> None:
+        self.shape, self.dtype = shape, dtype
+        self._partial = Partial(target, resume=resume)
+        self.partial, self.resumed = self._partial.path, self._partial.resumed
+        try:
+            with explained(self.partial, "written"):
+                if not self.resumed:
+                    begin(self.partial)
+                with self.partial.open("rb") as file:
+                    self.layout = find(file, self.partial)
+                    if self.resumed:
+                        self._refuse_another(file)
+            self._partial.reserve(self.layout.end)
+        except BaseException:
+            self._partial.abandon()
+            raise
+
+    def _refuse_another(self, file: BinaryIO) -> None:
+        wanted = Layout(self.shape, self.dtype, self.layout.offset)
+        if self.layout != wanted:
+            raise FileError(
+                f"{self.partial} is of shape {self.layout.shape} and dtype {self.layout.dtype}, not {self.shape} and "
+                f"{self.dtype}: remove it, or do not resume"
+            )
+        _refuse_truncated(self.partial, file.fileno(), self.layout)
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        row, column = rectangle(self.shape, rows, columns, block)
+        pitch = self.shape[1] * self.dtype.itemsize
+        self._refuse_finished()
+        if not block.size:
+            return
+        with explained(self.partial, "written"):
+            self._write(self.layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
+
+    def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
+        if block.dtype == self.dtype and rows_are_contiguous(block):
+            move_rows("pwrite", self._partial.file, block, begin, pitch)
+            return
+        piece = min(block.shape[1], BUFFER // self.dtype.itemsize)
+        buffer = _buffer(len(block), piece, self.dtype)
+        for i in range(0, len(block), len(buffer)):
+            for j in range(0, block.shape[1], piece):
+                part = block[i : i + len(buffer), j : j + piece]
+                converted = buffer[: len(part), : part.shape[1]]
+                copy_block(converted, part)
+                move_rows("pwrite", self._partial.file, converted, begin + i * pitch + j * self.dtype.itemsize, pitch)
+
+    def flush(self) -> None:
+        self._refuse_finished()
+        with explained(self.partial, "written"):
+            os.fsync(self._partial.file)
+
+    def finish(self) -> None:
+        self.flush()
+        self._partial.finish()
+
+    def close(self) -> None:
+        self._partial.close()
+
+    def _refuse_finished(self) -> None:
+        if self._partial.file < 0:
+            raise FileError(f"{self._partial.target} is finished or closed: nothing more can be written to it")
+
+
+def _buffer(height: int, width: int, dtype: np.dtype) -> np.ndarray:
+    """Rows of ``width`` elements, as many as ``BUFFER`` holds."""
+    return np.empty((min(height, max(1, BUFFER // (width * dtype.itemsize))), width), dtype)
+
+
+def _refuse_truncated(path: Path, file: int, layout: Layout) -> None:
+    size = os.fstat(file).st_size
+    if size < layout.end:
+        raise FileError(
+            f"{path} is truncated: shape {layout.shape} of {layout.dtype} needs {layout.end} bytes "
+            f"({bytes_text(layout.end)}), the file has {size}; copy or write it again"
+        )

@@ -1,0 +1,41 @@
+"""Raw elements, row by row, and nothing else: the caller says shape and dtype."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import FileError, UsageError
+from .format import Format, Shape, Sink, Source
+from .plain import FindLayout, Layout, PlainSink, PlainSource
+
+
+def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
+    """What was said of the file, refused where it has bytes to spare: then it is another matrix."""
+
+    def find(file: BinaryIO, path: Path) -> Layout:
+        layout, size = Layout(shape, dtype), os.fstat(file.fileno()).st_size
+        if size > layout.end:
+            raise FileError(
+                f"{path} has {size} bytes; shape {shape} of {dtype} is {layout.end}: say its real shape and dtype"
+            )
+        return layout
+
+    return find
+
+
+def _open(path: Path, _: str | None, shape: Shape | None, dtype: np.dtype | None) -> Source:
+    if shape is None or dtype is None:
+        lacking = " and ".join(what for what, given in (("shape", shape), ("dtype", dtype)) if given is None)
+        raise UsageError(f"{path} does not say what it holds: give {lacking}")
+    return PlainSource(path, _stated(shape, dtype))
+
+
+def _create(path: Path, _: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> Sink:
+    return PlainSink(path, shape, dtype, resume=resume, begin=lambda partial: None, find=_stated(shape, dtype))
+
+
+FORMAT = Format((".raw", ".bin"), _open, _create)

@@ -1,0 +1,189 @@
+"""Zarr: a directory with one file a chunk, read and written through the ``zarr`` library (3 or newer).
+
+What is written is format 3, in square chunks and not compressed: a product of numbers that fill their mantissas hardly
+shrinks, and encoding it would take longer than writing it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..disk import fingerprint
+from ..errors import DTypeError, FileError
+from .checks import READABLE, admit_dtype, admit_shape, explained, missing, pick, rectangle
+from .chunked import ChunkedSource, cuts
+from .format import Format, Shape, Source
+from .partial import Partial, sync
+
+#: Rows and columns of a chunk that is written: 4 MiB of float32.
+CHUNK = 1024
+
+
+class ZarrSource(ChunkedSource):
+    """An array of a store, in version 2 or 3 of the format."""
+
+    parallel = True
+
+    def __init__(self, array: Any, path: Path) -> None:
+        self._array, self._path = array, Path(os.path.realpath(path))
+        dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
+        super().__init__(shape, dtype, array.chunks, self._rectangle)
+
+    def _rectangle(self, rows: slice, columns: slice) -> np.ndarray:
+        try:
+            return self._array[rows, columns]
+        except Exception as error:  # whatever a codec makes of a damaged chunk
+            raise FileError(f"{self._path} cannot be read at rows {rows}, columns {columns}: {error!r}") from error
+
+    def fingerprint(self) -> str:
+        """Of every chunk's file, as of one: about 10 µs each."""
+        changed = []
+        for folder, _, names in sorted(os.walk(self._path / self._array.path)):
+            status = [(name, (Path(folder) / name).stat()) for name in sorted(names)]
+            changed += [(folder, name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in status]
+        return fingerprint(str(self._path), self._array.path, self.shape, self.dtype.str, changed)
+
+    def close(self) -> None:
+        self._array.store.close()
+
+
+class ZarrSink:
+    """An array of a new store, beside its name until it is finished; see ``Sink``.
+
+    A write that begins and ends at multiples of ``grain`` waits for no other; those that cut a chunk read it first, and
+    do so one at a time.
+    """
+
+    parallel = True
+
+    def __init__(self, path: Path, name: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> None:
+        zarr = _library(path)
+        self.shape, self.dtype = shape, dtype
+        self.grain = (max(1, min(CHUNK, shape[0])), max(1, min(CHUNK, shape[1])))
+        self.workspace = 3 * self.grain[0] * self.grain[1] * dtype.itemsize
+        self._cutting, self._noting = threading.Lock(), threading.Lock()
+        self._written: set[Shape] = set()
+        _refuse_to_lose(path, name)
+        self._partial = Partial(path, resume=resume, directory=True)
+        self.partial = self._partial.path
+        try:
+            with explained(self.partial, "written"):
+                self._name = (name or "").strip("/")
+                for left in list(self.partial.rglob("*.partial")):  # what the library was writing when a process died
+                    left.unlink()
+                self.resumed = (self.partial / self._name / "zarr.json").exists()
+                self._array = self._take_up() if self.resumed else self._begin(zarr)
+        except BaseException:
+            self._partial.abandon()
+            raise
+
+    def _begin(self, zarr: Any) -> Any:
+        self._partial.reserve(self.shape[0] * self.shape[1] * self.dtype.itemsize, allocate=False)
+        stored = {"shape": self.shape, "dtype": self.dtype, "chunks": self.grain, "compressors": None}
+        return zarr.create_array(store=self.partial, name=self._name or None, **stored)
+
+    def _take_up(self) -> Any:
+        array = _array(self.partial, self._name or None, "r+")
+        if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.grain):
+            found = f"shape {array.shape}, dtype {array.dtype}, chunks {array.chunks}"
+            raise FileError(
+                f"{self.partial} is of {found}, not {self.shape}, {self.dtype}: remove it, or do not resume"
+            )
+        return array
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        first, column = rectangle(self.shape, rows, columns, block)
+        for r in cuts(first, first + block.shape[0], self.grain[0]):
+            for c in cuts(column, column + block.shape[1], self.grain[1]):
+                self._write(r, c, block[r.start - first : r.stop - first, c.start - column : c.stop - column])
+
+    def _write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        """One chunk or a part of it."""
+        if self._partial.file < 0:
+            raise FileError(f"{self._partial.target} is finished or closed: nothing more can be written to it")
+        whole = all(
+            part.start % grain == 0 and part.stop in (part.start + grain, size)
+            for part, grain, size in zip((rows, columns), self.grain, self.shape, strict=True)
+        )
+        with explained(self.partial, "written"), np.errstate(over="ignore", invalid="ignore"):
+            block = block.astype(self.dtype, copy=False)
+            if whole:
+                self._array[rows, columns] = block
+            else:
+                with self._cutting:
+                    self._array[rows, columns] = block
+        with self._noting:
+            self._written.add((rows.start // self.grain[0], columns.start // self.grain[1]))
+
+    def flush(self) -> None:
+        with self._noting:
+            written, self._written = self._written, set()
+        with explained(self.partial, "written"):
+            root = self.partial / self._name
+            chunks = {root / self._array.metadata.encode_chunk_key(chunk) for chunk in written}
+            for path in sorted(chunks | {root / "zarr.json"}):
+                if path.exists():  # a chunk of nothing but zeros has no file
+                    sync(path)
+            for folder in sorted({path.parent for path in chunks} | {root, root / "c", self.partial}):
+                if folder.exists():
+                    sync(folder)
+
+    def finish(self) -> None:
+        self.flush()
+        self._partial.finish()
+
+    def close(self) -> None:
+        self._array.store.close()
+        self._partial.close()
+
+
+def _library(path: Path) -> Any:
+    try:
+        import zarr
+    except ImportError:
+        raise missing("zarr", path) from None
+    if int(zarr.__version__.split(".")[0]) < 3:
+        raise missing(f"zarr 3 (this is {zarr.__version__})", path)
+    return zarr
+
+
+def _array(path: Path, name: str | None, mode: str) -> Any:
+    """An array of the store at ``path``: itself, or the one of that name among a group's."""
+    zarr = _library(path)
+    with explained(path, "read"):
+        path.stat()
+        try:
+            found = zarr.open(store=path, mode=mode)
+            inside = None if isinstance(found, zarr.Array) else dict(found.members(max_depth=None))
+        except Exception as error:  # what a parser of its metadata can raise
+            raise FileError(f"{path} is no zarr store, or a damaged one: {error!r}") from error
+    if inside is not None:
+        arrays = {key: each for key, each in inside.items() if isinstance(each, zarr.Array)}
+        found = arrays[pick(arrays, name and name.strip("/"), path, "array")]
+    elif name:
+        raise FileError(f"{path} is one array, not a group: leave out :{name}")
+    if found.dtype.kind not in "biuf":
+        raise DTypeError(f"{path} has dtype {found.dtype}: it must be {READABLE}")
+    return found
+
+
+def _open(path: Path, name: str | None, *_: object) -> Source:
+    return ZarrSource(_array(path, name, "r"), path)
+
+
+def _refuse_to_lose(path: Path, name: str | None) -> None:
+    """A directory is replaced as a whole, so it must be one array and nothing else."""
+    if not path.exists():
+        return
+    metadata = path / "zarr.json"
+    is_array = (path / ".zarray").exists() or (metadata.exists() and '"array"' in metadata.read_text())
+    if name or not is_array:
+        raise FileError(f"{path} exists and is not one zarr array: choose another name, or remove it")
+
+
+FORMAT = Format((".zarr",), _open, ZarrSink, members=True)
