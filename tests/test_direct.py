@@ -18,6 +18,7 @@ import pytest
 from llvmlite import binding, ir
 
 import tilewright as tw
+from test_packed import inner_loops
 from tilewright import api, simd
 from tilewright.planner import WORK_PER_THREAD, make_plan
 from tilewright.problem import Problem
@@ -81,6 +82,26 @@ def test_every_tile_writes_all_of_it_and_nothing_else(machine: tuple[int, tuple[
             assert (around == 7).all(), "wrote beside the tile"
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
+def test_every_complex_tile(machine: tuple[int, tuple[int, ...]], dtype: str) -> None:
+    bits, heights = machine
+    multiply, lanes = tile_of(bits, heights, dtype), bits // 8 // np.dtype(dtype).itemsize
+    for nv, height in enumerate(heights, 1):
+        widths = range((nv - 1) * lanes + 1, nv * lanes + 1)
+        for rows, columns, k in itertools.product(range(1, height + 1), widths, (0, 1, 3)):
+            a, b = (
+                whole_numbers(shape, dtype, 1) + 1j * whole_numbers(shape, dtype, 2).astype(dtype)
+                for shape in ((rows, k), (k, columns))
+            )
+            around = np.full((rows + 2, columns + 3), 7, dtype)
+            c = around[1:-1, 1:-2]
+            multiply(a, b, c, 1, 0, 0, 0)
+            np.testing.assert_array_equal(c, a @ b)
+            c[...] = 7
+            assert (around == 7).all(), "wrote beside the tile"
+
+
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
 def test_a_tile_of_any_strides_for_a_whole_batch(machine: tuple[int, tuple[int, ...]]) -> None:
     multiply = tile_of(*machine, "float32")
@@ -127,14 +148,16 @@ TARGETS = {
 }
 
 
-def tiles_for(triple: str, cpu: str, bits: int, heights: tuple[int, ...], scalar: ir.Type) -> dict[str, str]:
+def tiles_for(
+    triple: str, cpu: str, bits: int, heights: tuple[int, ...], scalar: ir.Type, *, pairs: bool = False
+) -> dict[str, str]:
     """Every tile's assembly by its name."""
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     module = ir.Module()
     module.triple = triple
     lanes = bits // (64 if isinstance(scalar, ir.DoubleType) else 32)
-    direct._table(module, scalar, lanes, heights, pairs=False).linkage = ""
+    direct._table(module, scalar, lanes, heights, pairs=pairs).linkage = ""
     parsed = binding.parse_assembly(str(module))
     target = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
     builder = binding.create_pass_builder(target, binding.create_pipeline_tuning_options(speed_level=3))
@@ -169,6 +192,39 @@ def test_the_check_for_spills_can_fail() -> None:
     triple, cpu, bits, _ = TARGETS["AVX2"]
     tiles = tiles_for(triple, cpu, bits, (8, 8, 8), ir.FloatType())
     assert any(spilled(text) for name, text in tiles.items() if name.endswith("8x3.whole"))
+
+
+#: Tiles of complex numbers whose loops keep accumulators on the stack, and why.
+TOO_TALL = {
+    "NEON": ({"8x3.whole"}, "24 accumulators, 6 vectors of B and what LLVM loads ahead of A: more than 32 registers")
+}
+
+
+def complex_tiles_that_store_in_their_loops(target: str, scalar: ir.Type) -> set[str]:
+    """A loop may read a constant from the stack, as from anywhere else; what it writes there is an accumulator."""
+    tiles = tiles_for(*TARGETS[target], scalar, pairs=True)
+    tiles = {name: text for name, text in tiles.items() if target == "AVX-512" or name.endswith(".whole")}
+    assert len(tiles) == sum(TARGETS[target][3])
+    loops = {name: inner_loops(text, "fmla" if target == "NEON" else "vfmadd") for name, text in tiles.items()}
+    assert all(loops.values())
+    to_stack = re.compile(r"v?mov\w+\s+%[xyz]mm\d+, -?\d*\(%rsp\)|st[rp]\s+[qd].*\[sp")
+    stores = {name for name in tiles for loop in loops[name] if any(map(to_stack.match, loop))}
+    return {re.sub(r".*\.(\d+x\d+)", r"\1", name) for name in stores}
+
+
+@pytest.mark.parametrize("scalar", [ir.FloatType(), ir.DoubleType()], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_complex_accumulators_stay_in_registers(target: str, scalar: ir.Type) -> None:
+    known, why = TOO_TALL.get(target, (set(), ""))
+    assert complex_tiles_that_store_in_their_loops(target, scalar) == known
+    if known:
+        pytest.xfail(f"complex tiles of {', '.join(known)} spill: {why}")
+
+
+def test_that_check_of_complex_tiles_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order that serves AVX-512."""
+    monkeypatch.setattr(direct, "_ComplexTileByRows", direct._ComplexTile)
+    assert complex_tiles_that_store_in_their_loops("AVX2", ir.FloatType()) >= {"8x1.whole"}
 
 
 # ---- the short way: what it computes ---------------------------------------------------------------------------------

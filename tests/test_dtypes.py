@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright import simd
-from tilewright.kernels import catalog
+from tilewright.kernels import Kernel, catalog
 from tilewright.lab.oracles import oracle
 from tilewright.run.cpu import runner
 
@@ -212,6 +212,136 @@ def test_float16_overflows_to_infinity_as_numpys() -> None:
         assert np.array_equal(tw.matmul(a, b), [[np.inf, np.inf], [-np.inf, -np.inf], [200, 65504]])
     # What overflows on the way and comes back does not in float32.
     assert tw.matmul(np.array([[200, -200]], np.float16), np.array([[400], [400]], np.float16)) == 0
+
+
+# ---- NaN, infinity and denormals, of every kernel that a plan can take ------------------------------------------------
+
+PLANNED = [
+    (kernel, dtype)
+    for kernel in catalog().values()
+    for dtype in kernel.dtypes
+    if kernel.suits is not None and dtype not in INTEGERS
+]
+every_planned = pytest.mark.parametrize(("kernel", "dtype"), PLANNED, ids=lambda x: getattr(x, "name", x))
+Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def by(kernel: Kernel, dtype: str, threads: int = 1) -> Multiply:
+    run = runner(kernel, np.ones(0, dtype).dtype, threads=threads)
+
+    def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        c = np.full((a.shape[0], b.shape[1]), 77, a.dtype)
+        run(a, b, c)
+        return c
+
+    return multiply
+
+
+def reals(x: np.ndarray) -> np.ndarray:
+    """As float64, real and imaginary parts side by side: what a position is, and where a special value has its place."""
+    return x.view(x.real.dtype).astype(float) if x.dtype.kind == "c" else x.astype(float)
+
+
+def formula(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``reals`` of the product: of complex numbers [x y]·[[u v], [−v u]], summed by plain loops."""
+    wide = reals(b)
+    if b.dtype.kind == "c":
+        turned = np.stack([-b.imag, b.real], -1).reshape(wide.shape)
+        wide = np.stack([wide, turned], 1).reshape(2 * b.shape[0], -1)
+    with np.errstate(invalid="ignore"):
+        return np.einsum("ip,pj->ij", reals(a), wide)
+
+
+def small_numbers(shape: tuple[int, int], dtype: str) -> np.ndarray:
+    """−2 to 2, of which a fifth are zeros; in both parts of complex numbers."""
+    kind, rng = np.ones(0, dtype).dtype, np.random.default_rng(shape)
+    x = rng.integers(-2, 3, (*shape, 1 + (kind.kind == "c"))).astype(kind.type(0).real.dtype)
+    return x.view(kind)[..., 0]
+
+
+def edges(kernel: Kernel, dtype: str) -> list[tuple[int, int, int]]:
+    """Tiles that are cut off; whole ones and those of one row or one vector less; many steps of k."""
+    mr, lanes = kernel.params.get("mr", 4), kernel.params["vector_bits"] // 8 // np.ones(0, dtype).itemsize
+    nr = kernel.params.get("nv", 2) * lanes
+    return [(mr + 1, nr + 3, 2), (4 * mr - 1, 2 * nr - 3, 2), (3, 5, 2100)]
+
+
+def check_specials(multiply: Multiply, dtype: str, shape: tuple[int, int, int]) -> None:
+    """In every position of A and of B in turn, or every 70th; in many at once; in operands of either order."""
+    m, n, k = shape
+    a, b = small_numbers((m, k), dtype), small_numbers((k, n), dtype)
+    step = 1 if k < 100 else 70
+    for special, order, side in itertools.product((np.nan, -np.inf), "CF", (0, 1)):
+        for at in range(0, reals((a, b)[side]).size, step):
+            pair = [a.copy(), b.copy()]
+            pair[side].view(a.real.dtype).reshape(-1)[at] = special
+            x, y = (np.array(operand, order=order) for operand in pair)
+            np.testing.assert_array_equal(reals(multiply(x, y)), formula(*pair), f"{special} at {at} of {'ab'[side]}")
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        pair = [a.copy(), b.copy()]
+        for operand in pair:
+            flat = operand.view(a.real.dtype).reshape(-1)
+            flat[rng.integers(0, flat.size, 3)] = np.inf, -np.inf, np.nan
+        np.testing.assert_array_equal(reals(multiply(*pair)), formula(*pair))
+
+
+def check_denormals(multiply: Multiply, dtype: str, shape: tuple[int, int, int]) -> None:
+    """Denormal operands, on either side, and denormal products of others: sums of few bits, so exact."""
+    m, n, k = shape
+    a, b = small_numbers((m, min(k, 20)), dtype), small_numbers((min(k, 20), n), dtype)
+    least = float(ml_dtypes.finfo(a.dtype).smallest_subnormal)
+    root = 2.0 ** (np.log2(least) // 2)
+    for of_a, of_b in ((least, 1.0), (1.0, least), (root, least / root)):
+        x, y = a * a.real.dtype.type(of_a), b * b.real.dtype.type(of_b)
+        assert x.dtype == y.dtype == a.dtype
+        want = formula(a, b) * least
+        assert want.any()
+        np.testing.assert_array_equal(reals(multiply(x, y)), want)
+
+
+@every_planned
+def test_specials_stand_where_the_formula_has_them_and_nowhere_else(kernel: Kernel, dtype: str) -> None:
+    for shape in edges(kernel, dtype):
+        check_specials(by(kernel, dtype), dtype, shape)
+
+
+@every_planned
+@pytest.mark.parametrize("threads", [1, 3])
+def test_denormals_are_numbers(kernel: Kernel, dtype: str, threads: int) -> None:
+    for shape in edges(kernel, dtype):
+        check_denormals(by(kernel, dtype, threads), dtype, shape)
+
+
+def without_zeros(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Wrong: what a zero multiplies is left out."""
+    terms = a[:, :, None] * b[None]
+    return np.where((a[:, :, None] == 0) | (b[None] == 0), 0, terms).sum(1)
+
+
+def leaking(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Wrong: what stands in a row of A or a column of B reaches its neighbour, times the zero of a padding."""
+    c = a @ b
+    c[:, 1:] += 0 * c[:, :-1]
+    return c
+
+
+def flushing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Wrong: as a processor whose denormals were switched off."""
+    c = a @ b
+    return np.where(np.abs(c) < np.finfo(c.dtype).tiny, 0, c)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_these_checks_can_fail() -> None:
+    shape = (7, 19, 3)
+    check_specials(np.matmul, "float32", shape)
+    check_denormals(np.matmul, "float32", shape)
+    for wrong in (without_zeros, leaking):
+        with pytest.raises(AssertionError):
+            check_specials(wrong, "float32", shape)
+    with pytest.raises(AssertionError):
+        check_denormals(flushing, "float32", shape)
 
 
 # ---- conversion, by which narrow dtypes are computed wide ------------------------------------------------------------

@@ -109,9 +109,9 @@ def _tile(module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, wh
     function.attributes.add("nounwind")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     columns, k, a, a_row, a_column, b, b_row, c, c_row, count, *steps = function.args
-    tile = (_ComplexTile if pairs else _Tile)(
-        Vectors(builder, a.type.pointee, lanes), mr, nv, None if whole else columns
-    )
+    vectors = Vectors(builder, a.type.pointee, lanes)
+    complex_tile = _ComplexTile if lanes * vectors.itemsize * 8 == MASKS_ARE_FREE else _ComplexTileByRows
+    tile = (complex_tile if pairs else _Tile)(vectors, mr, nv, None if whole else columns)
     tile.products(k, (a, a_row, a_column), (b, b_row), (c, c_row), count, steps)
     builder.ret_void()
     return function
@@ -220,4 +220,23 @@ class _ComplexTile(_Tile):
             elements = [self.vectors.broadcast(self.vectors.scalar_at(place, part)) for place in column_of_a]
             pairs = enumerate(updated)
             updated = [self.vectors.multiply_add(elements[i // self.nv], row[i % self.nv], x) for i, x in pairs]
+        return updated
+
+
+class _ComplexTileByRows(_ComplexTile):
+    """The same sums, both parts of a row before the next row.
+
+    AVX-512's multiply-adds broadcast an element of A from memory; elsewhere each takes a register first. With the rows of a
+    part together LLVM loads those of all rows ahead, for which 16 registers have no room beside the accumulators.
+    """
+
+    def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:
+        row_of_b = self._row_of_b(b)
+        factors = row_of_b, [times_i(self.vectors, vector) for vector in row_of_b]
+        updated = list(tile)
+        for r, place in enumerate(column_of_a):
+            for part, row in enumerate(factors):
+                element = self.vectors.broadcast(self.vectors.scalar_at(place, part))
+                for at, vector in enumerate(row, r * self.nv):
+                    updated[at] = self.vectors.multiply_add(element, vector, updated[at])
         return updated
