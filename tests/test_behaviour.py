@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401  # which makes bfloat16 known to NumPy
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import limits
+from tilewright import limits, threads
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel, catalog
+from tilewright.kernels.catalog import FLOATS, load_file
 from tilewright.machine import machine, read_machine
 from tilewright.planner import make_plan
 from tilewright.problem import Problem
-from tilewright.run import stop, workspace
+from tilewright.run import cpu, stop, workspace
 from tilewright.run.cpu import runner
 from tilewright.threads import Team
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 TEAMS = [kernel for kernel in catalog().values() if kernel.shared == "team"]
+
+Shape = tuple[int, int, int]  # m, n, k
 
 
 def child(script: str, *args: str, **environ: str) -> str:
@@ -160,6 +165,17 @@ def test_a_quota_of_one_core_is_one_thread(tmp_path: Path, monkeypatch: pytest.M
     assert tw.get_threads() == 1
     assert "quota of 1" in str(make_plan(Problem(4096, 4096, 4096)))
     assert make_plan(Problem(4096, 4096, 4096)).threads == 1
+    monkeypatch.setattr(limits, "_environment_now", lambda: 8)
+    assert tw.get_threads() == 1, "the environment does not raise it"
+
+    def refuse(self: object, count: int) -> list[object]:
+        raise AssertionError(f"{count} workers were asked for")
+
+    monkeypatch.setattr(threads._Crew, "take", refuse)
+    a = np.ones((600, 600), np.float32)
+    assert (tw.matmul(a, a) == 600).all()
+    with tw.use_threads(2), pytest.raises(AssertionError, match="1 workers"):
+        tw.matmul(a, a)
 
 
 def test_inside_a_products_thread_there_is_one() -> None:
@@ -173,23 +189,86 @@ def test_inside_a_products_thread_there_is_one() -> None:
 # ---- bits ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [(500, 500, 500), (37, 611, 1000), (64, 64, 20_000), (1, 3000, 3000)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_bits_do_not_depend_on_threads_or_callers(size: tuple[int, int, int], dtype: str) -> None:
+THREADS = [1, 2, 3, 16]
+#: m, n, k of every way that a product of float32 or float64 is shared out; the first two are all ways of other dtypes.
+SHARED = [(330, 300, 1100), (200, 90, 300), (1500, 1, 1500), (1, 1500, 1500), (700, 500, 5), (40, 40, 20_000)]
+OTHER_DTYPES = ("complex64", "int32", "int8", "float16", "bfloat16")
+
+
+def shared_products() -> list[tuple[Kernel, str, Shape]]:
+    """Each with the kernel that is planned for it; Strassen's recurses once into so small a leaf (``product_of``)."""
+    sizes = [*itertools.product(FLOATS, SHARED), *itertools.product(OTHER_DTYPES, SHARED[:2])]
+    planned = [(make_plan(Problem(*size, dtype)).kernel, dtype, size) for dtype, size in sizes]
+    normwise = [kernel for kernel in TEAMS if kernel.error_bound is not None]
+    return planned + [(kernel, dtype, SHARED[0]) for kernel in normwise for dtype in kernel.dtypes]
+
+
+def product_of(kernel: Kernel, dtype: str, size: Shape) -> Callable[[int], bytes]:
+    """The bits of one product, as a function of how many threads share it."""
     m, n, k = size
-    rng = np.random.default_rng(0)
-    a, b = rng.uniform(-1, 1, (m, k)).astype(dtype), rng.uniform(-1, 1, (k, n)).astype(dtype)
-    plan = make_plan(Problem(m, n, k, dtype))
+    rng, kind = np.random.default_rng(0), np.ones(0, dtype).dtype
+    a, b = rng.uniform(-100, 100, (m, k)).astype(kind), rng.uniform(-100, 100, (k, n)).astype(kind)
+    params = {"leaf": 150} if "leaf" in kernel.tunable else {}
 
     def product(threads: int) -> bytes:
-        c = np.full((m, n), np.nan, dtype)
-        runner(plan.kernel, dtype, threads=threads)(a, b, c)
+        c = np.full((m, n), 77, kind)
+        runner(kernel, kind, threads=threads, params=params)(a, b, c)
         return c.tobytes()
 
+    return product
+
+
+def all_come(team: Team, job: Callable[[], None], *_: object) -> None:
+    """In place of ``run_stoppable``: workers that come late do not stay away."""
+    team.run([job] * team.threads)
+
+
+def test_every_kernel_of_a_team_is_among_the_shared_products() -> None:
+    assert {kernel for kernel, *_ in shared_products()} == set(TEAMS)
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "size"), shared_products(), ids=lambda x: getattr(x, "name", str(x)))
+def test_bits_do_not_depend_on_threads_or_callers(
+    kernel: Kernel, dtype: str, size: Shape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 1, 2, 3 and 16 threads, 100 times each, from 8 callers at once; and where none of the threads is spared."""
+    product = product_of(kernel, dtype, size)
     first = product(1)
-    assert all(product(threads) == first for threads in (2, 3, 16) for _ in range(5))
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(product, [1, 2, 3, 16] * 6)) == {first}
+        assert set(pool.map(product, THREADS * 100)) == {first}
+    monkeypatch.setattr(cpu, "run_stoppable", all_come)
+    assert {product(threads) for threads in THREADS * 3} == {first}
+
+
+#: Wrong: as many pieces of k as threads were asked.
+PIECES = """
+from tilewright import simd
+from tilewright.kernels import kernel
+
+@kernel(idea="Wrong.", row="", shared="team", strided=True, counters=lambda m, n, k: 2)
+def pieces(a, b, c, space, counters):
+    (m, k), n, count = a.shape, b.shape[1], counters[-1]
+    while True:
+        piece = simd.fetch_add(counters, 0, 1)
+        if piece >= count:
+            return
+        part = slice(k * piece // count, k * (piece + 1) // count)
+        simd.wait_for(counters, 1, piece)
+        for i in range(m):
+            for j in range(n):
+                total = c.dtype.type(0)
+                for p in range(part.start, part.stop):
+                    total += a[i, p] * b[p, j]
+                c[i, j] = total if piece == 0 else c[i, j] + total
+        simd.fetch_add(counters, 1, 1)
+"""
+
+
+def test_bits_that_depend_on_threads_are_seen(tmp_path: Path) -> None:
+    path = tmp_path / "pieces.py"
+    path.write_text(PIECES)
+    product = product_of(load_file(path), "float32", (20, 20, 500))
+    assert len({product(threads) for threads in THREADS}) > 1
 
 
 # ---- fork ------------------------------------------------------------------------------------------------------------

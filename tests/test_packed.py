@@ -18,6 +18,7 @@ from tilewright import simd
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel, catalog
 from tilewright.run.cpu import compiled, runner
+from tilewright.simd.strassen_tile import _SpreadTile
 from tilewright.simd.tile import Tile
 from tilewright.simd.vectors import Vectors, bits_of
 from tilewright.threads import Team
@@ -153,7 +154,8 @@ def test_machine_code_from_a_machine_of_more_processors(name: str) -> None:
     dtype = np.dtype(kernel.dtypes[0])
     shape = (2000, 70, KC - 5)
     a, b = operands(shape, dtype.name)
-    enough = 2 + math.ceil(2000 / (2 * MC)) + 2  # the bands of one thread, and one phase, or two of complex numbers
+    bands = math.ceil(2000 / (2 * MC))  # of one thread; and there is one phase, or two of complex numbers
+    enough = 8 * (2 + bands + 2 * (1 + bands))
     memory = np.full(enough + 2 + 500, 77, np.int64)
     counters = memory[: enough + 2]
     counters[:] = 0
@@ -192,6 +194,12 @@ def test_the_test_of_late_threads_can_fail() -> None:
     waiting.join(30)
     assert not waiting.is_alive()
     assert np.isnan(c).any()
+
+
+def test_each_number_is_taken_once_and_none_beyond_the_limit() -> None:
+    counters = np.zeros(1, np.int64)
+    assert [simd.take_below(counters, 0, 3) for _ in range(5)] == [0, 1, 2, 3, 3]
+    assert counters[0] == 3, "who finds nothing left does not write"
 
 
 # ---- strides ---------------------------------------------------------------------------------------------------------
@@ -302,23 +310,46 @@ def test_tiles_of_other_processors_stay_in_registers(target: str, scalar: ir.Typ
             assert not [line for line in loop if re.search(stack, line)]
 
 
+@pytest.mark.parametrize("scalar", [ir.FloatType(), ir.DoubleType()], ids=["float32", "float64"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_that_test_can_fail(target: str) -> None:
+def test_strassens_tiles_of_other_processors_stay_in_registers(target: str, scalar: ir.Type) -> None:
+    """Its loops over k, of two steps and of one; the write-back, a loop over terms, may use the stack."""
     *_, bits, registers, fused, stack = TARGETS[target]
-    loops = inner_loops(compiled_for(target, ir.FloatType(), registers, 2, bits), fused)
-    assert any(re.search(stack, line) for loop in loops for line in loop)
+    mr, nv = (registers - 1) // 5, 4
+    loops = inner_loops(compiled_for(target, scalar, mr, nv, bits, _SpreadTile), fused)
+    loops = list(filter(asks_ahead, loops))
+    assert [sum(line.startswith(fused) for line in loop) for loop in loops] == [2 * mr * nv, mr * nv]
+    for loop in loops:
+        assert not [line for line in loop if re.search(stack, line)]
 
 
-def compiled_for(target: str, scalar: ir.Type, mr: int, nv: int, bits: int) -> str:
-    """The assembly of an edge tile, for a processor that need not be here."""
+def asks_ahead(loop: list[str]) -> bool:
+    """For B, as loops over k do and no others."""
+    return any(line.startswith(("prefetch", "prfm")) for line in loop)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", [Tile, _SpreadTile])
+def test_that_test_can_fail(target: str, kind: type[Tile]) -> None:
+    *_, bits, registers, fused, stack = TARGETS[target]
+    loops = inner_loops(compiled_for(target, ir.FloatType(), registers, 2, bits, kind), fused)
+    assert any(re.search(stack, line) for loop in filter(asks_ahead, loops) for line in loop)
+
+
+def compiled_for(target: str, scalar: ir.Type, mr: int, nv: int, bits: int, kind: type[Tile] = Tile) -> str:
+    """The assembly of an edge tile, or Strassen's, for a processor that need not be here."""
     triple, cpu, *_ = TARGETS[target]
     module = ir.Module()
     pointer, index = scalar.as_pointer(), ir.IntType(64)
-    kind = ir.FunctionType(ir.VoidType(), [index, pointer, pointer, pointer, index, index, index])
-    function = ir.Function(module, kind, "tile")
+    rest = [index, index, index] if kind is Tile else [index.as_pointer(), index]
+    type_ = ir.FunctionType(ir.VoidType(), [index, pointer, pointer, pointer, *rest])
+    function = ir.Function(module, type_, "tile")
     builder = ir.IRBuilder(function.append_basic_block())
-    tile = Tile(Vectors(builder, scalar, bits // bits_of(scalar)), mr, nv, 528, 1)
-    tile.emit(*function.args)
+    vectors = Vectors(builder, scalar, bits // bits_of(scalar))
+    if kind is Tile:
+        Tile(vectors, mr, nv, 528, 1).emit(*function.args)
+    else:
+        _SpreadTile(vectors, mr, nv, 528, 2).spread(*function.args)
     builder.ret_void()
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()

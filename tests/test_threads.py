@@ -21,7 +21,7 @@ from tilewright.kernels import catalog
 from tilewright.run.cpu import compiled, grid, standby
 from tilewright.run.standby import words
 from tilewright.simd import crew
-from tilewright.threads import Team, cuts
+from tilewright.threads import Team, _Crew, cuts
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
 two_cpus = pytest.mark.skipif(
@@ -192,6 +192,36 @@ def test_nobody_who_stands_by_computes_where_the_caller_may_not() -> None:
         assert watched.posted == before
     finally:
         os.sched_setaffinity(0, everywhere)
+
+
+def test_who_is_woken_wakes_others() -> None:
+    """The caller wakes one of them and goes to work; each of those asleep is seated on a processor that is not taken."""
+    met = threading.Barrier(8)
+    seen: list[int] = []
+
+    def job() -> None:
+        met.wait(10)
+        seen.append(threading.get_ident())
+
+    Team(8).rally(job)
+    assert len(set(seen)) == 8
+
+
+@affinity
+def test_a_seat_is_kept_until_another_is_taken() -> None:
+    """Who stands by where it was seated is not to find another worker woken there."""
+    own, allowed = _Crew(), os.sched_getaffinity(0)
+    workers = own.take(3)
+    here = min(allowed)
+    own.seat(workers, here, allowed)
+    seats = [worker.seat for worker in workers]
+    if None in seats:
+        pytest.skip("this system forbids seating")
+    assert len(set(seats)) == min(3, max(1, len(allowed) - 1))
+    own.release(workers)
+    own.seat(workers[:1], here, allowed)
+    assert workers[0].seat == seats[0], "the others' are still theirs"
+    assert sum(own._seated.values()) == 3
 
 
 def test_standing_by_ends() -> None:

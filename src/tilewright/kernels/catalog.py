@@ -22,7 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, overload
 
+from ..disk import fingerprint
 from ..errors import UsageError, did_you_mean
+from .blocking import Blocking, trying
 from .cuda_kernel import CudaKernel
 from .header import read_kernel
 
@@ -64,6 +66,9 @@ class Kernel:
     counters to 2^40 in the middle of anything: then every thread must return soon, and touch nothing beyond its operands
     and its space.
 
+    ``blocking`` is what ``blocking()`` answered when the kernel's module was loaded, said by a kernel that takes its tile
+    and blocks from there alone: ``tilewright tune`` may look for better ones.
+
     ``suits(m, n, k)`` says where the plan prefers this kernel to the rungs below it; a kernel without it is never planned.
     ``source_hash`` is that of the kernel's file as it was when the kernel was declared.
     """
@@ -89,6 +94,7 @@ class Kernel:
     counters: Callable[[int, int, int], int] | None = None
     suits: Callable[[int, int, int], bool] | None = None
     adds: bool = False
+    blocking: Blocking | None = None
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,7 +186,18 @@ def load_file(path: str | Path) -> Kernel:
     if not path.is_file():
         raise UsageError(f"kernel file {path} does not exist")
     _split(path.stem)
-    spec = importlib.util.spec_from_file_location(f"tilewright_user_{path.stem}", path)
+    return _loaded(path, f"tilewright_user_{path.stem}")
+
+
+def remade(kernel: Kernel, chosen: Blocking) -> Kernel:
+    """The same kernel, from its file, made for another blocking."""
+    # A module name of its own goes into the names of its machine code: two of them must not share one.
+    with trying(chosen):
+        return _loaded(kernel.path, f"tilewright_blocking_{fingerprint(chosen)}_{kernel.path.stem}")
+
+
+def _loaded(path: Path, name: str) -> Kernel:
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"kernel file {path}: must be a Python file (.py)")
     module = importlib.util.module_from_spec(spec)

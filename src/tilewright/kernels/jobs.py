@@ -13,21 +13,20 @@ import numba as nb
 
 from .. import simd
 from ..machine import machine
+from .blocking import blocking
 
-BITS = machine().vector_bits or 128
-NV = 4
-UNROLL = 4 if (machine().vector_registers or 16) > 16 else 2
-MR = max(2, ((machine().vector_registers or 16) - 1) // (NV + 1))
-L1, L2, L3 = machine().l1d or 32 << 10, machine().l2 or 256 << 10, machine().l3 or 8 << 20
-KC = min(L2 // 8 // (NV * BITS // 8), L1 // 2 // (MR * 8)) // 16 * 16
+CHOSEN = blocking()
+BITS, MR, NV, UNROLL = CHOSEN.vector_bits, CHOSEN.mr, CHOSEN.nv, CHOSEN.unroll
+KC = CHOSEN.kc_of_8_bytes
 A_STRIDE = KC + 16
-MC = max(4 * MR, 2 * L2 // 3 // (8 * KC) // MR * MR)
+MC = CHOSEN.mc(KC)
 NR = NV * BITS // 16  # of 2-byte elements, the widest there is
-NC = max(NR, min(4096, L3 // 4 // (8 * KC)) // NR * NR)
+NC = CHOSEN.nc(KC, NR)
 BLOCK = (2 * MC + MR) * A_STRIDE + MR * NR  # of A in 4-byte elements, and a tile behind it
 BLOCKS = max(4, machine().usable_cores)
-JOBS = 6
-LAST_CUT = 4
+JOBS = 8
+LINE = 8
+STEPS = 32
 
 full = simd.edge_kernel(MR, NV, BITS, A_STRIDE, unroll=UNROLL)
 low = simd.edge_kernel(MR - 1, NV, BITS, A_STRIDE, unroll=UNROLL)
@@ -73,13 +72,30 @@ def tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns):
 
 
 @nb.njit(nogil=True)
-def bands_and_parts(m, n, phases, threads, itemsize):
-    """How many bands of rows, and parts of a panel's columns, a phase is cut into; one thread wants them large."""
-    bands = math.ceil(m * max(4, itemsize) / (8 * MC))
+def bands_and_parts(m, n, threads, itemsize):
+    """How many bands of rows, and parts of a panel's columns, a phase is cut into; one thread wants them large.
+
+    A thread stays with a band, of which it packs A once, for as long as there are parts. The panel of B streams past
+    every band, so there are no more bands than threads need.
+    """
+    fewest = math.ceil(m * max(4, itemsize) / (8 * MC))
     if threads == 1:
-        return bands, 1
-    bands = max(bands, min(math.ceil(m / (4 * MR)), math.ceil(JOBS * threads / phases)))
-    return bands, max(1, min(math.ceil(min(n, NC) / (2 * NR)), 2 * threads // bands))
+        return fewest, 1
+    slivers = math.ceil(min(n, NC) / NR)
+    rounds = max(math.ceil(fewest / threads), math.ceil(JOBS / slivers))
+    bands = max(fewest, min(math.ceil(m / (4 * MR)), rounds * threads))
+    return bands, min(slivers, math.ceil(2 * JOBS * threads / bands))
+
+
+@nb.njit(nogil=True)
+def next_job(counters, taken, bands, parts, home):
+    """A job that nobody has: of the band that this thread was last at, or the first behind it that has one left."""
+    for x in range(bands):
+        band = (home + x) % bands
+        part = simd.take_below(counters, (taken + band) * LINE, parts)
+        if part < parts:
+            return band, part
+    return bands, parts  # the product was stopped
 
 
 def space_needed(m: int, n: int, k: int) -> int:
@@ -90,8 +106,10 @@ def space_needed(m: int, n: int, k: int) -> int:
 
 def counters_needed(m: int, n: int, k: int) -> int:
     """Counters for a product of this shape, as it is packed."""
-    jobs = max(math.ceil(m / MC), min(math.ceil(m / (4 * MR)), JOBS * BLOCKS), 2 * BLOCKS)  # bands · parts at most
-    return 2 + jobs + (math.ceil(n / NC) + 1) * math.ceil(k / KC)
+    bands = max(math.ceil(m / MC), min(math.ceil(m / (4 * MR)), math.ceil(m / MC) + JOBS * BLOCKS))  # at most
+    jobs = min(bands * math.ceil(min(n, NC) / NR), bands + 2 * JOBS * BLOCKS)
+    phases = (math.ceil(n / NC) + 1) * math.ceil(k / KC)
+    return LINE * (2 + jobs + phases * (1 + bands))
 
 
 def packers(pack: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -137,7 +155,7 @@ def team_product(
 
     @nb.njit(nogil=True, inline="always")
     def product(a, b, c, m, n, k, space, counters):
-        mine = simd.fetch_add(counters, 1, 1)
+        mine = simd.fetch_add(counters, LINE, 1)
         if m == 0 or n == 0 or k == 0:
             return
         adds = counters[counters.size - 2]
@@ -149,11 +167,10 @@ def team_product(
         deep = math.ceil(k / KC)
         tiles = math.ceil(m / MR)
         threads = max(1, min(BLOCKS, counters[counters.size - 1]))
-        bands, parts = bands_and_parts(m, n, panels * deep, threads, simd.itemsize(space))
-        if 2 + bands * parts + panels * deep > counters.size - 2:  # compiled where there were more processors
+        bands, parts = bands_and_parts(m, n, threads, simd.itemsize(space))
+        if LINE * (2 + bands * parts + panels * deep * (1 + bands)) > counters.size - 2:  # made for more processors
             threads = 1
-            bands, parts = bands_and_parts(m, n, panels * deep, threads, simd.itemsize(space))
-        last_cut = 1 if threads == 1 else max(1, min(LAST_CUT, tiles // bands // 2))
+            bands, parts = bands_and_parts(m, n, threads, simd.itemsize(space))
         jobs, last = bands * parts, panels * deep - 1
         # One thread packs the next panel over the last one, which may still lie in L2.
         buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
@@ -163,11 +180,11 @@ def team_product(
         block = space[2 * panel_size + mine * BLOCK : 2 * panel_size + (mine + 1) * BLOCK]
         corner = block[BLOCK - MR * NR :]
         done, packed_ = 2, 2 + jobs
+        taken = packed_ + last + 1
+        phase, band, block_of = -1, 0, -1
         while True:
-            job = simd.fetch_add(counters, 0, 1)
-            t, index, packs = job_of(job, wide, jobs, before, last)
-            times = last_cut if t == last else 1
-            if not packs and index >= jobs * times:
+            t, index, packs = job_of(simd.fetch_add(counters, 0, 1), wide, jobs, before, last)
+            if not packs and index >= jobs:
                 return
             j, p = t // deep, t % deep
             low = cut(k // grain, deep, p) * grain
@@ -176,35 +193,39 @@ def team_product(
             panel = space[t % buffers * panel_size : (t % buffers + 1) * panel_size]
             if packs:
                 for x in range(jobs):  # the panel that lies there now is still needed until then
-                    simd.wait_for(counters, done + x, t + 1 - buffers)
+                    simd.wait_for(counters, (done + x) * LINE, t + 1 - buffers)
                 if first + index < end:
                     left, right = cut(vectors, slivers, first + index), cut(vectors, slivers, first + index + 1)
                     width, columns = max(right - left, NV - 1) * lanes, min(n, right * lanes) - left * lanes
                     pack_columns(b, low, kc, left * lanes, columns, panel, index * NV * lanes * kc, width)
-                simd.fetch_add(counters, packed_ + t, 1)
+                simd.fetch_add(counters, (packed_ + t) * LINE, 1)
                 continue
             # ---- multiply
-            band, part = index // times // parts, index // times % parts
+            if phase != t:
+                phase, band = t, mine * bands // threads
+            band, part = next_job(counters, taken + t * bands, bands, parts, band)
+            if band == bands:
+                return
             begin, stop = cut(tiles, bands, band), cut(tiles, bands, band + 1)
-            count = stop - begin
-            begin, stop = begin + cut(count, times, index % times), begin + cut(count, times, index % times + 1)
-            i0, i1 = cut(m, tiles, begin), cut(m, tiles, stop)
-            if i0 < i1:
-                pack_block(a, i0, i1 - i0, low, kc, block)
-                simd.wait_for(counters, packed_ + t, wide)
-                simd.wait_for(counters, done + index // times, t)
-                for s in range(first + cut(end - first, parts, part), first + cut(end - first, parts, part + 1)):
-                    left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
-                    column, nv = left * lanes, max(right - left, NV - 1)
-                    columns = min(n, right * lanes) - column
-                    b_panel = simd.offset(panel, (s - first) * NV * lanes * kc)
-                    top = i0
-                    for x in range(begin, stop):
-                        rows = cut(m, tiles, x + 1) - top
-                        a_panel = simd.offset(block, (top - i0) * A_STRIDE)
-                        write(kc, a_panel, b_panel, c, top, rows, column, columns, nv, adds + p, p + 1 == deep, corner)
-                        top += rows
+            i0 = cut(m, tiles, begin)
+            if block_of != t * bands + band:
+                block_of = t * bands + band
+                pack_block(a, i0, cut(m, tiles, stop) - i0, low, kc, block)
+            job = done + band * parts + part
+            simd.wait_for(counters, (packed_ + t) * LINE, wide)
+            simd.wait_for(counters, job * LINE, t)
+            for s in range(first + cut(end - first, parts, part), first + cut(end - first, parts, part + 1)):
+                left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
+                column, nv = left * lanes, max(right - left, NV - 1)
+                columns = min(n, right * lanes) - column
+                b_panel = simd.offset(panel, (s - first) * NV * lanes * kc)
+                top = i0
+                for x in range(begin, stop):
+                    rows = cut(m, tiles, x + 1) - top
+                    a_panel = simd.offset(block, (top - i0) * A_STRIDE)
+                    write(kc, a_panel, b_panel, c, top, rows, column, columns, nv, adds + p, p + 1 == deep, corner)
+                    top += rows
             if t < last:
-                simd.fetch_add(counters, done + index, 1)
+                simd.fetch_add(counters, job * LINE, 1)
 
     return product

@@ -23,6 +23,7 @@ from numba.core import caching, types
 from ..disk import fingerprint, private_directory
 from ..errors import ShapeError, UsageError
 from ..kernels import Kernel, catalog
+from ..kernels.blocking import in_force
 from ..machine import machine
 from ..operands import row_major, writeable_alias
 from ..threads import Team, cuts
@@ -101,7 +102,7 @@ def _generator() -> str:
     compilers = (nb.__version__, llvmlite.__version__, binding.llvm_version_info)
     processor = (here.llvm_cpu, here.isa, here.vector_bits, here.vector_registers, here.l1d, here.l2, here.l3)
     sources = [path for folder in ("simd", "kernels") for path in sorted((_PACKAGE / folder).glob("*.py"))]
-    return fingerprint(*compilers, *processor, *sources)
+    return fingerprint(*compilers, *processor, in_force(), *sources)
 
 
 class _CacheImpl(caching.CompileResultCacheImpl):
@@ -109,8 +110,8 @@ class _CacheImpl(caching.CompileResultCacheImpl):
 
 
 class _Cache(caching.FunctionCache):
-    """One index a dtype, for numba's are lost or crossed when two processes write the same one at once; and one a source
-    as it was loaded, which the file on disk may no longer be.
+    """One index a dtype, for numba's are lost or crossed when two processes write the same one at once; one a source as it
+    was loaded, which the file on disk may no longer be; and one a blocking, of which a tuner makes many.
 
     A cache that fails costs a compilation, never a product: what a crash has torn is written anew, and where nothing can
     be written (a full disk, a directory that was removed) nothing is.
@@ -120,7 +121,10 @@ class _Cache(caching.FunctionCache):
 
     def __init__(self, kernel: Kernel, dtype: np.dtype) -> None:
         super().__init__(kernel.function)
-        name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtype.name}"
+        blocking = getattr(kernel, "blocking", None)
+        name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtype.name}" + (
+            f"-{fingerprint(blocking)}" if blocking else ""
+        )
         self._cache_file = caching.IndexDataCacheFile(self._cache_path, name, self._impl.locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

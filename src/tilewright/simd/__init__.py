@@ -5,7 +5,7 @@ kernel like any function. The generator knows no machine: it takes the tile (``m
 vector width, and serves AVX2, AVX-512 and NEON alike.
 """
 
-from .atomics import fetch_add, wait_for
+from .atomics import fetch_add, take_below, wait_for
 from .complex_rows import real_parts, row_times_i
 from .convert import converting_packer, row_converter
 from .direct import direct_tile
@@ -43,6 +43,7 @@ __all__ = [
     "row_updates",
     "settle",
     "stack_buffer",
+    "take_below",
     "tile_in_place",
     "wait_for",
 ]

@@ -92,6 +92,14 @@ def fetch_add(counters: np.ndarray, index: int, amount: int) -> int:
 
 
 @nb.njit(nogil=True)
+def take_below(counters: np.ndarray, index: int, limit: int) -> int:
+    """The next number of ``counters[index]`` that nobody has taken; ``limit`` when all below that are taken."""
+    if load(counters, index) >= limit:  # a look leaves the cache line to others
+        return limit
+    return min(limit, _add(counters, index, 1))
+
+
+@nb.njit(nogil=True)
 def wait_for(counters: np.ndarray, index: int, least: int) -> None:
     """Return once ``counters[index]`` is ``least`` or more; then what was written before it became so is seen."""
     looks = 0

@@ -86,7 +86,10 @@ call_team: Callable[..., None] = _call_team
 
 
 def stand_by(mailbox: np.ndarray, looks: int) -> int:
-    """Run what is posted, until ``looks`` looks in a row have found nothing; how many calls there were."""
+    """Run what is posted, until ``looks`` looks in a row have found nothing; how many calls there were.
+
+    From the first fifth on, every look offers the processor to others, who may be waiting for it.
+    """
     replace(mailbox, 0, ASLEEP, STANDING)
     calls, left = 0, looks
     while True:
@@ -98,6 +101,8 @@ def stand_by(mailbox: np.ndarray, looks: int) -> int:
         elif state == STANDING and left > 0:
             pause()
             left -= 1
+            if left < 4 * looks // 5:
+                offer_processor()
         elif state == ASLEEP or replace(mailbox, 0, STANDING, ASLEEP):
             return calls
 

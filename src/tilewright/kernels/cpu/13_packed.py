@@ -11,14 +11,11 @@ other of two buffers: when somebody needs it, it has long been there, and who co
 job waits only for jobs that were handed out before it, so nobody waits for a thread that never comes. An element of C
 gets its phases in order, each one chain of multiply-adds: its bits know neither the threads nor the cuts of m and n.
 
-The cuts, for L1, L2 and L3 of the machine and elements of 8 bytes (MC twice as many of 4):
+The jobs of a phase are bands of rows of C, cut into parts of a panel's columns. Whoever comes takes the next part of the
+band that it was last at, of which it has packed A, and when that has none left, of one that has.
 
-    KC   a sliver of B (KC × 4 vectors) takes 1/8 of L2 and a panel of A (MR × KC) half of L1, at most: the larger the
-         better, for C is read and written k/KC times
-    MC   a block of A (MC × KC) takes two thirds of L2: slivers of B, which stream past it, find room
-    NC   a panel of B (KC × NC) takes a quarter of L3, for there are two of them
-
-They are balanced: no sliver, band or phase is more than one tile or one step shorter than the others.
+The cuts KC, MC and NC fit L1, L2 and L3 of the machine (``kernels/blocking.py``). They are balanced: no sliver, band or
+phase is more than one tile or one step shorter than the others.
 """
 
 import math
@@ -27,29 +24,28 @@ import numba as nb
 
 from tilewright import simd
 from tilewright.kernels import kernel
+from tilewright.kernels.blocking import blocking
 from tilewright.kernels.catalog import FLOATS
 from tilewright.kernels.jobs import cut, job_of
 from tilewright.machine import machine
 
-BITS = machine().vector_bits or 128
-NV = 4
-UNROLL = 4 if (machine().vector_registers or 16) > 16 else 2
-MR = max(2, ((machine().vector_registers or 16) - 1) // (NV + 1))
-L1, L2, L3 = machine().l1d or 32 << 10, machine().l2 or 256 << 10, machine().l3 or 8 << 20
-KC = min(L2 // 8 // (NV * BITS // 8), L1 // 2 // (MR * 4)) // 16 * 16
-KC_OF_8_BYTES = min(KC, L1 // 2 // (MR * 8) // 16 * 16)
+CHOSEN = blocking()
+BITS, MR, NV, UNROLL = CHOSEN.vector_bits, CHOSEN.mr, CHOSEN.nv, CHOSEN.unroll
+KC, KC_OF_8_BYTES = CHOSEN.kc, CHOSEN.kc_of_8_bytes
 # Rows of a block of A lie a line further apart than they are long: at 512 elements, a power of two, they would all fall
 # into the same sets of the first-level cache.
 A_STRIDE = KC + 16
-MC = max(4 * MR, 2 * L2 // 3 // (8 * KC) // MR * MR)
+MC = CHOSEN.mc(KC)
 NR = NV * BITS // 32  # of 4-byte elements, the widest there is
-NC = max(NR, min(4096, L3 // 4 // (8 * KC)) // NR * NR)
+NC = CHOSEN.nc(KC, NR)
 # Every thread of a team has a block of A; who comes when none is left has nothing to do.
 BLOCKS = max(4, machine().usable_cores)
-# Jobs for each thread, which must even out what one thread has more or less than others.
-JOBS = 6
-# The last phase is cut into so many times as many jobs, for then nothing follows that could even them out.
-LAST_CUT = 4
+# Jobs of a phase for each thread, at least: what one thread has more or less than others is a part of one.
+JOBS = 8
+# Counters are so many words apart: a cache line each, or who waits for one would slow who counts by another.
+LINE = 8
+# Steps of k that make a job of packing B: rows of B are read whole, for each may be a page of its own.
+STEPS = 32
 
 # Four tiles serve every edge: heights and widths that differ by one make up any C from 20 rows and 6 vectors on.
 full = simd.edge_kernel(MR, NV, BITS, A_STRIDE, unroll=UNROLL)
@@ -83,13 +79,30 @@ def add_corner(corner, width, c, top, rows, left, columns, accumulate):
 
 
 @nb.njit(nogil=True)
-def bands_and_parts(m, n, phases, threads, itemsize):
-    """How many bands of rows, and parts of a panel's columns, a phase is cut into; one thread wants them large."""
-    bands = math.ceil(m * itemsize / (8 * MC))
+def bands_and_parts(m, n, threads, itemsize):
+    """How many bands of rows, and parts of a panel's columns, a phase is cut into; one thread wants them large.
+
+    A thread stays with a band, of which it packs A once, for as long as there are parts. The panel of B streams past
+    every band, so there are no more bands than threads need: past 24 rows, at 150 GFLOPS, it would run at 12 GB/s.
+    """
+    fewest = math.ceil(m * itemsize / (8 * MC))
     if threads == 1:
-        return bands, 1
-    bands = max(bands, min(math.ceil(m / (4 * MR)), math.ceil(JOBS * threads / phases)))
-    return bands, max(1, min(math.ceil(min(n, NC) / (2 * NR)), 2 * threads // bands))
+        return fewest, 1
+    slivers = math.ceil(min(n, NC) / NR)
+    rounds = max(math.ceil(fewest / threads), math.ceil(JOBS / slivers))
+    bands = max(fewest, min(math.ceil(m / (4 * MR)), rounds * threads))
+    return bands, min(slivers, math.ceil(2 * JOBS * threads / bands))
+
+
+@nb.njit(nogil=True)
+def next_job(counters, taken, bands, parts, home):
+    """A job that nobody has: of the band that this thread was last at, or the first behind it that has one left."""
+    for x in range(bands):
+        band = (home + x) % bands
+        part = simd.take_below(counters, (taken + band) * LINE, parts)
+        if part < parts:
+            return band, part
+    return bands, parts  # the product was stopped
 
 
 @nb.njit(nogil=True, inline="always")
@@ -141,8 +154,10 @@ def workspace(m, n, k):
 
 
 def counters(m, n, k):
-    jobs = max(math.ceil(m / MC), min(math.ceil(m / (4 * MR)), JOBS * BLOCKS), 2 * BLOCKS)  # bands · parts at most
-    return 2 + jobs + (math.ceil(n / NC) + 1) * math.ceil(k / KC_OF_8_BYTES)
+    bands = max(math.ceil(m / MC), min(math.ceil(m / (4 * MR)), math.ceil(m / MC) + JOBS * BLOCKS))  # at most
+    jobs = min(bands * math.ceil(min(n, NC) / NR), bands + 2 * JOBS * BLOCKS)
+    phases = (math.ceil(n / NC) + 1) * math.ceil(k / KC_OF_8_BYTES)
+    return LINE * (2 + jobs + phases * (1 + bands))
 
 
 @kernel(
@@ -154,6 +169,7 @@ def counters(m, n, k):
     grain=(MR, NR),
     strided=True,
     params={"mr": MR, "nv": NV, "vector_bits": BITS, "kc": KC, "mc": MC, "nc": NC},
+    blocking=CHOSEN,
     workspace=workspace,
     counters=counters,
     suits=lambda m, n, k: True,
@@ -162,7 +178,7 @@ def counters(m, n, k):
 def packed(a, b, c, space, counters):
     m, k = a.shape
     n = b.shape[1]
-    mine = simd.fetch_add(counters, 1, 1)
+    mine = simd.fetch_add(counters, LINE, 1)
     adds = counters[counters.size - 2]
     if m == 0 or n == 0 or k == 0:
         if mine == 0 and not adds:
@@ -176,11 +192,10 @@ def packed(a, b, c, space, counters):
     deep = math.ceil(k / (KC if c.itemsize == 4 else KC_OF_8_BYTES))
     tiles = math.ceil(m / MR)
     threads = max(1, min(BLOCKS, counters[counters.size - 1]))
-    bands, parts = bands_and_parts(m, n, panels * deep, threads, c.itemsize)
-    if 2 + bands * parts + panels * deep > counters.size - 2:  # compiled where there were more processors
+    bands, parts = bands_and_parts(m, n, threads, c.itemsize)
+    if LINE * (2 + bands * parts + panels * deep * (1 + bands)) > counters.size - 2:  # made for more processors
         threads = 1
-        bands, parts = bands_and_parts(m, n, panels * deep, threads, c.itemsize)
-    last_cut = 1 if threads == 1 else max(1, min(LAST_CUT, tiles // bands // 2))
+        bands, parts = bands_and_parts(m, n, threads, c.itemsize)
     jobs, last = bands * parts, panels * deep - 1
     # One thread packs the next panel over the last one, which may still lie in L2.
     buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
@@ -190,11 +205,13 @@ def packed(a, b, c, space, counters):
     block = space[2 * panel_size + mine * BLOCK : 2 * panel_size + (mine + 1) * BLOCK]
     corner = block[BLOCK - MR * NR :]
     done, packed_ = 2, 2 + jobs
+    taken = packed_ + last + 1
+    by_steps = abs(b.strides[0]) > abs(b.strides[1])
+    packings = math.ceil(math.ceil(k / deep) / STEPS) if by_steps else wide
+    phase, band, block_of = -1, 0, -1
     while True:
-        job = simd.fetch_add(counters, 0, 1)
-        t, index, packs = job_of(job, wide, jobs, before, last)
-        times = last_cut if t == last else 1
-        if not packs and index >= jobs * times:
+        t, index, packs = job_of(simd.fetch_add(counters, 0, 1), packings, jobs, before, last)
+        if not packs and index >= jobs:
             return
         j, p = t // deep, t % deep
         low, high = cut(k, deep, p), cut(k, deep, p + 1)
@@ -203,31 +220,32 @@ def packed(a, b, c, space, counters):
         panel = space[t % buffers * panel_size : (t % buffers + 1) * panel_size]
         if packs:
             for x in range(jobs):  # the panel that lies there now is still needed until then
-                simd.wait_for(counters, done + x, t + 1 - buffers)
-            if first + index < end:
-                left, right = cut(vectors, slivers, first + index), cut(vectors, slivers, first + index + 1)
-                width = max(right - left, NV - 1) * lanes
-                at = index * NV * lanes * kc
-                pack_sliver(b, low, kc, left * lanes, min(n, right * lanes), panel, at, width)
-            simd.fetch_add(counters, packed_ + t, 1)
+                simd.wait_for(counters, (done + x) * LINE, t + 1 - buffers)
+            begin, stop = (cut(kc, packings, index), cut(kc, packings, index + 1)) if by_steps else (0, kc)
+            for x in range(first, end) if by_steps else range(first + index, min(end, first + index + 1)):
+                left, right = cut(vectors, slivers, x) * lanes, cut(vectors, slivers, x + 1) * lanes
+                width = max(right - left, (NV - 1) * lanes)
+                at = (x - first) * NV * lanes * kc + begin * width
+                pack_sliver(b, low + begin, stop - begin, left, min(n, right), panel, at, width)
+            simd.fetch_add(counters, (packed_ + t) * LINE, 1)
         else:
-            whole, piece = index // times, index % times
-            begin = cut(tiles, bands, whole // parts)
-            count = cut(tiles, bands, whole // parts + 1) - begin
-            begin, stop = begin + cut(count, times, piece), begin + cut(count, times, piece + 1)
-            top, rows = cut(m, tiles, begin), cut(m, tiles, stop) - cut(m, tiles, begin)
-            if rows > 0:
-                pack_rows(a, top, rows, low, kc, block)
-                simd.wait_for(counters, packed_ + t, wide)
-                simd.wait_for(counters, done + whole, t)
-                for s in range(
-                    first + cut(end - first, parts, whole % parts), first + cut(end - first, parts, whole % parts + 1)
-                ):
-                    left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
-                    at, column = (s - first) * NV * lanes * kc, left * lanes
-                    height, columns = max(right - left, NV - 1), min(n, right * lanes) - column
-                    multiply_sliver(
-                        kc, block, panel, at, height, c, column, columns, begin, stop, tiles, adds + p, corner
-                    )
+            if phase != t:
+                phase, band = t, mine * bands // threads
+            band, part = next_job(counters, taken + t * bands, bands, parts, band)
+            if band == bands:
+                return
+            begin, stop = cut(tiles, bands, band), cut(tiles, bands, band + 1)
+            if block_of != t * bands + band:
+                block_of = t * bands + band
+                top = cut(m, tiles, begin)
+                pack_rows(a, top, cut(m, tiles, stop) - top, low, kc, block)
+            job = done + band * parts + part
+            simd.wait_for(counters, (packed_ + t) * LINE, packings)
+            simd.wait_for(counters, job * LINE, t)
+            for s in range(first + cut(end - first, parts, part), first + cut(end - first, parts, part + 1)):
+                left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
+                at, column = (s - first) * NV * lanes * kc, left * lanes
+                height, columns = max(right - left, NV - 1), min(n, right * lanes) - column
+                multiply_sliver(kc, block, panel, at, height, c, column, columns, begin, stop, tiles, adds + p, corner)
             if t < last:
-                simd.fetch_add(counters, done + index, 1)
+                simd.fetch_add(counters, job * LINE, 1)

@@ -1,0 +1,234 @@
+"""The tile and the blocks of the engine: computed from this machine's registers and caches, or found by a search here.
+
+The tile is four vectors wide and as many rows high as the registers hold. The cuts, for L1, L2 and L3 of the machine and
+elements of 8 bytes (MC twice as many of 4):
+
+    KC   a sliver of B (KC × 4 vectors) takes 1/8 of L2 and a panel of A (MR × KC) half of L1, at most: the larger the
+         better, for C is read and written k/KC times
+    MC   a block of A (MC × KC) takes two thirds of L2: slivers of B, which stream past it, find room
+    NC   a panel of B (KC × NC) takes a quarter of L3, for there are two of them
+
+A kernel asks ``blocking()`` when its module is loaded, and its code is made for the answer. ``tilewright tune`` loads
+modules anew with other answers, measures them beside the analytic one, and keeps what is faster for later processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..disk import fingerprint, private_directory
+from ..machine import Machine, machine
+
+#: Columns of a panel of B, however large the last cache is.
+MOST_COLUMNS = 4096
+#: Steps of k come in lines of the cache, of 4-byte elements.
+STEPS = 16
+
+_PACKAGE = Path(__file__).parent.parent
+#: What machine code is made from: a search knows nothing of any other.
+_SOURCES = ("simd/*.py", "kernels/*.py", "kernels/cpu/*.py")
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """A tile of ``mr`` rows by ``nv`` vectors, whose loop is ``unroll`` steps long, and how large the blocks around it are.
+
+    ``kc`` is in steps of k, for elements of 4 bytes or less, ``kc_of_8_bytes`` for larger ones, and no more;
+    ``block_bytes`` may be taken by a block of A, ``panel_bytes`` by a panel of B. MC and NC follow from them.
+    """
+
+    vector_bits: int
+    mr: int
+    nv: int
+    unroll: int
+    kc: int
+    kc_of_8_bytes: int
+    block_bytes: int
+    panel_bytes: int
+
+    def mc(self, kc: int) -> int:
+        """Rows of a block of A that is ``kc`` steps long, of 8-byte elements: whole tiles."""
+        return max(4 * self.mr, self.block_bytes // (8 * kc) // self.mr * self.mr)
+
+    def nc(self, kc: int, nr: int) -> int:
+        """Columns of a panel of B that is ``kc`` steps long, of 8-byte elements: whole tiles of ``nr`` columns."""
+        return max(nr, min(MOST_COLUMNS, self.panel_bytes // (8 * kc)) // nr * nr)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """As the field names them, for a record and for people."""
+        mc, nc = self.mc(self.kc), self.nc(self.kc, self.nv * self.vector_bits // 32)
+        steps = {"kc": self.kc, "kc_of_8_bytes": self.kc_of_8_bytes}
+        return {"mr": self.mr, "nv": self.nv, "unroll": self.unroll, **steps, "mc": mc, "nc": nc}
+
+    def sound(self, here: Machine) -> bool:
+        """Whether code made for it is right, and fits the registers and caches of a machine."""
+        if not all(type(value) is int and value > 0 for value in astuple(self)):
+            return False
+        _, l2, l3 = caches(here)
+        return (
+            self.vector_bits == (here.vector_bits or 128)
+            and self.mr >= 2
+            and self.mr <= tallest(here, self.nv)
+            and self.nv >= 2
+            and self.unroll <= 16
+            and self.kc_of_8_bytes <= self.kc <= l2 // 8
+            and self.kc % STEPS == self.kc_of_8_bytes % STEPS == 0
+            and self.block_bytes <= 2 * l2
+            and self.panel_bytes <= 2 * max(l2, l3)
+        )
+
+
+def caches(here: Machine) -> tuple[int, int, int]:
+    """Bytes of L1, L2 and L3; modest ones where they are not known."""
+    return here.l1d or 32 << 10, here.l2 or 256 << 10, here.l3 or 8 << 20
+
+
+def _registers(here: Machine) -> int:
+    return here.vector_registers or 16
+
+
+def tallest(here: Machine, nv: int) -> int:
+    """Rows of the tallest tile of ``nv`` vectors: it, its shorter side and one vector of the longer have registers.
+
+    >>> tallest(machine(), 4) in (3, 6)
+    True
+    """
+    fits = (mr for mr in range(3, _registers(here)) if mr * nv + min(mr, nv) < _registers(here))
+    return max(fits, default=2)
+
+
+def analytic(here: Machine, *, mr: int = 0, nv: int = 4) -> Blocking:
+    """What the module's docstring says, for a machine; with another tile, if one is given."""
+    bits, mr = here.vector_bits or 128, mr or tallest(here, nv)
+    l1, l2, l3 = caches(here)
+
+    def steps(itemsize: int) -> int:
+        return max(STEPS, min(l2 // 8 // (nv * bits // 8), l1 // 2 // (mr * itemsize)) // STEPS * STEPS)
+
+    unroll = 4 if _registers(here) > 16 else 2
+    return Blocking(bits, mr, nv, unroll, steps(4), steps(8), 2 * l2 // 3, l3 // 4)
+
+
+# ---- which one is in force -------------------------------------------------------------------------------------------
+
+_tried: ContextVar[Blocking | None] = ContextVar("tried", default=None)
+
+
+def blocking() -> Blocking:
+    """The one to make a kernel for, now: what a search kept on this machine, else the analytic one.
+
+    >>> blocking().mr * blocking().nv < 32
+    True
+    """
+    return _tried.get() or in_force()
+
+
+@functools.cache
+def in_force() -> Blocking:
+    """That of this process's kernels, whatever is kept meanwhile."""
+    found = kept()
+    return found.blocking if found else analytic(machine())
+
+
+@contextlib.contextmanager
+def trying(candidate: Blocking) -> Iterator[None]:
+    """Within it, ``blocking()`` is the candidate."""
+    token = _tried.set(candidate)
+    try:
+        yield
+    finally:
+        _tried.reset(token)
+
+
+# ---- kept on disk ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a search found: ``found`` says by which kernel, dtype, shape and threads, and how much faster (``ratio``)."""
+
+    blocking: Blocking
+    found: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{_words(self.blocking)}; tuned here: {self.found['ratio']:.3f} times as fast as the analytic choice"
+
+
+def keep(chosen: Blocking, found: dict[str, Any]) -> Path | None:
+    """Keep a blocking for the processes to come on this machine; None if nothing can be written."""
+    path = _kept_in()
+    text = json.dumps({"made_for": _made_for(), "blocking": asdict(chosen), "found": found}, indent=1)
+    draft = path.with_suffix(f".{os.getpid()}")
+    try:
+        draft.write_text(text + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        return None
+    return path
+
+
+def kept() -> Kept | None:
+    """What ``keep`` kept on this machine with these very sources; None where nothing was, or nothing sound."""
+    path = _kept_in()
+    if not path.exists():  # as nearly always: nobody waits for the sources to be read
+        return None
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        found = Kept(Blocking(**known["blocking"]), {**known["found"], "ratio": float(known["found"]["ratio"])})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if known["made_for"] == _made_for() and found.blocking.sound(machine()) else None
+
+
+def forget() -> bool:
+    """Remove what is kept; whether there was anything."""
+    path = _kept_in()
+    there = path.exists()
+    path.unlink(missing_ok=True)
+    return there
+
+
+def describe() -> str:
+    """The blocking in force, in a line.
+
+    >>> describe().startswith(f"{blocking().mr} rows × {blocking().nv} vectors")
+    True
+    """
+    found = kept()
+    if found and found.blocking == in_force():
+        return str(found)
+    return f"{_words(in_force())}; computed from the caches, not tuned"
+
+
+def _words(chosen: Blocking) -> str:
+    numbers = chosen.numbers
+    cuts = ", ".join(f"{name.upper()} {numbers[name]}" for name in ("kc", "mc", "nc"))
+    return f"{chosen.mr} rows × {chosen.nv} vectors, {cuts}"
+
+
+def _machine_facts() -> tuple[Any, ...]:
+    here = machine()
+    return here.processor, here.llvm_cpu, here.vector_bits, here.vector_registers, *caches(here)
+
+
+def _made_for() -> str:
+    """The machine, the compiler and the sources."""
+    import llvmlite
+    import numba
+
+    sources = [path for part in _SOURCES for path in sorted(_PACKAGE.glob(part))]
+    return fingerprint(*_machine_facts(), numba.__version__, llvmlite.__version__, *sources)
+
+
+def _kept_in() -> Path:
+    """A file a machine: several may share the directory."""
+    return private_directory("tuned") / f"blocking-{fingerprint(*_machine_facts())}.json"
