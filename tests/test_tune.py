@@ -21,8 +21,9 @@ from tilewright.lab import tune as tuner
 from tilewright.lab.cells import Settings
 from tilewright.lab.cuda_bench import CudaBench
 from tilewright.lab.cuda_process import GpuProcess
-from tilewright.lab.tune import best_params, combinations, compiled_ahead, keep, tune
+from tilewright.lab.tune import combinations, compiled_ahead, keep, tune
 from tilewright.records import read
+from tilewright.run.tuned import best_params
 
 SHARED = cuda_catalog()["cuda/shared_tile"]
 SHAPE = (64, 64, 64)

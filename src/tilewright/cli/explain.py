@@ -1,4 +1,4 @@
-"""``explain``: what a CUDA kernel does, and why it is as fast as it is."""
+"""``explain``: what a kernel does, and why it is as fast as it is. On which device follows from its name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from ..errors import UsageError
 from . import app
-from .options import Param, check_apart, check_writeable
+from .options import Param, check_apart, check_writeable, write_json
 
 if TYPE_CHECKING:
     from ..explanation import Explanation
@@ -25,20 +26,34 @@ def _list_gpus(name: str) -> str:
     return name
 
 
+#: The options that only one of the devices has.
+_OF_CUDA = ("gpu", "param", "brief", "whole", "measure", "max_steps", "report_file")
+_OF_CPU = ("dtype", "threads")
+
+
 @app.command()
 def explain(
+    context: typer.Context,
     kernels: Annotated[
         list[str],
         typer.Argument(
             metavar="KERNEL",
-            help="Names, such as cuda/coalesced or coalesced (see: tilewright ladder), or CUDA files of your own, "
-            "such as my.cu, whose kernel takes (const T* a, const T* b, T* c, int m, int n, int k). For any other "
-            "there is tilewright.microscope in Python.",
+            help="Names, such as cuda/coalesced or coalesced or cpu/packed (see: tilewright ladder), or files of your own: "
+            "CUDA, such as my.cu, whose kernel takes (const T* a, const T* b, T* c, int m, int n, int k), or Python, such "
+            "as my.py, with a kernel for the CPU. For any other CUDA kernel there is tilewright.microscope in Python.",
         ),
     ],
     size: Annotated[
-        str, typer.Option(metavar="LIST", help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them.")
-    ] = "64",
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them. Default: 64, on the CPU 2048.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="Of a kernel on the CPU: what to multiply, such as float64.")
+    ] = "float32",
+    threads: Annotated[int, typer.Option(metavar="NUMBER", help="Of a kernel on the CPU: how many threads.")] = 1,
     gpu: Annotated[
         str,
         typer.Option(
@@ -67,12 +82,24 @@ def explain(
         Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")
     ] = None,
 ) -> None:
-    """Count what a CUDA kernel does to memory; say what limits it.
+    """Count what a kernel does to memory; say what limits it.
 
-    No GPU is needed: the kernel is run on the CPU, instruction by instruction. Its result is verified, and races, accesses
-    out of bounds and the like are reported at their source lines. The exit code is 1 if something is wrong, or cannot be
-    launched on the card. An interrupt keeps what is finished.
+    A CUDA kernel needs no GPU: it is run on the CPU, instruction by instruction. Its result is verified, and races, accesses
+    out of bounds and the like are reported at their source lines.
+
+    A kernel on the CPU is compared with a cost model (operations an access of its tile and blocks, bytes through each
+    cache, instructions of its inner loop) and, where Linux has them, with the processor's counters; those that are
+    missing are named with the reason. It is timed, and its result is verified. Its options are --size, --dtype,
+    --threads, --seed and --json.
+
+    The exit code is 1 if something is wrong, or cannot be launched on the card. An interrupt keeps what is finished.
     """
+    device = _device(kernels)
+    _refuse(context, device)
+    size = size or ("2048" if device == "cpu" else "64")
+    if device == "cpu":
+        _explain_cpu(kernels, size, dtype, threads, seed, json_file)
+        return
     from ..lab import explain_session
     from ..terminal import show_explanations
 
@@ -108,6 +135,53 @@ def explain(
         raise typer.Exit(130)
     measured_wrong = any(e.measured and not e.measured["verified"]["ok"] for e in found)
     if measured_wrong or any(e.defects or not e.verified["ok"] or e.unrated for e in found):
+        raise typer.Exit(1)
+
+
+def _device(kernels: list[str]) -> str:
+    """Of the kernels, by their names; cuda where nobody knows them. Raises UsageError where they differ."""
+    from ..kernels import catalog
+
+    def of_cpu(name: str) -> bool:
+        return name.endswith(".py") or name in catalog() or f"cpu/{name}" in catalog()
+
+    devices = {name: "cpu" if of_cpu(name) else "cuda" for name in kernels}
+    if len(set(devices.values())) > 1:
+        said = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise UsageError(f"kernels of one device can be explained together, got {said}")
+    return devices[kernels[0]]
+
+
+def _refuse(context: typer.Context, device: str) -> None:
+    """Raises UsageError for an option that was given and means nothing on this device."""
+    others, words = (_OF_CUDA, "a kernel on the CPU") if device == "cpu" else (_OF_CPU, "a CUDA kernel")
+    for name in others:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.removesuffix('_file').replace('_', '-')} means nothing for {words}")
+
+
+def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: int, json_file: Path | None) -> None:
+    """One after another, each shown as soon as it is there."""
+    from ..lab import explain_cpu
+    from ..terminal import show_cpu_explanation
+
+    check_writeable("json", json_file, dash=True)
+    found: list[explain_cpu.CpuExplanation] = []
+    interrupted = False
+    try:
+        for kernel, m, n, k in explain_cpu.check(kernels, size, dtype, threads, seed):
+            found.append(explain_cpu.explain_cpu(kernel, m, n, k, dtype=dtype, threads=threads, seed=seed))
+            if json_file is None:
+                show_cpu_explanation(Console(), found[-1])
+    except KeyboardInterrupt:
+        interrupted = True
+    if json_file is not None and found:
+        items = [one.as_dict() for one in found]
+        write_json(json_file, items[0] if len(items) == 1 else items)
+    if interrupted:
+        raise typer.Exit(130)
+    if not all(one.verified["ok"] for one in found):
         raise typer.Exit(1)
 
 

@@ -24,6 +24,7 @@ def info(
 
     Peak, bandwidth, and how long a program waits for its first product are measured; the rest the system says.
     """
+    from ..kernels import blocking
     from ..lab.first_call import known_first_call, measure_first_call
     from ..limits import get_threads, why_threads
     from ..machine import machine
@@ -35,9 +36,13 @@ def info(
     first = measure_first_call() if measure else known_first_call()
     if json_file:
         known = {"roofs": measured, "threads": threads, "first_call": first and asdict(first)}
+        known["blocking"] = {"numbers": blocking.in_force().numbers, "tuned": (kept := blocking.kept()) and kept.found}
         write_json(json_file, machine().as_dict() | known)
     else:
-        show_facts(Console(), [*machine().describe(), ("threads", f"{threads} ({why_threads()})")])
+        show_facts(
+            Console(),
+            [*machine().describe(), ("threads", f"{threads} ({why_threads()})"), ("blocking", blocking.describe())],
+        )
         start = first.describe() if first else [("first product", "not measured here yet: tilewright info --measure")]
         show_facts(Console(), [*((r["what"], r["text"]) for r in measured), *start], title="\nmeasured")
 

@@ -17,6 +17,7 @@ from ..machine import machine
 from ..records import BenchRecord, Writer
 from ..run.cpu import call_once, runner
 from ..run.cublas import CUBLAS, Reference
+from ..run.tuned import best_params
 from .bench import Bench
 from .cells import Cell, Settings, cells
 from .cuda_bench import CudaBench
@@ -27,7 +28,6 @@ from .library import NAMES as LIBRARY_NAMES
 from .operand_sets import check_range, read_operands
 from .params import asked_sets, param_sets, parse_params
 from .sizes import Shape, parse_seconds, parse_sizes
-from .tune import best_params
 
 DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
 _DTYPES = {"cpu": (*NUMERIC, "float16"), "cuda": tuple(FORMATS)}

@@ -19,14 +19,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ..disk import fingerprint, private_directory
 from ..errors import CompileError, UnavailableError, UsageError
 from ..kernels.cuda_kernel import CudaKernel
 from ..machine import machine
 from ..records import BenchRecord
 from ..run.cuda import compile_kernel
+from ..run.tuned import kept_at
 from .cells import Cell
 from .cuda_bench import CudaBench
 from .device_bench import Measured
@@ -195,25 +194,10 @@ def keep(record: BenchRecord) -> Path | None:
     """Keep the parameters of a record as the best for its kernel, GPU, dtype and sizes like its own; None if nothing can
     be written."""
     shape = (record.m, record.n, record.k)
-    path = _kept_at(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)
+    path = kept_at(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)
     known = {"kernel": record.kernel, "shape": shape, "params": record.params, "gflops": record.gflops}
     try:
         path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     except OSError:
         return None
     return path
-
-
-def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
-    """What ``keep`` kept for this very source, on a GPU of this name, for sizes within a factor of √2 of the same powers of
-    two; None where nothing was."""
-    try:
-        kept = json.loads(_kept_at(kernel.source_hash, gpu, dtype, shape).read_text(encoding="utf-8"))
-        return kernel.checked(kept["params"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, or not what was written
-        return None
-
-
-def _kept_at(source_hash: str, gpu: str, dtype: str, shape: Shape) -> Path:
-    bucket = [round(math.log2(max(1, size))) for size in shape]
-    return private_directory("tuned") / f"{fingerprint(source_hash, gpu, dtype, bucket)}.json"

@@ -1,8 +1,22 @@
 """What the commands print, for a terminal of 80 columns."""
 
+from .cpu_explanation import show_cpu_explanation
 from .explanation import show_explanations, show_occupancy
 from .facts import show_facts
+from .product import ProductProgress, show_plan, show_product
 from .records import show_bench, show_comparison
-from .tuning import show_tuned
+from .tuning import show_tuned, show_tuned_blocking
 
-__all__ = ["show_bench", "show_comparison", "show_explanations", "show_facts", "show_occupancy", "show_tuned"]
+__all__ = [
+    "ProductProgress",
+    "show_bench",
+    "show_comparison",
+    "show_cpu_explanation",
+    "show_explanations",
+    "show_facts",
+    "show_occupancy",
+    "show_plan",
+    "show_product",
+    "show_tuned",
+    "show_tuned_blocking",
+]

@@ -1,0 +1,208 @@
+"""What the processor counts while a job runs: Linux's ``perf_event_open`` on every thread of this process.
+
+The command ``perf`` counts a whole process, in which imports and compilation are a thousand times a product; here counters
+run for the length of a job, in user mode alone, which is allowed up to ``perf_event_paranoid`` 2. Threads that exist when
+the job begins are counted each, those that they start later are counted with them; so warm up first. Where there are more
+counters than the processor can hold at once, Linux lets them take turns, and what each saw is scaled to the whole time.
+
+A counter that is missing is no error: it comes back with the reason, for on a virtual machine most are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+#: Where Linux lists what can count: a folder whose name begins so for the counters of the processor itself.
+SOURCES, _PROCESSOR = Path("/sys/bus/event_source/devices"), ("cpu", "arm")
+
+#: The number of the system call, which the C library has no function for.
+_CALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
+# linux/perf_event.h: the kinds of events, the first version of struct perf_event_attr (64 bytes), flags, ioctls.
+HARDWARE, SOFTWARE, CACHE, RAW = 0, 1, 3, 4
+_ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
+_FORMAT = 1 | 2  # beside the count the time for which it was wanted, and for which it ran
+_FLAGS = 1 | 2 | 1 << 5 | 1 << 6  # disabled at first, inherited by new threads, neither kernel nor hypervisor
+_ENABLE, _DISABLE = 0x2400, 0x2401
+_CLOSE_ON_EXEC = 8
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something to count; ``each`` is what the counter adds for one of them, such as 32 operations for an instruction."""
+
+    name: str
+    kind: int
+    config: int
+    each: int = 1
+
+
+def cache_event(name: str, cache: int, *, misses: bool = False) -> Event:
+    """Reads of a cache (0 the first level's for data, 2 the last level), or those of them that miss."""
+    return Event(name, CACHE, cache | misses << 16)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One event: its count, and the part of the time that it had a counter; or None, and why there is none."""
+
+    event: Event
+    value: float | None
+    share: float = 1.0
+    reason: str = ""
+
+
+class System(Protocol):
+    """The system calls, so that a test can bring its own. All raise OSError."""
+
+    def threads(self) -> list[int]:
+        """The threads of this process."""
+
+    def open(self, event: Event, thread: int) -> int:
+        """A counter that does not run yet."""
+
+    def switch(self, counter: int, *, on: bool) -> None: ...
+
+    def read(self, counter: int) -> tuple[int, int, int]:
+        """The count, and the time in ns that it was wanted and that it ran."""
+
+    def close(self, counter: int) -> None: ...
+
+
+class Linux:
+    """The system calls themselves. Raises OSError with ENOSYS where there are none."""
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise OSError(errno.ENOSYS, f"{platform.system()} has no perf_event_open")
+        if platform.machine() not in _CALLS:
+            raise OSError(errno.ENOSYS, f"the number of perf_event_open on {platform.machine()} is not known here")
+        self._library = ctypes.CDLL(None, use_errno=True)
+
+    def threads(self) -> list[int]:
+        return sorted(int(thread.name) for thread in Path("/proc/self/task").iterdir())
+
+    def open(self, event: Event, thread: int) -> int:
+        text = _ATTRIBUTES.pack(event.kind, _ATTRIBUTES.size, event.config, 0, 0, _FORMAT, _FLAGS, 0, 0, 0)
+        words = (ctypes.c_long(number) for number in (thread, -1, -1, _CLOSE_ON_EXEC))
+        number = ctypes.c_long(_CALLS[platform.machine()])
+        counter = self._library.syscall(number, ctypes.create_string_buffer(text, len(text)), *words)
+        if counter < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return int(counter)
+
+    def switch(self, counter: int, *, on: bool) -> None:
+        import fcntl  # Windows has none
+
+        fcntl.ioctl(counter, _ENABLE if on else _DISABLE, 0)
+
+    def read(self, counter: int) -> tuple[int, int, int]:
+        count, wanted, ran = struct.unpack("=QQQ", os.read(counter, 24))
+        return count, wanted, ran
+
+    def close(self, counter: int) -> None:
+        os.close(counter)
+
+
+def count(job: Callable[[], None], events: Iterable[Event], system: System | None = None) -> list[Counted]:
+    """Run ``job`` once, and what it did on all threads together, event by event in the order given.
+
+    >>> found = count(lambda: None, [Event("page-faults", SOFTWARE, 2)])[0]
+    >>> found.value is not None or bool(found.reason)
+    True
+    """
+    chosen = list(events)
+    if system is None:
+        try:
+            system = Linux()
+        except OSError as error:
+            job()
+            return [Counted(event, None, reason=str(error.strerror)) for event in chosen]
+    opened: list[list[int]] = []
+    refused: dict[Event, str] = {}
+    try:
+        threads = system.threads()
+        for event in chosen:
+            opened.append([])
+            try:
+                _open(event, threads, system, opened[-1])
+            except OSError as error:
+                refused[event] = reason_of(error)
+        ready = [n for event, counters in zip(chosen, opened, strict=True) if event not in refused for n in counters]
+        for counter in ready:
+            system.switch(counter, on=True)
+        try:
+            job()
+        finally:
+            for counter in ready:
+                system.switch(counter, on=False)
+        return [
+            Counted(event, None, reason=refused[event]) if event in refused else _sum(event, counters, system)
+            for event, counters in zip(chosen, opened, strict=True)
+        ]
+    finally:
+        for counter in (n for counters in opened for n in counters):
+            system.close(counter)
+
+
+def _open(event: Event, threads: list[int], system: System, into: list[int]) -> None:
+    for thread in threads:
+        try:
+            into.append(system.open(event, thread))
+        except OSError as error:
+            if error.errno != errno.ESRCH:  # a thread that ended since needs no counter
+                raise
+
+
+def _sum(event: Event, counters: list[int], system: System) -> Counted:
+    """Scaled thread by thread; a thread that never ran in the job wanted no time, and counted nothing."""
+    total, wanted_all, ran_all = 0.0, 0, 0
+    for counter in counters:
+        value, wanted, ran = system.read(counter)
+        if wanted and not ran:
+            return Counted(event, None, reason="others hold all counters of the processor: it never had a turn")
+        total += value * wanted / ran if ran else 0
+        wanted_all, ran_all = wanted_all + wanted, ran_all + ran
+    if not wanted_all:
+        return Counted(event, None, reason="no thread ran while it was counted")
+    return Counted(event, total / event.each, ran_all / wanted_all)
+
+
+def reason_of(error: OSError) -> str:
+    """Why there is no such counter, in words, and the name of the error."""
+    name = errno.errorcode.get(error.errno or 0, str(error.errno))
+    words = {
+        errno.ENOENT: "the processor has no such counter"
+        if _any()
+        else "this machine has no PMU, as virtual ones often have none",
+        errno.EINVAL: "the processor's driver does not know this event",
+        errno.EOPNOTSUPP: "the processor cannot count this",
+        errno.ENODEV: "the processor cannot count this",
+        errno.EACCES: f"not allowed: {_paranoid()}",
+        errno.EPERM: f"not allowed: {_paranoid()}, and a container may forbid it as well",
+        errno.ENOSYS: "this system has no perf_event_open",
+        errno.EMFILE: "too many open files: raise ulimit -n",
+        errno.EBUSY: "another program has it for itself",
+    }
+    return f"{words.get(error.errno or 0, error.strerror or 'refused')} ({name})"
+
+
+def _any() -> bool:
+    """Whether the processor's own counters are there at all."""
+    return SOURCES.is_dir() and any(path.name.startswith(_PROCESSOR) for path in SOURCES.iterdir())
+
+
+def _paranoid() -> str:
+    try:
+        return f"{PARANOID.name} is {PARANOID.read_text().strip()}"
+    except OSError:
+        return f"{PARANOID} cannot be read"
