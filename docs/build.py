@@ -40,6 +40,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "rows h200": lambda: gpu.sweep(["cuda-register-rows-h200"], "TILE", "ROWS"),
     "blocks h200": lambda: gpu.sweep(["cuda-block-size-h200"], "BLOCK_X", "BLOCK_Y"),
     "fastest h200": lambda: gpu.fastest("cuda-ladder-h200"),
+    "gpu arrays": lambda: gpu.gpu_arrays("gpu-matmul-h200"),
     "error cpu": lambda: accuracy.error_table("cpu-error"),
     "error h200": lambda: accuracy.error_table("cuda-error-h200"),
     "error orders": accuracy.error_orders,

@@ -64,7 +64,8 @@ def smallest(kernel: CudaKernel) -> dict[str, int]:
 
     def rank(values: tuple[int, ...]) -> tuple[Any, ...]:
         chosen = dict(zip(kernel.params, values, strict=True))
-        away = sum(abs(math.log2(chosen[name] / default)) for name, default in kernel.params.items())
+        # One that is 0 is off: as far from 1 as a half is.
+        away = sum(abs(math.log2((chosen[name] or 0.5) / (default or 0.5))) for name, default in kernel.params.items())
         return -blocks(**{name: chosen[name] for name in tile}), [chosen.get(name, 0) for name in DEPTHS], away, values
 
     def allowed(values: tuple[int, ...]) -> bool:

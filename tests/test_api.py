@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -18,7 +19,7 @@ import tilewright as tw
 from tilewright import api
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.operands import DTYPES
-from tilewright.run import express
+from tilewright.run import express, workspace
 
 #: Pairs of shapes: every rule of array-API matmul, sizes zero and one, and sizes that no tile divides.
 SHAPES = [
@@ -492,6 +493,128 @@ def test_c_of_another_dtype() -> None:
     np.testing.assert_allclose(tw.gemm(0.5, counts, counts.T, 0, np.empty((4, 4))), 0.5 * np.matmul(counts, counts.T))
     np.testing.assert_array_equal(tw.gemm(2**70, np.eye(2), np.eye(2), 0, np.ones((2, 2))), 2.0**70 * np.eye(2))
 
+
+# ---- gemm that adds to C where it lies -------------------------------------------------------------------------------
+
+#: m, n, k: planned to a kernel that adds; and to one that does not, where another adds in its place.
+ADDED = [(400, 380, 65), (700, 500, 3)]
+
+
+def small_numbers(m: int, n: int, k: int, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A, B, C and C + A·B, exact in every dtype; that of complex numbers in both parts."""
+    rng = np.random.default_rng([m, n, k])
+    a, b, c = (rng.integers(-3, 4, shape) for shape in ((m, k), (k, n), (m, n)))
+    unit = 1 + 1j if np.dtype(dtype).kind == "c" else 1
+    sums = c + unit * unit * (a.astype(float) @ b.astype(float))
+    return (a * unit).astype(dtype), (b * unit).astype(dtype), c.astype(dtype), sums.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int16", "complex64", "float16"])
+@pytest.mark.parametrize("shape", ADDED, ids=str)
+def test_c_of_any_layout_is_added_to(shape: tuple[int, int, int], dtype: str) -> None:
+    a, b, old, want = small_numbers(*shape, dtype)
+    for name, arrange in LAYOUTS.items():
+        c = arrange(old)
+        assert tw.gemm(1, arrange(a), arrange(b), 1, c) is c
+        np.testing.assert_array_equal(np.asarray(c), want, err_msg=name)
+    c = np.asfortranarray(old)
+    tw.gemm(True, a, b, 1.0, c)
+    np.testing.assert_array_equal(c, want)
+    around = np.full((shape[0] + 4, shape[1] + 40), 7, dtype)
+    inside = around[2:-2, 20:-20]
+    inside[...] = old
+    tw.gemm(1, a, b, 1, inside)
+    np.testing.assert_array_equal(inside, want)
+    inside[...] = 7
+    assert (around == 7).all(), "wrote beside C"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int64", "uint8"])
+@pytest.mark.parametrize("shape", ADDED, ids=str)
+def test_a_sum_with_c_needs_no_second_matrix(shape: tuple[int, int, int], dtype: str) -> None:
+    a, b, c, _ = small_numbers(*shape, dtype)
+
+    def peak(alpha: int) -> int:
+        tw.gemm(alpha, a, b, 1, c)  # compiles, and leaves its workspace to the next
+        tracemalloc.start()
+        try:
+            tw.gemm(alpha, a, b, 1, c)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(1) < c.nbytes / 4
+    assert peak(2) >= c.nbytes, "the measure sees a second matrix"
+
+
+def test_what_is_added_has_the_same_bits_on_any_number_of_threads() -> None:
+    a, b, c = filled((500, 900), "f4", 1), filled((900, 400), "f4", 2), filled((500, 400), "f4", 3)
+    found = set()
+    for threads in (1, 2, 3, 16):
+        with tw.use_threads(threads):
+            found.add(tw.gemm(1, a, b, 1, c.copy()).tobytes())
+    assert len(found) == 1
+    assert_gemm(1, a, b, 1, c)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_c_holds_stays_in_its_place(bad: float) -> None:
+    a, b, old, want = small_numbers(400, 380, 65, "float32")
+    for row, column in itertools.product((0, 5, 233, 399), (0, 15, 200, 379)):
+        c = old.copy()
+        c[row, column] = bad
+        tw.gemm(1, a, b, 1, c)
+        assert np.array_equal(c[row, column], bad, equal_nan=True)
+        c[row, column] = want[row, column]
+        np.testing.assert_array_equal(c, want)
+        c[row, column] = bad
+        np.testing.assert_array_equal(tw.gemm(1, a, b, 0, c), want - old, err_msg="with beta 0 C is not read")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda m: (m[:400, :400], m[:400, :400], m[:400, :400]),
+        lambda m: (m[:400, :400].T, m[200:600, :400], m[:400, :400]),
+        lambda m: (m[:400, :50], m[:50, 100:500], m[50:450, 50:450]),
+        lambda m: (m[:400, :400], m[:400, 400:], m[399::-1, :400]),
+    ],
+)
+def test_c_that_overlaps_the_operands_is_added_to(place: Callable[[np.ndarray], tuple[np.ndarray, ...]]) -> None:
+    memory = np.random.default_rng(0).integers(-3, 4, (800, 800)).astype("f8")
+    a, b, c = place(memory)
+    want = c + a.copy() @ b.copy()
+    tw.gemm(1, a, b, 1, c)
+    np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c"), [("f4", "f4", "f8"), ("f4", "f8", "f4"), ("i4", "i4", "i8"), ("?", "?", "f4"), ("f4", "f4", "c8")]
+)
+def test_a_product_is_of_its_own_dtype_before_it_is_added(a: str, b: str, c: str) -> None:
+    x, y, old = filled((400, 65), a, 1), filled((65, 380), b, 2), filled((400, 380), c, 3)
+    got = tw.gemm(1, x, y, 1, old.copy())
+    product = tw.matmul(x, y)
+    np.testing.assert_array_equal(got, (product + old).astype(c))
+
+
+def test_c_is_as_it_was_where_memory_is_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c, want = small_numbers(*ADDED[0], "float64")
+    before = c.copy()
+
+    def none(*_: Any) -> np.ndarray:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace, "aligned_empty", none)
+        workspace.release_workspace()
+        with pytest.raises(MemoryError, match="this product needs a workspace of"):
+            tw.gemm(1, a, b, 1, c)
+    np.testing.assert_array_equal(c, before)
+    np.testing.assert_array_equal(tw.gemm(1, a, b, 1, c), want)
+
+
+# ---- what is refused --------------------------------------------------------------------------------------------------
 
 EYE, COUNTS = np.eye(3), np.eye(3, dtype=np.int64)
 TWO_AXES = "{}: gemm takes matrices; matmul takes vectors and batches"

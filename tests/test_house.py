@@ -15,7 +15,8 @@ PACKAGE = Path(tilewright.__file__).parent
 
 #: Bottom to top. A module may import from those before it, and within its own folder.
 LAYERS = [
-    *("errors", "disk", "records", "explanation", "problem", "system", "machine", "limits", "operands", "threads"),
+    *("errors", "disk", "records", "explanation", "timeline"),
+    *("problem", "system", "machine", "limits", "operands", "threads"),
     *(
         "simd",
         "peaks",
@@ -36,7 +37,7 @@ LAYERS = [
 ]
 
 #: What the report may know of: a record file from any machine renders on any laptop.
-REPORT_MAY_IMPORT = {"errors", "records", "explanation"}
+REPORT_MAY_IMPORT = {"errors", "records", "explanation", "timeline"}
 
 
 def modules() -> list[Path]:

@@ -76,6 +76,22 @@ def fastest(name: str) -> str:
     return f"The fastest rung against cuBLAS (R above 1 is faster): {'; '.join(parts)}."
 
 
+def gpu_arrays(name: str) -> str:
+    """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size."""
+    first, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    sizes = list(dict.fromkeys(line["n"] for line in lines))
+    rows = [["", *(f"{n:,}" for n in sizes)]]
+    for dtype in dict.fromkeys(line["dtype"] for line in lines):
+        of = {line["n"]: line for line in lines if line["dtype"] == dtype}
+        rows.append([dtype, *(f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" for n in sizes)])
+    known = first["environment"]
+    return (
+        f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.mm(a, b)` over ours in the "
+        f"same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
+        f"Record: {linked(name)}, made by `{known['command']}`."
+    )
+
+
 def sweep(names: list[str], *params: str) -> str:
     """A table of records of one kernel with several parameters: what each set of them needs, and GFLOPS by size."""
     measured = [r for name in names for r in records_of(name) if r.gflops is not None]

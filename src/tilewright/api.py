@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from .errors import DTypeError, ShapeError, UsageError
-from .kernels import Kernel
+from .gpu.matmul import is_on_gpu
+from .gpu.matmul import matmul as gpu_matmul
+from .gpu.matmul import plan as gpu_plan
+from .gpu.planner import GpuPlan
+from .kernels import Kernel, catalog
 from .operands import admit, admit_out, native
 from .planner import BYTES_PER_THREAD, WORK_PER_THREAD, Plan, make_plan
 from .problem import Layout, Problem, layout
@@ -31,7 +35,7 @@ def matmul(
     b: Any,
     /,
     *,
-    out: np.ndarray | None = None,
+    out: Any = None,
     precision: str = "standard",
     algorithm: str = "classical",
 ) -> Any:
@@ -50,8 +54,12 @@ def matmul(
     ``algorithm="strassen"`` takes fewer multiplications where the product is large enough to gain by it, with a wider,
     normwise error bound, which ``plan`` tells; float32 and float64 have it.
 
-    Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix),
-    UsageError (a ``precision`` or ``algorithm`` that is not known).
+    Arrays on a GPU, of PyTorch, CuPy, JAX or whatever speaks DLPack or CUDA's array interface, are multiplied there, on the
+    caller's current stream, and the answer is of the library of ``a``: float32 and float64, on one GPU. The call returns
+    when the work is asked for, and nothing waits. No gradient is recorded.
+
+    Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix, or
+    operands that lie apart), UsageError (a ``precision`` or ``algorithm`` that is not known), MemoryLimitError (a GPU's).
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -63,6 +71,8 @@ def matmul(
         result = _short(a, b, out)
         if result is not None:
             return result
+    if is_on_gpu(a, b, out):
+        return gpu_matmul(a, b, out, precision, algorithm)
     return _matmul(a, b, out, precision, algorithm)
 
 
@@ -116,12 +126,12 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.nda
             _scale(target, t)
         elif s == 1 and t == 0:
             matmul(x, y, out=target)
-        else:
+        elif not (s == 1 and t == 1 and _added(x, y, target)):
             _combine(s, x, y, t, target)
     return c
 
 
-def plan(a: Any, b: Any, /, *, precision: str = "standard", algorithm: str = "classical") -> Plan:
+def plan(a: Any, b: Any, /, *, precision: str = "standard", algorithm: str = "classical") -> Plan | GpuPlan:
     """What ``matmul`` would run, and why; nothing is multiplied. Arrays, or just their shapes, which count as float64.
 
     A tuple of whole numbers is a shape here. Raises what ``matmul`` raises.
@@ -130,6 +140,8 @@ def plan(a: Any, b: Any, /, *, precision: str = "standard", algorithm: str = "cl
     >>> print(tw.plan((3, 4), (4, 5)).problem)
     (3×4) · (4×5) float64
     """
+    if is_on_gpu(a, b):
+        return gpu_plan(a, b, precision, algorithm)
     shapes, dtypes = [], []
     for name, value in (("a", a), ("b", b)):
         if isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value):
@@ -192,8 +204,8 @@ def _recipe(
 
 
 @functools.lru_cache(maxsize=256)
-def _prepared(kernel: Kernel, dtype: np.dtype, threads: int) -> Product:
-    return runner(kernel, dtype, threads=threads)
+def _prepared(kernel: Kernel, dtype: np.dtype, threads: int, add: bool = False) -> Product:
+    return runner(kernel, dtype, threads=threads, add=add)
 
 
 @functools.cache
@@ -255,6 +267,31 @@ def _scale(c: np.ndarray, beta: np.ndarray) -> None:
         c[...] = 0
     elif beta != 1:
         np.multiply(c, beta, out=c)
+
+
+def _added(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
+    """C += A·B in one pass, without a product beside C; False, and nothing done, where no kernel can."""
+    recipe = _recipe(a.shape, b.shape, a.dtype, b.dtype)
+    kernel = _adding(recipe)
+    if kernel is None or recipe.dtype != recipe.compute or c.dtype != recipe.dtype or not c.size:
+        return False
+    a, b = native(a, recipe.compute), native(b, recipe.compute)
+    if not _can_write(c, recipe.compute, a, b):
+        return False
+    _prepared(kernel, recipe.compute, recipe.sharing()[0], True)(a, b, c)
+    return True
+
+
+@functools.lru_cache(maxsize=1024)
+def _adding(recipe: _Recipe) -> Kernel | None:
+    """The planned kernel, if it adds. Where it does not and C is large, beside the operands and in itself, one that does."""
+    m, n, k = recipe.problem.m, recipe.problem.n, recipe.problem.k
+    if recipe.kernel.adds:
+        return recipe.kernel
+    if recipe.kernel is express.KERNEL or m * n <= k * (m + n):
+        return None
+    able = [x for x in catalog().values() if x.adds and recipe.compute.name in x.dtypes]
+    return able[-1] if able else None
 
 
 def _combine(alpha: np.ndarray, a: np.ndarray, b: np.ndarray, beta: np.ndarray, c: np.ndarray) -> None:

@@ -54,6 +54,16 @@ class Parameter:
         return f"one of {', '.join(map(str, self.values))}"
 
 
+@dataclass(frozen=True)
+class Preset:
+    """Parameters that some sizes want instead of the defaults. ``rate`` is their speed in percent of the defaults', where
+    every multiprocessor has work to the end; ``when``, over m, n and k, says for which sizes they may be taken."""
+
+    rate: int
+    when: Expression
+    params: dict[str, int]
+
+
 @dataclass(frozen=True, eq=False)
 class CudaKernel:
     """What a ``.cu`` says of itself, and its source. The fields are those of the header (see the module).
@@ -80,6 +90,9 @@ class CudaKernel:
     tile: tuple[Expression, ...] = ()
     precision: str = "standard"
     spills: tuple[str, ...] = ()
+    adds: bool = False
+    suits: Expression | None = None
+    presets: tuple[Preset, ...] = ()
     formulas: dict[str, Expression] = field(default_factory=dict)
     source_hash: str = field(init=False)
 
@@ -119,6 +132,28 @@ class CudaKernel:
                 raise UsageError(f"{self.name}: {rule.text} must hold, got {given}")
         return chosen
 
+    def preset(self, m: int, n: int, k: int, sms: int) -> Preset | None:
+        """The preset for a size, on a GPU of ``sms`` multiprocessors; None where the defaults are best.
+
+        It is the one whose busiest multiprocessor is done first: of its blocks, each makes a tile, at the preset's rate.
+        """
+
+        def seconds(preset: Preset) -> float:
+            width, height = (side(m=m, n=n, k=k, **self.params | preset.params) for side in self.tile)
+            blocks = self.launch(m, n, k, **preset.params).blocks
+            return -(-blocks // sms) * width * height / preset.rate
+
+        defaults = Preset(100, Expression.parse(1, ()), {})
+        able = [preset for preset in self.presets if preset.when(m=m, n=n, k=k)]
+        best = min([defaults, *able], key=seconds) if able else defaults
+        return None if best is defaults else best
+
+    def fits(self, capability: str) -> bool:
+        """Whether a GPU of that compute capability, such as "9.0", can run it."""
+        least = self.capability.rstrip("af")
+        same = least == capability
+        return same if least != self.capability else _number(capability) >= _number(least)
+
     def launch(self, m: int, n: int, k: int, **params: int) -> Launch:
         """How to launch it for C[m×n] = A[m×k]·B[k×n]; ``params`` are those that differ from the defaults.
 
@@ -142,6 +177,10 @@ class CudaKernel:
         if launch.shared_bytes < 0:
             raise UsageError(f"{where}: shared is {launch.shared_bytes} bytes, must not be negative")
         return launch
+
+
+def _number(capability: str) -> tuple[int, ...]:
+    return tuple(map(int, capability.split(".")))
 
 
 def _three(sizes: tuple[int, ...]) -> Dim3:

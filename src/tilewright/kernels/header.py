@@ -13,23 +13,30 @@
     constraints = ["TILE * TILE <= 1024"]           # true of every allowed combination of parameters
     precision = "tf32"                              # what operands are rounded to; default "standard": nothing
     spills = ["sm_80"]                              # architectures where not all registers fit; default none
+    adds = true                                     # compiled with ACCUMULATE it adds to C (see prelude.cuh); default false
     notes = ["Anything else worth knowing."]
+    suits = "n >= 8"                                # where matmul prefers it to the rungs below; default: where none does
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
 
     [formulas]                                      # what a reader counts at whole blocks; explain sets it beside the count
     global_load_sectors = "m * n // 32 * k * 5"
+
+    [[presets]]                                     # what matmul takes where the defaults leave multiprocessors idle;
+    rate = 80                                       # its speed elsewhere, in percent of the defaults'; needs a tile
+    when = "m * n < 65536"                          # where it may be taken; default everywhere
+    params = { TILE = 16 }
 
     [params]                                        # each becomes a macro of the source
     TILE = { default = 32, values = [8, 16, 32] }   # or { default = 32, min = 8, max = 64, step = 8 }
     */
 
 Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile`` and the formulas are arithmetic
-over m, n, k and the parameters (see ``expression``). A formula is named after what it counts: ``global`` or ``shared``,
-``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``). Above the comment may stand lines with
-``//`` or ``#``.
+over m, n, k and the parameters (see ``expression``); ``suits`` and ``when`` are over m, n and k. A formula is named after
+what it counts: ``global`` or ``shared``, ``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory
+``wavefronts``). Above the comment may stand lines with ``//`` or ``#``.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
-any m, n, k ≥ 0.
+any m, n, k ≥ 0. One that ``adds`` does C += A·B where it is compiled with ACCUMULATE; then with k = 0 it leaves C alone.
 """
 
 from __future__ import annotations
@@ -40,7 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeaderError, UsageError, did_you_mean
-from .cuda_kernel import CudaKernel, Parameter
+from .cuda_kernel import CudaKernel, Parameter, Preset
 from .expression import RESERVED, Expression
 
 _EXAMPLE = """it needs, as its first block comment,
@@ -109,6 +116,9 @@ _KEYS = (
     "tile",
     "precision",
     "spills",
+    "adds",
+    "suits",
+    "presets",
     "formulas",
     "params",
 )
@@ -153,13 +163,44 @@ class _Header:
             tile=self._tile(sizes),
             precision=self._string("precision", "standard", r"\w+", 'a precision, such as "tf32"'),
             spills=self._strings("spills"),
+            adds=self._truth("adds"),
+            suits=self._expression("suits", self.toml["suits"], ["m", "n", "k"]) if "suits" in self.toml else None,
+            presets=self._presets(),
             formulas={name: self._formula(name, text, sizes) for name, text in self._table("formulas").items()},
         )
         try:
             kernel.launch(1, 1, 1)
         except UsageError as error:
             raise _WrongError(f"its own defaults are refused: {error}") from None
+        for i, preset in enumerate(kernel.presets):
+            try:
+                kernel.launch(1, 1, 1, **preset.params)
+            except UsageError as error:
+                raise _WrongError(f"presets[{i}] is refused: {error}") from None
         return kernel
+
+    def _presets(self) -> tuple[Preset, ...]:
+        found = []
+        for i, table in enumerate(self._presets_given()):
+            known = isinstance(table, dict) and {"rate", "params"} <= set(table) <= {"rate", "when", "params"}
+            if (
+                not known
+                or not isinstance(table["params"], dict)
+                or type(table["rate"]) is not int
+                or table["rate"] < 1
+            ):
+                raise _WrongError(f"presets[{i}] must have rate, from 1, and params, got {table!r}")
+            when = self._expression(f"presets[{i}].when", table.get("when", 1), ["m", "n", "k"])
+            found.append(Preset(table["rate"], when, table["params"]))
+        if found and "tile" not in self.toml:
+            raise _WrongError("tile is missing, by which presets are compared")
+        return tuple(found)
+
+    def _presets_given(self) -> list[Any]:
+        value = self.toml.get("presets", [])
+        if not isinstance(value, list):
+            raise _WrongError(f"presets must be tables [[presets]], got {value!r}")
+        return value
 
     def _tile(self, names: list[str]) -> tuple[Expression, ...]:
         if "tile" not in self.toml:
@@ -185,6 +226,12 @@ class _Header:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value) or (default and not value):
             raise _WrongError(f"{key} must be a list of text, got {value!r}")
         return tuple(value)
+
+    def _truth(self, key: str) -> bool:
+        value = self.toml.get(key, False)
+        if type(value) is not bool:
+            raise _WrongError(f"{key} must be true or false, got {value!r}")
+        return value
 
     def _table(self, key: str) -> dict[str, Any]:
         value = self.toml.get(key, {})

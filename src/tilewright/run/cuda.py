@@ -85,15 +85,18 @@ def demangled(entry: str) -> str:
 # ---- compile ---------------------------------------------------------------------------------------------------------
 
 
-def compile_kernel(kernel: CudaKernel, *, arch: str = DEFAULT_ARCH, **params: int) -> Compiled:
-    """``kernel`` with its parameters at ``params``, the others at their defaults.
+def compile_kernel(kernel: CudaKernel, *, arch: str = DEFAULT_ARCH, add: bool | int = False, **params: int) -> Compiled:
+    """``kernel`` with its parameters at ``params``, the others at their defaults; with ``add`` its product is added to C.
 
-    Raises UsageError for a parameter it cannot take, for an architecture below the least it needs, and where its function
-    is not in the file; and what ``compile_source`` raises.
+    Raises UsageError for a parameter it cannot take, for an architecture below the least it needs, for a kernel that cannot
+    ``add``, and where its function is not in the file; and what ``compile_source`` raises.
     """
     values = kernel.checked(params)
     _check_capability(kernel, arch)
-    compiled = compile_source(kernel.source, name=str(kernel.path), arch=arch, defines=values)
+    if add and not kernel.adds:
+        raise UsageError(f"{kernel.name} cannot add to C")
+    defines = values | {"ACCUMULATE": 1} if add else values
+    compiled = compile_source(kernel.source, name=str(kernel.path), arch=arch, defines=defines)
     compiled.entry(kernel.entry)
     return compiled
 

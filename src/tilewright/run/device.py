@@ -18,24 +18,17 @@ from numpy.typing import NDArray
 
 from ..errors import LaunchError, UnavailableError, UsageError
 from .arguments import Extent, argument, extent
+from .causes import first_line, message
 from .cuda import Compiled
 from .memory import Memory
 
 #: A launch, or a call of a library, that was checked once and is asked for again at each call.
 Submission = Callable[[], None]
+#: The same of any stream and arguments: ``launcher`` says what a call is given.
+Launcher = Callable[..., None]
 
-#: What the driver's names of errors mean; the driver's own words follow them.
-_CAUSES = {
-    "CUDA_ERROR_ILLEGAL_ADDRESS": "it reads or writes memory that is not there",
-    "CUDA_ERROR_MISALIGNED_ADDRESS": "it reads or writes at an address that is no multiple of the access",
-    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "it takes more registers or shared memory than a multiprocessor has",
-    "CUDA_ERROR_LAUNCH_TIMEOUT": "it ran longer than this GPU, which also draws a screen, allows",
-    "CUDA_ERROR_ILLEGAL_INSTRUCTION": "it has an instruction that this GPU does not know, or gives one a wrong operand",
-    "CUDA_ERROR_ASSERT": "an assertion of the kernel failed",
-    "CUDA_ERROR_NO_BINARY_FOR_GPU": "it was compiled for another architecture",
-    "CUDA_ERROR_INVALID_IMAGE": "the driver does not know this form of binary: it may be older than the compiler",
-    "CUDA_ERROR_OUT_OF_MEMORY": "the GPU's memory is full",
-}
+#: ``CU_STREAM_LEGACY``
+_LEGACY_STREAM = 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,7 @@ def open_device(ordinal: int = 0) -> Device:
         device.set_current()
         return Device(core, driver, device)
     except Exception as error:  # a missing package, library, driver or device: each raises its own
-        raise UnavailableError(f"GPU {ordinal} cannot be used: {_first_line(error)}") from None
+        raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}") from None
 
 
 class Device:
@@ -78,6 +71,7 @@ class Device:
         self._core, self._driver, self._device = core, driver, device
         self._stream = device.create_stream()
         self._kernels: dict[tuple[bytes, str], Any] = {}
+        self._streams: dict[int, Any] = {}
         major, minor = device.compute_capability
         self.name = str(device.name)
         self.capability = f"{major}.{minor}"
@@ -200,6 +194,34 @@ class Device:
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> Submission:
         """A launch that is checked now: each call of it is one ``submit``, and costs microseconds."""
+        what, kernel, config = self._ready(compiled, entry, grid, block, shared_bytes)
+        sizes = [size for _, size in self._try(what, lambda: kernel.arguments_info)]
+        if len(sizes) != len(args):
+            raise UsageError(f"{compiled.name}: {entry} takes {len(sizes)} arguments, given {len(args)}")
+        given = [argument(i, size, value) for i, (size, value) in enumerate(zip(sizes, args, strict=True))]
+        return functools.partial(self._try, what, self._core.launch, self._stream, config, kernel, *given)
+
+    def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
+        """A launch that is checked now, of what each call is given: ``launch(stream, *args)``, which does not wait.
+
+        ``stream`` is the handle of any stream of this GPU. An address is an int, a number is NumPy's, as wide as the kernel
+        takes it: they are not checked. This GPU must be the thread's current one.
+        """
+        what, kernel, config = self._ready(compiled, entry, grid, block, shared_bytes)
+        run, streams = self._core.launch, self._streams
+
+        def launch(stream: int, *args: Any) -> None:
+            try:
+                run(streams.get(stream) or self._stream_of(stream), config, kernel, *args)
+            except Exception as error:  # as in _try, of which a call more is a microsecond
+                raise LaunchError(message(what, first_line(error))) from None
+
+        return launch
+
+    def _ready(
+        self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int
+    ) -> tuple[str, Any, Any]:
+        """What is launched, in words; the kernel, loaded; and how, as ``cuda.core`` has it. Refuses what cannot be."""
         blocks, threads = extent("grid", grid), extent("block", block)
         shape = f"{blocks} blocks of {threads} threads, {shared_bytes} bytes of dynamic shared memory"
         what = f"{compiled.name}: {entry}, {shape}"
@@ -207,12 +229,12 @@ class Device:
         self._check(what, self.attributes(compiled, entry), blocks, threads, shared_bytes)
         if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
             self._allow_shared(what, kernel, shared_bytes)
-        sizes = [size for _, size in self._try(what, lambda: kernel.arguments_info)]
-        if len(sizes) != len(args):
-            raise UsageError(f"{compiled.name}: {entry} takes {len(sizes)} arguments, given {len(args)}")
-        given = [argument(i, size, value) for i, (size, value) in enumerate(zip(sizes, args, strict=True))]
-        config = self._core.LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
-        return functools.partial(self._try, what, self._core.launch, self._stream, config, kernel, *given)
+        return what, kernel, self._core.LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
+
+    def _stream_of(self, handle: int) -> Any:
+        """Somebody's stream as ``cuda.core`` has it; 0 is the default one of all threads, whatever bindings take it for."""
+        self._streams[handle] = self._core.Stream.from_handle(handle or _LEGACY_STREAM)
+        return self._streams[handle]
 
     def wait(self, what: str = "the GPU") -> None:
         """Until everything asked for is done. Raises LaunchError for what went wrong meanwhile."""
@@ -262,14 +284,14 @@ class Device:
         """A function of the driver's own bindings, which return the error, and then what was asked for."""
         status, *answer = self._try(what, function, *args)
         if status != self._driver.CUresult.CUDA_SUCCESS:
-            raise LaunchError(_message(what, status.name))
+            raise LaunchError(message(what, status.name))
         return tuple(answer)
 
     def _try(self, what: str, function: Any, *args: Any, **named: Any) -> Any:
         try:
             return function(*args, **named)
         except Exception as error:  # cuda.core's own class, not public
-            raise LaunchError(_message(what, _first_line(error))) from None
+            raise LaunchError(message(what, first_line(error))) from None
 
 
 class Timer:
@@ -289,13 +311,3 @@ class Timer:
         self._call("the GPU", self._driver.cuEventSynchronize, self._end)
         (milliseconds,) = self._call("read the clock", self._driver.cuEventElapsedTime, self._start, self._end)
         return float(milliseconds) / 1000
-
-
-def _message(what: str, words: str) -> str:
-    cause = next((meaning for name, meaning in _CAUSES.items() if name in words), "")
-    return f"{what}: {cause} ({words})" if cause else f"{what}: {words}"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines and lines[0] else type(error).__name__

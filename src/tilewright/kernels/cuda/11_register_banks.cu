@@ -7,6 +7,8 @@ grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * BK * (BM + 4 + BN) * 4"
 dtypes = ["float32"]
 capability = "8.0"
+adds = true
+suits = "1"
 constraints = [
     "BM % WM == 0", "BN % WN == 0", "WM % (2 * TM) == 0", "WN % (2 * TN) == 0", "WM // TM * (WN // TN) == 32",
     "BM // WM * (BN // WN) <= 32", "BM % (BM // WM * (BN // WN) * 4) == 0",
@@ -15,13 +17,25 @@ constraints = [
     "BM // WM * (BN // WN) * 128 % BN * (BN % (BM // WM * (BN // WN) * 128)) == 0",
     "BLOCKS * STAGES * BK * (BM + 4 + BN) * 4 <= 232448", "BLOCKS * BM * BN // (TM * TN) * (TM * TN + 56) <= 65536",
 ]
-notes = [
-    "Small products want small tiles: BM=64, BN=128, BK=16, WM=32, WN=64, TM=8, TN=8, STAGES=3 makes 128 blocks of a 1024×1024 C.",
-]
 tile = ["BN", "BM"]
 
 [formulas]
 global_load_sectors = "m * n * k // 8 // BN + m * n * k // 8 // BM"
+
+[[presets]]
+rate = 100
+when = "m <= 8"
+params = { BM = 32, BN = 64, BK = 16, WM = 32, WN = 16, TM = 4, TN = 4, STAGES = 4, STRIPS = 0 }
+
+[[presets]]
+rate = 86
+when = "cdiv(m, 128) * cdiv(n, 256) < 396"
+params = { BM = 64, BN = 128, BK = 16, WM = 32, WN = 64, TM = 8, TN = 8, STAGES = 3 }
+
+[[presets]]
+rate = 70
+when = "cdiv(m, 128) * cdiv(n, 256) < 396"
+params = { BM = 32, BN = 64, BK = 16, WM = 32, WN = 16, TM = 4, TN = 4, STAGES = 4 }
 
 [params]
 BM = { default = 128, values = [32, 64, 128, 256] }
@@ -34,6 +48,7 @@ TN = { default = 16, values = [4, 8, 16] }
 STAGES = { default = 6, min = 2, max = 8 }
 BLOCKS = { default = 1, values = [1, 2, 3, 4] }
 GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
+STRIPS = { default = 1, values = [0, 1] }
 */
 #include "edges.cuh"
 #include "prelude.cuh"
@@ -184,11 +199,11 @@ __device__ __forceinline__ void multiply(
             #pragma unroll
             for (int j = 0; j < 4; j++) v[j] = __int_as_float(__float_as_int(sum[r][s + j]) ^ zero);
             if (c_aligned) {
-                if (col < n) *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
+                if (col < n) store((float4*)to, make_float4(v[0], v[1], v[2], v[3]));
             } else
                 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    if (col + j < n) to[j] = v[j];
+                    if (col + j < n) store(&to[j], v[j]);
         }
     }
 }
@@ -197,9 +212,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 register_banks(const float* a, const float* b, float* c, int m, int n, int k)
 {
     extern __shared__ __align__(16) char memory[];
+    if (ACCUMULATE && k == 0) return;  // not even −0 of C becomes 0
 
     // Strips (see edges.cuh) come last: such short work fits where the last whole tiles leave multiprocessors idle.
-    const unsigned down = (m - 1 - THIN + BM) / BM, across = (n - 1 - THIN + BN) / BN;
+    // Where all of C is one, STRIPS = 0 is better: a thread a column, each on its way along all of k, keeps too little under way.
+    const int thin = STRIPS ? THIN : 0;
+    const unsigned down = (m - 1 - thin + BM) / BM, across = (n - 1 - thin + BN) / BN;
     if (blockIdx.x >= down * across) {
         const unsigned strip = blockIdx.x - down * across, of_rows = m > down * BM ? (n - 1) / BN + 1 : 0;
         const int top = (strip < of_rows ? down : strip - of_rows) * BM, left = (strip < of_rows ? strip : across) * BN;

@@ -7,6 +7,8 @@ grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * (BM * (BK + 4) + BK * (BN + 4)) * 8"
 dtypes = ["float64"]
 capability = "8.0"
+adds = true
+suits = "1"
 constraints = [
     "BM % WM == 0", "BN % WN == 0", "BM // WM * (BN // WN) <= 32", "BK % (2 * MMA_K) == 0",
     "BM * BK % (BM // WM * (BN // WN) * 64) == 0", "BN * BK % (BM // WM * (BN // WN) * 64) == 0",
@@ -21,6 +23,21 @@ notes = [
 
 [formulas]
 global_load_sectors = "m * n * k // 4 // BN + m * n * k // 4 // BM"
+
+[[presets]]
+rate = 105
+when = "cdiv(m, 64) * cdiv(n, 64) < 800"
+params = { WM = 32, WN = 32 }
+
+[[presets]]
+rate = 94
+when = "cdiv(m, 64) * cdiv(n, 64) < 800"
+params = { BN = 32, WM = 32, WN = 16, MMA_K = 8, STAGES = 4 }
+
+[[presets]]
+rate = 75
+when = "cdiv(m, 64) * cdiv(n, 64) < 800"
+params = { BM = 32, BN = 32, BK = 32, WM = 16, WN = 16, MMA_K = 8, STAGES = 4 }
 
 [params]
 BM = { default = 64, values = [32, 64, 128, 256] }
@@ -165,10 +182,10 @@ __device__ __forceinline__ void multiply(
             const unsigned col = left + x + s * 8 + 2 * t;
             const double *v = &sum[r / 2][s][r % 2 * 2];
             double* to = c + (size_t)row * n + col;
-            if (c_aligned && col < n) *(double2*)to = make_double2(v[0], v[1]);
+            if (c_aligned && col < n) store((double2*)to, make_double2(v[0], v[1]));
             else {
-                if (col < n) to[0] = v[0];
-                if (col + 1 < n) to[1] = v[1];
+                if (col < n) store(&to[0], v[0]);
+                if (col + 1 < n) store(&to[1], v[1]);
             }
         }
     }
@@ -179,6 +196,7 @@ dgemm_tensor(const double* a, const double* b, double* c, int m, int n, int k)
 {
     extern __shared__ __align__(16) char memory[];
     Stage* stages = (Stage*)memory;
+    if (ACCUMULATE && k == 0) return;  // not even −0 of C becomes 0
 
     // Numbered down GROUP tiles, then across, so that blocks that run together share rows and columns in the second-level cache.
     const unsigned down = (m - 1) / BM + 1, across = (n - 1) / BN + 1;

@@ -2,9 +2,11 @@
 // is reading B, or A, once: so these keep many loads under way, and nothing in shared memory. A block makes a strip.
 #pragma once
 
+#include "prelude.cuh"
+
 constexpr int THIN = 8;
 
-// C[rows×columns] = A[rows×k]·B[k×columns], where a row of B and of C is n long and rows ≤ THIN: a thread makes a column of it,
+// C[rows×columns] = A[rows×k]·B[k×columns] (or += it, as prelude.cuh says), where a row of B and of C is n long and rows ≤ THIN: a thread makes a column of it,
 // 32 steps of k at a time.
 template <int THREADS, typename T>
 __device__ __forceinline__ void multiply_rows(const T* a, const T* b, T* c, int rows, int columns, int n, int k)
@@ -24,7 +26,7 @@ __device__ __forceinline__ void multiply_rows(const T* a, const T* b, T* c, int 
         }
         #pragma unroll
         for (int r = 0; r < THIN; r++)
-            if (r < rows) c[(size_t)r * n + col] = sum[r];
+            if (r < rows) store(&c[(size_t)r * n + col], sum[r]);
     }
 }
 
@@ -56,7 +58,7 @@ __device__ __forceinline__ void multiply_columns(const T* a, const T* b, T* c, i
                 for (int r = 0; r < ROWS; r++) {
                     #pragma unroll
                     for (int apart = 16; apart > 0; apart /= 2) sum[r][s] += __shfl_xor_sync(~0u, sum[r][s], apart);
-                    if (lane == 0 && row + r < rows) c[(size_t)(row + r) * n + s] = sum[r][s];
+                    if (lane == 0 && row + r < rows) store(&c[(size_t)(row + r) * n + s], sum[r][s]);
                 }
     }
 }

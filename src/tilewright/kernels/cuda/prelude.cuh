@@ -1,5 +1,31 @@
-// Instructions that CUDA C++ has no name for, as functions; nothing else lives here. What each does is in the PTX ISA.
+// Instructions that CUDA C++ has no name for, as functions, and how C is stored; nothing else lives here. What each instruction
+// does is in the PTX ISA.
 #pragma once
+
+// ---- C --------------------------------------------------------------------------------------------------------------------
+// A kernel that says it ``adds`` is compiled once more with ACCUMULATE: then its product is added to what C holds. Else no
+// kernel reads C.
+#ifndef ACCUMULATE
+#define ACCUMULATE 0
+#endif
+
+template <typename T>
+__device__ __forceinline__ void store(T* to, T value)
+{
+    *to = ACCUMULATE ? *to + value : value;
+}
+
+__device__ __forceinline__ void store(float4* to, float4 v)
+{
+    const float4 old = ACCUMULATE ? *to : float4{};
+    *to = ACCUMULATE ? float4{old.x + v.x, old.y + v.y, old.z + v.z, old.w + v.w} : v;
+}
+
+__device__ __forceinline__ void store(double2* to, double2 v)
+{
+    const double2 old = ACCUMULATE ? *to : double2{};
+    *to = ACCUMULATE ? double2{old.x + v.x, old.y + v.y} : v;
+}
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {

@@ -1,0 +1,97 @@
+"""What an array on a GPU is to us, whichever library made it: an address, a shape and strides; and matrices in it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+DTYPES = ("float32", "float64")
+
+
+class GpuArray(NamedTuple):
+    """``pointer`` is the address of its first element on GPU ``device``; ``strides`` are in elements; ``keep`` owns it."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: int
+    keep: Any = None
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The first byte of its elements, and the one behind the last."""
+        if 0 in self.shape:
+            return self.pointer, self.pointer
+        size = np.dtype(self.dtype).itemsize
+        reach = [(n - 1) * stride * size for n, stride in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
+        return self.pointer + low, self.pointer + high + size
+
+    def overlaps(self, other: GpuArray) -> bool:
+        """Whether some byte may be both's, as far as first and last ones tell."""
+        (low, high), (first, end) = self.extent, other.extent
+        return low < end and first < high
+
+    @property
+    def repeats(self) -> bool:
+        """Whether one element of memory is several of the array's, as in one that was broadcast."""
+        return 0 not in self.shape and any(n > 1 and not s for n, s in zip(self.shape, self.strides, strict=True))
+
+
+class Matrix(NamedTuple):
+    """Rows and columns in memory, ``row`` and ``column`` elements apart."""
+
+    rows: int
+    columns: int
+    row: int
+    column: int
+    dtype: str
+
+    @property
+    def turned(self) -> Matrix:
+        """The transpose: the same memory."""
+        return Matrix(self.columns, self.rows, self.column, self.row, self.dtype)
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether its rows follow each other without a gap, as kernels take it."""
+        if not self.rows * self.columns:
+            return True
+        return (self.columns == 1 or self.column == 1) and (self.rows == 1 or self.row == self.columns)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.columns * np.dtype(self.dtype).itemsize
+
+    @property
+    def order(self) -> str:
+        """How it lies, in words."""
+        if self.is_row_major:
+            return "row-major"
+        return "column-major" if self.turned.is_row_major else f"strides of {self.row} and {self.column} elements"
+
+
+def row_major(rows: int, columns: int, dtype: str) -> Matrix:
+    return Matrix(rows, columns, columns, 1, dtype)
+
+
+def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """The one stride of axes that are as one, each of the length of all inside; None where they are not.
+
+    >>> collapsed((2, 3, 4), (120, 40, 10)), collapsed((2, 3), (5, 1)), collapsed((2, 1), (7, 3))
+    (10, None, 7)
+    """
+    axes = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n != 1]
+    for (_, outer), (n, inner) in itertools.pairwise(axes):
+        if outer != n * inner:
+            return None
+    return axes[-1][1] if axes else 0
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of C order, in elements."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -1,0 +1,29 @@
+"""PyTorch's product on the CPU: on x86-64 it brings oneMKL along, under threads of its own."""
+
+import importlib
+
+from tilewright.errors import UnavailableError
+from tilewright.kernels import kernel
+from tilewright.kernels.catalog import FLOATS
+from tilewright.limits import get_threads
+from tilewright.operands import writeable_alias
+
+
+@kernel(
+    idea="PyTorch, by torch.mm(a, b, out=c); on x86-64 that is oneMKL.",
+    row="S1",
+    dtypes=FLOATS,
+    shared="tiles",
+    strided=True,
+    compiled=False,
+)
+def torch(a, b, c):
+    try:
+        library = importlib.import_module("torch")
+    except ImportError:
+        raise UnavailableError("torch is not installed here: pip install torch") from None
+    threads = get_threads()
+    if library.get_num_threads() != threads:  # a number of its own, which no other library's limit reaches
+        library.set_num_threads(threads)
+    x, y, out = (library.from_numpy(writeable_alias(matrix)) for matrix in (a, b, c))
+    library.mm(x, y, out=out)
