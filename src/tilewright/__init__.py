@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .limits import use_threads as use_threads
     from .machine import machine as info
     from .operands import aligned_empty as aligned_empty
+    from .schedule.multiply import multiply as multiply
+    from .schedule.multiply import plan_multiply as plan_multiply
 
 __version__ = "0.1.0"
 
@@ -30,6 +32,8 @@ _PUBLIC = {
     "matmul": ("api", "matmul"),
     "gemm": ("api", "gemm"),
     "plan": ("api", "plan"),
+    "multiply": ("schedule.multiply", "multiply"),
+    "plan_multiply": ("schedule.multiply", "plan_multiply"),
     "ladder": ("kernels", "catalog"),
     "microscope": ("lab.microscope", "microscope"),
     "info": ("machine", "machine"),
@@ -49,7 +53,9 @@ __all__ = [
     "ladder",
     "matmul",
     "microscope",
+    "multiply",
     "plan",
+    "plan_multiply",
     "set_threads",
     "use_threads",
 ]

@@ -40,4 +40,4 @@ def commands(
 
 
 # Each of these adds its commands to the app, in the order of the help.
-from . import facts, bench, tune, explain, records  # noqa: E402, F401, I001
+from . import facts, multiply, bench, tune, explain, records  # noqa: E402, F401, I001

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ..errors import UsageError
 from . import app
-from .options import Json, check_writeable, fraction, write_json
+from .options import Json, check_apart, check_writeable, fraction, write_json
 
 
 @app.command()
@@ -46,28 +46,46 @@ def compare(
 def report(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILES", help="Record files, from any machines; or what explain --json wrote."),
+        typer.Argument(
+            metavar="FILES",
+            help="Record files, from any machines; or what explain --json or multiply --timeline wrote.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
     figures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also write the charts as SVG and PNG.")
+        Path | None, typer.Option(metavar="FOLDER", help="Also write the charts as SVG and PNG, or a timeline as SVG.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write a timeline as a trace, for https://ui.perfetto.dev."),
     ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
 ) -> None:
     """One self-contained page from record files.
 
     It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
-    explain.
+    explain, timelines the picture of what a streamed product did when.
     """
     from ..explanation import holds_explanations, read_explanations
     from ..records import read
     from ..report import save_figures, write_explanation, write_page
+    from ..timeline import holds_timelines
 
     check_writeable("output", output, spare=files)
+    check_writeable("trace", trace, spare=files)
+    check_apart(output=output, trace=trace)
     if figures is not None and figures.exists() and not figures.is_dir():
         raise UsageError(f"figures: must be a folder, got the file {figures}")
+    timed = [file for file in files if holds_timelines(file)]
+    if timed and len(timed) < len(files):
+        raise UsageError("files: timelines make a page of their own, without records and explanations")
+    if timed:
+        _report_timelines(files, output, figures, trace, title)
+        return
+    if trace is not None:
+        raise UsageError("trace: only a timeline can be written as one; see multiply --timeline")
     explained = [file for file in files if holds_explanations(file)]
     if explained:
         if figures is not None or len(explained) < len(files):
@@ -79,3 +97,23 @@ def report(
     print(f"page: {write_page(records, output, title=title)}")
     for path in save_figures(records, figures) if figures else []:
         print(f"figure: {path}")
+
+
+def _report_timelines(
+    files: list[Path], output: Path, figures: Path | None, trace: Path | None, title: str | None
+) -> None:
+    from ..report import save_timeline, write_timeline, write_trace
+    from ..timeline import read_timelines
+
+    found = [timeline for file in files for timeline in read_timelines(file)]
+    if trace is not None and len(found) > 1:
+        raise UsageError(f"trace: holds one timeline, got {len(found)}")
+    print(f"page: {write_timeline(found, output, title=title)}")
+    if trace is not None:
+        print(f"trace: {write_trace(found[0], trace)}")
+    if figures is not None:
+        figures.mkdir(parents=True, exist_ok=True)
+        for number, timeline in enumerate(found, 1):
+            name = f"timeline-{number}.svg" if len(found) > 1 else "timeline.svg"
+            for path in save_timeline(timeline, figures / name):
+                print(f"figure: {path}")

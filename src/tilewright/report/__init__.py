@@ -1,7 +1,7 @@
-"""Records or explanations in, one self-contained page out.
+"""Records, explanations or timelines in, one self-contained page out.
 
 Nothing here measures or multiplies: a file from any machine renders on any laptop, so this package imports
-``records``, ``explanation`` and ``errors`` and nothing else of Tilewright. A page holds everything it needs
+``records``, ``explanation``, ``timeline`` and ``errors`` and nothing else of Tilewright. A page holds everything it needs
 and asks no network for anything. What draws it (Jinja2, Altair, vl-convert) is in the ``lab`` extra, loaded
 at the first call.
 """
@@ -19,8 +19,19 @@ if TYPE_CHECKING:
 
     from ..explanation import Explanation
     from ..records import BenchRecord
+    from ..timeline import Timeline
 
-__all__ = ["render", "render_explanation", "save_figures", "write_explanation", "write_page"]
+__all__ = [
+    "render",
+    "render_explanation",
+    "render_timeline",
+    "save_figures",
+    "save_timeline",
+    "write_explanation",
+    "write_page",
+    "write_timeline",
+    "write_trace",
+]
 
 
 def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
@@ -79,6 +90,46 @@ def save_figures(
     without the ``lab`` extra.
     """
     return _lab("figures").save_figures(records, directory, formats, themes=themes)
+
+
+def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) -> str:
+    """The page of one or several timelines, as HTML text.
+
+    Lanes over time for each place, what was computed and what was waited for, measured beside planned. The picture is
+    there without JavaScript; with it the reader can enlarge a part of the time, and ask a bar what it is. Raises
+    RecordError for no timelines, UnavailableError without the ``lab`` extra.
+    """
+    return _lab("timeline").render_timeline(timelines, title=title)
+
+
+def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: str | None = None) -> Path:
+    """Writes that page to ``path``, whole or not at all, and returns the path.
+
+    Raises what ``render_timeline`` raises, and OSError. From the file that ``tilewright multiply --timeline`` writes:
+
+        from tilewright.report import write_timeline
+        from tilewright.timeline import read_timelines
+
+        write_timeline(read_timelines("run.jsonl"), "run.html")
+    """
+    return _lab("timeline").write_timeline(timelines, path, title=title)
+
+
+def save_timeline(timeline: Timeline, path: str | Path, *, themes: Sequence[str] = ("light",)) -> list[Path]:
+    """Writes the picture of a timeline, all of its time, as SVG to ``path`` and returns the paths.
+
+    ``-dark`` behind the name marks the theme ``"dark"``. Raises UsageError for an unknown theme, UnavailableError
+    without the ``lab`` extra, OSError.
+    """
+    return _lab("timeline").save_timeline(timeline, path, themes=themes)
+
+
+def write_trace(timeline: Timeline, path: str | Path) -> Path:
+    """Writes a timeline as a trace that https://ui.perfetto.dev opens, and returns the path.
+
+    Raises UnavailableError without the ``lab`` extra, OSError.
+    """
+    return _lab("timeline_trace").write_trace(timeline, path)
 
 
 def _lab(module: str) -> ModuleType:

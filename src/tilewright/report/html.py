@@ -23,9 +23,12 @@ HERE = Path(__file__).parent
 VEGALITE = "6.4"
 
 
-def page(template: str, *, data: Any, script: str, styles: Sequence[str], **values: Any) -> str:
-    """A page as text: ``template`` filled with ``values``, its style sheets, and ``data`` as JSON for its ``script``."""
-    scripts = [_libraries(), _own(script)]
+def page(template: str, *, data: Any, script: str, styles: Sequence[str], charts: bool = True, **values: Any) -> str:
+    """A page as text: ``template`` filled with ``values``, its style sheets, and ``data`` as JSON for its ``script``.
+
+    Without ``charts`` it does without the libraries that draw them.
+    """
+    scripts = [_libraries(), _own(script)] if charts else [_own(script)]
     text = (
         _world()
         .get_template(template)

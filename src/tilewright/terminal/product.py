@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from ..machine import bytes_text
 from ..prediction import seconds_text
-from ..schedule.job import Job
-from ..schedule.stream import StreamPlan
 from .facts import show_facts
+
+if TYPE_CHECKING:
+    from ..schedule.job import Job
+    from ..schedule.stream import StreamPlan
 
 #: Seconds between two drawings of the bar.
 REFRESH_S = 0.2
@@ -51,8 +54,8 @@ class ProductProgress:
 def progress_text(done: int, left: int, seconds: float, expected_s: float) -> str:
     """Rate and time left; what the plan expects before anything is known.
 
-    >>> progress_text(4 * 10**12, 8 * 10**12, 10.0, 99.0), progress_text(0, 10**12, 0.0, 99.0)
-    ('400 GFLOPS, about 20 s left', 'about 99 s left')
+    >>> progress_text(4 * 10**12, 8 * 10**12, 10.0, 75.0), progress_text(0, 10**12, 0.0, 75.0)
+    ('400 GFLOPS, about 20 s left', 'about 75 s left')
     """
     if not done or not seconds:
         return f"about {_clock(expected_s)} left"

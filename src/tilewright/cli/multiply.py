@@ -1,0 +1,195 @@
+"""``multiply``: matrices in files, larger than memory if need be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ..errors import TilewrightError, UsageError
+from . import app
+from .options import check_apart, check_writeable
+
+if TYPE_CHECKING:
+    from ..schedule.events import Events
+    from ..schedule.job import Job
+
+_RAW = re.compile(r"(.+\.(?:raw|bin)):(\d+)[x×](\d+):(\w+)", re.IGNORECASE)
+
+_OPERAND = (
+    "A file: .npy, .h5, .zarr, .safetensors; one of several matrices as FILE:NAME. "
+    "Raw elements, row by row, as FILE.raw:ROWSxCOLUMNS:DTYPE."
+)
+
+
+@app.command()
+def multiply(
+    a: Annotated[str, typer.Argument(metavar="A", help=_OPERAND)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Likewise. Either may hold integers or halves.")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="C",
+            help="The file of the result, of any of these formats. It appears when it is complete, and then replaces what "
+            "had its name; until then there are C.partial and C.journal.",
+        ),
+    ],
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="How much memory blocks may take, such as 4GiB. Default: most of what is free."
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs where there are any."),
+    ] = None,
+    device_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Likewise of each GPU's memory, such as 11GB.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="float32 or float64, to multiply in and to write. Default: the wider of A and B."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Threads on the CPU. Default: one for each usable core.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run: finished tiles are not computed again.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write a record: plan, expectation, measurement, machine. - is standard output, and all else goes to "
+            "standard error.",
+        ),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write what happened when, a piece a line (JSON), which report draws; with --dry-run what is expected.",
+        ),
+    ] = None,
+) -> None:
+    """Multiply matrices in files, however large: C = A·B.
+
+    The plan is shown before anything runs: how C is cut into tiles, what will be read and written, and how long that should
+    take. What cannot fit is refused at once.
+
+    Whatever stops a run (Ctrl-C, a full disk, kill -9), its finished tiles are kept, and the same command with --resume goes
+    on. It refuses where A or B have changed. Without --resume it begins anew.
+
+    Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
+    """
+    from ..limits import get_threads, use_threads
+    from ..schedule.multiply import prepared
+    from ..terminal import show_plan, show_product
+
+    files = [Path(text) for text in (a, b, output)]
+    check_writeable("json", json_file, dash=True, spare=files)
+    check_writeable("timeline", timeline, spare=files)
+    check_apart(json=json_file, timeline=timeline, output=Path(output))
+    console = Console(stderr=json_file is not None and str(json_file) == "-")
+    asked: dict[str, Any] = {
+        "memory": memory,
+        "device": device,
+        "device_memory": device_memory,
+        "dtype": dtype,
+        "resume": resume,
+    }
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(use_threads(get_threads() if threads is None else threads))
+        x, y = (stack.enter_context(_operand(text)) for text in (a, b))
+        job = stack.enter_context(prepared(x, y, output, **asked, only_planned=dry_run))
+        if resume:
+            console.print(_taken_up(job, output), highlight=False, markup=False)
+        show_plan(console, job.plan)
+        if not dry_run:
+            _run(job, timeline)
+            show_product(console, job, output)
+        elif timeline is not None:
+            _write_timeline(job, None, timeline)
+        if json_file is not None:
+            _write_record(job, json_file)
+
+
+@contextlib.contextmanager
+def _operand(text: str) -> Iterator[Any]:
+    """The file as it was named, or a raw one opened as what it is said to be. Raises UsageError for one that is not."""
+    from ..files import open_matrix
+
+    match = None if Path(text).exists() else _RAW.fullmatch(text)
+    if match is None:
+        if Path(text).suffix.lower() in (".raw", ".bin"):
+            raise UsageError(f"{text} does not say what it holds: name it as {text}:ROWSxCOLUMNS:DTYPE")
+        yield text
+        return
+    path, rows, columns, dtype = match.groups()
+    with contextlib.closing(open_matrix(path, shape=(int(rows), int(columns)), dtype=dtype)) as source:
+        yield source
+
+
+def _taken_up(job: Job, output: str) -> str:
+    if job.begun is None:
+        return f"resume: nothing of {output} is there to go on with; it is begun anew"
+    return f"resume: {job.measured.before} of {job.measured.tiles} tiles are finished"
+
+
+def _run(job: Job, timeline: Path | None) -> None:
+    """With a bar; what is kept is said whatever ends it."""
+    from ..schedule.events import Events
+    from ..terminal import ProductProgress
+
+    console, events = Console(stderr=True), Events()
+    try:
+        with ProductProgress(console, job.plan.cost.total_s) as progress:
+            job.run(progress, events)
+    except (KeyboardInterrupt, TilewrightError, OSError, MemoryError) as error:
+        done = job.measured
+        words = f"{done.before + done.finished} of {done.tiles} tiles are finished and kept; --resume goes on"
+        stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
+        console.print(f"{stopped}: {words}", highlight=False, markup=False, soft_wrap=True)
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(130) from None
+        raise
+    finally:
+        if timeline is not None:
+            _write_timeline(job, events, timeline)
+
+
+def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
+    """Of what happened; without ``events`` of what is expected to."""
+    from ..lab.environment import environment
+    from ..schedule.timeline import expected_timeline, timeline
+    from ..timeline import write_timelines
+
+    facts = environment(operands="files")
+    write_timelines(path, [expected_timeline(job, facts) if events is None else timeline(job, events, facts)])
+
+
+def _write_record(job: Job, path: Path) -> None:
+    """One line; of a dry run without what was measured."""
+    import sys
+
+    from ..lab.environment import environment
+
+    record = {"kind": "multiply", "schema": 1, **job.as_dict(), "environment": environment(operands="files")}
+    line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(line)
+    else:
+        path.write_text(line, encoding="utf-8")

@@ -1,0 +1,131 @@
+"""How long a program takes where copying and multiplying take what they were measured to take.
+
+Each lane works in order, and each of its pieces begins when the lane is free and what it must wait for is done. That is
+all: the time follows from the program by one pass over it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from .program import Program
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a place was measured to do: operations and bytes a second, and seconds that each piece takes beside.
+
+    Into the place come ``in_bytes`` a second from the host's memory, ``read_bytes`` from where the operands lie (a disk, or
+    that very memory: then nothing is slower); ``out_bytes`` go from it to where the result lies. ``wave`` is what is
+    computed at once: so many rows by so many columns, so many times; a last wave that is not full takes as long as others.
+    Of ``read_bytes`` and ``write_bytes``, the latter to where the result lies, several places have a share each.
+    """
+
+    flops: float
+    in_bytes: float
+    out_bytes: float
+    read_bytes: float = math.inf
+    latency_s: float = 0.0
+    wave: tuple[int, int, int] = (1, 1, 1)
+    write_bytes: float = math.inf
+
+    def shared(self, places: int) -> Rates:
+        """What each of several places gets, which all work at once."""
+        return replace(self, read_bytes=self.read_bytes / places, write_bytes=self.write_bytes / places)
+
+    def compute_s(self, m: int, n: int, k: int) -> float:
+        """Seconds for a step: a tile of C of m×n, and k."""
+        rows, columns, at_once = self.wave
+        waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / at_once)
+        return waves * at_once * rows * columns * 2 * k / self.flops + self.latency_s
+
+
+class Span(NamedTuple):
+    """When a piece of a lane began and ended, in seconds from the start."""
+
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a program is expected to take and to move.
+
+    ``compute_s`` is the time of the multiplications alone. The first begins after ``first_s``, and after the last come
+    ``last_s`` more: nothing hides these two. ``read_bytes`` are those of the ``in_bytes`` that were not yet in the host's
+    memory.
+    """
+
+    loads: list[Span]
+    multiplies: list[Span]
+    stores: list[Span]
+    in_bytes: int
+    read_bytes: int
+    out_bytes: int
+
+    @property
+    def total_s(self) -> float:
+        return max((lane[-1].end_s for lane in (self.loads, self.multiplies, self.stores) if lane), default=0.0)
+
+    @property
+    def compute_s(self) -> float:
+        return sum(span.end_s - span.start_s for span in self.multiplies)
+
+    @property
+    def first_s(self) -> float:
+        return self.multiplies[0].start_s if self.multiplies else 0.0
+
+    @property
+    def last_s(self) -> float:
+        return self.total_s - self.multiplies[-1].end_s if self.multiplies else self.total_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Time between the first multiplication and the last in which none was running: copies were waited for."""
+        return max(0.0, self.total_s - self.first_s - self.last_s - self.compute_s)
+
+
+def cost(program: Program, rates: Rates, itemsize: int, held: Collection[int] = ()) -> Cost:
+    """Of a program, for elements of ``itemsize`` bytes; the blocks of loads number ``held`` are in the host's memory."""
+    grid = program.grid
+    computing = functools.cache(rates.compute_s)
+    loads, multiplies, stores = _Lane(), _Lane(), _Lane()
+    read = moved = stored = 0
+    out_bytes = min(rates.out_bytes, rates.write_bytes)
+    for tile_store in program.stores:
+        m, n = grid.size(tile_store.tile)
+        for step in program.multiplies[len(multiplies.spans) : tile_store.after + 1]:
+            for load in program.loads[len(loads.spans) : max(step.needs) + 1]:
+                size = grid.elements(load.block) * itemsize
+                took = size / rates.in_bytes
+                moved += size
+                if load.number not in held:
+                    read, took = read + size, max(took, size / rates.read_bytes)
+                loads.add(took + rates.latency_s, multiplies.end(load.after))
+            x, y = step.needs
+            depth = min(grid.bk, grid.k - step.p * grid.bk)
+            multiplies.add(computing(m, n, depth), max(loads.end(x), loads.end(y), stores.end(step.after)))
+        size = m * n * itemsize
+        stored += size
+        stores.add(size / out_bytes + rates.latency_s, multiplies.end(tile_store.after))
+    return Cost(loads.spans, multiplies.spans, stores.spans, moved, read, stored)
+
+
+class _Lane:
+    """The spans of a lane, one behind the other."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self._free_s = 0.0
+
+    def add(self, took: float, ready: float) -> None:
+        start = max(self._free_s, ready)
+        self._free_s = start + took
+        self.spans.append(Span(start, self._free_s))
+
+    def end(self, number: int) -> float:
+        return self.spans[number].end_s if number >= 0 else 0.0

@@ -1,0 +1,273 @@
+"""A GPU as a place: blocks come through page-locked memory, on streams of their own, while others are multiplied.
+
+The operands may lie in any memory, or in files: threads copy chunks of a block to page-locked ones, which the GPU fetches by
+itself. The GPU's streams wait for each other by themselves; a thread waits only for a chunk that is still being fetched.
+
+    threads     A to chunks │ B to chunks │ A to chunks │ …
+    copy in        chunks to slot │ chunks to slot │ chunks to slot │ …
+    compute                         C = A·B           │ C += A·B      │ …
+    copy out                                                           C to chunks │
+    threads                                                              chunks to result
+
+Copies in take turns on two streams, so that a block which waits for its slot does not hold up what is still to come of the
+one before it. Chunks are handed out by one thread, in the order of the loads: so who waits for a slot to become free never
+holds the chunk that this needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..files import Sink
+from ..kernels.cuda_kernel import CudaKernel
+from ..run.gpu_product import GpuProduct, prepared
+from ..run.streams import Moment, Streams
+from .events import Events
+from .program import Load, Multiply, Store
+from .stream import StreamPlan
+from .tier import Tier
+
+STREAMS_IN = 2
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Page-locked memory: bytes of a chunk, and chunks on the way in and on the way out."""
+
+    size: int = 16 << 20
+    incoming: int = 24
+    outgoing: int = 8
+
+    @classmethod
+    def within(cls, limit: int | None) -> Chunks:
+        """Smaller ones where an eighth of ``limit`` bytes is less."""
+        chunks = cls()
+        while limit is not None and chunks.nbytes > limit // 8 and chunks.size > 1 << 16:
+            chunks = cls(chunks.size // 2)
+        return chunks
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * (self.incoming + self.outgoing)
+
+
+#: The token of a load: its chunks' copies, each of which knows its moment as soon as it is asked of the GPU.
+_Copies = list[Future[Moment]]
+
+
+class _Ring:
+    """Chunks of page-locked memory, which are used in turns."""
+
+    def __init__(self, gpu: Streams, count: int, size: int) -> None:
+        self._gpu = gpu
+        self._memory = gpu.pinned(count * size)
+        self._parts = itertools.cycle(self._memory.reshape(count, size))
+        self._busy: dict[int, Future[Any]] = {}
+
+    def take(self) -> np.ndarray[Any, Any]:
+        """The next chunk, when its last job is done. Raises what went wrong with that."""
+        chunk: np.ndarray[Any, Any] = next(self._parts)
+        job = self._busy.pop(chunk.ctypes.data, None)
+        if job is not None and isinstance(moment := job.result(), Moment):
+            moment.wait()
+        return chunk
+
+    def give(self, chunk: np.ndarray[Any, Any], job: Future[Any]) -> None:
+        """It is free again when ``job`` is done, and the moment is reached that it tells, if any."""
+        self._busy[chunk.ctypes.data] = job
+
+    def close(self) -> None:
+        for job in self._busy.values():
+            job.cancel()
+        self._gpu.unpin(self._memory)
+
+
+class Gpu:
+    """Slots in a GPU's memory; ``tier`` has A and B, ``sink`` is C; ``workers`` threads copy to and from chunks."""
+
+    def __init__(
+        self,
+        plan: StreamPlan,
+        tier: Tier,
+        sink: Sink,
+        *,
+        gpu: Streams,
+        kernel: CudaKernel,
+        params: Mapping[str, int] | None = None,
+        workers: int = 8,
+        chunks: Chunks | None = None,
+        events: Events | None = None,
+    ) -> None:
+        self._grid, self._tier, self._gpu = plan.grid, tier, gpu
+        self._sink = sink
+        self._dtype = np.dtype(plan.dtype)
+        self._kernel, self._params = kernel, params
+        gpu.here()
+        self._events = _GpuEvents(gpu, events or Events())
+        chunks = chunks or Chunks()
+        self._chunk = chunks.size
+        with contextlib.ExitStack() as taken:  # and given back, should there not be enough of something
+            self._memory = gpu.allocate(plan.place_bytes)
+            taken.callback(gpu.release, self._memory)
+            self._slots = self._addresses(plan)
+            self._compute, self._out, *self._in = [gpu.stream() for _ in range(2 + STREAMS_IN)]
+            for stream in (self._compute, self._out, *self._in):
+                taken.callback(gpu.drop, stream)
+            self._rings = []
+            for count in (chunks.incoming, chunks.outgoing):
+                self._rings.append(_Ring(gpu, count, chunks.size))
+                taken.callback(self._rings[-1].close)
+            self._taken = taken.pop_all()
+        self._pool = ThreadPoolExecutor(workers, "copies", initializer=gpu.here)
+        self._issued: list[_Copies] = []
+        self._threads = threading.local()
+
+    # ---- the three lanes
+
+    def load(self, load: Load, after: Moment | None) -> _Copies:
+        self._be_here()
+        operand, (rows, columns) = load.block.operand, self._grid.where(load.block)
+        stream = self._in[load.number % STREAMS_IN]
+        if load.number >= STREAMS_IN:  # what is asked of this stream comes behind all of the load before
+            for copy in self._issued[load.number - STREAMS_IN]:
+                copy.result()
+        self._tier.begin(load)
+        if after is not None:
+            self._gpu.after(stream, after)
+        begun = self._events.mark(stream)
+        address, copies = self._slots[operand, load.slot], []
+        for part in _parts(rows, columns, self._dtype.itemsize, self._chunk):
+            here = _shaped(chunk := self._rings[0].take(), self._dtype, *part)
+            job = self._pool.submit(self._copy_in, load, *part, here, address, stream)
+            self._rings[0].give(chunk, job)
+            copies.append(job)
+            address += here.nbytes
+        self._events.add("copy in", f"{operand.upper()}[{load.block.row}, {load.block.column}]", begun, copies)
+        self._tier.began(load, copies)
+        self._issued.append(copies)
+        return copies
+
+    def multiply(self, step: Multiply, needs: tuple[_Copies, _Copies], after: None) -> Moment:  # noqa: ARG002
+        self._be_here()
+        for copy in itertools.chain(*needs):
+            self._gpu.after(self._compute, copy.result())
+        m, n = self._grid.size(step.tile)
+        depth = self._grid.depth(step.p)
+        begun = self._events.mark(self._compute)
+        product = self._product(m, n, depth.stop - depth.start, add=not step.first)
+        product(self._slots["a", step.a], self._slots["b", step.b], self._slots["c", step.c], self._compute)
+        done = self._gpu.mark(self._compute)
+        self._events.add("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}", begun, [_known(done)])
+        return done
+
+    def store(self, store: Store, after: Moment) -> None:
+        self._be_here()
+        rows, columns = self._grid.rows(store.tile.i), self._grid.columns(store.tile.j)
+        self._gpu.after(self._out, after)
+        begun = self._events.mark(self._out)
+        address, jobs = self._slots["c", store.c], []
+        for part in _parts(rows, columns, self._dtype.itemsize, self._chunk):
+            here = _shaped(chunk := self._rings[1].take(), self._dtype, *part)
+            self._gpu.copy_out(self._out, here, address)
+            fetched = self._gpu.mark(self._out)
+            job = self._pool.submit(self._copy_out, *part, here, fetched)
+            self._rings[1].give(chunk, job)
+            jobs.append(job)
+            address += here.nbytes
+        self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, [_known(self._gpu.mark(self._out))])
+        for job in jobs:
+            job.result()
+
+    def close(self) -> None:
+        """Wait for what is under way, and give everything back."""
+        self._pool.shutdown(cancel_futures=True)
+        for stream in (*self._in, self._compute, self._out):
+            self._gpu.call("the GPU", "cuStreamSynchronize", stream)
+        self._events.tell()
+        self._taken.close()
+
+    # ---- by the threads that copy
+
+    def _copy_in(
+        self, load: Load, rows: slice, columns: slice, here: np.ndarray[Any, Any], address: int, stream: int
+    ) -> Moment:
+        with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
+            self._tier.read(load, rows, columns, here)
+        self._gpu.copy_in(stream, address, here)
+        return self._gpu.mark(stream)
+
+    def _copy_out(self, rows: slice, columns: slice, here: np.ndarray[Any, Any], fetched: Moment) -> None:
+        fetched.wait()
+        with self._events.host.span("stage out", f"C rows {rows.start}"):
+            self._sink.write(rows, columns, here)
+
+    # ---- helpers
+
+    def _product(self, m: int, n: int, k: int, add: bool) -> GpuProduct:
+        return prepared(self._gpu.device, self._kernel, self._dtype.name, m, n, k, add=add, params=self._params)
+
+    def _addresses(self, plan: StreamPlan) -> dict[tuple[str, int], int]:
+        grid, at, found = plan.grid, self._memory, {}
+        sizes = {"a": grid.bm * grid.bk, "b": grid.bk * grid.bn, "c": grid.bm * grid.bn}
+        for (operand, elements), count in zip(sizes.items(), plan.slots, strict=True):
+            for slot in range(count):
+                found[operand, slot] = at
+                at += elements * plan.itemsize
+        return found
+
+    def _be_here(self) -> None:
+        if not getattr(self._threads, "here", False):
+            self._gpu.here()
+            self._threads.here = True
+
+
+class _GpuEvents:
+    """Spans between moments of streams, told in seconds of the host's clock when all is done."""
+
+    def __init__(self, gpu: Streams, host: Events) -> None:
+        self.host, self._gpu = host, gpu
+        stream = gpu.stream()
+        self._zero = gpu.mark(stream)
+        self._zero.wait()
+        gpu.drop(stream)
+        self._zero_s = host.now()
+        self._spans: list[tuple[str, str, Moment, _Copies]] = []
+        self.mark = gpu.mark
+
+    def add(self, lane: str, name: str, begun: Moment, ends: _Copies) -> None:
+        self._spans.append((lane, name, begun, ends))
+
+    def tell(self) -> None:
+        """Of all that was finished; the GPU must be idle."""
+        for lane, name, begun, ends in self._spans:
+            if all(end.done() and not end.cancelled() and end.exception() is None for end in ends):
+                last = max(end.result().since(self._zero) for end in ends)
+                self.host.add(lane, name, self._zero_s + begun.since(self._zero), self._zero_s + last)
+
+
+def _known(moment: Moment) -> Future[Moment]:
+    job: Future[Moment] = Future()
+    job.set_result(moment)
+    return job
+
+
+def _parts(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:
+    """What fills a chunk at most and lies together in a slot: whole rows, or pieces of one that is longer."""
+    width = min(columns.stop - columns.start, max(1, chunk // itemsize))
+    step = max(1, chunk // (width * itemsize))
+    for top, left in itertools.product(range(rows.start, rows.stop, step), range(columns.start, columns.stop, width)):
+        yield slice(top, min(rows.stop, top + step)), slice(left, min(columns.stop, left + width))
+
+
+def _shaped(chunk: np.ndarray[Any, Any], dtype: np.dtype[Any], rows: slice, columns: slice) -> np.ndarray[Any, Any]:
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    return chunk[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)

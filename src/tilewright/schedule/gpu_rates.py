@@ -1,0 +1,112 @@
+"""What a GPU and its link were measured to do: once for a GPU, a kernel and a dtype, and kept on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..disk import fingerprint, private_directory
+from ..files.array import ArraySource
+from ..kernels.cuda_kernel import CudaKernel
+from ..run.gpu_product import prepared
+from ..run.streams import Streams
+from .cost import Rates
+from .rates import copy_workers, read_rate
+
+#: Sides of the product that is timed, and bytes that are copied.
+SIDE, DEPTH = 8192, 2048
+COPY_BYTES = 256 << 20
+STAGED = (16384, 16384)
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class GpuRates:
+    """Operations a second of a kernel whose waves are full, and what a wave is, as ``cost.Rates`` has them; bytes a second
+    over the link to page-locked memory, each way, and from the host's other memory to that, by all threads that copy."""
+
+    flops: float
+    wave: tuple[int, int, int]
+    in_bytes: float
+    out_bytes: float
+    stage_bytes: float
+
+
+def gpu_rates(gpu: Streams, kernel: CudaKernel, dtype: str) -> GpuRates:
+    """Measured in about 2 s, or as it was measured before."""
+    key = fingerprint(gpu.device.name, gpu.device.pci_bus_id, kernel.source_hash, dtype, Path(__file__))
+    path = private_directory("rates") / f"{key}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        known = json.loads(path.read_text())
+        return GpuRates(**{**known, "wave": tuple(known["wave"])})
+    gpu.here()
+    wave = _wave(gpu, kernel)
+    full = Rates(1.0, 1.0, 1.0, wave=wave).compute_s(SIDE, SIDE, DEPTH)
+    staged = read_rate(ArraySource(_numbers(STAGED)), "float32", copy_workers())
+    rates = GpuRates(full / _seconds(gpu, kernel, dtype), wave, *_link(gpu), staged)
+    with contextlib.suppress(OSError):
+        path.write_text(json.dumps(asdict(rates)))
+    return rates
+
+
+def _wave(gpu: Streams, kernel: CudaKernel) -> tuple[int, int, int]:
+    """The tile of a block, and how many blocks the GPU runs at once."""
+    width, height = (expression(**kernel.params) for expression in kernel.tile)
+    return height, width, gpu.device.sms * kernel.params.get("BLOCKS", 1)
+
+
+def _seconds(gpu: Streams, kernel: CudaKernel, dtype: str) -> float:
+    """Of C += A·B with numbers in them that no GPU multiplies faster than others: zeros it does."""
+    itemsize = np.dtype(dtype).itemsize
+    stream = gpu.stream()
+    product = prepared(gpu.device, kernel, dtype, SIDE, SIDE, DEPTH, add=True)
+    numbers = _numbers((SIDE, 64)).astype(dtype)
+    page = gpu.pinned(numbers.nbytes)
+    page.view(dtype)[:] = numbers.reshape(-1)
+    operand, result = SIDE * DEPTH * itemsize, SIDE * SIDE * itemsize
+    memory = gpu.allocate(2 * operand + result)
+    try:
+        for at in range(memory, memory + 2 * operand + result, page.nbytes):
+            gpu.copy_in(stream, at, page)
+        product(memory, memory + operand, memory + 2 * operand, stream)
+        times = []
+        for _ in range(ROUNDS):
+            begun = gpu.mark(stream)
+            product(memory, memory + operand, memory + 2 * operand, stream)
+            done = gpu.mark(stream)
+            done.wait()
+            times.append(done.since(begun))
+    finally:
+        gpu.release(memory)
+        gpu.unpin(page)
+    return statistics.median(times)
+
+
+def _numbers(shape: tuple[int, int]) -> np.ndarray:
+    return np.random.default_rng(0).random(shape, np.float32)
+
+
+def _link(gpu: Streams) -> tuple[float, float]:
+    stream, page = gpu.stream(), gpu.pinned(COPY_BYTES)
+    page[::4096] = 1
+    memory = gpu.allocate(COPY_BYTES)
+    try:
+        times: list[tuple[float, float]] = []
+        for _ in range(ROUNDS):
+            begun = gpu.mark(stream)
+            gpu.copy_in(stream, memory, page)
+            there = gpu.mark(stream)
+            gpu.copy_out(stream, page, memory)
+            back = gpu.mark(stream)
+            back.wait()
+            times.append((there.since(begun), back.since(there)))
+    finally:
+        gpu.release(memory)
+        gpu.unpin(page)
+    ways = [COPY_BYTES / statistics.median(way) for way in zip(*times, strict=True)]
+    return ways[0], ways[1]

@@ -1,0 +1,259 @@
+"""One product from what was asked for to the finished result: opened, measured and planned; then computed, tile by tile.
+
+Whatever stops it, Ctrl-C, a full disk or a power failure, the tiles that were finished before are in the unfinished file and
+in its journal, and the next job for the same result takes them up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..disk import fingerprint
+from ..errors import ResumeError
+from ..files import Sink, Source, create_matrix
+from ..files.array import ArraySource
+from ..files.format import locate
+from .cost import Rates
+from .counting import Counted, Tally, Watched
+from .devices import execute_on_all
+from .events import Events
+from .executor import execute
+from .grid import ORDERS, Tile
+from .journal import Begun, Journal, read_journal
+from .places import Choice
+from .stream import StreamPlan, plan_again, plan_stream
+
+#: Is told how many of how many operations are done.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Product:
+    """The operands as they were given, and the dtype in which they are multiplied."""
+
+    a: Source
+    b: Source
+    dtype: np.dtype[Any]
+
+    @property
+    def sources(self) -> tuple[Source, Source]:
+        return self.a, self.b
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """m, n and k."""
+        return self.a.shape[0], self.b.shape[1], self.a.shape[1]
+
+    def facts(self, choice: Choice, target: Any) -> dict[str, str]:
+        """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
+        kernel = choice.kernel
+        return {
+            "a": self.a.fingerprint(),
+            "b": self.b.fingerprint(),
+            "the dtype": self.dtype.name,
+            "the result's name": str(locate(os.fspath(target))[2]),
+            "the kernel": f"{kernel.name} {fingerprint(kernel.source_hash, kernel.params)}",
+        }
+
+
+@dataclass
+class Measured:
+    """What a run took and moved: ``before`` tiles of all ``tiles`` were finished when it began."""
+
+    tiles: int
+    before: int
+    finished: int = 0
+    operations: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def gflops(self) -> float:
+        """2·m·n·k of the tiles of this run, over all the time from opening the result to its name."""
+        return self.operations / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass
+class Job:
+    """``plan`` says what ``run`` will do; ``measured`` what it has done so far."""
+
+    product: Product
+    choice: Choice
+    rates: Rates
+    target: Any
+    journal: Journal | None
+    facts: Mapping[str, str]
+    begun: Begun | None
+    plan: StreamPlan
+    measured: Measured = field(init=False)
+
+    def __post_init__(self) -> None:
+        tiles = math.prod(self.plan.grid.tiles)
+        self.measured = Measured(tiles, before=tiles - len(self.plan.tiles))
+
+    def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
+        """Compute the tiles that are missing; the target has all of them in the end."""
+        started = time.perf_counter()
+        try:
+            if not self._is_there():
+                self._run(progress or (lambda done, total: None), events or Events())
+        finally:
+            self.measured.seconds = time.perf_counter() - started
+        if self.journal is not None:
+            self.journal.remove()
+
+    def as_dict(self) -> dict[str, Any]:
+        """What was asked for, planned and measured, as plain JSON values."""
+        grid, cost, choice = self.plan.grid, self.plan.cost, self.choice
+        (m, n, k), (a, b) = self.product.shape, self.product.sources
+        return {
+            **{"m": m, "n": n, "k": k, "dtype": self.plan.dtype, "stored": [a.dtype.str, b.dtype.str]},
+            **{"device": choice.names, "gpus": [gpu.device.name for gpu in choice.gpus]},
+            **{"kernel": choice.kernel.name, "params": dict(choice.kernel.params), "threads": choice.threads},
+            "plan": {
+                **{"grid": asdict(grid), "order": self.plan.order, "slots": self.plan.slots},
+                **{"room": asdict(self.plan.room), "host_slots": self.plan.host_slots},
+                **{"place_bytes": self.plan.place_bytes, "host_bytes": self.plan.host_bytes},
+                **{"places": len(self.plan.parts), "alone_s": self.plan.alone_s},
+                **{"in_bytes": sum(self.plan.moved_bytes) - self.plan.out_bytes, "read_bytes": self.plan.read_bytes},
+                **{"out_bytes": self.plan.out_bytes},
+                **{"least_bytes": self.plan.least_bytes, "least_read_bytes": self.plan.least_read_bytes},
+                **{"rates": _rates_as_dict(self.rates), "bound": self.plan.bound, "total_s": cost.total_s},
+                **{"compute_s": cost.compute_s, "exposed_s": cost.exposed_s},
+                **{"first_s": cost.first_s, "last_s": cost.last_s},
+            },
+            "measured": asdict(self.measured) | {"gflops": self.measured.gflops},
+        }
+
+    def _is_there(self) -> bool:
+        """Whether an earlier run had nothing left to do but to remove its journal."""
+        return self.begun is not None and self.begun.inode == _inode(_place_of(self.target))
+
+    def _run(self, progress: Progress, events: Events) -> None:
+        (m, n, _), dtype = self.product.shape, self.product.dtype
+        if self.journal is not None and self.begun is None:
+            self.journal.clear()
+        with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=self.begun is not None)) as sink:
+            if self.journal is not None and self.begun is None:
+                self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0)
+            self._compute(sink, progress, events)
+            self._refuse_changed()
+            sink.finish()
+
+    def _refuse_changed(self) -> None:
+        """Of operands in files; to look at all of an array once more would take too long."""
+        for name, source in zip("ab", self.product.sources, strict=True):
+            if self.journal and not isinstance(source, ArraySource) and source.fingerprint() != self.facts[name]:
+                self.journal.clear()
+                raise ResumeError(f"{name} was changed while it was multiplied: multiply again")
+
+    def _compute(self, sink: Sink, progress: Progress, events: Events) -> None:
+        """All tiles of the plan, in all places; the sink has them in the end."""
+        grid, itemsize = self.plan.grid, self.product.dtype.itemsize
+        read, told = Tally(), Tally()
+        total = 2 * grid.m * grid.n * grid.k
+        told.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
+
+        def multiplied(operations: int) -> None:
+            told.add(operations, lambda done: progress(done, total))
+
+        def stored(tile: Tile) -> None:
+            if self.journal is not None:
+                sink.flush()
+                self.journal.add(tile)
+            size = math.prod(grid.size(tile))
+            self.measured.finished += 1
+            self.measured.operations += 2 * grid.k * size
+            self.measured.written_bytes += size * itemsize
+
+        progress(told.count, total)
+        if grid.k == 0:
+            _store_zeros(self.plan, sink, stored)
+            return
+        a, b = (Counted(source, read) for source in self.product.sources)
+        try:
+            with contextlib.ExitStack() as stack:
+                places = [
+                    Watched(stack.enter_context(contextlib.closing(place)), grid, multiplied)
+                    for place in self.choice.places(self.plan, a, b, sink, events)
+                ]
+                _execute(self.plan, places, stored)
+        finally:
+            self.measured.read_bytes = read.count
+
+
+def plan_job(product: Product, choice: Choice, target: Any, *, resume: bool, stack: contextlib.ExitStack | None) -> Job:
+    """With ``stack``, which closes it, a job that may run: no other process can run one for the same target. Without, one
+    that is only planned: nothing is written.
+
+    Raises MemoryLimitError for what cannot fit, ResumeError where the product cannot be taken up, FileError.
+    """
+    place = _place_of(target)
+    path = None if place is None else place.with_name(place.name + ".journal")
+    journal = None
+    if path is not None and stack is not None:
+        journal = stack.enter_context(contextlib.closing(Journal(path)))
+    facts = product.facts(choice, target) if path is not None and (journal or resume) else {}
+    begun = _begun(path, place, facts) if resume and path and place else None
+    rates = choice.rates(product.a, product.b, target, product.dtype.name)
+    return Job(product, choice, rates, target, journal, facts, begun, _planned(product, choice, rates, begun))
+
+
+def _begun(path: Path, place: Path, facts: Mapping[str, str]) -> Begun | None:
+    """What can be taken up: a journal whose file is there, unfinished, or finished but for the journal's removal."""
+    begun = read_journal(path)
+    if begun is None:
+        return None
+    begun.check(facts, path)
+    unfinished = _inode(place.with_name(place.name + ".partial")) == begun.inode
+    return begun if unfinished or (begun.complete and _inode(place) == begun.inode) else None
+
+
+def _planned(product: Product, choice: Choice, rates: Rates, begun: Begun | None) -> StreamPlan:
+    m, n, k = product.shape
+    name, itemsize = product.dtype.name, product.dtype.itemsize
+    if begun is None:
+        return plan_stream(m, n, k, name, itemsize, choice.room, rates, len(choice.names))
+    order = ORDERS["rows"](*begun.grid.tiles)
+    left = tuple(tile for tile in order if tile not in begun.finished)
+    return plan_again(begun.grid, name, itemsize, choice.room, rates, left, len(choice.names))
+
+
+def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]) -> None:
+    if len(places) == 1:
+        execute(plan.program(), places[0], stored)
+        return
+    execute_on_all(plan.grid, plan.slots, places, plan.parts, stored)
+
+
+def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:
+    """A product over no k at all is a sum of nothing: there are no steps, and nobody would write the tiles."""
+    for tile in plan.tiles:
+        sink.write(plan.grid.rows(tile.i), plan.grid.columns(tile.j), np.zeros(plan.grid.size(tile), plan.dtype))
+        stored(tile)
+
+
+def _rates_as_dict(rates: Rates) -> dict[str, Any]:
+    """JSON has no infinity: what costs nothing is null."""
+    return {name: None if value == math.inf else value for name, value in asdict(rates).items()}
+
+
+def _place_of(target: Any) -> Path | None:
+    """The file that will appear, whatever links lead there; None for a result in memory."""
+    return Path(os.path.realpath(locate(os.fspath(target))[1])) if isinstance(target, (str, os.PathLike)) else None
+
+
+def _inode(path: Path | None) -> int | None:
+    with contextlib.suppress(OSError):
+        return None if path is None else path.stat().st_ino
+    return None

@@ -1,0 +1,95 @@
+"""What a place does, measured: operations a second, and bytes a second on the way in and out."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..files import Source
+from ..machine import machine
+from ..peaks import bandwidth_gbs, peak_gflops
+from .cost import Rates
+
+#: Share of the peak that the engine reaches on large blocks, and seconds that each piece of work takes beside.
+ENGINE_SHARE = 0.9
+PIECE_S = 5e-4
+#: A probe reads rectangles of so many bytes, of a matrix this share at most; it writes for about so long.
+PROBE_BYTES = 2 << 20
+PROBE_SHARE = 1 / 64
+PROBE_S = 0.15
+
+
+def host_rates(sources: Sequence[Source], out: Any, dtype: str, threads: int) -> Rates:
+    """Of the CPU as a place: blocks are read by one thread, beside those that multiply."""
+    real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+    flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
+    reading = min(read_rate(source, dtype, 1) for source in sources)
+    return Rates(flops, reading, write_rate(out), latency_s=PIECE_S)
+
+
+def read_rate(source: Source, dtype: str, workers: int) -> float:
+    """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix: measured, in 0.2 s."""
+    m, n = source.shape
+    if not m or not n:
+        return math.inf
+    itemsize = np.dtype(dtype).itemsize
+    columns = min(n, 4096)
+    rows = min(m, max(1, PROBE_BYTES // (columns * itemsize)))
+    rng = np.random.default_rng(0)
+    workers = workers if source.parallel else 1
+    count = max(workers, min(64 * workers, int(PROBE_SHARE * m * n / (rows * columns))))
+    places = [(int(rng.integers(m - rows + 1)), int(rng.integers(n - columns + 1))) for _ in range(count)]
+    few = min(m, 2), min(n, columns)  # which compiles what reads rows, and is no matter of rates
+    source.read(slice(0, few[0]), slice(0, few[1]), np.empty(few, dtype))
+
+    outs = [np.ones((rows, columns), dtype) for _ in range(workers)]  # their pages are there
+    begun = time.perf_counter()
+
+    def read(worker: int) -> int:
+        out, done = outs[worker], 0
+        for row, column in places[worker::workers]:
+            source.read(slice(row, row + rows), slice(column, column + columns), out)
+            done += out.nbytes
+            if time.perf_counter() > begun + PROBE_S:
+                break
+        return done
+
+    with ThreadPoolExecutor(workers) as pool:
+        done = sum(pool.map(read, range(workers)))
+    return done / (time.perf_counter() - begun)
+
+
+def write_rate(out: Any) -> float:
+    """Bytes a second that can be written where the result goes: to a file measured, to memory what it copies."""
+    if isinstance(out, (str, os.PathLike)):
+        return _disk_rate(Path(os.fspath(out)).absolute().parent)
+    return bandwidth_gbs("float64", 1) * 1e9 / 3
+
+
+@functools.cache
+def _disk_rate(folder: Path) -> float:
+    """Of a file in that folder, until it is on the disk; where nothing can be written, a guess."""
+    block = np.random.default_rng(0).bytes(PROBE_BYTES)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            begun, done = time.perf_counter(), 0
+            while time.perf_counter() < begun + PROBE_S:
+                done += file.write(block)
+            os.fsync(file.fileno())
+            return done / (time.perf_counter() - begun)
+    except OSError:
+        return 1e9
+
+
+def copy_workers() -> int:
+    """Threads that copy blocks beside a GPU: three quarters of the processors, for others have work too."""
+    return max(2, min(16, machine().usable_cores * 3 // 4))

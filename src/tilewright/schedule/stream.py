@@ -1,0 +1,186 @@
+"""A product that is larger than the memory where it is computed: cut, ordered and told before anything runs.
+
+C stays, A and B stream: a tile of C collects its products over all of k where it is computed, while the blocks of the next
+step are copied beside it and the tile before is copied back. Which cut, which order and how many slots for each operand are
+best is not reasoned but tried: each candidate's program is timed by the model in ``cost``, the most promising ones first.
+Of several places each has a part of the tiles; as many compute as the model says to pay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..errors import MemoryLimitError
+from ..machine import bytes_text
+from .cost import Rates, cost
+from .cuts import (
+    Room,
+    Slots,
+    cuts,
+    least_room,
+    least_s,
+    least_slots,
+    multiplications,
+    place_elements,
+    promised_s,
+    shares,
+)
+from .devices import territories
+from .grid import ORDERS, Grid, Tile
+from .held import hold
+from .plan import StreamPlan
+from .program import Program
+
+#: Candidates whose programs are longer are not tried, unless all are; then those are that are at most twice the shortest.
+MOST_STEPS = 2000
+#: Multiplications that are timed at most: of one cut of each side, of other cuts of the best sides, of the best cuts' ways.
+BUDGET = 8_000
+#: Times that differ by less count as one: then fewer bytes are better.
+NEARLY = 1.01
+#: Promises that differ by less count as one.
+ABOUT = 1.05
+#: Tiles that each of several places should have at least, for with fewer nobody can take over from who is slow.
+TILES = 4
+#: What twice as many places must take at most, of the time of fewer.
+WORTH = 0.9
+
+
+def plan_stream(
+    m: int, n: int, k: int, dtype: str, itemsize: int, room: Room, rates: Rates, most: int = 1
+) -> StreamPlan:
+    """The cut, order and slots that the model times best for C[m×n] = A[m×k]·B[k×n], on as many of ``most`` places as pay.
+
+    ``room`` is that of each place. Raises MemoryLimitError where not even the smallest blocks fit.
+    """
+    all_cuts = list(cuts(m, n, k, room.grain))
+    fit = [grid for grid in all_cuts if shares(grid, room, itemsize)]
+    if not fit:
+        least = least_room(all_cuts) * itemsize
+        raise MemoryLimitError(
+            f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {bytes_text(room.place)}: "
+            f"it needs {bytes_text(least)} ({least} bytes) at least"
+        )
+    best = alone = _Task(dtype, itemsize, room, rates, 1).best(fit)
+    for places in _counts(most):
+        many, enough = ([grid for grid in fit if math.prod(grid.tiles) >= places * each] for each in (TILES, 1))
+        if enough:
+            best = _better(best, _Task(dtype, itemsize, room, rates.shared(places), places).best(many or enough), alone)
+    return best
+
+
+def plan_again(
+    grid: Grid, dtype: str, itemsize: int, room: Room, rates: Rates, tiles: Sequence[Tile], most: int = 1
+) -> StreamPlan:
+    """A plan for some of the tiles of a cut that was made before."""
+    slots = shares(grid, room, itemsize)
+    if not slots:
+        least = place_elements(grid, least_slots(grid)) * itemsize
+        raise MemoryLimitError(
+            f"tiles of {grid.bm}×{grid.bn} in steps of {grid.bk}, with which this product was begun, "
+            f"need {bytes_text(least)} ({least} bytes); given {bytes_text(room.place)}"
+        )
+
+    def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
+        task = _Task(dtype, itemsize, room, rates.shared(places), places)
+        return _fastest([task.timed(grid, "as begun", each, parts) for each in slots])[0]
+
+    best = alone = planned(1, [tuple(tiles)])
+    left = set(tiles)
+    for places in _counts(min(most, len(tiles))):
+        parts = [[tile for tile in part if tile in left] for part in territories(*grid.tiles, places)]
+        best = _better(best, planned(places, parts), alone)
+    return best
+
+
+def _counts(most: int) -> list[int]:
+    """Of several places: 2, 4, 8 and so on, and ``most``."""
+    return sorted({2**power for power in range(1, most.bit_length())} | {most} - {0, 1})
+
+
+def _better(few: StreamPlan, many: StreamPlan, alone: StreamPlan) -> StreamPlan:
+    """The plan for more places only if that is worth it."""
+    worth = many.cost.total_s < WORTH * few.cost.total_s
+    return replace(many, alone_s=alone.cost.total_s) if worth else few
+
+
+def _shortest(sides: Iterable[Sequence[Grid]], promises: Mapping[Grid, float]) -> Iterator[Grid]:
+    """Of each side the cut with the fewest steps, of those that promise about as much as the best."""
+    for cuts_ in sides:
+        yield min((grid for grid in cuts_ if promises[grid] <= ABOUT * promises[cuts_[0]]), key=multiplications)
+
+
+def _fastest(plans: Sequence[StreamPlan]) -> list[StreamPlan]:
+    return sorted(plans, key=lambda plan: plan.cost.total_s)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What all candidates have in common; ``rates`` are those that each of the places gets."""
+
+    dtype: str
+    itemsize: int
+    room: Room
+    rates: Rates
+    places: int
+
+    def best(self, grids: Sequence[Grid]) -> StreamPlan:
+        """The fastest of those that are tried; of those that are as fast, the one that moves least."""
+        most = max(MOST_STEPS, 2 * min(multiplications(grid) for grid in grids))
+        short = [grid for grid in grids if multiplications(grid) <= most]
+        promises = {grid: self._promised_s(grid) for grid in short}
+        of_side: dict[tuple[int, int], list[Grid]] = {}
+        for grid in sorted(short, key=promises.__getitem__):
+            of_side.setdefault((grid.bm, grid.bn), []).append(grid)
+        tried: list[StreamPlan] = []
+        self._try(((grid, next(self._ways(grid))) for grid in _shortest(of_side.values(), promises)), tried)
+        sides = [(plan.grid.bm, plan.grid.bn) for plan in _fastest(tried)]
+        self._try(((grid, next(self._ways(grid))) for side in sides for grid in of_side[side]), tried)
+        self._try(((plan.grid, way) for plan in _fastest(tried) for way in self._ways(plan.grid)), tried)
+        soon = min(plan.cost.total_s for plan in tried) * NEARLY
+        return min(
+            (plan for plan in tried if plan.cost.total_s <= soon),
+            key=lambda plan: (plan.cost.read_bytes, plan.cost.in_bytes, plan.cost.total_s),
+        )
+
+    def _try(self, candidates: Iterator[tuple[Grid, tuple[str, Slots]]], tried: list[StreamPlan]) -> None:
+        """Time those that could be faster than what was tried, until the budget is spent; one at least."""
+        left = BUDGET
+        known = {(plan.grid, plan.order, plan.slots) for plan in tried}
+        for grid, (order, slots) in candidates:
+            if (grid, order, slots) in known:
+                continue
+            best = min(tried, key=lambda plan: plan.cost.total_s, default=None)
+            if best is not None:
+                margin = 1.0 if best.comes_once else NEARLY
+                if self._least_s(grid) > best.cost.total_s * margin:
+                    continue
+            if best is None or multiplications(grid) <= left:
+                left -= multiplications(grid)
+                tried.append(self.timed(grid, order, slots, self._parts(grid, order)))
+
+    def timed(self, grid: Grid, order: str, slots: Slots, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
+        """By the longest part."""
+        longest = max(parts, key=lambda part: sum(math.prod(grid.size(tile)) for tile in part))
+        program = Program.of(grid, slots, longest)
+        host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
+        held = hold(program.loads, host_slots).hits if host_slots else {}
+        spent = cost(program, self.rates, self.itemsize, held)
+        every = tuple(tuple(part) for part in parts)
+        return StreamPlan(
+            grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room
+        )
+
+    def _ways(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
+        orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]
+        return ((order, slots) for slots in shares(grid, self.room, self.itemsize) for order in orders)
+
+    def _parts(self, grid: Grid, order: str) -> list[list[Tile]]:
+        return territories(*grid.tiles, self.places, order)
+
+    def _least_s(self, grid: Grid) -> float:
+        return least_s(grid, self.itemsize, self.rates, self.places)
+
+    def _promised_s(self, grid: Grid) -> float:
+        return promised_s(grid, self.itemsize, self.room, self.rates, self.places)

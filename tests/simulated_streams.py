@@ -1,0 +1,156 @@
+"""A GPU's streams without a GPU: each is a thread that does in order what is asked of it, on memory of this process.
+
+So ``schedule.gpu`` itself runs, chunks and rings and all, and a wait that can never end is seen: ``abandon`` ends it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import LaunchError
+from tilewright.run.streams import Moment
+
+
+class _Moment(Moment):
+    def __init__(self, streams: SimulatedStreams) -> None:
+        self.reached, self._owner, self.at_s = threading.Event(), streams, 0.0
+
+    def wait(self) -> None:
+        while not self.reached.wait(0.02):
+            self._owner.go_on()
+
+    def reach(self) -> None:
+        self.at_s = time.perf_counter()
+        self.reached.set()
+
+    def since(self, earlier: Any) -> float:
+        return float(self.at_s - earlier.at_s)
+
+    def __del__(self) -> None:
+        """There is nothing to give back."""
+
+
+class SimulatedStreams:
+    """Stands for ``run.streams.Streams``; every copy and product takes up to ``pause_s``, at random."""
+
+    def __init__(self, pause_s: float = 0.0, seed: int = 0) -> None:
+        self.device, self.ordinal = None, 0
+        self._pause_s, self._random = pause_s, random.Random(seed)
+        self._streams: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+        self._threads: list[threading.Thread] = []
+        self._memory: dict[int, np.ndarray] = {}
+        self._abandoned = False
+        self.dropped: set[int] = set()
+
+    def abandon(self) -> None:
+        """Whoever waits gets an error."""
+        self._abandoned = True
+
+    def go_on(self) -> None:
+        if self._abandoned:
+            raise LaunchError("abandoned")
+
+    def end(self) -> None:
+        """All threads: afterwards there is no stream."""
+        for stream in self.open:
+            self.drop(stream)
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+    @property
+    def open(self) -> set[int]:
+        return set(range(len(self._streams))) - self.dropped
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(memory.nbytes for memory in self._memory.values())
+
+    # ---- as Streams
+
+    def here(self) -> None:
+        """Every thread is."""
+
+    def call(self, what: str, function: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        assert function == "cuStreamSynchronize"
+        self.mark(*args).wait()
+        return ()
+
+    def stream(self) -> int:
+        self._streams.append(queue.SimpleQueue())
+        self._threads.append(threading.Thread(target=self._work, args=(self._streams[-1],), daemon=True))
+        self._threads[-1].start()
+        return len(self._streams) - 1
+
+    def drop(self, stream: int) -> None:
+        self.dropped.add(stream)
+        self._streams[stream].put(None)
+
+    def mark(self, stream: int) -> _Moment:
+        assert stream not in self.dropped
+        moment = _Moment(self)
+        self._streams[stream].put(moment.reach)
+        return moment
+
+    def after(self, stream: int, moment: Any) -> None:
+        self._streams[stream].put(moment.wait)
+
+    def allocate(self, nbytes: int) -> int:
+        memory = np.full(nbytes // 8 + 1, np.nan)
+        self._memory[memory.ctypes.data] = memory
+        return int(memory.ctypes.data)
+
+    def release(self, pointer: int) -> None:
+        del self._memory[pointer]
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        memory = self._memory[self.allocate(nbytes)]
+        return memory.view(np.uint8)[:nbytes]
+
+    def unpin(self, memory: np.ndarray) -> None:
+        self.release(memory.ctypes.data)
+
+    def copy_in(self, stream: int, to: int, source: np.ndarray) -> None:
+        self._ask(stream, lambda: ctypes.memmove(to, source.ctypes.data, source.nbytes))
+
+    def copy_out(self, stream: int, to: np.ndarray, source: int) -> None:
+        self._ask(stream, lambda: ctypes.memmove(to.ctypes.data, source, to.nbytes))
+
+    def prepared(self, _device: Any, _kernel: Any, dtype: str, *shape: int, add: bool, **_params: Any) -> Any:
+        """Stands for ``run.gpu_product.prepared``."""
+        m, n, k = shape
+
+        def product(a: int, b: int, c: int, stream: int) -> None:
+            x, y, z = _matrix(a, m, k, dtype), _matrix(b, k, n, dtype), _matrix(c, m, n, dtype)
+            self._ask(stream, lambda: np.copyto(z, x @ y + z if add else x @ y))
+
+        return product
+
+    def _ask(self, stream: int, work: Callable[[], Any]) -> None:
+        pause = self._random.uniform(0, self._pause_s)
+
+        def slowly() -> None:
+            time.sleep(pause)
+            work()
+
+        self._streams[stream].put(slowly)
+
+    def _work(self, asked: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        while (work := asked.get()) is not None:
+            try:
+                work()
+            except LaunchError:  # abandoned: the rest is not done
+                continue
+
+
+def _matrix(address: int, rows: int, columns: int, dtype: str) -> np.ndarray:
+    nbytes = rows * columns * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype).reshape(rows, columns)

@@ -1,0 +1,437 @@
+"""``multiply`` through whatever may happen to it: odd sizes, full disks, errors in the middle, resumption."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
+from tilewright.files import open_matrix, plain
+from tilewright.files.array import ArraySource
+from tilewright.schedule import job
+from tilewright.schedule import multiply as module
+from tilewright.schedule.cost import Rates
+from tilewright.schedule.events import Events
+from tilewright.schedule.executor import Place
+from tilewright.schedule.grid import ORDERS, Grid
+from tilewright.schedule.host import Host
+from tilewright.schedule.journal import Journal, read_journal
+from tilewright.schedule.multiply import prepared
+from tilewright.schedule.places import Choice, adding_kernel
+from tilewright.schedule.rates import read_rate
+from tilewright.schedule.stream import Room, plan_again
+
+#: Room for 16 tiles of C, 4×4, where m = n = k = N.
+N, ROOM = 1000, 1_600_000
+
+
+@dataclass(frozen=True)
+class Known(Choice):
+    """The CPU, at rates that nobody has to measure; ``count`` of them."""
+
+    count: int = 1
+
+    @property
+    def names(self) -> list[str]:
+        return [f"cpu:{number}" for number in range(self.count)]
+
+    def rates(self, *_: Any) -> Rates:
+        return Rates(1e11, 1e10, 1e9)
+
+    def places(self, plan: Any, a: Any, b: Any, sink: Any, events: Events) -> Iterator[Place]:
+        for name in self.names[: len(plan.parts)]:
+            yield Host(plan, a, b, sink, kernel=self.kernel, threads=1, events=events.at(name))
+
+
+Rooms = Callable[..., None]
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
+    """Sets how many bytes blocks may take from now on, and in how many places."""
+
+    def choose(place: int = ROOM, count: int = 1) -> None:
+        def choice(sources: Any, dtype: np.dtype, *_: Any) -> Choice:
+            return Known(adding_kernel(dtype.name), Room(place), 2, count=count)
+
+        monkeypatch.setattr(module, "choose_place", choice)
+
+    choose()
+    return choose
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rooms: Rooms) -> Path:
+    """With a.npy and b.npy, and whole.npy, which is their product."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    for name in "ab":
+        np.save(f"{name}.npy", rng.uniform(-1, 1, (N, N)).astype(np.float32))
+    tw.multiply("a.npy", "b.npy", "whole.npy")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    kept = ("tilewright", "asyncio", "zarr")  # the engine's crew, and zarr's own
+    assert not [each.name for each in set(threading.enumerate()) - before if not each.name.startswith(kept)]
+
+
+def begin(out: str = "c.npy", tiles: int = 5) -> set[Any]:
+    """Interrupt a · b after so many tiles; returns those that are finished."""
+    add, count = Journal.add, [0]
+
+    def interrupted(journal: Journal, tile: Any) -> None:
+        add(journal, tile)
+        count[0] += 1
+        if count[0] == tiles:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tw.multiply("a.npy", "b.npy", out)
+    begun = read_journal(Path(f"{out.partition(':')[0]}.journal"))
+    assert begun is not None
+    assert len(begun.finished) == tiles
+    return set(begun.finished)
+
+
+def computed(*arguments: Any, **more: Any) -> set[str]:
+    """The tiles that a run computes, by the names of their events."""
+    events = Events()
+    tw.multiply(*arguments, events=events, **more)
+    return {event.name.split(" step")[0] for event in events.events if event.lane == "compute"}
+
+
+def is_whole(path: str = "c.npy") -> bool:
+    """Bit by bit, and nothing else is left."""
+    same = Path(path).read_bytes() == Path("whole.npy").read_bytes()
+    return same and not list(Path().glob("*.partial")) and not list(Path().glob("*.journal"))
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def test_a_product_in_tiles_is_the_product(folder: Path) -> None:
+    a, b, c = (np.load(f"{name}.npy").astype(np.float64) for name in ("a", "b", "whole"))
+    assert np.abs(a @ b - c).max() < 1e-4
+    assert not np.abs(a @ b - c.T).max() < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0), (300, 600, 0), (1, 1, 1), (1, 700, 1)])
+def test_empty_and_least_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rooms: Rooms, shape: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    m, n, k = shape
+    a, b = np.full((m, k), 2.0), np.full((k, n), 3.0)
+    out = np.full((m, n), np.nan)
+    assert tw.multiply(a, b, out) is out
+    assert np.array_equal(out, a @ b)
+    np.save("a.npy", a)
+    np.save("b.npy", b)
+    assert tw.multiply("a.npy", "b.npy", "c.npy") == "c.npy"
+    assert np.array_equal(np.load("c.npy"), a @ b)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy", "c.npy"]
+
+
+def test_operands_may_be_one_file_and_the_result_replace_it(folder: Path) -> None:
+    a = np.load("a.npy")
+    tw.multiply("a.npy", "a.npy", "square.npy")
+    tw.multiply("a.npy", "a.npy", "a.npy")
+    assert Path("a.npy").read_bytes() == Path("square.npy").read_bytes()
+    assert np.abs(np.load("a.npy") - a.astype(float) @ a).max() < 1e-4
+
+
+def test_a_result_in_memory_must_be_apart_from_the_operands(folder: Path) -> None:
+    both = np.zeros((N, 2 * N), np.float32)
+    a, c = both[:, :N], both[:, N:]
+    tw.multiply(a, np.load("b.npy"), c)  # neighbours share none
+    for out, x in ((a, a), (both[:, 1 : N + 1], a), (np.load("a.npy", mmap_mode="r+"), "a.npy")):
+        with pytest.raises(UsageError, match="out shares memory with b"):
+            tw.multiply(np.load("b.npy"), x, out)
+
+
+def test_a_source_of_the_caller_stays_open(folder: Path) -> None:
+    source = open_matrix("a.npy")
+    tw.plan_multiply(source, "b.npy")
+    tw.multiply(source, "b.npy", "c.npy")
+    source.close()
+    assert is_whole()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (ShapeError, {"b": np.zeros((N + 1, 3))}),
+        (DTypeError, {"dtype": "int32"}),
+        (DTypeError, {"dtype": "flaot32"}),
+        (DTypeError, {"b": np.zeros((N, 3), np.complex64)}),
+        (FileError, {"b": "absent.npy"}),
+        (FileError, {"out": "absent/c.npy"}),
+        (UsageError, {"out": "c.nyp"}),
+    ],
+)
+def test_what_cannot_be_multiplied_is_refused_before_anything_is_written(folder: Path, kind: Any, wrong: Any) -> None:
+    before = sorted(folder.iterdir())
+    asked = {"a": "a.npy", "b": "b.npy", "out": "c.npy"} | wrong
+    with pytest.raises(kind):
+        tw.multiply(asked.pop("a"), asked.pop("b"), **asked)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_written(folder: Path, rooms: Rooms) -> None:
+    before = sorted(folder.iterdir())
+    rooms(100_000)
+    with pytest.raises(MemoryLimitError, match=r"it needs 1\.2 MiB .* at least"):
+        tw.multiply("a.npy", "b.npy", "c.npy")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_truncated_operand_is_refused(folder: Path) -> None:
+    os.truncate("b.npy", 3_000_000)
+    with pytest.raises(FileError, match="truncated"):
+        tw.multiply("a.npy", "b.npy", "c.npy")
+
+
+def test_what_the_first_read_compiles_is_no_matter_of_rates() -> None:
+    class SlowAtFirst(ArraySource):
+        pause_s = 0.3
+
+        def read(self, *arguments: Any) -> None:
+            time.sleep(self.pause_s)
+            self.pause_s = 0
+            super().read(*arguments)
+
+    assert read_rate(SlowAtFirst(np.zeros((N, N), np.float32)), "float32", 1) > 1e8
+
+
+# ---- stopped in the middle -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("boom")], ids=repr)
+def test_an_error_in_a_source_stops_all_and_is_raised_once(folder: Path, error: BaseException) -> None:
+    class Failing(ArraySource):
+        reads = 0
+
+        def read(self, *arguments: Any) -> None:
+            self.reads += 1
+            if self.reads == 7:
+                raise error
+            super().read(*arguments)
+
+    source = Failing(np.load("b.npy"))
+    with pytest.raises(type(error)) as raised:
+        tw.multiply("a.npy", source, "c.npy")
+    assert raised.value is error
+    assert error.__context__ is None
+
+
+def test_a_thread_that_cannot_be_started_leaves_none_behind(folder: Path) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "storing":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            tw.multiply("a.npy", "b.npy", "c.npy")
+
+
+def test_ctrl_c_in_a_multiplication_keeps_what_is_finished(folder: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tw.multiply("a.npy", "b.npy", "c.npy", progress=interrupt)
+    begun = read_journal(Path("c.npy.journal"))
+    assert begun is not None
+    assert 4 <= len(begun.finished) <= 9
+    tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+    assert is_whole()
+
+
+@pytest.mark.parametrize("call", ["move_rows", "journal"])
+def test_a_disk_that_fills_up_keeps_every_finished_tile(folder: Path, call: str) -> None:
+    """Where the result is written, or where its journal is."""
+    calls, move_rows, write = [0], plain.move_rows, os.write
+
+    def full(*arguments: Any) -> Any:
+        calls[0] += call == "journal" or arguments[0] == "pwrite"
+        if calls[0] > 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return (write if call == "journal" else move_rows)(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*((os, "write", full) if call == "journal" else (plain, "move_rows", full)))
+        with pytest.raises(FileError, match=r"c\.npy.* the disk is full .* free"):
+            tw.multiply("a.npy", "b.npy", "c.npy")
+    assert not Path("c.npy").exists()
+    begun = read_journal(Path("c.npy.journal"))
+    assert begun is not None
+    assert len(begun.finished) == (5 if call == "journal" else 6)
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16 - len(begun.finished)
+    assert is_whole()
+
+
+def test_operands_that_change_meanwhile_give_no_result(folder: Path) -> None:
+    def change(done: int, total: int) -> None:
+        if done > total / 2:
+            os.utime("b.npy")
+
+    with pytest.raises(ResumeError, match="b was changed while"):
+        tw.multiply("a.npy", "b.npy", "c.npy", progress=change)
+    assert not Path("c.npy").exists()
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16
+
+
+# ---- taken up again --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_no_finished_tile_is_computed_again(folder: Path, rooms: Rooms, count: int) -> None:
+    finished = begin()
+    rooms(count=count)
+    again = computed("a.npy", "b.npy", "c.npy", resume=True)
+    assert again == {f"C[{i}, {j}]" for i in range(4) for j in range(4)} - {f"C[{i}, {j}]" for i, j in finished}
+    assert is_whole()
+
+
+@pytest.mark.parametrize("out", ["c.raw", "c.safetensors", "c.h5", "c.h5:/deep/product", "c.zarr", "c.zarr:inside"])
+def test_every_format_can_be_taken_up(folder: Path, out: str) -> None:
+    begin(out)
+    assert len(computed("a.npy", "b.npy", out, resume=True)) == 11
+    stated = {"shape": (N, N), "dtype": np.float32} if out == "c.raw" else {}
+    source, c = open_matrix(out, **stated), np.empty((N, N), np.float32)
+    source.read(slice(0, N), slice(0, N), c)
+    source.close()
+    assert np.array_equal(c, np.load("whole.npy"))
+    assert not [*folder.glob("*.partial"), *folder.glob("*.journal")]
+
+
+def test_another_name_in_the_same_file_is_another_result(folder: Path) -> None:
+    begin("c.h5:/one")
+    with pytest.raises(ResumeError, match="the result's name changed"):
+        tw.multiply("a.npy", "b.npy", "c.h5:/other", resume=True)
+
+
+@pytest.mark.parametrize("room", [1_320_000, 3_000_000, 50_000_000])
+def test_with_other_memory_it_stays_cut_as_it_was(folder: Path, rooms: Rooms, room: int) -> None:
+    begin()
+    rooms(room)
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 11
+    assert is_whole()
+
+
+def test_a_cut_that_would_not_be_chosen_now_is_kept(folder: Path, rooms: Rooms) -> None:
+    rooms(2_000_000)
+    grid = Grid(N, N, N, 192, 192, 512)
+    with pytest.MonkeyPatch.context() as patch:
+        tiles = tuple(ORDERS["rows"](*grid.tiles))
+        patch.setattr(job, "plan_stream", lambda m, n, k, *known: plan_again(grid, *known[:4], tiles))
+        begin()
+    assert tw.plan_multiply("a.npy", "b.npy", "c.npy").grid != grid
+    plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
+    assert (plan.grid, len(plan.tiles)) == (grid, 36 - 5)
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 36 - 5
+    assert np.abs(np.load("c.npy") - np.load("whole.npy")).max() < 1e-4
+
+
+def test_with_too_little_memory_nothing_is_lost(folder: Path, rooms: Rooms) -> None:
+    begin()
+    rooms(1_000_000)
+    with pytest.raises(MemoryLimitError, match=r"with which this product was begun, need 1\.\d MiB"):
+        tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+    rooms()
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 11
+    assert is_whole()
+
+
+def test_changed_operands_are_refused_and_named(folder: Path) -> None:
+    finished = begin()
+    status = Path("a.npy").stat()
+    os.utime("a.npy", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(ResumeError, match=r"c\.npy\.journal: a changed .*without resume"):
+        tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+    os.utime("a.npy", ns=(status.st_atime_ns, status.st_mtime_ns))
+    with Path("b.npy").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\0")
+    with pytest.raises(ResumeError, match="b changed"):
+        tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
+    with pytest.raises(ResumeError, match="b and the dtype changed"):
+        tw.multiply("a.npy", "b.npy", "c.npy", dtype="float64", resume=True)
+    begun = read_journal(Path("c.npy.journal"))
+    assert begun is not None
+    assert begun.finished == finished, "a refusal loses nothing"
+    assert len(computed("a.npy", "b.npy", "c.npy")) == 16
+
+
+@pytest.mark.parametrize("lost", ["c.npy.partial", "c.npy.journal", "both"])
+def test_a_journal_or_a_file_alone_is_begun_anew(folder: Path, lost: str) -> None:
+    begin()
+    for name in ("c.npy.partial", "c.npy.journal"):
+        if lost in (name, "both"):
+            Path(name).unlink()
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16
+    assert is_whole()
+
+
+def test_of_another_file_in_its_place_no_tile_counts(folder: Path) -> None:
+    begin()
+    Path("other").write_bytes(Path("c.npy.partial").read_bytes())
+    Path("other").replace("c.npy.partial")
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16
+
+
+def test_a_result_that_lacks_only_the_journals_removal_is_not_computed_again(folder: Path) -> None:
+    def interrupted(journal: Journal) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "remove", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tw.multiply("a.npy", "b.npy", "c.npy")
+    assert Path("c.npy.journal").exists()
+    assert computed("a.npy", "b.npy", "c.npy", resume=True) == set()
+    assert is_whole()
+
+
+def test_progress_counts_what_was_finished_before(folder: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    tw.multiply("a.npy", "b.npy", "whole.npy", progress=lambda *told: seen.append(told))
+    assert seen[0] == (0, 2 * N**3)
+    begin()
+    again: list[tuple[int, int]] = []
+    tw.multiply("a.npy", "b.npy", "c.npy", resume=True, progress=lambda *told: again.append(told))
+    assert 0.2 < again[0][0] / again[0][1] < 0.4
+    for told in (seen, again):
+        assert told == sorted(told)
+        assert told[-1] == (2 * N**3, 2 * N**3)
+
+
+def test_a_job_tells_what_it_planned_and_measured(folder: Path) -> None:
+    begin()
+    with prepared("a.npy", "b.npy", "c.npy", resume=True) as taken_up:
+        taken_up.run()
+    told = json.loads(json.dumps(taken_up.as_dict(), allow_nan=False))
+    assert told["measured"]["before"] == 5
+    assert told["measured"]["finished"] == 11
+    assert told["measured"]["read_bytes"] == told["plan"]["read_bytes"] == told["plan"]["in_bytes"]
+    assert told["measured"]["written_bytes"] == told["plan"]["out_bytes"]
