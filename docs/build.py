@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tables import accuracy, cpu, gpu
+from tables import accuracy, cpu, gpu, stream
 from tables.common import ROOT, records_of
 
 from tilewright.report import save_figures
@@ -41,6 +41,11 @@ GENERATED: dict[str, Callable[[], str]] = {
     "blocks h200": lambda: gpu.sweep(["cuda-block-size-h200"], "BLOCK_X", "BLOCK_Y"),
     "fastest h200": lambda: gpu.fastest("cuda-ladder-h200"),
     "gpu arrays": lambda: gpu.gpu_arrays("gpu-matmul-h200"),
+    "streams h200": lambda: stream.streams("stream-h200"),
+    "stream files": lambda: stream.files("stream-h200"),
+    "streams x4": lambda: stream.streams("stream-x4-h200"),
+    "scaling x4": lambda: stream.scaling("stream-x4-h200"),
+    "larger than memory": lambda: stream.host("larger-than-memory-cpu"),
     "error cpu": lambda: accuracy.error_table("cpu-error"),
     "error h200": lambda: accuracy.error_table("cuda-error-h200"),
     "error orders": accuracy.error_orders,

@@ -210,6 +210,7 @@ def measured(case: Case, a: np.ndarray, b: np.ndarray, judge: Judge) -> dict[str
         paths = [folder / name for name in ("a.npy", "b.npy", "c.npy")]
         for path, array in zip(paths, (a, b), strict=False):
             np.save(path, array)
+        os.sync()  # or the disk is still busy with them
         a, b, c = paths
     plan = plan_multiply(a, b, c, **how)
     print(plan, flush=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,12 @@ import numpy as np
 from ..errors import LaunchError, MemoryLimitError
 from .causes import message
 from .device import Device, open_device
+
+#: Page-locked bytes that are kept for the next one who needs them, by size: the chunks of four GPUs.
+MOST_KEPT_BYTES = 2 << 30
+
+_lock = threading.Lock()
+_kept: dict[int, list[np.ndarray[Any, Any]]] = {}
 
 
 class Moment:
@@ -46,6 +54,12 @@ def kept_current() -> Iterator[None]:
     finally:
         if driver is not None and before is not None:
             driver.cuCtxSetCurrent(before)
+
+
+@functools.cache
+def opened(ordinal: int = 0) -> Streams:
+    """That GPU, opened once: what was compiled and loaded for it stays. Raises UnavailableError."""
+    return Streams(ordinal)
 
 
 class Streams:
@@ -124,11 +138,19 @@ class Streams:
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Page-locked bytes of the host, which every GPU reads and writes by itself, until ``unpin``."""
+        with _lock:
+            if _kept.get(nbytes):
+                return _kept[nbytes].pop()
         portable = 1  # CU_MEMHOSTALLOC_PORTABLE
         (pointer,) = self.call(f"{nbytes:,} bytes of page-locked memory", "cuMemHostAlloc", nbytes, portable)
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(pointer)))
 
     def unpin(self, memory: np.ndarray[Any, Any]) -> None:
+        """Who asks for as much next gets it again, for page-locking takes 10 ms for 16 MiB; beyond a limit it is freed."""
+        with _lock:
+            if sum(nbytes * len(kept) for nbytes, kept in _kept.items()) + memory.nbytes <= MOST_KEPT_BYTES:
+                _kept.setdefault(memory.nbytes, []).append(memory)
+                return
         self.call("free page-locked memory", "cuMemFreeHost", memory.ctypes.data)
 
     def copy_in(self, stream: int, to: int, source: np.ndarray[Any, Any]) -> None:

@@ -21,8 +21,10 @@ class Rates:
 
     Into the place come ``in_bytes`` a second from the host's memory, ``read_bytes`` from where the operands lie (a disk, or
     that very memory: then nothing is slower); ``out_bytes`` go from it to where the result lies. ``wave`` is what is
-    computed at once: so many rows by so many columns, so many times; a last wave that is not full takes as long as others.
-    Of ``read_bytes`` and ``write_bytes``, the latter to where the result lies, several places have a share each.
+    computed at once: so many rows by so many columns, so many times; a last wave that is not full takes as long as others,
+    and each takes ``wave_s`` beside its operations, for reading and writing C.
+    Several places have a share each of ``write_bytes`` to where the result lies, and of ``most_read_bytes``, which may be
+    more than one of them can read.
     """
 
     flops: float
@@ -31,17 +33,20 @@ class Rates:
     read_bytes: float = math.inf
     latency_s: float = 0.0
     wave: tuple[int, int, int] = (1, 1, 1)
+    wave_s: float = 0.0
     write_bytes: float = math.inf
+    most_read_bytes: float | None = None
 
     def shared(self, places: int) -> Rates:
         """What each of several places gets, which all work at once."""
-        return replace(self, read_bytes=self.read_bytes / places, write_bytes=self.write_bytes / places)
+        reading = min(self.read_bytes, (self.most_read_bytes or self.read_bytes) / places)
+        return replace(self, read_bytes=reading, write_bytes=self.write_bytes / places)
 
     def compute_s(self, m: int, n: int, k: int) -> float:
         """Seconds for a step: a tile of C of m×n, and k."""
         rows, columns, at_once = self.wave
         waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / at_once)
-        return waves * at_once * rows * columns * 2 * k / self.flops + self.latency_s
+        return waves * (at_once * rows * columns * 2 * k / self.flops + self.wave_s) + self.latency_s
 
 
 class Span(NamedTuple):

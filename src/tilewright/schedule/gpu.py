@@ -65,17 +65,21 @@ _Copies = list[Future[Moment]]
 
 
 class _Ring:
-    """Chunks of page-locked memory, which are used in turns."""
+    """Chunks of page-locked memory, which are used in turns; each is page-locked when it is used first, for that takes
+    milliseconds."""
 
     def __init__(self, gpu: Streams, count: int, size: int) -> None:
-        self._gpu = gpu
-        self._memory = gpu.pinned(count * size)
-        self._parts = itertools.cycle(self._memory.reshape(count, size))
+        self._gpu, self._count, self._size = gpu, count, size
+        self._chunks: list[np.ndarray[Any, Any]] = []
+        self._taken = 0
         self._busy: dict[int, Future[Any]] = {}
 
     def take(self) -> np.ndarray[Any, Any]:
         """The next chunk, when its last job is done. Raises what went wrong with that."""
-        chunk: np.ndarray[Any, Any] = next(self._parts)
+        place, self._taken = self._taken % self._count, self._taken + 1
+        if place == len(self._chunks):
+            self._chunks.append(self._gpu.pinned(self._size))
+        chunk = self._chunks[place]
         job = self._busy.pop(chunk.ctypes.data, None)
         if job is not None and isinstance(moment := job.result(), Moment):
             moment.wait()
@@ -88,7 +92,8 @@ class _Ring:
     def close(self) -> None:
         for job in self._busy.values():
             job.cancel()
-        self._gpu.unpin(self._memory)
+        for chunk in self._chunks:
+            self._gpu.unpin(chunk)
 
 
 class Gpu:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,13 +14,13 @@ import numpy as np
 from ..disk import fingerprint, private_directory
 from ..files.array import ArraySource
 from ..kernels.cuda_kernel import CudaKernel
+from ..machine import machine
 from ..run.gpu_product import prepared
 from ..run.streams import Streams
-from .cost import Rates
 from .rates import copy_workers, read_rate
 
-#: Sides of the product that is timed, and bytes that are copied.
-SIDE, DEPTH = 8192, 2048
+#: Sides of the products that are timed, their two depths, and bytes that are copied.
+SIDE, SHALLOW, DEEP = 8192, 256, 2048
 COPY_BYTES = 256 << 20
 STAGED = (16384, 16384)
 ROUNDS = 3
@@ -27,14 +28,17 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class GpuRates:
-    """Operations a second of a kernel whose waves are full, and what a wave is, as ``cost.Rates`` has them; bytes a second
-    over the link to page-locked memory, each way, and from the host's other memory to that, by all threads that copy."""
+    """Operations a second of a kernel whose waves are full, what a wave is and takes beside, as ``cost.Rates`` has them;
+    bytes a second over the link to page-locked memory, each way, and from the host's other memory to that, by the threads
+    of one GPU and by as many as there are processors."""
 
     flops: float
     wave: tuple[int, int, int]
+    wave_s: float
     in_bytes: float
     out_bytes: float
     stage_bytes: float
+    most_stage_bytes: float
 
 
 def gpu_rates(gpu: Streams, kernel: CudaKernel, dtype: str) -> GpuRates:
@@ -46,9 +50,20 @@ def gpu_rates(gpu: Streams, kernel: CudaKernel, dtype: str) -> GpuRates:
         return GpuRates(**{**known, "wave": tuple(known["wave"])})
     gpu.here()
     wave = _wave(gpu, kernel)
-    full = Rates(1.0, 1.0, 1.0, wave=wave).compute_s(SIDE, SIDE, DEPTH)
-    staged = read_rate(ArraySource(_numbers(STAGED)), "float32", copy_workers())
-    rates = GpuRates(full / _seconds(gpu, kernel, dtype), wave, *_link(gpu), staged)
+    rows, columns, at_once = wave
+    waves = math.ceil(math.ceil(SIDE / rows) * math.ceil(SIDE / columns) / at_once)
+    shallow, deep = (_seconds(gpu, kernel, dtype, depth) / waves for depth in (SHALLOW, DEEP))
+    for_each_k = (deep - shallow) / (DEEP - SHALLOW)
+    operand = ArraySource(_numbers(STAGED))
+    staged = [read_rate(operand, "float32", workers) for workers in (copy_workers(), machine().usable_cores)]
+    rates = GpuRates(
+        2 * rows * columns * at_once / for_each_k,
+        wave,
+        max(0.0, shallow - SHALLOW * for_each_k),
+        *_link(gpu),
+        staged[0],
+        max(staged),
+    )
     with contextlib.suppress(OSError):
         path.write_text(json.dumps(asdict(rates)))
     return rates
@@ -60,15 +75,15 @@ def _wave(gpu: Streams, kernel: CudaKernel) -> tuple[int, int, int]:
     return height, width, gpu.device.sms * kernel.params.get("BLOCKS", 1)
 
 
-def _seconds(gpu: Streams, kernel: CudaKernel, dtype: str) -> float:
-    """Of C += A·B with numbers in them that no GPU multiplies faster than others: zeros it does."""
+def _seconds(gpu: Streams, kernel: CudaKernel, dtype: str, depth: int) -> float:
+    """Of C += A·B, ``depth`` long in k, with numbers in them that no GPU multiplies faster than others: zeros it does."""
     itemsize = np.dtype(dtype).itemsize
     stream = gpu.stream()
-    product = prepared(gpu.device, kernel, dtype, SIDE, SIDE, DEPTH, add=True)
+    product = prepared(gpu.device, kernel, dtype, SIDE, SIDE, depth, add=True)
     numbers = _numbers((SIDE, 64)).astype(dtype)
     page = gpu.pinned(numbers.nbytes)
     page.view(dtype)[:] = numbers.reshape(-1)
-    operand, result = SIDE * DEPTH * itemsize, SIDE * SIDE * itemsize
+    operand, result = SIDE * depth * itemsize, SIDE * SIDE * itemsize
     memory = gpu.allocate(2 * operand + result)
     try:
         for at in range(memory, memory + 2 * operand + result, page.nbytes):

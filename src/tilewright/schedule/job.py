@@ -25,6 +25,7 @@ from ..files.format import locate
 from .cost import Rates
 from .counting import Counted, Tally, Watched
 from .devices import execute_on_all
+from .durable import Durable
 from .events import Events
 from .executor import execute
 from .grid import ORDERS, Tile
@@ -167,9 +168,8 @@ class Job:
         def multiplied(operations: int) -> None:
             told.add(operations, lambda done: progress(done, total))
 
-        def stored(tile: Tile) -> None:
+        def noted(tile: Tile) -> None:
             if self.journal is not None:
-                sink.flush()
                 self.journal.add(tile)
             size = math.prod(grid.size(tile))
             self.measured.finished += 1
@@ -178,16 +178,19 @@ class Job:
 
         progress(told.count, total)
         if grid.k == 0:
-            _store_zeros(self.plan, sink, stored)
+            _store_zeros(self.plan, sink, noted)
             return
         a, b = (Counted(source, read) for source in self.product.sources)
         try:
             with contextlib.ExitStack() as stack:
+                durable = Durable(sink.flush, noted) if self.journal is not None else None
+                if durable is not None:
+                    stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
                 places = [
                     Watched(stack.enter_context(contextlib.closing(place)), grid, multiplied)
                     for place in self.choice.places(self.plan, a, b, sink, events)
                 ]
-                _execute(self.plan, places, stored)
+                _execute(self.plan, places, noted if durable is None else durable.stored)
         finally:
             self.measured.read_bytes = read.count
 
@@ -240,6 +243,8 @@ def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -
     """A product over no k at all is a sum of nothing: there are no steps, and nobody would write the tiles."""
     for tile in plan.tiles:
         sink.write(plan.grid.rows(tile.i), plan.grid.columns(tile.j), np.zeros(plan.grid.size(tile), plan.dtype))
+    sink.flush()
+    for tile in plan.tiles:
         stored(tile)
 
 

@@ -15,7 +15,7 @@ from ..files.array import ArraySource
 from ..kernels import Kernel, catalog, cuda_catalog
 from ..kernels.cuda_kernel import CudaKernel
 from ..machine import available_memory, bytes_text
-from ..run.streams import Streams
+from ..run.streams import Streams, opened
 from .cost import Rates
 from .events import Events
 from .executor import Place
@@ -23,7 +23,7 @@ from .gpu import Chunks, Gpu
 from .gpu_rates import gpu_rates
 from .held import Held
 from .host import Host
-from .rates import copy_workers, host_rates, read_rate, write_rate
+from .rates import copy_workers, host_rates, read_rate, result_bytes, write_rate
 from .stream import Room, StreamPlan
 from .tier import Tier
 
@@ -54,12 +54,18 @@ class Choice:
         if isinstance(self.kernel, Kernel):
             return host_rates((a, b), out, dtype, self.threads)
         gpu = gpu_rates(self.gpus[0], self.kernel, dtype)
-        reading = min(
-            gpu.stage_bytes if _is_plain(source) else read_rate(source, dtype, copy_workers()) for source in (a, b)
-        )
-        writing = write_rate(out)
+        probed = [read_rate(source, dtype, copy_workers()) for source in (a, b) if not _is_plain(source)]
+        writing = write_rate(out, result_bytes((a, b), dtype))
         return Rates(
-            gpu.flops, gpu.in_bytes, gpu.out_bytes, reading, latency_s=1e-4, wave=gpu.wave, write_bytes=writing
+            flops=gpu.flops,
+            in_bytes=gpu.in_bytes,
+            out_bytes=gpu.out_bytes,
+            read_bytes=min([gpu.stage_bytes, *probed]),
+            latency_s=1e-4,
+            wave=gpu.wave,
+            wave_s=gpu.wave_s,
+            write_bytes=gpu.most_stage_bytes if isinstance(out, np.ndarray) else writing,
+            most_read_bytes=min([gpu.most_stage_bytes, *probed]),
         )
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
@@ -193,8 +199,8 @@ def _gpus(device: str | None) -> tuple[Streams, ...]:
         raise UsageError(f"device {device!r}: must be cpu, cuda, cuda:N or cuda:N,M,…")
     try:
         if match[1]:
-            return tuple(Streams(int(number)) for number in dict.fromkeys(match[1].split(",")))
-        return tuple(Streams(number) for number in range(Streams(0).count))
+            return tuple(opened(int(number)) for number in dict.fromkeys(match[1].split(",")))
+        return tuple(opened(number) for number in range(opened(0).count))
     except UnavailableError:
         if device is None:
             return ()

@@ -15,17 +15,21 @@ from typing import Any
 import numpy as np
 
 from ..files import Source
+from ..files.array import ArraySource
 from ..machine import machine
 from ..peaks import bandwidth_gbs, peak_gflops
 from .cost import Rates
 
 #: Share of the peak that the engine reaches on large blocks, and seconds that each piece of work takes beside.
-ENGINE_SHARE = 0.9
+ENGINE_SHARE = 0.93
 PIECE_S = 5e-4
-#: A probe reads rectangles of so many bytes, of a matrix this share at most; it writes for about so long.
+#: A probe reads rectangles of so many bytes, of a file this share at most, for about so long, and writes as long.
 PROBE_BYTES = 2 << 20
 PROBE_SHARE = 1 / 64
 PROBE_S = 0.15
+#: Of a file this share is written for the probe, for so long at most: disks are fast for the first few hundred MiB.
+WRITE_SHARE = 1 / 8
+WRITE_S = 0.5
 
 
 def host_rates(sources: Sequence[Source], out: Any, dtype: str, threads: int) -> Rates:
@@ -33,7 +37,11 @@ def host_rates(sources: Sequence[Source], out: Any, dtype: str, threads: int) ->
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
     reading = min(read_rate(source, dtype, 1) for source in sources)
-    return Rates(flops, reading, write_rate(out), latency_s=PIECE_S)
+    return Rates(flops, reading, write_rate(out, result_bytes(sources, dtype)), latency_s=PIECE_S)
+
+
+def result_bytes(sources: Sequence[Source], dtype: str) -> int:
+    return sources[0].shape[0] * sources[1].shape[1] * np.dtype(dtype).itemsize
 
 
 def read_rate(source: Source, dtype: str, workers: int) -> float:
@@ -46,7 +54,8 @@ def read_rate(source: Source, dtype: str, workers: int) -> float:
     rows = min(m, max(1, PROBE_BYTES // (columns * itemsize)))
     rng = np.random.default_rng(0)
     workers = workers if source.parallel else 1
-    count = max(workers, min(64 * workers, int(PROBE_SHARE * m * n / (rows * columns))))
+    share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
+    count = max(workers, min(128 * workers, int(share * m * n / (rows * columns))))
     places = [(int(rng.integers(m - rows + 1)), int(rng.integers(n - columns + 1))) for _ in range(count)]
     few = min(m, 2), min(n, columns)  # which compiles what reads rows, and is no matter of rates
     source.read(slice(0, few[0]), slice(0, few[1]), np.empty(few, dtype))
@@ -68,21 +77,21 @@ def read_rate(source: Source, dtype: str, workers: int) -> float:
     return done / (time.perf_counter() - begun)
 
 
-def write_rate(out: Any) -> float:
-    """Bytes a second that can be written where the result goes: to a file measured, to memory what it copies."""
+def write_rate(out: Any, nbytes: int) -> float:
+    """Bytes a second that can be written where a result of ``nbytes`` goes: to a file measured, to memory what it copies."""
     if isinstance(out, (str, os.PathLike)):
-        return _disk_rate(Path(os.fspath(out)).absolute().parent)
+        return _disk_rate(Path(os.fspath(out)).absolute().parent, max(PROBE_BYTES, int(WRITE_SHARE * nbytes)))
     return bandwidth_gbs("float64", 1) * 1e9 / 3
 
 
 @functools.cache
-def _disk_rate(folder: Path) -> float:
-    """Of a file in that folder, until it is on the disk; where nothing can be written, a guess."""
+def _disk_rate(folder: Path, most: int) -> float:
+    """Of a file of ``most`` bytes in that folder, until it is on the disk; where nothing can be written, a guess."""
     block = np.random.default_rng(0).bytes(PROBE_BYTES)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             begun, done = time.perf_counter(), 0
-            while time.perf_counter() < begun + PROBE_S:
+            while done < most and time.perf_counter() < begun + WRITE_S:
                 done += file.write(block)
             os.fsync(file.fileno())
             return done / (time.perf_counter() - begun)

@@ -39,6 +39,8 @@ MOST_STEPS = 2000
 BUDGET = 8_000
 #: Times that differ by less count as one: then fewer bytes are better.
 NEARLY = 1.01
+#: So much time fewer bytes of files are worth: others want to read too, and a cold disk is slower than was measured.
+NEARLY_OF_FILES = 1.2
 #: Promises that differ by less count as one.
 ABOUT = 1.05
 #: Tiles that each of several places should have at least, for with fewer nobody can take over from who is slow.
@@ -138,7 +140,7 @@ class _Task:
         sides = [(plan.grid.bm, plan.grid.bn) for plan in _fastest(tried)]
         self._try(((grid, next(self._ways(grid))) for side in sides for grid in of_side[side]), tried)
         self._try(((plan.grid, way) for plan in _fastest(tried) for way in self._ways(plan.grid)), tried)
-        soon = min(plan.cost.total_s for plan in tried) * NEARLY
+        soon = min(plan.cost.total_s for plan in tried) * self._nearly
         return min(
             (plan for plan in tried if plan.cost.total_s <= soon),
             key=lambda plan: (plan.cost.read_bytes, plan.cost.in_bytes, plan.cost.total_s),
@@ -153,7 +155,7 @@ class _Task:
                 continue
             best = min(tried, key=lambda plan: plan.cost.total_s, default=None)
             if best is not None:
-                margin = 1.0 if best.comes_once else NEARLY
+                margin = 1.0 if best.comes_once else self._nearly
                 if self._least_s(grid) > best.cost.total_s * margin:
                     continue
             if best is None or multiplications(grid) <= left:
@@ -171,6 +173,10 @@ class _Task:
         return StreamPlan(
             grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room
         )
+
+    @property
+    def _nearly(self) -> float:
+        return NEARLY_OF_FILES if self.room.host else NEARLY
 
     def _ways(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
         orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]

@@ -1,0 +1,90 @@
+"""Products larger than the GPU, larger than memory, on several GPUs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .common import RECORDS, linked, table
+
+Row = dict[str, Any]
+
+
+def rows_of(name: str) -> tuple[Row, list[Row]]:
+    """The environment of a record, and its lines."""
+    head, *rows = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    return head["environment"], rows
+
+
+def streams(name: str) -> str:
+    """Each case of a record of products from the host's memory."""
+    known, rows = rows_of(name)
+    cells = [["case", "seconds", "TFLOPS", "R torch", "R cuBLASXt", "expected", "copies waited for"]]
+    for row in rows:
+        waited = max(place["between_s"] for place in row["lanes"].values()) / row["median_s"]
+        cells.append(
+            [
+                _what(row),
+                f"{row['median_s']:.2f}",
+                f"{row['gflops'] / 1000:.1f}",
+                *(f"{row['ratio'][name]:.2f}" if name in row["ratio"] else "–" for name in ("torch", "cublasxt")),
+                f"{row['predicted_s']:.2f} s",
+                f"{waited:.1%}",
+            ]
+        )
+    gpus = known["gpus"]
+    where = f"{len(gpus)}× {gpus[0]}" if len(gpus) > 1 else gpus[0]
+    return (
+        f"{table(cells)}\n\nFrom ordinary NumPy arrays to one, medians of the samples in the record, and R, the time of "
+        "`(a.cuda() @ b.cuda()).cpu()` and of cuBLASXt with the registration of its arrays over ours in the same run; "
+        f"every C verified. {where}, {known['cores']} cores, PyTorch {known['torch']}. "
+        f"Record: {linked(name)}, made by `{known['command']}`."
+    )
+
+
+def _what(row: Row) -> str:
+    words = f"{row['n']:,}³ {row['dtype']}"
+    count = len(row["lanes"])
+    if row["device_memory"]:
+        words += f", {row['device_memory']} of the GPU"
+    if row["files"]:
+        words += f", files, {row['memory']} of the host"
+    return f"{words}, {count} GPUs" if count > 1 else words
+
+
+def scaling(name: str) -> str:
+    """How much faster several GPUs are than one."""
+    _, rows = rows_of(name)
+    alone = {(row["n"], row["dtype"]): row["median_s"] for row in rows if len(row["lanes"]) == 1}
+    said = [
+        f"{alone[row['n'], row['dtype']] / row['median_s']:.2f}× on {len(row['lanes'])}"
+        for row in rows
+        if len(row["lanes"]) > 1 and (row["n"], row["dtype"]) in alone
+    ]
+    return f"Beside one GPU in the same run, 65,536³ float32 is {' and '.join(said)} as fast."
+
+
+def files(name: str) -> str:
+    """Bytes read beside the least, and what was expected beside what it took."""
+    _, rows = rows_of(name)
+    row = next(row for row in rows if row["files"])
+    return (
+        f"From `.npy` to `.npy`, {row['n']:,}³ {row['dtype']} with {row['memory']} of the host and {row['device_memory']} "
+        f"of the GPU: {row['bytes_read'] / 2**30:.1f} GiB were read, {row['bytes_read'] / row['least_bytes_read']:.2f} "
+        f"times the least that two such memories allow; it took {row['median_s']:.1f} s and was expected to take "
+        f"{row['predicted_s']:.1f} s ({linked(name)})."
+    )
+
+
+def host(name: str) -> str:
+    """The product on the CPU in a fraction of its size."""
+    row = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8"))
+    beyond = (row["peak_bytes"] - row["interpreter_bytes"]) / 2**20
+    return (
+        f"On the CPU, 2 cores: {row['n']:,}³ {row['dtype']}, three matrices of {row['n'] ** 2 * 4 / 2**30:.2f} GiB each, "
+        f"with `--memory {row['memory_bytes'] >> 20}MiB`: {row['measured']['gflops']:.0f} GFLOPS, "
+        f"{row['rate_over_in_memory']:.0%} of what the engine does at {row['in_memory_n']:,}³ in memory in the same run, "
+        f"and {beyond:,.0f} MiB beyond the idle interpreter at the most. It took "
+        f"{row['measured']['seconds']:.1f} s and was expected to take {row['plan']['total_s']:.1f} s. "
+        f"Record: {linked(name)}, made by `{row['environment']['command']}`."
+    )
