@@ -33,6 +33,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "engine small": lambda: cpu.engine("cpu-engine-small"),
     "engine thin": lambda: cpu.engine("cpu-engine-thin"),
     "engine xeon": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-float32"),
+    "engine xeon sizes": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-sizes"),
+    "engine xeon torch": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-torch"),
     "engine layouts": lambda: cpu.layouts("cpu-engine-layouts"),
     "engine strassen": lambda: cpu.strassen("cpu-engine-strassen"),
     "ladder h200": lambda: gpu.cuda_table("cuda-ladder-h200"),

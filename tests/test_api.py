@@ -721,3 +721,47 @@ def test_callers_on_many_threads_share_the_workers() -> None:
     for caller in callers:
         caller.join()
     assert wrong == [False] * 40
+
+
+# ---- on a GPU, of arrays that are not there --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shapes", [((30, 20), (20, 10)), ((30,), (30, 4)), ((3, 4, 5), (5, 6)), ((5,), (5,)), ((2, 0), (0, 3))]
+)
+def test_a_device_multiplies_every_matrix(shapes: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.schedule import multiply as module
+
+    asked = []
+
+    def multiply(a: Any, b: Any, c: Any, *, device: str) -> None:
+        asked.append(device)
+        c[...] = a @ b
+
+    monkeypatch.setattr(module, "multiply", multiply)
+    a, b = (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes)
+    for dtype in ("float32", "float64"):
+        found, wanted = tw.matmul(a.astype(dtype), b.astype(dtype), device="cuda:1"), a.astype(dtype) @ b.astype(dtype)
+        assert type(found) is type(wanted)
+        assert np.array_equal(found, wanted)
+    assert set(asked) == {"cuda:1"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "error", "words"),
+    [
+        ("complex64", {}, DTypeError, "dtype complex64: on a GPU it must be float32 or float64"),
+        ("int32", {}, DTypeError, "dtype int32"),
+        ("float32", {"algorithm": "strassen"}, UsageError, "GPUs have the classical one"),
+        ("float32", {"device": "gpu"}, UsageError, "device 'gpu'"),
+    ],
+)
+def test_what_a_device_does_not_do(dtype: str, given: dict[str, str], error: type[Exception], words: str) -> None:
+    a = np.ones((200, 200), dtype)
+    with pytest.raises(error, match=words):
+        tw.matmul(a, a, **{"device": "cuda", **given})
+
+
+def test_the_cpu_is_a_device() -> None:
+    a = np.arange(6.0).reshape(2, 3)
+    assert np.array_equal(tw.matmul(a, a.T, device="cpu"), a @ a.T)

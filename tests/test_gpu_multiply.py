@@ -83,3 +83,14 @@ def test_the_callers_gpu_stays_the_callers() -> None:
     for _ in range(20):
         tw.multiply(a, b, device="cuda:0")
     assert torch.cuda.mem_get_info()[0] >= free - (32 << 20)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((300, 200), (200, 100)), ((300,), (300, 40)), ((3, 40, 50), (50, 60)), ((5,), (5,))]
+)
+def test_matmul_of_arrays_of_the_host(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
+    c = tw.matmul(a, b, device="cuda:0")
+    assert type(c) is type(np.matmul(a, b))
+    assert np.array_equal(c, np.matmul(a, b))

@@ -38,6 +38,7 @@ def matmul(
     out: Any = None,
     precision: str = "standard",
     algorithm: str = "classical",
+    device: str | None = None,
 ) -> Any:
     """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
 
@@ -58,6 +59,9 @@ def matmul(
     caller's current stream, and the answer is of the library of ``a``: float32 and float64, on one GPU. The call returns
     when the work is asked for, and nothing waits. No gradient is recorded.
 
+    ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1" multiply them there,
+    block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
+
     Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix, or
     operands that lie apart), UsageError (a ``precision`` or ``algorithm`` that is not known), MemoryLimitError (a GPU's).
 
@@ -67,16 +71,18 @@ def matmul(
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
     """
-    if precision == "standard" and algorithm == "classical":
+    if precision == "standard" and algorithm == "classical" and device is None:
         result = _short(a, b, out)
         if result is not None:
             return result
     if is_on_gpu(a, b, out):
+        if device is not None:
+            raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
         return gpu_matmul(a, b, out, precision, algorithm)
-    return _matmul(a, b, out, precision, algorithm)
+    return _matmul(a, b, out, precision, algorithm, device)
 
 
-def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str) -> Any:
+def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None) -> Any:
     """The long way, which every product can go."""
     x, y = admit(a, "a"), admit(b, "b")
     recipe = _recipe(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
@@ -85,9 +91,12 @@ def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: s
     direct = target is not None and _can_write(target, recipe.compute, x, y)
     c = target if direct else np.empty(recipe.shapes.result, recipe.compute)
     assert c is not None
-    threads, bands = recipe.sharing()
-    short = _short_way(recipe.kernel, recipe.compute) if threads == 1 else express.never
-    product = functools.partial(_prepared, recipe.kernel, recipe.compute, threads)
+    if device in (None, "cpu"):
+        threads, bands = recipe.sharing()
+        short = _short_way(recipe.kernel, recipe.compute) if threads == 1 else express.never
+        product = functools.partial(_prepared, recipe.kernel, recipe.compute, threads)
+    else:
+        bands, short, product = 1, express.never, functools.partial(_on_gpus, recipe, device)
     multiply(short, product, bands, *as_matrices(recipe.shapes, x, y, c))
     if target is not None:
         if not direct:
@@ -95,6 +104,21 @@ def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: s
         return out
     result = _rounded(c, recipe.dtype)
     return result if result.ndim else result[()]
+
+
+def _on_gpus(recipe: _Recipe, device: str | None) -> Product:
+    """What multiplies matrices of the host on ``device``."""
+    from .schedule import multiply as stream  # most programs never need it, and the first call should not wait for it
+
+    if recipe.algorithm != "classical":
+        raise UsageError(f"algorithm {recipe.algorithm!r}: GPUs have the classical one")
+    if recipe.compute.name not in stream.DTYPES:
+        raise DTypeError(f"dtype {recipe.compute}: on a GPU it must be {' or '.join(stream.DTYPES)}")
+
+    def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        stream.multiply(a, b, c, device=device)
+
+    return product
 
 
 def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.ndarray:
