@@ -22,7 +22,8 @@ class Rates:
     Into the place come ``in_bytes`` a second from the host's memory, ``read_bytes`` from where the operands lie (a disk, or
     that very memory: then nothing is slower); ``out_bytes`` go from it to where the result lies. ``wave`` is what is
     computed at once: so many rows by so many columns, so many times; a last wave that is not full takes as long as others,
-    and each takes ``wave_s`` beside its operations, for reading and writing C.
+    and each takes ``wave_s`` beside its operations, for reading and writing C. ``copy_s`` is what a byte that is copied
+    takes of the time for multiplying, where the same processors do both.
     Several places have a share each of ``write_bytes`` to where the result lies, and of ``most_read_bytes``, which may be
     more than one of them can read.
     """
@@ -34,6 +35,7 @@ class Rates:
     latency_s: float = 0.0
     wave: tuple[int, int, int] = (1, 1, 1)
     wave_s: float = 0.0
+    copy_s: float = 0.0
     write_bytes: float = math.inf
     most_read_bytes: float | None = None
 
@@ -100,6 +102,7 @@ def cost(program: Program, rates: Rates, itemsize: int, held: Collection[int] = 
     computing = functools.cache(rates.compute_s)
     loads, multiplies, stores = _Lane(), _Lane(), _Lane()
     read = moved = stored = 0
+    copied = 0  # since the multiplication before
     out_bytes = min(rates.out_bytes, rates.write_bytes)
     for tile_store in program.stores:
         m, n = grid.size(tile_store.tile)
@@ -107,15 +110,17 @@ def cost(program: Program, rates: Rates, itemsize: int, held: Collection[int] = 
             for load in program.loads[len(loads.spans) : max(step.needs) + 1]:
                 size = grid.elements(load.block) * itemsize
                 took = size / rates.in_bytes
-                moved += size
+                moved, copied = moved + size, copied + size
                 if load.number not in held:
                     read, took = read + size, max(took, size / rates.read_bytes)
                 loads.add(took + rates.latency_s, multiplies.end(load.after))
             x, y = step.needs
             depth = min(grid.bk, grid.k - step.p * grid.bk)
-            multiplies.add(computing(m, n, depth), max(loads.end(x), loads.end(y), stores.end(step.after)))
+            took = computing(m, n, depth) + copied * rates.copy_s
+            multiplies.add(took, max(loads.end(x), loads.end(y), stores.end(step.after)))
+            copied = 0
         size = m * n * itemsize
-        stored += size
+        stored, copied = stored + size, copied + size
         stores.add(size / out_bytes + rates.latency_s, multiplies.end(tile_store.after))
     return Cost(loads.spans, multiplies.spans, stores.spans, moved, read, stored)
 

@@ -116,6 +116,7 @@ def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int 
     """About what the best order and slots will take: B passes once for each row of tiles, less what stays of it."""
     (down, across), steps = grid.tiles, grid.steps
     held = room.host_slots(grid, itemsize)
+    least = least_s(grid, itemsize, rates, places)
     best = math.inf
     for a, b, _ in shares(grid, room, itemsize):
         of_b = max(1, across * steps)
@@ -124,8 +125,9 @@ def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int 
         a_passes = 1 if a > steps or across == 1 else across
         moved = grid.m * grid.k * a_passes + grid.k * grid.n * (1 + again)
         fetched = grid.m * grid.k * a_passes + grid.k * grid.n * (1 + read)
-        best = min(best, itemsize * max(moved / rates.in_bytes, fetched / rates.read_bytes))
-    return max(best / places, least_s(grid, itemsize, rates, places))
+        waited = max(moved / rates.in_bytes, fetched / rates.read_bytes)
+        best = min(best, max(itemsize * waited / places, least + itemsize * moved * rates.copy_s))
+    return best
 
 
 def _sizes(length: int, size: int) -> dict[int, int]:

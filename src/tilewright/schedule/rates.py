@@ -23,6 +23,9 @@ from .cost import Rates
 #: Share of the peak that the engine reaches on large blocks, and seconds that each piece of work takes beside.
 ENGINE_SHARE = 0.93
 PIECE_S = 5e-4
+#: Bytes a second that a processor copies in memory, and to and from files: meanwhile it multiplies nothing. Of files it
+#: is what the loss of time was divided by, of products that took their blocks from there: the system works for them too.
+COPIED, COPIED_FROM_FILES = 8e9, 1.5e9
 #: A probe reads rectangles of so many bytes, of a file this share at most, for about so long, and writes as long.
 PROBE_BYTES = 2 << 20
 PROBE_SHARE = 1 / 64
@@ -37,7 +40,14 @@ def host_rates(sources: Sequence[Source], out: Any, dtype: str, threads: int) ->
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
     reading = min(read_rate(source, dtype, 1) for source in sources)
-    return Rates(flops, reading, write_rate(out, result_bytes(sources, dtype)), latency_s=PIECE_S)
+    in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
+    return Rates(
+        flops,
+        in_bytes=reading,
+        out_bytes=write_rate(out, result_bytes(sources, dtype)),
+        latency_s=PIECE_S,
+        copy_s=1 / (COPIED_FROM_FILES if in_files else COPIED) / threads,
+    )
 
 
 def result_bytes(sources: Sequence[Source], dtype: str) -> int:
