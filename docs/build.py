@@ -47,6 +47,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "stream files": lambda: stream.files("stream-h200"),
     "streams x4": lambda: stream.streams("stream-x4-h200"),
     "scaling x4": lambda: stream.scaling("stream-x4-h200"),
+    "largest x4": lambda: stream.largest("stream-x4-131072-h200"),
     "larger than memory": lambda: stream.host("larger-than-memory-cpu"),
     "error cpu": lambda: accuracy.error_table("cpu-error"),
     "error h200": lambda: accuracy.error_table("cuda-error-h200"),

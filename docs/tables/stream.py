@@ -64,6 +64,17 @@ def scaling(name: str) -> str:
     return f"Beside one GPU in the same run, 65,536³ float32 is {' and '.join(said)} as fast."
 
 
+def largest(name: str) -> str:
+    """The largest product of a record."""
+    _, rows = rows_of(name)
+    row = max(rows, key=lambda row: row["n"])
+    return (
+        f"The largest so far is {row['n']:,}³ {row['dtype']}, three matrices of {row['n'] ** 2 * 4 / 2**30:.0f} GiB each: "
+        f"{row['median_s']:.1f} s on {len(row['lanes'])} GPUs, {row['gflops'] / 1000:.0f} TFLOPS ({linked(name)}; the other "
+        "cases of that record ran with a staging rate measured too low, and were measured anew above)."
+    )
+
+
 def files(name: str) -> str:
     """Bytes read beside the least, and what was expected beside what it took."""
     _, rows = rows_of(name)
