@@ -29,7 +29,7 @@ def packed_steps(where: dict[str, Any], m: int, n: int, k: int, size: int, kc: i
     slivers = math.ceil(vectors / nv)
     panels = math.ceil(slivers / (where["NC"] // (nv * lanes)))
     wide, deep, tiles = math.ceil(slivers / panels), math.ceil(k / kc), math.ceil(m / mr)
-    bands, parts = bands_and_parts(m, n, panels * deep, threads, size)
+    bands, parts = bands_and_parts(m, n, threads, size)
     count, last = bands * parts, panels * deep - 1
     for job in range((wide + count) * (last + 1)):
         t, index, packs = job_of(job, wide, count, count if threads == 1 else count // 2, last)
@@ -47,7 +47,8 @@ def packed_steps(where: dict[str, Any], m: int, n: int, k: int, size: int, kc: i
         begin, stop = cut(tiles, bands, index // parts), cut(tiles, bands, index // parts + 1)
         if begin == stop:
             continue
-        yield "A", cut(m, tiles, stop) - cut(m, tiles, begin), steps
+        if index % parts == 0:  # whoever stays with a band packs it once
+            yield "A", cut(m, tiles, stop) - cut(m, tiles, begin), steps
         sliver_range = (first + cut(end - first, parts, index % parts + d) for d in (0, 1))
         for s in range(*sliver_range):
             width = max(cut(vectors, slivers, s + 1) - cut(vectors, slivers, s), nv - 1)

@@ -242,7 +242,6 @@ def test_json_is_an_explanation_that_comes_back(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (("cuda/coalesce",), "did you mean cuda/coalesced"),
-        (("cpu/naive",), "runs on device cpu"),
         (("coalesced", "--size", "x"), "sizes 'x'"),
         (("coalesced", "--gpu", "H2000"), "did you mean H200"),
         (("coalesced", "--param", "TILE=16"), "param 'TILE': none of the chosen kernels has it"),

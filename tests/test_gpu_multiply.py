@@ -8,10 +8,20 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import MemoryLimitError, UsageError
+from tilewright.errors import MemoryLimitError, UnavailableError, UsageError
+from tilewright.run.streams import opened
 from tilewright.schedule.events import Events
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> None:
+    try:
+        opened(0)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
 
 SHAPES = [(1, 1, 1), (300, 200, 100), (1000, 1100, 1300), (129, 5000, 7001), (5000, 1, 3000), (3, 4, 0), (0, 5, 4)]
 

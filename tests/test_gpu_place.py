@@ -144,7 +144,9 @@ def test_chunks_that_were_held_until_their_block_is_there_would_have_to_be_more(
     ring, load = place._rings[0], place.load
 
     def take() -> np.ndarray:
-        chunk = next(ring._parts)
+        if ring._taken < ring._count:
+            ring._chunks.append(streams.pinned(ring._size))
+        chunk, ring._taken = ring._chunks[ring._taken % ring._count], ring._taken + 1
         while chunk.ctypes.data in ring._busy:
             streams.go_on()
             time.sleep(0.001)
@@ -238,8 +240,11 @@ def test_what_was_taken_is_given_back_where_memory_is_short(
         raise LaunchError("no page-locked memory is left")
 
     monkeypatch.setattr(streams, "pinned", scarce)
+    case = Case()
+    place = case.place(streams, Chunks(256, 2, 2))
     with pytest.raises(LaunchError, match="page-locked"):
-        Case().place(streams, Chunks(256, 2, 2))
+        execute(case.plan.program(), place)
+    place.close()
     assert (streams.held_bytes, streams.open) == (0, set())
 
 

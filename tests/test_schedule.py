@@ -452,7 +452,7 @@ def test_one_of_several_that_fails_ends_all(count: int, fails_at: int) -> None:
             try:
                 return super()._act(*args)
             except Failed:
-                failed.set()
+                threading.Timer(0.1, failed.set).start()  # when it is known
                 raise
 
     class Slower(SimulatedPlace):
@@ -466,7 +466,7 @@ def test_one_of_several_that_fails_ends_all(count: int, fails_at: int) -> None:
     before = threading.active_count()
     with pytest.raises(Failed):
         execute_on_all(grid, (2, 2, 1), places, territories(*grid.tiles, count), told.append)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before + 1  # the timer's
     replay(places, None)
     assert sorted(told) == sorted(action.piece.tile for place in places for action in place.actions["store"])
     assert len(told) <= (count - 1) * (1 + executor.AHEAD + 1)

@@ -85,7 +85,8 @@ def test_no_candidate_is_much_faster(case: str) -> None:
             best = min(
                 [best, *(task.timed(grid, *way, task._parts(grid, way[0])).cost.total_s for way in task._ways(grid))]
             )
-    assert plan_stream(*CASES[case]).cost.total_s <= 1.02 * best
+    nearly = stream.NEARLY_OF_FILES if room.host else 1.0  # given away for fewer bytes
+    assert plan_stream(*CASES[case]).cost.total_s <= 1.02 * nearly * best
 
 
 def test_a_search_that_stops_at_once_is_much_slower(monkeypatch: pytest.MonkeyPatch) -> None:

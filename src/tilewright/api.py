@@ -82,7 +82,7 @@ def matmul(
     return _matmul(a, b, out, precision, algorithm, device)
 
 
-def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None) -> Any:
+def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None = None) -> Any:
     """The long way, which every product can go."""
     x, y = admit(a, "a"), admit(b, "b")
     recipe = _recipe(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)

@@ -103,10 +103,11 @@ def _team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
     tiles, vectors = math.ceil(m / mr), math.ceil(n / lanes)
     slivers, deep = math.ceil(vectors / nv), math.ceil(k / kc)
     panels = math.ceil(slivers / (nc // (nv * lanes)))
-    bands, parts = math.ceil(m * max(4, size) / (8 * p["mc"])), 1
+    bands = math.ceil(m * max(4, size) / (8 * p["mc"]))
     if threads > 1:
-        bands = max(bands, min(math.ceil(m / (4 * mr)), math.ceil(jobs.JOBS * threads / (panels * deep))))
-        parts = max(1, min(math.ceil(min(n, nc) / (2 * kernel.grain[1])), 2 * threads // bands))
+        of_panel = math.ceil(min(n, nc) / kernel.grain[1])
+        rounds = max(math.ceil(bands / threads), math.ceil(jobs.JOBS / of_panel))
+        bands = max(bands, min(math.ceil(m / (4 * mr)), rounds * threads))
     bands = min(bands, tiles)
     return Tiling(
         k=k,
@@ -119,8 +120,8 @@ def _team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
         slivers=slivers,
         deep=deep,
         bands=bands,
-        block=Side(math.ceil(m / bands), math.ceil(n / panels / parts)),
-        a_passes=panels * parts,
+        block=Side(math.ceil(m / bands), math.ceil(n / panels)),
+        a_passes=panels,  # by the thread that stays with a band; who helps it packs the band once more
     )
 
 

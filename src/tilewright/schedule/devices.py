@@ -128,8 +128,8 @@ def execute_on_all(
             return None if errors else queue.take(number)
 
         try:
-            execute(Program(grid, slots), places[number], tell, claim)
-        except BaseException as error:  # raised again by the thread that asked
+            execute(Program(grid, slots), places[number], tell, claim, errors.append)
+        except BaseException as error:  # raised again by the thread that asked; most are known by now
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,), name=f"place {number}") for number in range(len(places))]

@@ -43,8 +43,8 @@ class _Stopped(Exception):  # noqa: N818  # no error: the end of a lane
 class _Lanes:
     """The tokens of each lane, by number, for the others to wait for; and the program, which may still grow."""
 
-    def __init__(self, program: Program, claim: Claim) -> None:
-        self._program, self._claim = program, claim
+    def __init__(self, program: Program, claim: Claim, failed: Callable[[BaseException], None]) -> None:
+        self._program, self._claim, self._failed = program, claim, failed
         self._complete = False
         self._changed = threading.Condition()
         self._tokens: dict[str, list[Token]] = {"load": [], "multiply": [], "store": []}
@@ -92,19 +92,26 @@ class _Lanes:
 
     def stop(self, error: BaseException) -> None:
         with self._changed:
-            self.error = self.error or error
+            if self.error is None:
+                self.error = error
+                self._failed(error)
             self._changed.notify_all()
 
 
 def execute(
-    program: Program, place: Place, stored: Callable[[Tile], None] = lambda tile: None, claim: Claim = lambda: None
+    program: Program,
+    place: Place,
+    stored: Callable[[Tile], None] = lambda tile: None,
+    claim: Claim = lambda: None,
+    failed: Callable[[BaseException], None] = lambda error: None,
 ) -> None:
     """Run ``program`` in ``place``; ``stored`` is told of each tile as soon as it lies where the result goes.
 
     Tiles that ``claim`` gives are added to the program, AHEAD of what is computed. Multiplications are asked for by the
     calling thread. Raises what a lane raised first, when all of them have stopped; what was stored until then stays.
+    ``failed`` is told of it at once.
     """
-    lanes = _Lanes(program, claim)
+    lanes = _Lanes(program, claim, failed)
 
     def loading() -> None:
         for load in lanes.pieces(program.loads):
