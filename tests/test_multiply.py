@@ -19,6 +19,7 @@ import tilewright as tw
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
 from tilewright.files import open_matrix, plain
 from tilewright.files.array import ArraySource
+from tilewright.kernels import adding_kernel
 from tilewright.schedule import job
 from tilewright.schedule import multiply as module
 from tilewright.schedule.cost import Rates
@@ -28,7 +29,7 @@ from tilewright.schedule.grid import ORDERS, Grid
 from tilewright.schedule.host import Host
 from tilewright.schedule.journal import Journal, read_journal
 from tilewright.schedule.multiply import prepared
-from tilewright.schedule.places import Choice, adding_kernel
+from tilewright.schedule.places import Choice
 from tilewright.schedule.rates import read_rate
 from tilewright.schedule.stream import Room, plan_again
 

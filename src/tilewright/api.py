@@ -15,7 +15,7 @@ from .gpu.matmul import is_on_gpu
 from .gpu.matmul import matmul as gpu_matmul
 from .gpu.matmul import plan as gpu_plan
 from .gpu.planner import GpuPlan
-from .kernels import Kernel, catalog
+from .kernels import Kernel, adding_kernel
 from .operands import admit, admit_out, native
 from .planner import BYTES_PER_THREAD, WORK_PER_THREAD, Plan, make_plan
 from .problem import Layout, Problem, layout
@@ -314,8 +314,7 @@ def _adding(recipe: _Recipe) -> Kernel | None:
         return recipe.kernel
     if recipe.kernel is express.KERNEL or m * n <= k * (m + n):
         return None
-    able = [x for x in catalog().values() if x.adds and recipe.compute.name in x.dtypes]
-    return able[-1] if able else None
+    return adding_kernel(recipe.compute.name)
 
 
 def _combine(alpha: np.ndarray, a: np.ndarray, b: np.ndarray, beta: np.ndarray, c: np.ndarray) -> None:

@@ -23,10 +23,12 @@ MC = CHOSEN.mc(KC)
 NR = NV * BITS // 16  # of 2-byte elements, the widest there is
 NC = CHOSEN.nc(KC, NR)
 BLOCK = (2 * MC + MR) * A_STRIDE + MR * NR  # of A in 4-byte elements, and a tile behind it
+# Every thread of a team has a block of A; who comes when none is left has nothing to do.
 BLOCKS = max(4, machine().usable_cores)
+# Jobs of a phase for each thread, at least: what one thread has more or less than others is a part of one.
 JOBS = 8
+# Counters are so many words apart: a cache line each, or who waits for one would slow who counts by another.
 LINE = 8
-STEPS = 32
 
 full = simd.edge_kernel(MR, NV, BITS, A_STRIDE, unroll=UNROLL)
 low = simd.edge_kernel(MR - 1, NV, BITS, A_STRIDE, unroll=UNROLL)

@@ -145,10 +145,11 @@ class Streams:
         (pointer,) = self.call(f"{nbytes:,} bytes of page-locked memory", "cuMemHostAlloc", nbytes, portable)
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(pointer)))
 
-    def unpin(self, memory: np.ndarray[Any, Any]) -> None:
-        """Who asks for as much next gets it again, for page-locking takes 10 ms for 16 MiB; beyond a limit it is freed."""
+    def unpin(self, memory: np.ndarray[Any, Any], *, keep: bool = True) -> None:
+        """Who asks for as much next gets it again, for page-locking takes 10 ms for 16 MiB; beyond a limit, or where nobody
+        will, it is freed."""
         with _lock:
-            if sum(nbytes * len(kept) for nbytes, kept in _kept.items()) + memory.nbytes <= MOST_KEPT_BYTES:
+            if keep and sum(nbytes * len(kept) for nbytes, kept in _kept.items()) + memory.nbytes <= MOST_KEPT_BYTES:
                 _kept.setdefault(memory.nbytes, []).append(memory)
                 return
         self.call("free page-locked memory", "cuMemFreeHost", memory.ctypes.data)

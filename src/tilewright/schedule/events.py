@@ -8,16 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Event:
-    """A piece of work: seconds from the beginning of the run."""
-
-    place: str
-    lane: str
-    name: str
-    start_s: float
-    end_s: float
+from ..timeline import Piece
 
 
 @dataclass
@@ -26,7 +17,7 @@ class Events:
 
     place: str = "cpu"
     start_s: float = field(default_factory=time.perf_counter)
-    events: list[Event] = field(default_factory=list)
+    events: list[Piece] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @contextlib.contextmanager
@@ -44,7 +35,7 @@ class Events:
 
     def add(self, lane: str, name: str, start_s: float, end_s: float) -> None:
         with self._lock:
-            self.events.append(Event(self.place, lane, name, start_s, end_s))
+            self.events.append(Piece(self.place, lane, name, start_s, end_s))
 
     def at(self, place: str) -> Events:
         """The same list and clock, for another place."""

@@ -98,7 +98,8 @@ def _seconds(gpu: Streams, kernel: CudaKernel, dtype: str, depth: int) -> float:
             times.append(done.since(begun))
     finally:
         gpu.release(memory)
-        gpu.unpin(page)
+        gpu.unpin(page, keep=False)
+        gpu.drop(stream)
     return statistics.median(times)
 
 
@@ -122,6 +123,7 @@ def _link(gpu: Streams) -> tuple[float, float]:
             times.append((there.since(begun), back.since(there)))
     finally:
         gpu.release(memory)
-        gpu.unpin(page)
+        gpu.unpin(page, keep=False)
+        gpu.drop(stream)
     ways = [COPY_BYTES / statistics.median(way) for way in zip(*times, strict=True)]
     return ways[0], ways[1]

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import MemoryLimitError, UnavailableError, UsageError
 from ..files import Sink, Source
 from ..files.array import ArraySource
-from ..kernels import Kernel, catalog, cuda_catalog
+from ..kernels import Kernel, adding_kernel, cuda_catalog
 from ..kernels.cuda_kernel import CudaKernel
 from ..machine import available_memory, bytes_text
 from ..run.streams import Streams, opened
@@ -55,7 +55,7 @@ class Choice:
             return host_rates((a, b), out, dtype, self.threads)
         gpu = gpu_rates(self.gpus[0], self.kernel, dtype)
         probed = [read_rate(source, dtype, copy_workers()) for source in (a, b) if not _is_plain(source)]
-        writing = write_rate(out, result_bytes((a, b), dtype))
+        in_memory = isinstance(out, np.ndarray)
         return Rates(
             flops=gpu.flops,
             in_bytes=gpu.in_bytes,
@@ -64,7 +64,7 @@ class Choice:
             latency_s=1e-4,
             wave=gpu.wave,
             wave_s=gpu.wave_s,
-            write_bytes=gpu.most_stage_bytes if isinstance(out, np.ndarray) else writing,
+            write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, result_bytes((a, b), dtype)),
             most_read_bytes=min([gpu.most_stage_bytes, *probed]),
         )
 
@@ -103,19 +103,16 @@ def choose_place(
     """
     limit = None if memory is None else bytes_of("memory", memory)
     gpus = _gpus(device)
-    in_memory = all(isinstance(source, ArraySource) for source in sources)
+    free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
     if not gpus:
         if device_memory is not None:
             raise UsageError("device_memory is for products on a GPU: this one is on the CPU, see memory")
-        kernel = adding_kernel(dtype.name)
+        kernel: Kernel = _there(adding_kernel(dtype.name), dtype.name)
         beside = OWN_BYTES + _workspace(kernel, dtype) + 2 * max(source.workspace for source in sources)
-        free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
         return Choice(kernel, Room(_left(free, beside), grain=64), threads)
     chunks = Chunks.within(limit)
-    host = 0
-    if not in_memory:
-        free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
-        host = _left(free, OWN_BYTES + chunks.nbytes)
+    in_memory = all(isinstance(source, ArraySource) for source in sources)
+    host = 0 if in_memory else _left(free, OWN_BYTES + chunks.nbytes)
     room = min(gpu.free_bytes() for gpu in gpus)
     place = int(GPU_SHARE * room) if device_memory is None else min(room, bytes_of("device_memory", device_memory))
     return Choice(
@@ -145,11 +142,6 @@ def _workspace(kernel: Kernel, dtype: np.dtype[Any]) -> int:
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 
 
-def adding_kernel(dtype: str) -> Kernel:
-    """The highest rung on the CPU that can add to C. Raises UsageError for a dtype that none of them has."""
-    return _highest([kernel for kernel in catalog().values() if kernel.adds and dtype in kernel.dtypes], dtype)
-
-
 def adding_cuda_kernel(dtype: str, capability: str) -> CudaKernel:
     """The highest rung on a GPU of that compute capability that can add to C and keeps the dtype's precision."""
     least = tuple(map(int, capability.split(".")))
@@ -161,13 +153,13 @@ def adding_cuda_kernel(dtype: str, capability: str) -> CudaKernel:
         and kernel.precision == "standard"
         and tuple(map(int, kernel.capability.rstrip("af").split("."))) <= least
     ]
-    return _highest(fit, dtype)
+    return _there(fit[-1] if fit else None, dtype)
 
 
-def _highest(kernels: Sequence[Any], dtype: str) -> Any:
-    if not kernels:
+def _there(kernel: Any, dtype: str) -> Any:
+    if kernel is None:
         raise UsageError(f"dtype {dtype}: no kernel here that adds to C has it")
-    return kernels[-1]
+    return kernel
 
 
 # ---- what was asked for ----------------------------------------------------------------------------------------------

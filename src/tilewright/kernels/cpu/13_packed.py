@@ -26,8 +26,7 @@ from tilewright import simd
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 from tilewright.kernels.catalog import FLOATS
-from tilewright.kernels.jobs import cut, job_of
-from tilewright.machine import machine
+from tilewright.kernels.jobs import BLOCKS, JOBS, LINE, cut, job_of, next_job
 
 CHOSEN = blocking()
 BITS, MR, NV, UNROLL = CHOSEN.vector_bits, CHOSEN.mr, CHOSEN.nv, CHOSEN.unroll
@@ -38,12 +37,6 @@ A_STRIDE = KC + 16
 MC = CHOSEN.mc(KC)
 NR = NV * BITS // 32  # of 4-byte elements, the widest there is
 NC = CHOSEN.nc(KC, NR)
-# Every thread of a team has a block of A; who comes when none is left has nothing to do.
-BLOCKS = max(4, machine().usable_cores)
-# Jobs of a phase for each thread, at least: what one thread has more or less than others is a part of one.
-JOBS = 8
-# Counters are so many words apart: a cache line each, or who waits for one would slow who counts by another.
-LINE = 8
 # Steps of k that make a job of packing B: rows of B are read whole, for each may be a page of its own.
 STEPS = 32
 
@@ -92,17 +85,6 @@ def bands_and_parts(m, n, threads, itemsize):
     rounds = max(math.ceil(fewest / threads), math.ceil(JOBS / slivers))
     bands = max(fewest, min(math.ceil(m / (4 * MR)), rounds * threads))
     return bands, min(slivers, math.ceil(2 * JOBS * threads / bands))
-
-
-@nb.njit(nogil=True)
-def next_job(counters, taken, bands, parts, home):
-    """A job that nobody has: of the band that this thread was last at, or the first behind it that has one left."""
-    for x in range(bands):
-        band = (home + x) % bands
-        part = simd.take_below(counters, (taken + band) * LINE, parts)
-        if part < parts:
-            return band, part
-    return bands, parts  # the product was stopped
 
 
 @nb.njit(nogil=True, inline="always")
