@@ -41,14 +41,16 @@ class _Moment(Moment):
 class SimulatedStreams:
     """Stands for ``run.streams.Streams``; every copy and product takes up to ``pause_s``, at random."""
 
-    def __init__(self, pause_s: float = 0.0, seed: int = 0) -> None:
-        self.device, self.ordinal = None, 0
+    def __init__(self, pause_s: float = 0.0, seed: int = 0, ordinal: int = 0) -> None:
+        self.device, self.ordinal = None, ordinal
         self._pause_s, self._random = pause_s, random.Random(seed)
         self._streams: list[queue.SimpleQueue[Callable[[], None] | None]] = []
         self._threads: list[threading.Thread] = []
         self._memory: dict[int, np.ndarray] = {}
         self._abandoned = False
         self.dropped: set[int] = set()
+        self.locked: set[int] = set()
+        self.copied_over = 0
 
     def abandon(self) -> None:
         """Whoever waits gets an error."""
@@ -69,6 +71,10 @@ class SimulatedStreams:
     @property
     def open(self) -> set[int]:
         return set(range(len(self._streams))) - self.dropped
+
+    def has(self, address: int) -> bool:
+        """Whether it lies in memory that was allocated here."""
+        return any(at <= address < at + memory.nbytes for at, memory in self._memory.items())
 
     @property
     def held_bytes(self) -> int:
@@ -111,17 +117,28 @@ class SimulatedStreams:
     def release(self, pointer: int) -> None:
         del self._memory[pointer]
 
-    def pinned(self, nbytes: int) -> np.ndarray:
+    def pages(self, nbytes: int) -> np.ndarray:
         memory = self._memory[self.allocate(nbytes)]
         return memory.view(np.uint8)[:nbytes]
 
-    def unpin(self, memory: np.ndarray) -> None:
-        self.release(memory.ctypes.data)
+    def lock(self, pages: np.ndarray) -> None:
+        self.locked.add(pages.ctypes.data)
+
+    def unpin(self, pages: np.ndarray) -> None:
+        self.locked.discard(pages.ctypes.data)
+        self.release(pages.ctypes.data)
+
+    def copy_over(self, stream: int, to: int, other: SimulatedStreams, source: int, nbytes: int) -> None:
+        assert other.has(source)
+        self.copied_over += nbytes
+        self._ask(stream, lambda: ctypes.memmove(to, source, nbytes))
 
     def copy_in(self, stream: int, to: int, source: np.ndarray) -> None:
+        assert source.ctypes.data in self.locked
         self._ask(stream, lambda: ctypes.memmove(to, source.ctypes.data, source.nbytes))
 
     def copy_out(self, stream: int, to: np.ndarray, source: int) -> None:
+        assert to.ctypes.data in self.locked
         self._ask(stream, lambda: ctypes.memmove(to.ctypes.data, source, to.nbytes))
 
     def prepared(self, _device: Any, _kernel: Any, dtype: str, *shape: int, add: bool, **_params: Any) -> Any:

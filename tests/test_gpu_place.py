@@ -145,7 +145,7 @@ def test_chunks_that_were_held_until_their_block_is_there_would_have_to_be_more(
 
     def take() -> np.ndarray:
         if ring._taken < ring._count:
-            ring._chunks.append(streams.pinned(ring._size))
+            ring._chunks.append(streams.pages(ring._size))
         chunk, ring._taken = ring._chunks[ring._taken % ring._count], ring._taken + 1
         while chunk.ctypes.data in ring._busy:
             streams.go_on()
@@ -232,14 +232,14 @@ def test_what_was_taken_is_given_back_where_memory_is_short(
     streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
     rings = iter([True] * refused + [False])
-    pinned = streams.pinned
+    pages = streams.pages
 
     def scarce(nbytes: int) -> np.ndarray:
         if next(rings):
-            return pinned(nbytes)
+            return pages(nbytes)
         raise LaunchError("no page-locked memory is left")
 
-    monkeypatch.setattr(streams, "pinned", scarce)
+    monkeypatch.setattr(streams, "pages", scarce)
     case = Case()
     place = case.place(streams, Chunks(256, 2, 2))
     with pytest.raises(LaunchError, match="page-locked"):

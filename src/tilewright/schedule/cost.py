@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,10 +22,10 @@ class Rates:
     Into the place come ``in_bytes`` a second from the host's memory, ``read_bytes`` from where the operands lie (a disk, or
     that very memory: then nothing is slower); ``out_bytes`` go from it to where the result lies. ``wave`` is what is
     computed at once: so many rows by so many columns, so many times; a last wave that is not full takes as long as others,
-    and each takes ``wave_s`` beside its operations, for reading and writing C. ``copy_s`` is what a byte that is copied
-    takes of the time for multiplying, where the same processors do both.
+    and each takes ``wave_s`` beside its operations, for reading and writing C, which is done once for each ``depth`` of k.
+    ``copy_s`` is what a byte that is copied takes of the time for multiplying, where the same processors do both.
     Several places have a share each of ``write_bytes`` to where the result lies, and of ``most_read_bytes``, which may be
-    more than one of them can read.
+    more than one of them can read; ``peers`` copy blocks from each other, and read each of them once together.
     """
 
     flops: float
@@ -35,9 +35,11 @@ class Rates:
     latency_s: float = 0.0
     wave: tuple[int, int, int] = (1, 1, 1)
     wave_s: float = 0.0
+    depth: int | None = None
     copy_s: float = 0.0
     write_bytes: float = math.inf
     most_read_bytes: float | None = None
+    peers: bool = False
 
     def shared(self, places: int) -> Rates:
         """What each of several places gets, which all work at once."""
@@ -48,7 +50,8 @@ class Rates:
         """Seconds for a step: a tile of C of m×n, and k."""
         rows, columns, at_once = self.wave
         waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / at_once)
-        return waves * (at_once * rows * columns * 2 * k / self.flops + self.wave_s) + self.latency_s
+        passes = 1 if self.depth is None else math.ceil(k / self.depth)
+        return waves * (at_once * rows * columns * 2 * k / self.flops + passes * self.wave_s) + self.latency_s
 
 
 class Span(NamedTuple):
@@ -96,14 +99,22 @@ class Cost:
         return max(0.0, self.total_s - self.first_s - self.last_s - self.compute_s)
 
 
-def cost(program: Program, rates: Rates, itemsize: int, held: Collection[int] = ()) -> Cost:
-    """Of a program, for elements of ``itemsize`` bytes; the blocks of loads number ``held`` are in the host's memory."""
+def cost(
+    program: Program,
+    rates: Rates,
+    itemsize: int,
+    held: Collection[int] = (),
+    sharers: Mapping[str, float] | None = None,
+) -> Cost:
+    """Of a program, for elements of ``itemsize`` bytes; the blocks of loads number ``held`` are in the host's memory, and
+    those of each operand are read by one of ``sharers`` places for all of them."""
     grid = program.grid
     computing = functools.cache(rates.compute_s)
     loads, multiplies, stores = _Lane(), _Lane(), _Lane()
-    read = moved = stored = 0
+    read, moved, stored = 0.0, 0, 0
     copied = 0  # since the multiplication before
     out_bytes = min(rates.out_bytes, rates.write_bytes)
+    part = {operand: 1 / places for operand, places in (sharers or {"a": 1, "b": 1}).items()}
     for tile_store in program.stores:
         m, n = grid.size(tile_store.tile)
         for step in program.multiplies[len(multiplies.spans) : tile_store.after + 1]:
@@ -112,7 +123,8 @@ def cost(program: Program, rates: Rates, itemsize: int, held: Collection[int] = 
                 took = size / rates.in_bytes
                 moved, copied = moved + size, copied + size
                 if load.number not in held:
-                    read, took = read + size, max(took, size / rates.read_bytes)
+                    own = size * part[load.block.operand]
+                    read, took = read + own, max(took, own / rates.read_bytes)
                 loads.add(took + rates.latency_s, multiplies.end(load.after))
             x, y = step.needs
             depth = min(grid.bk, grid.k - step.p * grid.bk)
@@ -122,7 +134,7 @@ def cost(program: Program, rates: Rates, itemsize: int, held: Collection[int] = 
         size = m * n * itemsize
         stored, copied = stored + size, copied + size
         stores.add(size / out_bytes + rates.latency_s, multiplies.end(tile_store.after))
-    return Cost(loads.spans, multiplies.spans, stores.spans, moved, read, stored)
+    return Cost(loads.spans, multiplies.spans, stores.spans, moved, math.ceil(read), stored)
 
 
 class _Lane:

@@ -106,7 +106,8 @@ def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
     smallest = [min(part, default=0) for part in parts]
     rows, columns, depth = smallest
     slowest, out = min(rates.in_bytes, rates.read_bytes), min(rates.out_bytes, rates.write_bytes)
-    first = depth * (rows + columns) * itemsize / slowest + 2 * rates.latency_s
+    alone = 1 / places if rates.peers else 1  # of the first blocks, what each brings
+    first = alone * depth * (rows + columns) * itemsize / slowest + 2 * rates.latency_s
     last = rows * columns * itemsize / out + rates.latency_s
     moved = max((m * k + k * n) * itemsize / slowest, m * n * itemsize / out)
     return max(compute / places + first + last, moved / places)

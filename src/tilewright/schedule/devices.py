@@ -44,6 +44,19 @@ def strips(down: int, across: int, count: int) -> list[list[Tile]]:
     return [[Tile(i, j) for i in range(edges[x], edges[x + 1]) for j in range(across)] for x in range(count)]
 
 
+def sharers(parts: Sequence[Sequence[Tile]]) -> dict[str, float]:
+    """How many places need the same block of A, and of B, in the middle.
+
+    >>> sharers(territories(4, 4, 4)), sharers(strips(4, 4, 4))
+    ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})
+    """
+    found = {}
+    for operand, number in (("a", 0), ("b", 1)):
+        needed = [{tile[number] for tile in part} for part in parts]
+        found[operand] = sum(map(len, needed)) / max(1, len(set().union(*needed)))
+    return found
+
+
 class Queue:
     """The tiles that nobody has begun, by territory. A place takes its own in order; then the last of whoever has most.
 

@@ -11,12 +11,13 @@ itself. The GPU's streams wait for each other by themselves; a thread waits only
 
 Copies in take turns on two streams, so that a block which waits for its slot does not hold up what is still to come of the
 one before it. Chunks are handed out by one thread, in the order of the loads: so who waits for a slot to become free never
-holds the chunk that this needs.
+holds the chunk that this needs. A block that another GPU has comes from there, in one copy (``peers``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -32,6 +33,7 @@ from ..kernels.cuda_kernel import CudaKernel
 from ..run.gpu_product import GpuProduct, prepared
 from ..run.streams import Moment, Streams
 from .events import Events
+from .peers import Copies, Lent, Peers, fulfil, refuse
 from .program import Load, Multiply, Store
 from .stream import StreamPlan
 from .tier import Tier
@@ -60,13 +62,8 @@ class Chunks:
         return self.size * (self.incoming + self.outgoing)
 
 
-#: The token of a load: its chunks' copies, each of which knows its moment as soon as it is asked of the GPU.
-_Copies = list[Future[Moment]]
-
-
 class _Ring:
-    """Chunks of page-locked memory, which are used in turns; each is page-locked when it is used first, for that takes
-    milliseconds."""
+    """Chunks of memory, which are used in turns, made when they are used first; whoever uses one page-locks it."""
 
     def __init__(self, gpu: Streams, count: int, size: int) -> None:
         self._gpu, self._count, self._size = gpu, count, size
@@ -78,7 +75,7 @@ class _Ring:
         """The next chunk, when its last job is done. Raises what went wrong with that."""
         place, self._taken = self._taken % self._count, self._taken + 1
         if place == len(self._chunks):
-            self._chunks.append(self._gpu.pinned(self._size))
+            self._chunks.append(self._gpu.pages(self._size))
         chunk = self._chunks[place]
         job = self._busy.pop(chunk.ctypes.data, None)
         if job is not None and isinstance(moment := job.result(), Moment):
@@ -97,7 +94,8 @@ class _Ring:
 
 
 class Gpu:
-    """Slots in a GPU's memory; ``tier`` has A and B, ``sink`` is C; ``workers`` threads copy to and from chunks."""
+    """Slots in a GPU's memory; ``tier`` has A and B, ``sink`` is C; ``workers`` threads copy to and from chunks. ``peers``
+    are this and the other GPUs that have blocks of the same product, where they reach each other."""
 
     def __init__(
         self,
@@ -111,6 +109,7 @@ class Gpu:
         workers: int = 8,
         chunks: Chunks | None = None,
         events: Events | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self._grid, self._tier, self._gpu = plan.grid, tier, gpu
         self._sink = sink
@@ -133,35 +132,42 @@ class Gpu:
                 taken.callback(self._rings[-1].close)
             self._taken = taken.pop_all()
         self._pool = ThreadPoolExecutor(workers, "copies", initializer=gpu.here)
-        self._issued: list[_Copies] = []
+        self._over = ThreadPoolExecutor(1, "copies over", initializer=gpu.here)
+        self._peers = peers or Peers()
+        self._peers.join(self._pool, self._over)
+        self._issued: list[Copies] = []
         self._threads = threading.local()
 
     # ---- the three lanes
 
-    def load(self, load: Load, after: Moment | None) -> _Copies:
+    def load(self, load: Load, after: Moment | None) -> Copies:
         self._be_here()
-        operand, (rows, columns) = load.block.operand, self._grid.where(load.block)
-        stream = self._in[load.number % STREAMS_IN]
+        block, stream = load.block, self._in[load.number % STREAMS_IN]
         if load.number >= STREAMS_IN:  # what is asked of this stream comes behind all of the load before
             for copy in self._issued[load.number - STREAMS_IN]:
                 copy.result()
-        self._tier.begin(load)
-        if after is not None:
-            self._gpu.after(stream, after)
-        begun = self._events.mark(stream)
-        address, copies = self._slots[operand, load.slot], []
-        for part in _parts(rows, columns, self._dtype.itemsize, self._chunk):
-            here = _shaped(chunk := self._rings[0].take(), self._dtype, *part)
-            job = self._pool.submit(self._copy_in, load, *part, here, address, stream)
-            self._rings[0].give(chunk, job)
-            copies.append(job)
-            address += here.nbytes
-        self._events.add("copy in", f"{operand.upper()}[{load.block.row}, {load.block.column}]", begun, copies)
-        self._tier.began(load, copies)
-        self._issued.append(copies)
-        return copies
+        parts = list(_parts(*self._grid.where(block), self._dtype.itemsize, self._chunk))
+        address, nbytes = self._slots[block.operand, load.slot], self._grid.elements(block) * self._dtype.itemsize
+        own, lender, readers = self._peers.take(block, self._gpu, address, nbytes, len(parts))
+        try:
+            if after is not None:
+                self._gpu.after(stream, after)
+            for reader in readers:
+                self._gpu.after(stream, reader.result())
+            begun = self._events.mark(stream)
+            if lender is None:
+                self._stage(load, parts, own, stream)
+            else:
+                self._over.submit(fulfil, own.copies[0], functools.partial(self._copy_over, lender, own, stream))
+        except BaseException as error:  # raised again by this lane
+            refuse(own.copies, error)
+            raise
+        lane = "copy in" if lender is None else "copy over"
+        self._events.add(lane, f"{block.operand.upper()}[{block.row}, {block.column}]", begun, own.copies)
+        self._issued.append(own.copies)
+        return own.copies
 
-    def multiply(self, step: Multiply, needs: tuple[_Copies, _Copies], after: None) -> Moment:  # noqa: ARG002
+    def multiply(self, step: Multiply, needs: tuple[Copies, Copies], after: None) -> Moment:  # noqa: ARG002
         self._be_here()
         for copy in itertools.chain(*needs):
             self._gpu.after(self._compute, copy.result())
@@ -182,6 +188,7 @@ class Gpu:
         address, jobs = self._slots["c", store.c], []
         for part in _parts(rows, columns, self._dtype.itemsize, self._chunk):
             here = _shaped(chunk := self._rings[1].take(), self._dtype, *part)
+            self._gpu.lock(chunk)
             self._gpu.copy_out(self._out, here, address)
             fetched = self._gpu.mark(self._out)
             job = self._pool.submit(self._copy_out, *part, here, fetched)
@@ -194,7 +201,7 @@ class Gpu:
 
     def close(self) -> None:
         """Wait for what is under way, and give everything back."""
-        self._pool.shutdown(cancel_futures=True)
+        self._peers.settle()
         for stream in (*self._in, self._compute, self._out):
             self._gpu.call("the GPU", "cuStreamSynchronize", stream)
         self._events.tell()
@@ -202,12 +209,31 @@ class Gpu:
 
     # ---- by the threads that copy
 
+    def _stage(self, load: Load, parts: list[tuple[slice, slice]], own: Lent, stream: int) -> None:
+        """Hand a block's parts to the threads, each with a chunk."""
+        self._tier.begin(load)
+        address = own.address
+        for part, copy in zip(parts, own.copies, strict=True):
+            chunk = self._rings[0].take()
+            self._pool.submit(fulfil, copy, functools.partial(self._copy_in, load, *part, chunk, address, stream))
+            self._rings[0].give(chunk, copy)
+            address += _shaped(chunk, self._dtype, *part).nbytes
+        self._tier.began(load, own.copies)
+
     def _copy_in(
-        self, load: Load, rows: slice, columns: slice, here: np.ndarray[Any, Any], address: int, stream: int
+        self, load: Load, rows: slice, columns: slice, chunk: np.ndarray[Any, Any], address: int, stream: int
     ) -> Moment:
+        here = _shaped(chunk, self._dtype, rows, columns)
         with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
             self._tier.read(load, rows, columns, here)
+        self._gpu.lock(chunk)
         self._gpu.copy_in(stream, address, here)
+        return self._gpu.mark(stream)
+
+    def _copy_over(self, lender: Lent, own: Lent, stream: int) -> Moment:
+        for copy in lender.copies:
+            self._gpu.after(stream, copy.result())
+        self._gpu.copy_over(stream, own.address, lender.gpu, lender.address, own.nbytes)
         return self._gpu.mark(stream)
 
     def _copy_out(self, rows: slice, columns: slice, here: np.ndarray[Any, Any], fetched: Moment) -> None:
@@ -245,10 +271,10 @@ class _GpuEvents:
         self._zero.wait()
         gpu.drop(stream)
         self._zero_s = host.now()
-        self._spans: list[tuple[str, str, Moment, _Copies]] = []
+        self._spans: list[tuple[str, str, Moment, Copies]] = []
         self.mark = gpu.mark
 
-    def add(self, lane: str, name: str, begun: Moment, ends: _Copies) -> None:
+    def add(self, lane: str, name: str, begun: Moment, ends: Copies) -> None:
         self._spans.append((lane, name, begun, ends))
 
     def tell(self) -> None:

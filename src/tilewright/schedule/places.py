@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from .gpu import Chunks, Gpu
 from .gpu_rates import gpu_rates
 from .held import Held
 from .host import Host
+from .peers import Peers
 from .rates import copy_workers, host_rates, read_rate, result_bytes, write_rate
 from .stream import Room, StreamPlan
 from .tier import Tier
@@ -66,7 +69,13 @@ class Choice:
             wave_s=gpu.wave_s,
             write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, result_bytes((a, b), dtype)),
             most_read_bytes=min([gpu.most_stage_bytes, *probed]),
+            peers=self._are_peers,
         )
+
+    @functools.cached_property
+    def _are_peers(self) -> bool:
+        """Whether each GPU reads every other one's memory."""
+        return len(self.gpus) > 1 and all(x.reaches(y) for x, y in itertools.permutations(self.gpus, 2))
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
         """Each place that the plan has a part for, with its memory taken."""
@@ -75,6 +84,7 @@ class Choice:
             return
         count = len(plan.parts)
         held = plan.held(plan.program()) if count == 1 else Held({}, {})  # several do not know their order yet
+        peers = Peers() if plan.rates.peers else None
         for gpu, name in zip(self.gpus[:count], self.names[:count], strict=True):
             yield Gpu(
                 plan,
@@ -85,6 +95,7 @@ class Choice:
                 workers=copy_workers(),
                 chunks=self.chunks,
                 events=events.at(name),
+                peers=peers,
             )
 
 

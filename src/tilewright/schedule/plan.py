@@ -11,6 +11,7 @@ from ..prediction import seconds_text
 from .bounds import least_elements, least_side
 from .cost import Cost, Rates
 from .cuts import Room, Slots, block_elements, place_elements
+from .devices import sharers
 from .grid import Grid, Tile
 from .held import Held, hold
 from .program import Program
@@ -65,9 +66,18 @@ class StreamPlan:
         return [self._moved(part) * self.itemsize for part in self.parts]
 
     @property
+    def sharers(self) -> dict[str, float]:
+        """How many places have a block of A, and of B, from the one that reads it."""
+        return sharers(self.parts) if self.rates.peers else {"a": 1.0, "b": 1.0}
+
+    @property
     def read_bytes(self) -> int:
         """What is read of A and B, by all places."""
-        return self.cost.read_bytes if len(self.parts) == 1 else sum(self.moved_bytes) - self.out_bytes
+        if len(self.parts) == 1:
+            return self.cost.read_bytes
+        shared = self.sharers
+        read = (size / shared[operand] for part in self.parts for operand, size in self._loaded(part).items())
+        return math.ceil(sum(read)) * self.itemsize
 
     @property
     def out_bytes(self) -> int:
@@ -82,7 +92,10 @@ class StreamPlan:
 
     @property
     def least_read_bytes(self) -> int:
-        """What must be read of A and B at least, for a memory as large as both tiers together."""
+        """What must be read of A and B at least, for a memory as large as both tiers together, or as all peers' is."""
+        if len(self.parts) > 1 and self.rates.peers:
+            room = len(self.parts) * self.room.place // self.itemsize
+            return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
         room = (self.room.place + (self.room.host if len(self.parts) == 1 else 0)) // self.itemsize
         return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize - self.out_bytes
 
@@ -124,8 +137,14 @@ class StreamPlan:
 
     def _moved(self, tiles: Sequence[Tile]) -> int:
         """Elements."""
-        loads = Program.of(self.grid, self.slots, tiles).loads
-        return sum(self.grid.elements(load.block) for load in loads) + _area(self.grid, tiles)
+        return sum(self._loaded(tiles).values()) + _area(self.grid, tiles)
+
+    def _loaded(self, tiles: Sequence[Tile]) -> dict[str, int]:
+        """Elements of each operand that a place loads for its tiles."""
+        elements = {"a": 0, "b": 0}
+        for load in Program.of(self.grid, self.slots, tiles).loads:
+            elements[load.block.operand] += self.grid.elements(load.block)
+        return elements
 
     def _places(self) -> list[tuple[str, str]]:
         if len(self.parts) == 1:
@@ -134,9 +153,12 @@ class StreamPlan:
         tiles, moved = [len(part) for part in self.parts], self.moved_bytes
         each = f"{min(tiles)} to {max(tiles)}" if len(set(tiles)) > 1 else f"{tiles[0]}"
         moves = [str(bytes_text(nbytes)) for nbytes in (min(moved), max(moved))]
-        return [
-            ("places", f"{len(tiles)}, of {each} tiles, which move {' to '.join(dict.fromkeys(moves))} each{faster}")
-        ]
+        move = f"which move {' to '.join(dict.fromkeys(moves))} each{faster}"
+        rows = [("places", f"{len(tiles)}, of {each} tiles, {move}")]
+        if self.rates.peers:
+            a, b = self.sharers.values()
+            rows.append(("shared", f"a block of A is read once for {a:.3g} places, one of B for {b:.3g}"))
+        return rows
 
     def _host(self) -> str:
         return f"; on the host {bytes_text(self.host_bytes)} for {self.host_slots} blocks" if self.host_slots else ""

@@ -27,7 +27,7 @@ from .cuts import (
     promised_s,
     shares,
 )
-from .devices import territories
+from .devices import sharers, territories
 from .grid import ORDERS, Grid, Tile
 from .held import hold
 from .plan import StreamPlan
@@ -168,7 +168,8 @@ class _Task:
         program = Program.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
         held = hold(program.loads, host_slots).hits if host_slots else {}
-        spent = cost(program, self.rates, self.itemsize, held)
+        shared = sharers(parts) if self.rates.peers else None
+        spent = cost(program, self.rates, self.itemsize, held, shared)
         every = tuple(tuple(part) for part in parts)
         return StreamPlan(
             grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room

@@ -1,0 +1,204 @@
+"""Blocks from other GPUs on simulated streams: each is read once, none is overwritten while it is copied, no circle."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulated_streams import SimulatedStreams
+from tilewright.files.array import ArraySink, ArraySource
+from tilewright.schedule import gpu
+from tilewright.schedule.cost import Rates
+from tilewright.schedule.counting import Counted, Tally
+from tilewright.schedule.cuts import Room, Slots, place_elements
+from tilewright.schedule.devices import execute_on_all, strips, territories
+from tilewright.schedule.events import Events
+from tilewright.schedule.gpu import Chunks, Gpu
+from tilewright.schedule.grid import Block, Grid, Tile
+from tilewright.schedule.held import Held
+from tilewright.schedule.peers import Peers
+from tilewright.schedule.plan import StreamPlan
+from tilewright.schedule.stream import plan_again
+from tilewright.schedule.tier import Tier
+
+GRID = Grid(48, 48, 60, 8, 8, 12)
+RATES = Rates(1e9, 1e9, 1e9, peers=True)
+#: Of A, B and C: everything fits, a strip of each operand does, hardly anything does.
+PLENTY, SOME, LEAST = (30, 30, 2), (6, 6, 2), (2, 2, 1)
+
+
+class Case:
+    """A product on several simulated GPUs, which all reach each other."""
+
+    def __init__(self, parts: Sequence[Sequence[Tile]], slots: Slots, source: type[ArraySource] = ArraySource) -> None:
+        rng = np.random.default_rng(0)
+        self.a, self.b = (rng.integers(-9, 9, shape).astype(float) for shape in ((GRID.m, GRID.k), (GRID.k, GRID.n)))
+        self.c, self.read = np.full((GRID.m, GRID.n), np.nan), Tally()
+        room = Room(8 * place_elements(GRID, slots))
+        alone = plan_again(GRID, "float64", 8, room, RATES, [tile for part in parts for tile in part])
+        self.plan = StreamPlan(GRID, "float64", 8, "rows", slots, 0, tuple(map(tuple, parts)), alone.cost, RATES, room)
+        self.sources = {"a": Counted(source(self.a), self.read), "b": Counted(source(self.b), self.read)}
+        self.events = Events()
+
+    def run(self, *gpus: SimulatedStreams, peers: Peers | None = None) -> BaseException | None:
+        """What it raised; fails where it does not end. A single one of ``gpus`` stands for all."""
+        sink = ArraySink(self.c, self.c.shape, self.c.dtype)
+        count = len(self.plan.parts)
+        options: dict[str, Any] = {"kernel": None, "workers": 3, "chunks": Chunks(256, 4, 2), "peers": peers or Peers()}
+        places = [
+            Gpu(
+                self.plan,
+                Tier(self.plan, Held({}, {}), self.sources),
+                sink,
+                **options,
+                gpu=gpus[number % len(gpus)],
+                events=self.events.at(f"cuda:{number}"),
+            )
+            for number in range(count)
+        ]
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                with contextlib.ExitStack() as stack:
+                    for place in places:
+                        stack.enter_context(contextlib.closing(place))
+                    execute_on_all(GRID, self.plan.slots, places, self.plan.parts)
+            except BaseException as error:  # looked at by the test
+                raised.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(60)
+        if thread.is_alive():
+            for simulated in gpus:
+                simulated.abandon()
+            pytest.fail("they wait for each other")
+        return raised[0] if raised else None
+
+    @property
+    def once(self) -> int:
+        """Bytes of both operands."""
+        return self.a.nbytes + self.b.nbytes
+
+    def check(self) -> None:
+        np.testing.assert_array_equal(self.c, self.a @ self.b)
+
+
+def prepared_by(*gpus: SimulatedStreams) -> Any:
+    """Products are asked of the GPU whose memory they are in."""
+
+    def prepared(*asked: Any, **options: Any) -> Any:
+        products = {simulated: simulated.prepared(*asked, **options) for simulated in gpus}
+
+        def product(a: int, b: int, c: int, stream: int) -> None:
+            next(of for simulated, of in products.items() if simulated.has(c))(a, b, c, stream)
+
+        return product
+
+    return prepared
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedStreams]:
+    simulated = SimulatedStreams(pause_s=0.0005)
+    monkeypatch.setattr(gpu, "prepared", simulated.prepared)
+    yield simulated
+    simulated.abandon()
+    simulated.end()
+
+
+@pytest.mark.parametrize("slots", [PLENTY, SOME, LEAST], ids=["plenty", "some", "least"])
+@pytest.mark.parametrize("places", [2, 3, 4])
+@pytest.mark.parametrize("cut", [territories, strips])
+def test_products_are_right(streams: SimulatedStreams, slots: Slots, places: int, cut: Any) -> None:
+    case = Case(cut(*GRID.tiles, places), slots)
+    assert case.run(streams) is None
+    case.check()
+    assert (streams.held_bytes, streams.open) == (0, set())
+    assert streams.copied_over > 0
+    assert case.once <= case.read.count
+    lanes = {event.lane for event in case.events.events}
+    assert lanes == {"stage in", "copy in", "copy over", "compute", "copy out", "stage out"}
+
+
+@pytest.mark.parametrize("places", [2, 4])
+def test_a_block_is_read_once_where_all_fit(streams: SimulatedStreams, places: int) -> None:
+    case = Case(territories(*GRID.tiles, places), PLENTY)
+    assert case.run(streams) is None
+    stolen = 8 * 2 * 8 * GRID.k * GRID.tiles[0]  # at most: a tile that another GPU takes over may need its own
+    assert case.once <= case.read.count <= case.once + stolen
+    assert case.plan.read_bytes == case.once
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_circle_where_slots_are_few(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Each GPU's next load waits for others that read what lies there, which wait for it."""
+    streams = SimulatedStreams(pause_s=0.003 * (seed % 3), seed=seed)
+    monkeypatch.setattr(gpu, "prepared", streams.prepared)
+    try:
+        case = Case(territories(*GRID.tiles, 4), (2 + seed % 2, 2, 1))
+        assert case.run(streams) is None
+        case.check()
+    finally:
+        streams.abandon()
+        streams.end()
+
+
+class OneWay(Peers):
+    """Only the first GPU lends, and it runs ahead of the other, whose copies are slow."""
+
+    waits = True
+
+    def take(self, block: Block, gpu: Any, *slot: int) -> Any:
+        if gpu.ordinal == 0:
+            self._lenders.pop(block, None)
+        own, lender, readers = super().take(block, gpu, *slot)
+        return own, lender, readers if OneWay.waits else []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_reader_that_is_not_waited_for_gets_something_else(
+    streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    other = SimulatedStreams(ordinal=1)
+
+    def slowly(self: Any, stream: int, *copied: Any, over: Any = SimulatedStreams.copy_over) -> None:
+        self._ask(stream, lambda: time.sleep(0.02))
+        over(self, stream, *copied)
+
+    monkeypatch.setattr(SimulatedStreams, "copy_over", slowly)
+    monkeypatch.setattr(OneWay, "waits", waits)
+    monkeypatch.setattr(gpu, "prepared", prepared_by(streams, other))
+    case = Case(strips(*GRID.tiles, 2), LEAST)
+    try:
+        assert case.run(streams, other, peers=OneWay()) is None
+    finally:
+        other.abandon()
+        other.end()
+    assert other.copied_over > 0
+    assert np.array_equal(case.c, case.a @ case.b) == waits
+
+
+@pytest.mark.parametrize("reads", [0, 7, 40, 100])
+def test_all_end_where_a_source_fails(streams: SimulatedStreams, reads: int) -> None:
+    class Failing(ArraySource):
+        left = reads
+
+        def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+            if not Failing.left:
+                raise OSError("the disk is gone")
+            Failing.left -= 1
+            super().read(rows, columns, out)
+
+    case = Case(territories(*GRID.tiles, 4), SOME, Failing)
+    error = case.run(streams)
+    assert isinstance(error, OSError)
+    assert str(error) == "the disk is gone"
+    assert (streams.held_bytes, streams.open) == (0, set())
