@@ -41,7 +41,7 @@ class Moment:
         return float(milliseconds) / 1000
 
     def __del__(self) -> None:
-        self._streams.forget(self.handle)
+        self._streams.unused.append(self.handle)
 
 
 @contextlib.contextmanager
@@ -75,6 +75,8 @@ class Streams:
         self.device: Device = open_device(ordinal)
         self.ordinal = ordinal
         self._driver = importlib.import_module("cuda.bindings.driver")
+        #: Events that no moment needs any more: to make one takes longer than to record it.
+        self.unused: list[Any] = []
         (self._context,) = self.call("the GPU", "cuCtxGetCurrent")
 
     def here(self) -> None:
@@ -108,8 +110,13 @@ class Streams:
 
     def mark(self, stream: int) -> Moment:
         """The present end of a stream."""
-        blocking = int(self._driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC)  # who waits leaves the processor to others
-        (handle,) = self.call("make an event", "cuEventCreate", blocking)
+        try:
+            handle = self.unused.pop()
+        except IndexError:
+            blocking = int(
+                self._driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC
+            )  # who waits leaves the processor to others
+            (handle,) = self.call("make an event", "cuEventCreate", blocking)
         moment = Moment(self, handle)
         self.call("mark a stream", "cuEventRecord", handle, stream)
         return moment
@@ -117,9 +124,6 @@ class Streams:
     def after(self, stream: int, moment: Moment) -> None:
         """What is asked of ``stream`` from now on begins when ``moment`` is reached; the host does not wait."""
         self.call("wait for another stream", "cuStreamWaitEvent", stream, moment.handle, 0)
-
-    def forget(self, event: Any) -> None:
-        self._driver.cuEventDestroy(event)
 
     # ---- other GPUs
 

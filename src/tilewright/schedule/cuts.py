@@ -42,12 +42,14 @@ def cuts(m: int, n: int, k: int, grain: int) -> Iterator[Grid]:
                 yield Grid(m, n, k, *cut)
 
 
-def shares(grid: Grid, room: Room, itemsize: int) -> list[Slots]:
-    """Ways to share the room; none where it does not suffice."""
-    tiles = math.prod(grid.tiles)
-    of_a, of_b = grid.tiles[0] * grid.steps, grid.tiles[1] * grid.steps
+def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None = None) -> list[Slots]:
+    """Ways to share the room; none where it does not suffice. ``part`` are the tiles that a place has, down and across, if
+    not all: there is no use for more blocks than these need."""
+    down, across = part or grid.tiles
+    tiles = down * across
     a_size, b_size = grid.bm * grid.bk, grid.bk * grid.bn
     least_a, least_b, _ = least_slots(grid)
+    of_a, of_b = max(least_a, down * grid.steps), max(least_b, across * grid.steps)
     ways: list[Slots] = []
     for c in {1, min(2, tiles)}:
         left = room.place // itemsize - c * grid.bm * grid.bn

@@ -25,8 +25,7 @@ def territories(down: int, across: int, count: int, order: str = "shells") -> li
     >>> [len(part) for part in territories(8, 8, 4)], territories(2, 2, 4)[3]
     ([16, 16, 16, 16], [Tile(i=1, j=1)])
     """
-    shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
-    p, q = min(shapes, key=lambda shape: (_uneven(down, across, *shape), down / shape[0] + across / shape[1]))
+    p, q = rectangles(down, across, count)
     rows, columns = _edges(down, p), _edges(across, q)
     return [
         [
@@ -36,6 +35,12 @@ def territories(down: int, across: int, count: int, order: str = "shells") -> li
         for x in range(p)
         for y in range(q)
     ]
+
+
+def rectangles(down: int, across: int, count: int) -> tuple[int, int]:
+    """How many of them, down and across."""
+    shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
+    return min(shapes, key=lambda shape: (_uneven(down, across, *shape), down / shape[0] + across / shape[1]))
 
 
 def strips(down: int, across: int, count: int) -> list[list[Tile]]:

@@ -17,7 +17,6 @@ holds the chunk that this needs. A block that another GPU has comes from there, 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
 import threading
@@ -33,7 +32,7 @@ from ..kernels.cuda_kernel import CudaKernel
 from ..run.gpu_product import GpuProduct, prepared
 from ..run.streams import Moment, Streams
 from .events import Events
-from .peers import Copies, Lent, Peers, fulfil, refuse
+from .peers import Lent, Peers
 from .program import Load, Multiply, Store
 from .stream import StreamPlan
 from .tier import Tier
@@ -135,20 +134,18 @@ class Gpu:
         self._over = ThreadPoolExecutor(1, "copies over", initializer=gpu.here)
         self._peers = peers or Peers()
         self._peers.join(self._pool, self._over)
-        self._issued: list[Copies] = []
+        self._issued: list[Future[Moment]] = []
         self._threads = threading.local()
 
     # ---- the three lanes
 
-    def load(self, load: Load, after: Moment | None) -> Copies:
+    def load(self, load: Load, after: Moment | None) -> Future[Moment]:
         self._be_here()
         block, stream = load.block, self._in[load.number % STREAMS_IN]
         if load.number >= STREAMS_IN:  # what is asked of this stream comes behind all of the load before
-            for copy in self._issued[load.number - STREAMS_IN]:
-                copy.result()
-        parts = list(_parts(*self._grid.where(block), self._dtype.itemsize, self._chunk))
+            self._issued[load.number - STREAMS_IN].result()
         address, nbytes = self._slots[block.operand, load.slot], self._grid.elements(block) * self._dtype.itemsize
-        own, lender, readers = self._peers.take(block, self._gpu, address, nbytes, len(parts))
+        own, lender, readers = self._peers.take(block, self._gpu, address, nbytes)
         try:
             if after is not None:
                 self._gpu.after(stream, after)
@@ -156,28 +153,28 @@ class Gpu:
                 self._gpu.after(stream, reader.result())
             begun = self._events.mark(stream)
             if lender is None:
-                self._stage(load, parts, own, stream)
+                self._stage(load, own, stream)
             else:
-                self._over.submit(fulfil, own.copies[0], functools.partial(self._copy_over, lender, own, stream))
+                self._over.submit(self._copy_over, lender, own, stream)
         except BaseException as error:  # raised again by this lane
-            refuse(own.copies, error)
+            own.refuse(error)
             raise
         lane = "copy in" if lender is None else "copy over"
-        self._events.add(lane, f"{block.operand.upper()}[{block.row}, {block.column}]", begun, own.copies)
-        self._issued.append(own.copies)
-        return own.copies
+        self._events.add(lane, f"{block.operand.upper()}[{block.row}, {block.column}]", begun, own.done)
+        self._issued.append(own.done)
+        return own.done
 
-    def multiply(self, step: Multiply, needs: tuple[Copies, Copies], after: None) -> Moment:  # noqa: ARG002
+    def multiply(self, step: Multiply, needs: tuple[Future[Moment], Future[Moment]], after: None) -> Moment:  # noqa: ARG002
         self._be_here()
-        for copy in itertools.chain(*needs):
-            self._gpu.after(self._compute, copy.result())
+        for block in needs:
+            self._gpu.after(self._compute, block.result())
         m, n = self._grid.size(step.tile)
         depth = self._grid.depth(step.p)
         begun = self._events.mark(self._compute)
         product = self._product(m, n, depth.stop - depth.start, add=not step.first)
         product(self._slots["a", step.a], self._slots["b", step.b], self._slots["c", step.c], self._compute)
         done = self._gpu.mark(self._compute)
-        self._events.add("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}", begun, [_known(done)])
+        self._events.add("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}", begun, _known(done))
         return done
 
     def store(self, store: Store, after: Moment) -> None:
@@ -195,7 +192,7 @@ class Gpu:
             self._rings[1].give(chunk, job)
             jobs.append(job)
             address += here.nbytes
-        self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, [_known(self._gpu.mark(self._out))])
+        self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, _known(self._gpu.mark(self._out)))
         for job in jobs:
             job.result()
 
@@ -209,32 +206,50 @@ class Gpu:
 
     # ---- by the threads that copy
 
-    def _stage(self, load: Load, parts: list[tuple[slice, slice]], own: Lent, stream: int) -> None:
+    def _stage(self, load: Load, own: Lent, stream: int) -> None:
         """Hand a block's parts to the threads, each with a chunk."""
         self._tier.begin(load)
-        address = own.address
-        for part, copy in zip(parts, own.copies, strict=True):
+        parts = list(_parts(*self._grid.where(load.block), self._dtype.itemsize, self._chunk))
+        address, left, jobs = own.address, itertools.count(1 - len(parts)), []
+        for part in parts:
             chunk = self._rings[0].take()
-            self._pool.submit(fulfil, copy, functools.partial(self._copy_in, load, *part, chunk, address, stream))
-            self._rings[0].give(chunk, copy)
+            jobs.append(self._pool.submit(self._copy_in, load, *part, chunk, own, address, stream, left))
+            self._rings[0].give(chunk, jobs[-1])
             address += _shaped(chunk, self._dtype, *part).nbytes
-        self._tier.began(load, own.copies)
+        self._tier.began(load, jobs)
 
     def _copy_in(
-        self, load: Load, rows: slice, columns: slice, chunk: np.ndarray[Any, Any], address: int, stream: int
+        self,
+        load: Load,
+        rows: slice,
+        columns: slice,
+        chunk: np.ndarray[Any, Any],
+        own: Lent,
+        address: int,
+        stream: int,
+        left: Iterator[int],
     ) -> Moment:
-        here = _shaped(chunk, self._dtype, rows, columns)
-        with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
-            self._tier.read(load, rows, columns, here)
-        self._gpu.lock(chunk)
-        self._gpu.copy_in(stream, address, here)
-        return self._gpu.mark(stream)
+        try:
+            here = _shaped(chunk, self._dtype, rows, columns)
+            with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
+                self._tier.read(load, rows, columns, here)
+            self._gpu.lock(chunk)
+            self._gpu.copy_in(stream, address, here)
+            moment = self._gpu.mark(stream)
+            if next(left) == 0:  # the last one that is asked for, whichever it is: all others are before this mark
+                own.arrived(self._gpu.mark(stream))
+        except BaseException as error:  # raised by whoever needs the block, on whichever GPU
+            own.refuse(error)
+            raise
+        return moment
 
-    def _copy_over(self, lender: Lent, own: Lent, stream: int) -> Moment:
-        for copy in lender.copies:
-            self._gpu.after(stream, copy.result())
-        self._gpu.copy_over(stream, own.address, lender.gpu, lender.address, own.nbytes)
-        return self._gpu.mark(stream)
+    def _copy_over(self, lender: Lent, own: Lent, stream: int) -> None:
+        try:
+            self._gpu.after(stream, lender.done.result())
+            self._gpu.copy_over(stream, own.address, lender.gpu, lender.address, own.nbytes)
+            own.arrived(self._gpu.mark(stream))
+        except BaseException as error:  # raised by whoever needs the block
+            own.refuse(error)
 
     def _copy_out(self, rows: slice, columns: slice, here: np.ndarray[Any, Any], fetched: Moment) -> None:
         fetched.wait()
@@ -271,18 +286,18 @@ class _GpuEvents:
         self._zero.wait()
         gpu.drop(stream)
         self._zero_s = host.now()
-        self._spans: list[tuple[str, str, Moment, Copies]] = []
+        self._spans: list[tuple[str, str, Moment, Future[Moment]]] = []
         self.mark = gpu.mark
 
-    def add(self, lane: str, name: str, begun: Moment, ends: Copies) -> None:
-        self._spans.append((lane, name, begun, ends))
+    def add(self, lane: str, name: str, begun: Moment, end: Future[Moment]) -> None:
+        self._spans.append((lane, name, begun, end))
 
     def tell(self) -> None:
         """Of all that was finished; the GPU must be idle."""
-        for lane, name, begun, ends in self._spans:
-            if all(end.done() and not end.cancelled() and end.exception() is None for end in ends):
-                last = max(end.result().since(self._zero) for end in ends)
-                self.host.add(lane, name, self._zero_s + begun.since(self._zero), self._zero_s + last)
+        for lane, name, begun, end in self._spans:
+            if end.done() and end.exception() is None:
+                at = (self._zero_s + moment.since(self._zero) for moment in (begun, end.result()))
+                self.host.add(lane, name, *at)
 
 
 def _known(moment: Moment) -> Future[Moment]:

@@ -19,10 +19,10 @@ from ..run.gpu_product import prepared
 from ..run.streams import Streams
 from .rates import copy_workers, read_rate
 
-#: Sides of the products that are timed, their two depths, and bytes that are copied.
+#: Sides of the products that are timed, their two depths, and bytes that are copied: over the link, and by threads.
 SIDE, SHALLOW, DEEP = 8192, 256, 2048
 COPY_BYTES = 256 << 20
-STAGED = (16384, 16384)
+STAGED, STAGED_BYTES = (16384, 16384), 16 << 20
 ROUNDS = 3
 
 
@@ -55,7 +55,8 @@ def gpu_rates(gpu: Streams, kernel: CudaKernel, dtype: str) -> GpuRates:
     shallow, deep = (_seconds(gpu, kernel, dtype, depth) / waves for depth in (SHALLOW, DEEP))
     for_each_k = (deep - shallow) / (DEEP - SHALLOW)
     operand = ArraySource(_numbers(STAGED))
-    staged = [read_rate(operand, "float32", workers) for workers in (copy_workers(), machine().usable_cores)]
+    crowds = copy_workers(), machine().usable_cores
+    staged = [read_rate(operand, "float32", workers, STAGED_BYTES) for workers in crowds]
     rates = GpuRates(
         2 * rows * columns * at_once / for_each_k,
         wave,

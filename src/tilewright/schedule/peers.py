@@ -1,7 +1,7 @@
 """Blocks that one GPU needs and another one has: over the link between them, not once more through the host.
 
-Whoever loads a block first is its lender: the others that need it copy it from there, as soon as it is there. The lender
-brings nothing else to that slot until they have. All that one waits for was begun before it waits, on whichever GPU: so
+Whoever loads a block first is its lender: the others that need it copy it from there when it is there. The lender brings
+nothing else to that slot until they have. All that one waits for was begun before it waits, on whichever GPU: so
 they never wait for each other in a circle.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,20 +16,27 @@ from ..errors import LaunchError
 from ..run.streams import Moment, Streams
 from .grid import Block
 
-#: The copies that bring a block, each of which knows its moment as soon as it is asked of the GPU.
-Copies = list[Future[Moment]]
-
 
 @dataclass(eq=False)
 class Lent:
-    """A block in a slot of a GPU: there when its ``copies`` are. ``readers`` copy it to other GPUs."""
+    """A block in a slot of a GPU. ``done`` knows when it is there, as soon as all its copies are asked of the GPU; others
+    copy it to their slots: ``readers`` know when they have."""
 
     block: Block
     gpu: Streams
     address: int
     nbytes: int
-    copies: Copies
-    readers: Copies = field(default_factory=list)
+    done: Future[Moment] = field(default_factory=Future)
+    readers: list[Future[Moment]] = field(default_factory=list)
+
+    def arrived(self, moment: Moment) -> None:
+        with contextlib.suppress(InvalidStateError):  # refused meanwhile
+            self.done.set_result(moment)
+
+    def refuse(self, error: BaseException) -> None:
+        """It will not come: nobody may wait for it forever."""
+        with contextlib.suppress(InvalidStateError):
+            self.done.set_exception(error)
 
 
 class Peers:
@@ -47,48 +53,26 @@ class Peers:
         self._pools.append((staging, over))
 
     def take(
-        self, block: Block, gpu: Streams, address: int, nbytes: int, pieces: int
-    ) -> tuple[Lent, Lent | None, Copies]:
-        """For a block that ``gpu`` is about to bring to a slot: itself, its lender, and who still reads what was there.
-
-        It has ``pieces`` copies where there is no lender, else a single one, for which the lender now waits.
-        """
+        self, block: Block, gpu: Streams, address: int, nbytes: int
+    ) -> tuple[Lent, Lent | None, list[Future[Moment]]]:
+        """For a block that ``gpu`` is about to bring to a slot: itself, its lender, which from now on waits for it, and who
+        still reads what was there."""
+        own = Lent(block, gpu, address, nbytes)
         with self._lock:
             before = self._slots.pop((id(gpu), address), None)
             if before is not None and self._lenders.get(before.block) is before:
                 del self._lenders[before.block]
-            lender = self._lenders.get(block)
-            own = Lent(block, gpu, address, nbytes, [Future() for _ in range(1 if lender else pieces)])
+            lender = self._lenders.setdefault(block, own)
             self._slots[id(gpu), address] = own
-            self._lenders.setdefault(block, own)
-            if lender is not None:
-                lender.readers.extend(own.copies)
-            return own, lender, before.readers if before is not None else []
+            if lender is not own:
+                lender.readers.append(own.done)
+        return own, None if lender is own else lender, [] if before is None else before.readers
 
     def settle(self) -> None:
-        """Nobody copies any more, of all who joined; who still waits for a copy gets an error."""
+        """Nobody copies any more, of all who joined; who still waits for a block gets an error."""
         for staging, _ in self._pools:
             staging.shutdown(cancel_futures=True)
         for lent in self._slots.values():
-            refuse(lent.copies, LaunchError("a copy was not begun any more"))
+            lent.refuse(LaunchError("a copy was not begun any more"))
         for _, over in self._pools:
             over.shutdown(cancel_futures=True)
-
-
-def fulfil(copy: Future[Moment], work: Callable[[], Moment]) -> None:
-    """Tell ``copy`` what the work answers, or raises; there is no work where it was refused."""
-    if not copy.done():
-        try:
-            moment = work()
-        except BaseException as error:  # raised by whoever needs the block
-            refuse([copy], error)
-        else:
-            with contextlib.suppress(InvalidStateError):
-                copy.set_result(moment)
-
-
-def refuse(copies: Copies, error: BaseException) -> None:
-    """Those that are not done have failed: nobody may wait for them forever."""
-    for copy in copies:
-        with contextlib.suppress(InvalidStateError):
-            copy.set_exception(error)

@@ -92,7 +92,7 @@ class Choice:
                 sink,
                 gpu=gpu,
                 kernel=self.kernel,
-                workers=copy_workers(),
+                workers=copy_workers(count),
                 chunks=self.chunks,
                 events=events.at(name),
                 peers=peers,

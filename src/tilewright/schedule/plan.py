@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class StreamPlan:
         room = (self.room.place + (self.room.host if len(self.parts) == 1 else 0)) // self.itemsize
         return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize - self.out_bytes
 
-    @property
+    @functools.cached_property
     def comes_once(self) -> bool:
         """Whether the place of the longest part loads nothing twice."""
         part = max(self.parts, key=lambda part: _area(self.grid, part))

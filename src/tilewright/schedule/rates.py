@@ -54,14 +54,15 @@ def result_bytes(sources: Sequence[Source], dtype: str) -> int:
     return sources[0].shape[0] * sources[1].shape[1] * np.dtype(dtype).itemsize
 
 
-def read_rate(source: Source, dtype: str, workers: int) -> float:
-    """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix: measured, in 0.2 s."""
+def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTES) -> float:
+    """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix, ``nbytes`` at a time:
+    measured, in 0.2 s."""
     m, n = source.shape
     if not m or not n:
         return math.inf
     itemsize = np.dtype(dtype).itemsize
     columns = min(n, 4096)
-    rows = min(m, max(1, PROBE_BYTES // (columns * itemsize)))
+    rows = min(m, max(1, nbytes // (columns * itemsize)))
     rng = np.random.default_rng(0)
     workers = workers if source.parallel else 1
     share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
@@ -109,6 +110,6 @@ def _disk_rate(folder: Path, most: int) -> float:
         return 1e9
 
 
-def copy_workers() -> int:
-    """Threads that copy blocks beside a GPU: three quarters of the processors, for others have work too."""
-    return max(2, min(16, machine().usable_cores * 3 // 4))
+def copy_workers(gpus: int = 1) -> int:
+    """Threads that copy blocks beside each of several GPUs: three quarters of the processors, for others have work too."""
+    return max(2, min(16, machine().usable_cores * 3 // 4 // gpus))

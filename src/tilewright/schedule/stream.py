@@ -27,7 +27,7 @@ from .cuts import (
     promised_s,
     shares,
 )
-from .devices import sharers, territories
+from .devices import rectangles, sharers, territories
 from .grid import ORDERS, Grid, Tile
 from .held import hold
 from .plan import StreamPlan
@@ -64,11 +64,15 @@ def plan_stream(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {bytes_text(room.place)}: "
             f"it needs {bytes_text(least)} ({least} bytes) at least"
         )
-    best = alone = _Task(dtype, itemsize, room, rates, 1).best(fit)
-    for places in _counts(most):
-        many, enough = ([grid for grid in fit if math.prod(grid.tiles) >= places * each] for each in (TILES, 1))
-        if enough:
-            best = _better(best, _Task(dtype, itemsize, room, rates.shared(places), places).best(many or enough), alone)
+    tasks = [_Task(dtype, itemsize, room, rates.shared(places), places) for places in (1, *_counts(most))]
+    tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]
+    best = alone = tasks[0].best(fit)
+    if len(tasks) > 2:  # where most places pay beyond doubt, nobody needs to know what fewer would take
+        all_ = tasks[-1].best(fit)
+        if all(all_.cost.total_s < WORTH * task.undercut_s(fit) for task in tasks[:-1]):
+            return replace(all_, alone_s=alone.cost.total_s)
+    for task in tasks[1:]:
+        best = _better(best, task.best(fit), alone)
     return best
 
 
@@ -127,8 +131,14 @@ class _Task:
     rates: Rates
     places: int
 
+    def undercut_s(self, grids: Sequence[Grid]) -> float:
+        """What none of these cuts undercuts."""
+        return min(map(self._least_s, grids))
+
     def best(self, grids: Sequence[Grid]) -> StreamPlan:
         """The fastest of those that are tried; of those that are as fast, the one that moves least."""
+        many, enough = ([grid for grid in grids if math.prod(grid.tiles) >= self.places * n] for n in (TILES, 1))
+        grids = (many or enough) if self.places > 1 else grids
         most = max(MOST_STEPS, 2 * min(multiplications(grid) for grid in grids))
         short = [grid for grid in grids if multiplications(grid) <= most]
         promises = {grid: self._promised_s(grid) for grid in short}
@@ -150,17 +160,18 @@ class _Task:
         """Time those that could be faster than what was tried, until the budget is spent; one at least."""
         left = BUDGET
         known = {(plan.grid, plan.order, plan.slots) for plan in tried}
+        soon = min(map(self._soon_s, tried), default=math.inf)
         for grid, (order, slots) in candidates:
-            if (grid, order, slots) in known:
+            if (grid, order, slots) in known or self._least_s(grid) > soon:
                 continue
-            best = min(tried, key=lambda plan: plan.cost.total_s, default=None)
-            if best is not None:
-                margin = 1.0 if best.comes_once else self._nearly
-                if self._least_s(grid) > best.cost.total_s * margin:
-                    continue
-            if best is None or multiplications(grid) <= left:
+            if not tried or multiplications(grid) <= left:
                 left -= multiplications(grid)
                 tried.append(self.timed(grid, order, slots, self._parts(grid, order)))
+                soon = min(soon, self._soon_s(tried[-1]))
+
+    def _soon_s(self, plan: StreamPlan) -> float:
+        """What others must not take longer than, to be better."""
+        return plan.cost.total_s * (1.0 if plan.comes_once else self._nearly)
 
     def timed(self, grid: Grid, order: str, slots: Slots, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
         """By the longest part."""
@@ -181,7 +192,10 @@ class _Task:
 
     def _ways(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
         orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]
-        return ((order, slots) for slots in shares(grid, self.room, self.itemsize) for order in orders)
+        down, across = grid.tiles
+        p, q = rectangles(down, across, self.places)
+        part = math.ceil(down / p), math.ceil(across / q)
+        return ((order, slots) for slots in shares(grid, self.room, self.itemsize, part) for order in orders)
 
     def _parts(self, grid: Grid, order: str) -> list[list[Tile]]:
         return territories(*grid.tiles, self.places, order)
