@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -272,6 +273,7 @@ def test_tiles_written_in_any_order_make_the_matrix(name: str, tmp_path: Path, d
     where = str(tmp_path / f"{time.monotonic_ns()}{name}")
     with mock.patch.object(plain, "BUFFER", data.draw(st.sampled_from([8, 100, 1 << 19]))):
         sink = create_matrix(where, shape, stored)
+        sink.forgets = data.draw(st.booleans())
         for rows, columns in data.draw(st.permutations(cuts)):
             block = laid_out(matrix[rows, columns].shape, given_as, data.draw(st.sampled_from(ORDERS)))
             block[:] = matrix[rows, columns]
@@ -283,6 +285,69 @@ def test_tiles_written_in_any_order_make_the_matrix(name: str, tmp_path: Path, d
     found = load(where, shape, stored)
     assert found.dtype == stored
     np.testing.assert_array_equal(found, matrix)
+
+
+@pytest.mark.parametrize("name", ["c.npy", "c.safetensors", "c.raw"])
+@pytest.mark.parametrize("width", [1024, 3072])
+def test_what_is_on_the_disk_is_forgotten(
+    name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte is written, then sent to the disk and waited for, then its memory is given up; never sooner."""
+    told: list[tuple[str, int, int]] = []
+    sync, forget, move = positional._sync_range, os.posix_fadvise, positional.move_rows
+
+    def syncs(file: int, offset: int, nbytes: int, how: int) -> None:
+        told.append(("wait" if how & positional._DONE == positional._DONE else "send", offset, nbytes))
+        sync(file, offset, nbytes, how)
+
+    def forgets(file: int, offset: int, nbytes: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        told.append(("forget", offset, nbytes))
+        forget(file, offset, nbytes, advice)
+
+    def moves(call: Any, file: int, block: np.ndarray, offset: int, pitch: int) -> None:
+        told.append(("write", offset, len(block) * pitch))
+        move(call, file, block, offset, pitch)
+
+    monkeypatch.setattr(positional, "_sync_range", syncs)
+    monkeypatch.setattr(os, "posix_fadvise", forgets)
+    monkeypatch.setattr(positional, "move_rows", moves)
+    monkeypatch.setattr(positional, "PIECE", 7 * 4 * 3072)
+    matrix = np.random.default_rng(0).random((100, 3072), np.float32)
+    sink = create_matrix(tmp_path / name, matrix.shape, "float32")
+    sink.forgets = True
+    for tile in tiles(matrix.shape, 60, width):
+        sink.write(*tile, np.ascontiguousarray(matrix[tile]))
+    sink.finish()
+    np.testing.assert_array_equal(load(str(tmp_path / name), matrix.shape, "float32"), matrix)
+    written = [(offset, nbytes) for what, offset, nbytes in told if what == "write" and nbytes]
+    assert len(written) == (9 + 6) * (3072 // width)
+    for offset, nbytes in written:
+        steps = [what for what, *where in told if where == [offset, nbytes]]
+        assert steps == ["write", "send", "wait", "forget"]
+
+
+@pytest.mark.parametrize(("name", "width"), [("c.npy", 1000), ("c.npy", 1024)])
+def test_a_page_that_is_written_twice_is_kept(
+    name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of 4000 bytes share pages: none is given up, for it would be read again."""
+    forgotten: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *asked: forgotten.append(asked[1]))
+    sink = create_matrix(tmp_path / name, (20, width), "float32")
+    sink.forgets = True
+    sink.write(slice(0, 20), slice(0, width), np.ones((20, width), np.float32))
+    sink.finish()
+    assert bool(forgotten) == (width == 1024)
+
+
+@pytest.mark.parametrize("name", ["c.npy", "c.safetensors", "c.raw"])
+@pytest.mark.parametrize("shape", [(1, 1), (30, 40), (0, 5)])
+def test_elements_begin_at_a_page(name: str, shape: tuple[int, int], tmp_path: Path) -> None:
+    with contextlib.closing(create_matrix(tmp_path / name, shape, "float64")) as sink:
+        assert sink.layout.offset % plain.PAGE == 0  # type: ignore[attr-defined]
+        sink.finish()
+    assert load(str(tmp_path / name), shape, "float64").shape == shape
 
 
 @pytest.mark.parametrize("name", NAMES)

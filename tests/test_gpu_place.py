@@ -193,7 +193,7 @@ def test_multiply_takes_as_many_gpus_as_pay(
     monkeypatch.setattr(places.Choice, "rates", lambda *_: rates)
     kernel: Any = SimpleNamespace(name="simulated", source_hash="0", params={})
     gpus: Any = (streams,) * 4
-    choice = places.Choice(kernel, Room(4 << 20, grain=64), 1, gpus, Chunks(1 << 14, 4, 2))
+    choice = places.Choice(kernel, Room(4 << 20, grain=64), 1, 1 << 30, gpus, Chunks(1 << 14, 4, 2))
     monkeypatch.setattr(multiply, "choose_place", lambda *_: choice)
     rng, made = np.random.default_rng(0), []
     monkeypatch.setattr(Gpu, "close", lambda self, close=Gpu.close: (made.append(self), close(self)))

@@ -123,7 +123,7 @@ from tilewright.schedule.stream import Room
 
 kernel = places.adding_kernel("float32")
 places.host_rates = lambda *_: Rates(1e11, 1e10, 1e9)
-multiply.choose_place = lambda *_: places.Choice(kernel, Room(1_600_000), 2)
+multiply.choose_place = lambda *_: places.Choice(kernel, Room(1_600_000), 2, 1 << 30)
 remove = Journal.remove
 
 def kept(self):

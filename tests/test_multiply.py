@@ -64,7 +64,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
 
     def choose(place: int = ROOM, count: int = 1) -> None:
         def choice(sources: Any, dtype: np.dtype, *_: Any) -> Choice:
-            return Known(adding_kernel(dtype.name), Room(place), 2, count=count)
+            return Known(adding_kernel(dtype.name), Room(place), 2, 1 << 40, count=count)
 
         monkeypatch.setattr(module, "choose_place", choice)
 

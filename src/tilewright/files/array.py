@@ -80,6 +80,7 @@ class ArraySink:
     workspace = WORKSPACE
     partial = None
     resumed = False
+    forgets = False
 
     def __init__(self, array: np.ndarray, shape: Shape, dtype: np.dtype) -> None:
         self._array = admit_out(array, shape, dtype, "the array to write")

@@ -84,6 +84,9 @@ class Sink(Protocol):
     def partial(self) -> Path | None:
         """Where the unfinished matrix is kept; None where it is in memory."""
 
+    #: Whether the system need not keep in memory what was written, once it is on the disk; said before the first ``write``.
+    forgets: bool
+
     @property
     def resumed(self) -> bool:
         """Whether an unfinished file of an earlier run was taken up; False where it had to be begun."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,7 +11,7 @@ import numpy as np
 from ..errors import DTypeError, FileError
 from .checks import admit_dtype, admit_shape
 from .format import Format, Shape, Sink, Source
-from .plain import Layout, PlainSink, PlainSource
+from .plain import PAGE, Layout, PlainSink, PlainSource
 
 
 def find_layout(file: BinaryIO, path: Path) -> Layout:
@@ -33,11 +34,20 @@ def _open(path: Path, *_: object) -> Source:
     return PlainSource(path, find_layout)
 
 
+def _header(shape: Shape, dtype: np.dtype) -> bytes:
+    """NumPy's, with more blanks at its end: so that the elements begin at a page, and not after 128 bytes."""
+    facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    written = io.BytesIO()
+    np.lib.format.write_array_header_1_0(written, facts)
+    magic = len(np.lib.format.magic(1, 0))
+    text = written.getvalue()[magic + 2 :].rstrip()
+    length = PAGE - magic - 2
+    return np.lib.format.magic(1, 0) + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
+
+
 def _create(path: Path, _: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> Sink:
     def begin(partial: Path) -> None:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        with partial.open("r+b") as file:
-            np.lib.format.write_array_header_1_0(file, header)
+        partial.write_bytes(_header(shape, dtype))
 
     if dtype.name == "bfloat16":
         raise DTypeError(f"{path}: .npy has no bfloat16; write float32, or a .safetensors file")

@@ -22,12 +22,15 @@ from .array import copy_block
 from .checks import explained, rectangle
 from .format import Shape
 from .partial import Partial
-from .positional import EndOfFile, move_rows, rows_are_contiguous
+from .positional import EndOfFile, move_rows, rows_are_contiguous, write_through
 
 #: Bytes of the buffer for what cannot be moved straight to its place.
 BUFFER = 1 << 19
 #: Rows of a file at most this long are read whole, gaps included: a call costs what 4 KiB cost to copy.
 SHORT_ROW = 4096
+#: Bytes that the system moves at once between memory and disk: what we write begins at a multiple of it, for a page of which
+#: a part is written must be in memory.
+PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class PlainSink:
     parallel = True
     grain = (1, 1)
     workspace = 2 * BUFFER
+    forgets = False
 
     def __init__(
         self,
@@ -166,6 +170,11 @@ class PlainSink:
             self._write(self.layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
 
     def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
+        # A page of which a part is still to be written would have to be read again for that.
+        whole_pages = not (begin | pitch | block.shape[1] * self.dtype.itemsize) % PAGE
+        if self.forgets and whole_pages and block.dtype == self.dtype and rows_are_contiguous(block):
+            write_through(self._partial.file, block, begin, pitch)
+            return
         if block.dtype == self.dtype and rows_are_contiguous(block):
             move_rows("pwrite", self._partial.file, block, begin, pitch)
             return

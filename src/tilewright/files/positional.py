@@ -8,6 +8,7 @@ times as fast on one thread and 2.4 times on two, of two cores; rows of 16 KiB 1
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import os
@@ -15,6 +16,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+
+#: Bytes of a file that are written before they are sent to the disk.
+PIECE = 8 << 20
+#: Flags of sync_file_range(2): send to the disk what is not on its way; and wait until all of it is there.
+_START, _DONE = 2, 1 | 4
 
 
 class EndOfFile(Exception):  # noqa: N818  # as EOFError is no name of an error of ours: it never leaves this folder
@@ -41,6 +47,40 @@ def move_rows(call: Literal["pread", "pwrite"], file: int, block: np.ndarray, of
             return
         _complete(call, file, block[row].view(np.uint8), offset + row * pitch)  # which says what stopped it
         row += 1
+
+
+def write_through(file: int, block: np.ndarray, offset: int, pitch: int) -> None:
+    """As ``move_rows``, but what is written leaves the system's memory as soon as it is on the disk, piece by piece.
+
+    Else a result as large as memory pushes out what is still to be read; and memory that nobody used for a while is slow to
+    get, where the system is a guest: of 2.4 GB that were written beside a product, it was 4.9 s of a processor.
+    """
+    rows = max(1, PIECE // pitch)
+    pieces = [block[row : row + rows] for row in range(0, len(block), rows)]
+    ranges = [(offset + number * rows * pitch, len(piece) * pitch) for number, piece in enumerate(pieces)]
+    on_its_way: list[tuple[int, int]] = []
+    for piece, (at, nbytes) in zip(pieces, ranges, strict=True):
+        move_rows("pwrite", file, piece, at, pitch)
+        _sync_range(file, at, nbytes, _START)
+        _forget(file, on_its_way)  # the piece before, which went to the disk while this one was copied
+        on_its_way = [(at, nbytes)]
+    _forget(file, on_its_way)
+
+
+def _forget(file: int, ranges: list[tuple[int, int]]) -> None:
+    for at, nbytes in ranges:
+        _sync_range(file, at, nbytes, _START | _DONE)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file, at, nbytes, os.POSIX_FADV_DONTNEED)
+
+
+def _sync_range(file: int, offset: int, nbytes: int, how: int) -> None:
+    """Send that range to the disk; nothing where the system or the file system has no such call."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        if call(file, offset, nbytes, how) and ctypes.get_errno() not in (errno.ENOSYS, errno.EINVAL, errno.ESPIPE):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def rows_are_contiguous(block: np.ndarray) -> bool:

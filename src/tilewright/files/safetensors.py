@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import DTypeError, FileError, UnavailableError
 from .checks import READABLE, admit_dtype, admit_shape, explained, pick
 from .format import Format, Shape, Sink, Source
-from .plain import FindLayout, Layout, PlainSink, PlainSource
+from .plain import PAGE, FindLayout, Layout, PlainSink, PlainSource
 
 _DTYPES = {
     **{"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "|b1"},
@@ -23,8 +23,6 @@ _DTYPES = {
 }
 #: The format's own limit, in bytes: what claims a longer header is no such file.
 _LONGEST_HEADER = 100_000_000
-#: The elements begin at a multiple of this, as wide as any vector, for those who map the file.
-_ALIGNMENT = 64
 
 
 def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
@@ -81,7 +79,7 @@ def _header(name: str, shape: Shape, dtype: np.dtype, path: Path) -> bytes:
     nbytes = shape[0] * shape[1] * dtype.itemsize
     tensor = {"dtype": codes[dtype.name], "shape": list(shape), "data_offsets": [0, nbytes]}
     text = json.dumps({name: tensor}).encode()
-    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+    text += b" " * (-(8 + len(text)) % PAGE)
     return len(text).to_bytes(8, "little") + text
 
 

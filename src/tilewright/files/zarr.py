@@ -60,6 +60,7 @@ class ZarrSink:
     """
 
     parallel = True
+    forgets = False
 
     def __init__(self, path: Path, name: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> None:
         zarr = _library(path)

@@ -161,6 +161,7 @@ class Job:
     def _compute(self, sink: Sink, progress: Progress, events: Events) -> None:
         """All tiles of the plan, in all places; the sink has them in the end."""
         grid, itemsize = self.plan.grid, self.product.dtype.itemsize
+        sink.forgets = grid.m * grid.n * itemsize > self.choice.memory
         read, told = Tally(), Tally()
         total = 2 * grid.m * grid.n * grid.k
         told.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))

@@ -40,11 +40,13 @@ OWN_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Choice:
-    """``kernel`` on the CPU with ``threads`` threads, or on each of ``gpus``, with ``room`` for blocks."""
+    """``kernel`` on the CPU with ``threads`` threads, or on each of ``gpus``, with ``room`` for blocks; ``memory`` bytes of
+    the host's may be taken."""
 
     kernel: Kernel | CudaKernel
     room: Room
     threads: int
+    memory: int
     gpus: tuple[Streams, ...] = ()
     chunks: Chunks | None = None
 
@@ -55,7 +57,7 @@ class Choice:
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
         """Measured now as far as operands and result are concerned, in half a second."""
         if isinstance(self.kernel, Kernel):
-            return host_rates((a, b), out, dtype, self.threads)
+            return host_rates((a, b), out, self.kernel, dtype, self.threads)
         gpu = gpu_rates(self.gpus[0], self.kernel, dtype)
         probed = [read_rate(source, dtype, copy_workers()) for source in (a, b) if not _is_plain(source)]
         in_memory = isinstance(out, np.ndarray)
@@ -120,15 +122,14 @@ def choose_place(
             raise UsageError("device_memory is for products on a GPU: this one is on the CPU, see memory")
         kernel: Kernel = _there(adding_kernel(dtype.name), dtype.name)
         beside = OWN_BYTES + _workspace(kernel, dtype) + 2 * max(source.workspace for source in sources)
-        return Choice(kernel, Room(_left(free, beside), grain=64), threads)
+        return Choice(kernel, Room(_left(free, beside), grain=64), threads, free)
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
     host = 0 if in_memory else _left(free, OWN_BYTES + chunks.nbytes)
     room = min(gpu.free_bytes() for gpu in gpus)
     place = int(GPU_SHARE * room) if device_memory is None else min(room, bytes_of("device_memory", device_memory))
-    return Choice(
-        adding_cuda_kernel(dtype.name, gpus[0].device.capability), Room(place, host, 128), threads, gpus, chunks
-    )
+    best = adding_cuda_kernel(dtype.name, gpus[0].device.capability)
+    return Choice(best, Room(place, host, 128), threads, free, gpus, chunks)
 
 
 def _is_plain(source: Source) -> bool:

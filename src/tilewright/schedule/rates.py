@@ -16,12 +16,15 @@ import numpy as np
 
 from ..files import Source
 from ..files.array import ArraySource
+from ..files.positional import PIECE, write_through
+from ..kernels import Kernel
 from ..machine import machine
 from ..peaks import bandwidth_gbs, peak_gflops
 from .cost import Rates
 
-#: Share of the peak that the engine reaches on large blocks, and seconds that each piece of work takes beside.
-ENGINE_SHARE = 0.93
+#: Share of the peak that the engine reaches between its passes over C, share of the time of such a pass that nothing hides,
+#: and seconds that each piece of work takes beside.
+ENGINE_SHARE, PASS_SHARE = 0.96, 0.67
 PIECE_S = 5e-4
 #: Bytes a second that a processor copies in memory, and to and from files: meanwhile it multiplies nothing. Of files it
 #: is what the loss of time was divided by, of products that took their blocks from there: the system works for them too.
@@ -35,17 +38,20 @@ WRITE_SHARE = 1 / 8
 WRITE_S = 0.5
 
 
-def host_rates(sources: Sequence[Source], out: Any, dtype: str, threads: int) -> Rates:
-    """Of the CPU as a place: blocks are read by one thread, beside those that multiply."""
+def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int) -> Rates:
+    """Of the CPU as a place, with that engine: blocks are read by one thread, beside those that multiply."""
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
     reading = min(read_rate(source, dtype, 1) for source in sources)
+    itemsize, cuts = np.dtype(dtype).itemsize, kernel.blocking
     in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
     return Rates(
         flops,
         in_bytes=reading,
         out_bytes=write_rate(out, result_bytes(sources, dtype)),
         latency_s=PIECE_S,
+        wave_s=PASS_SHARE * 2 * itemsize / (bandwidth_gbs("float64", threads) * 1e9),
+        depth=(cuts.kc if itemsize == 4 else cuts.kc_of_8_bytes) if cuts else None,
         copy_s=1 / (COPIED_FROM_FILES if in_files else COPIED) / threads,
     )
 
@@ -98,12 +104,13 @@ def write_rate(out: Any, nbytes: int) -> float:
 @functools.cache
 def _disk_rate(folder: Path, most: int) -> float:
     """Of a file of ``most`` bytes in that folder, until it is on the disk; where nothing can be written, a guess."""
-    block = np.random.default_rng(0).bytes(PROBE_BYTES)
+    block = np.random.default_rng(0).integers(0, 256, (4, PIECE), np.uint8)
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             begun, done = time.perf_counter(), 0
             while done < most and time.perf_counter() < begun + WRITE_S:
-                done += file.write(block)
+                write_through(file.fileno(), block, done, PIECE)
+                done += block.nbytes
             os.fsync(file.fileno())
             return done / (time.perf_counter() - begun)
     except OSError:

@@ -90,7 +90,7 @@ def plan_again(
 
     def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
         task = _Task(dtype, itemsize, room, rates.shared(places), places)
-        return _fastest([task.timed(grid, "as begun", each, parts) for each in slots])[0]
+        return min((task.timed(grid, "as begun", each, parts) for each in slots), key=lambda plan: plan.cost.total_s)
 
     best = alone = planned(1, [tuple(tiles)])
     left = set(tiles)
@@ -115,10 +115,6 @@ def _shortest(sides: Iterable[Sequence[Grid]], promises: Mapping[Grid, float]) -
     """Of each side the cut with the fewest steps, of those that promise about as much as the best."""
     for cuts_ in sides:
         yield min((grid for grid in cuts_ if promises[grid] <= ABOUT * promises[cuts_[0]]), key=multiplications)
-
-
-def _fastest(plans: Sequence[StreamPlan]) -> list[StreamPlan]:
-    return sorted(plans, key=lambda plan: plan.cost.total_s)
 
 
 @dataclass(frozen=True)
@@ -147,14 +143,20 @@ class _Task:
             of_side.setdefault((grid.bm, grid.bn), []).append(grid)
         tried: list[StreamPlan] = []
         self._try(((grid, next(self._ways(grid))) for grid in _shortest(of_side.values(), promises)), tried)
-        sides = [(plan.grid.bm, plan.grid.bn) for plan in _fastest(tried)]
+        sides = [(plan.grid.bm, plan.grid.bn) for plan in self._best_first(tried)]
         self._try(((grid, next(self._ways(grid))) for side in sides for grid in of_side[side]), tried)
-        self._try(((plan.grid, way) for plan in _fastest(tried) for way in self._ways(plan.grid)), tried)
-        soon = min(plan.cost.total_s for plan in tried) * self._nearly
-        return min(
-            (plan for plan in tried if plan.cost.total_s <= soon),
-            key=lambda plan: (plan.cost.read_bytes, plan.cost.in_bytes, plan.cost.total_s),
-        )
+        self._try(((plan.grid, way) for plan in self._best_first(tried) for way in self._ways(plan.grid)), tried)
+        return self._best_first(tried)[0]
+
+    def _best_first(self, plans: Sequence[StreamPlan]) -> list[StreamPlan]:
+        """Of those that are about as fast as the fastest, those that move least; then the others, by time."""
+        soon = min(plan.cost.total_s for plan in plans) * self._nearly
+
+        def rank(plan: StreamPlan) -> tuple[float, ...]:
+            spent = plan.cost
+            return (0, spent.read_bytes, spent.in_bytes, spent.total_s) if spent.total_s <= soon else (1, spent.total_s)
+
+        return sorted(plans, key=rank)
 
     def _try(self, candidates: Iterator[tuple[Grid, tuple[str, Slots]]], tried: list[StreamPlan]) -> None:
         """Time those that could be faster than what was tried, until the budget is spent; one at least."""
