@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from .held import Held
 from .program import Program
 
 
@@ -20,7 +21,8 @@ class Rates:
     """What a place was measured to do: operations and bytes a second, and seconds that each piece takes beside.
 
     Into the place come ``in_bytes`` a second from the host's memory, ``read_bytes`` from where the operands lie (a disk, or
-    that very memory: then nothing is slower); ``out_bytes`` go from it to where the result lies. ``wave`` is what is
+    that very memory: then nothing is slower), and ``stage_bytes`` from where blocks are kept on the host, if any are: who
+    leaves one there takes the time of both. ``out_bytes`` go from it to where the result lies. ``wave`` is what is
     computed at once: so many rows by so many columns, so many times; a last wave that is not full takes as long as others,
     and each takes ``wave_s`` beside its operations, for reading and writing C, which is done once for each ``depth`` of k.
     ``copy_s`` is what a byte that is copied takes of the time for multiplying, where the same processors do both.
@@ -39,6 +41,7 @@ class Rates:
     copy_s: float = 0.0
     write_bytes: float = math.inf
     most_read_bytes: float | None = None
+    stage_bytes: float = math.inf
     peers: bool = False
 
     def shared(self, places: int) -> Rates:
@@ -103,29 +106,31 @@ def cost(
     program: Program,
     rates: Rates,
     itemsize: int,
-    held: Collection[int] = (),
+    held: Held | None = None,
     sharers: Mapping[str, float] | None = None,
 ) -> Cost:
-    """Of a program, for elements of ``itemsize`` bytes; the blocks of loads number ``held`` are in the host's memory, and
-    those of each operand are read by one of ``sharers`` places for all of them."""
+    """Of a program, for elements of ``itemsize`` bytes; some blocks are ``held`` on the host, and those of each operand are
+    read by one of ``sharers`` places for all of them."""
     grid = program.grid
     computing = functools.cache(rates.compute_s)
     loads, multiplies, stores = _Lane(), _Lane(), _Lane()
     read, moved, stored = 0.0, 0, 0
     copied = 0  # since the multiplication before
     out_bytes = min(rates.out_bytes, rates.write_bytes)
+    hits, kept = (held.hits, held.kept) if held else ({}, {})
     part = {operand: 1 / places for operand, places in (sharers or {"a": 1, "b": 1}).items()}
     for tile_store in program.stores:
         m, n = grid.size(tile_store.tile)
         for step in program.multiplies[len(multiplies.spans) : tile_store.after + 1]:
             for load in program.loads[len(loads.spans) : max(step.needs) + 1]:
                 size = grid.elements(load.block) * itemsize
-                took = size / rates.in_bytes
-                moved, copied = moved + size, copied + size
-                if load.number not in held:
+                moved, copied, brought = moved + size, copied + size, 0.0
+                if load.number not in hits:
                     own = size * part[load.block.operand]
-                    read, took = read + own, max(took, own / rates.read_bytes)
-                loads.add(took + rates.latency_s, multiplies.end(load.after))
+                    read, brought = read + own, own / rates.read_bytes
+                if load.number in hits or load.number in kept:
+                    brought += size / rates.stage_bytes
+                loads.add(max(size / rates.in_bytes, brought) + rates.latency_s, multiplies.end(load.after))
             x, y = step.needs
             depth = min(grid.bk, grid.k - step.p * grid.bk)
             took = computing(m, n, depth) + copied * rates.copy_s

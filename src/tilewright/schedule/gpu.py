@@ -9,9 +9,9 @@ itself. The GPU's streams wait for each other by themselves; a thread waits only
     copy out                                                           C to chunks │
     threads                                                              chunks to result
 
-Copies in take turns on two streams, so that a block which waits for its slot does not hold up what is still to come of the
-one before it. Chunks are handed out by one thread, in the order of the loads: so who waits for a slot to become free never
-holds the chunk that this needs. A block that another GPU has comes from there, in one copy (``peers``).
+Copies in take turns on several streams, so that a block which waits for its slot does not hold up what is still to come of
+the one before it. Chunks are handed out by one thread, in the order of the loads: so who waits for a slot to become free
+never holds the chunk that this needs. A block that another GPU has comes from there, in one copy (``peers``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from .program import Load, Multiply, Store
 from .stream import StreamPlan
 from .tier import Tier
 
-STREAMS_IN = 2
+STREAMS_IN = 4
+#: Bytes of a part of a block at least, where it is shared among all threads: some 3,000 parts a second can be handed out.
+LEAST_PART = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Gpu:
         gpu.here()
         self._events = _GpuEvents(gpu, events or Events())
         chunks = chunks or Chunks()
-        self._chunk = chunks.size
+        self._chunk, self._workers = chunks.size, workers
         with contextlib.ExitStack() as taken:  # and given back, should there not be enough of something
             self._memory = gpu.allocate(plan.place_bytes)
             taken.callback(gpu.release, self._memory)
@@ -209,7 +211,8 @@ class Gpu:
     def _stage(self, load: Load, own: Lent, stream: int) -> None:
         """Hand a block's parts to the threads, each with a chunk."""
         self._tier.begin(load)
-        parts = list(_parts(*self._grid.where(load.block), self._dtype.itemsize, self._chunk))
+        size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
+        parts = list(_parts(*self._grid.where(load.block), self._dtype.itemsize, size))
         address, left, jobs = own.address, itertools.count(1 - len(parts)), []
         for part in parts:
             chunk = self._rings[0].take()

@@ -67,13 +67,13 @@ class Grid:
         return self.depth(block.row), self.columns(block.column)
 
     def elements(self, block: Block) -> int:
-        rows, columns = self.where(block)
-        return (rows.stop - rows.start) * (columns.stop - columns.start)
+        if block.operand == "a":
+            return min(self.bm, self.m - block.row * self.bm) * min(self.bk, self.k - block.column * self.bk)
+        return min(self.bk, self.k - block.row * self.bk) * min(self.bn, self.n - block.column * self.bn)
 
     def size(self, tile: Tile) -> tuple[int, int]:
         """Rows and columns of a tile of C."""
-        rows, columns = self.rows(tile.i), self.columns(tile.j)
-        return rows.stop - rows.start, columns.stop - columns.start
+        return min(self.bm, self.m - tile.i * self.bm), min(self.bn, self.n - tile.j * self.bn)
 
 
 # ---- orders of the tiles ---------------------------------------------------------------------------------------------

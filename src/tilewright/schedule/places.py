@@ -26,7 +26,7 @@ from .gpu_rates import gpu_rates
 from .held import Held
 from .host import Host
 from .peers import Peers
-from .rates import copy_workers, host_rates, read_rate, result_bytes, write_rate
+from .rates import copy_workers, host_rates, read_rate, write_rate
 from .stream import Room, StreamPlan
 from .tier import Tier
 
@@ -66,10 +66,11 @@ class Choice:
             in_bytes=gpu.in_bytes,
             out_bytes=gpu.out_bytes,
             read_bytes=min([gpu.stage_bytes, *probed]),
+            stage_bytes=gpu.stage_bytes,
             latency_s=1e-4,
             wave=gpu.wave,
             wave_s=gpu.wave_s,
-            write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, result_bytes((a, b), dtype)),
+            write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, (a, b), dtype),
             most_read_bytes=min([gpu.most_stage_bytes, *probed]),
             peers=self._are_peers,
         )

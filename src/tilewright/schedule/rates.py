@@ -35,7 +35,9 @@ PROBE_SHARE = 1 / 64
 PROBE_S = 0.15
 #: Of a file this share is written for the probe, for so long at most: disks are fast for the first few hundred MiB.
 WRITE_SHARE = 1 / 8
-WRITE_S = 0.5
+WRITE_S = 0.8
+#: Bytes of a row of a tile.
+WRITE_ROW = 32 << 10
 
 
 def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int) -> Rates:
@@ -48,7 +50,7 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
     return Rates(
         flops,
         in_bytes=reading,
-        out_bytes=write_rate(out, result_bytes(sources, dtype)),
+        out_bytes=write_rate(out, sources, dtype),
         latency_s=PIECE_S,
         wave_s=PASS_SHARE * 2 * itemsize / (bandwidth_gbs("float64", threads) * 1e9),
         depth=(cuts.kc if itemsize == 4 else cuts.kc_of_8_bytes) if cuts else None,
@@ -94,25 +96,31 @@ def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTE
     return done / (time.perf_counter() - begun)
 
 
-def write_rate(out: Any, nbytes: int) -> float:
-    """Bytes a second that can be written where a result of ``nbytes`` goes: to a file measured, to memory what it copies."""
+def write_rate(out: Any, sources: Sequence[Source], dtype: str) -> float:
+    """Bytes a second that can be written where a result goes: to a file measured, to memory what it copies."""
     if isinstance(out, (str, os.PathLike)):
-        return _disk_rate(Path(os.fspath(out)).absolute().parent, max(PROBE_BYTES, int(WRITE_SHARE * nbytes)))
+        most, pitch = int(WRITE_SHARE * result_bytes(sources, dtype)), sources[1].shape[1] * np.dtype(dtype).itemsize
+        return _disk_rate(Path(os.fspath(out)).absolute().parent, max(PROBE_BYTES, most), max(1, pitch))
     return bandwidth_gbs("float64", 1) * 1e9 / 3
 
 
 @functools.cache
-def _disk_rate(folder: Path, most: int) -> float:
-    """Of a file of ``most`` bytes in that folder, until it is on the disk; where nothing can be written, a guess."""
-    block = np.random.default_rng(0).integers(0, 256, (4, PIECE), np.uint8)
+def _disk_rate(folder: Path, most: int, pitch: int) -> float:
+    """Of ``most`` bytes in a file there, in short rows ``pitch`` bytes apart as those of tiles are, until they are on the
+    disk; where nothing can be written, a guess."""
+    width = min(pitch, WRITE_ROW)
+    block = np.random.default_rng(0).integers(0, 256, (max(1, min(most, 4 * PIECE) // width), width), np.uint8)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            begun, done = time.perf_counter(), 0
+            begun, done, warm = time.perf_counter(), 0, (0.0, 0)
             while done < most and time.perf_counter() < begun + WRITE_S:
-                write_through(file.fileno(), block, done, PIECE)
+                write_through(file.fileno(), block, done // width * pitch, pitch)
                 done += block.nbytes
+                if not warm[1] and (2 * done >= most or time.perf_counter() > begun + WRITE_S / 2):
+                    warm = time.perf_counter() - begun, done
             os.fsync(file.fileno())
-            return done / (time.perf_counter() - begun)
+            warm = warm if done > warm[1] else (0.0, 0)
+            return (done - warm[1]) / (time.perf_counter() - begun - warm[0])
     except OSError:
         return 1e9
 

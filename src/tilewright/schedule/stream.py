@@ -180,7 +180,7 @@ class _Task:
         longest = max(parts, key=lambda part: sum(math.prod(grid.size(tile)) for tile in part))
         program = Program.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
-        held = hold(program.loads, host_slots).hits if host_slots else {}
+        held = hold(program.loads, host_slots) if host_slots else None
         shared = sharers(parts) if self.rates.peers else None
         spent = cost(program, self.rates, self.itemsize, held, shared)
         every = tuple(tuple(part) for part in parts)
