@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import threading
@@ -437,3 +438,20 @@ def test_a_job_tells_what_it_planned_and_measured(folder: Path) -> None:
     assert told["measured"]["finished"] == 11
     assert told["measured"]["read_bytes"] == told["plan"]["read_bytes"] == told["plan"]["in_bytes"]
     assert told["measured"]["written_bytes"] == told["plan"]["out_bytes"]
+
+
+def test_an_unknown_partition_is_refused() -> None:
+    with pytest.raises(UsageError, match="partition 'stripes': did you mean strips"):
+        tw.multiply(np.ones((4, 4)), np.ones((4, 4)), partition="stripes")
+
+
+@pytest.mark.parametrize("partition", ["rectangles", "strips"])
+def test_several_places_share_the_product(rooms: Rooms, partition: str) -> None:
+    rooms(8 << 20, count=3)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-9, 9, (3000, 1000)).astype(float), rng.integers(-9, 9, (1000, 3000)).astype(float)
+    plan = tw.plan_multiply(a, b, partition=partition)
+    assert len(plan.parts) == 3
+    rows = [{tile.i for tile in part} for part in plan.parts]
+    assert (partition == "strips") <= all(not x & y for x, y in itertools.combinations(rows, 2))
+    np.testing.assert_array_equal(tw.multiply(a, b, partition=partition), a @ b)

@@ -17,7 +17,7 @@ from tilewright.schedule import gpu
 from tilewright.schedule.cost import Rates
 from tilewright.schedule.counting import Counted, Tally
 from tilewright.schedule.cuts import Room, Slots, place_elements
-from tilewright.schedule.devices import execute_on_all, strips, territories
+from tilewright.schedule.devices import PARTITIONS, execute_on_all, territories
 from tilewright.schedule.events import Events
 from tilewright.schedule.gpu import Chunks, Gpu
 from tilewright.schedule.grid import Block, Grid, Tile
@@ -116,9 +116,9 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedStreams]:
 
 @pytest.mark.parametrize("slots", [PLENTY, SOME, LEAST], ids=["plenty", "some", "least"])
 @pytest.mark.parametrize("places", [2, 3, 4])
-@pytest.mark.parametrize("cut", [territories, strips])
-def test_products_are_right(streams: SimulatedStreams, slots: Slots, places: int, cut: Any) -> None:
-    case = Case(cut(*GRID.tiles, places), slots)
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_products_are_right(streams: SimulatedStreams, slots: Slots, places: int, partition: str) -> None:
+    case = Case(territories(*GRID.tiles, places, partition=partition), slots)
     assert case.run(streams) is None
     case.check()
     assert (streams.held_bytes, streams.open) == (0, set())
@@ -176,7 +176,7 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
     monkeypatch.setattr(SimulatedStreams, "copy_over", slowly)
     monkeypatch.setattr(OneWay, "waits", waits)
     monkeypatch.setattr(gpu, "prepared", prepared_by(streams, other))
-    case = Case(strips(*GRID.tiles, 2), LEAST)
+    case = Case(territories(*GRID.tiles, 2, partition="strips"), LEAST)
     try:
         assert case.run(streams, other, peers=OneWay()) is None
     finally:

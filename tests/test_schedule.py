@@ -19,7 +19,7 @@ from simulated_place import ITEMSIZE, Device, Failed, SimulatedPlace, Violation,
 from tilewright.schedule import devices, executor, program
 from tilewright.schedule.cost import cost
 from tilewright.schedule.cuts import least_slots, place_elements
-from tilewright.schedule.devices import Queue, execute_on_all, strips, territories
+from tilewright.schedule.devices import PARTITIONS, Queue, execute_on_all, territories
 from tilewright.schedule.executor import execute
 from tilewright.schedule.grid import ORDERS, Block, Grid, Tile
 from tilewright.schedule.held import hold
@@ -319,11 +319,11 @@ def test_no_policy_hits_more_on_the_host(names: list[int], slots: int) -> None:
 # ---- several places --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("split", [territories, strips])
+@pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize(("down", "across"), [(1, 1), (1, 7), (5, 3), (8, 8), (13, 2)])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 8])
-def test_parts_are_a_partition(split: Callable[..., list[list[Tile]]], down: int, across: int, count: int) -> None:
-    parts = split(down, across, count)
+def test_parts_are_a_partition(partition: str, down: int, across: int, count: int) -> None:
+    parts = territories(down, across, count, partition=partition)
     assert len(parts) == count
     every = [tile for part in parts for tile in part]
     assert sorted(every) == [Tile(i, j) for i in range(down) for j in range(across)]

@@ -201,3 +201,17 @@ def test_a_result_goes_no_faster_than_it_is_written() -> None:
     plan = plan_stream(*CASES["small"])
     slow = dataclasses.replace(H200, write_bytes=1e6)
     assert cost(plan.program(), slow, 4).total_s > 1000 * 1000 * 4 / 1e6
+
+
+def test_strips_read_as_much_and_move_more() -> None:
+    """The simplest partition, for comparison: every place needs all of B."""
+    rates = dataclasses.replace(H200, most_read_bytes=60e9, write_bytes=60e9, peers=True)
+    asked = (65536, 65536, 65536, "float32", 4, Room(132 * GIB, 0, 128), rates, 4)
+    best, simple = plan_stream(*asked), plan_stream(*asked, partition="strips")
+    assert [len(plan.parts) for plan in (best, simple)] == [4, 4]
+    assert best.read_bytes == simple.read_bytes == 2 * 65536**2 * 4
+    assert sum(simple.moved_bytes) == (1 + 4 + 1) * 65536**2 * 4
+    assert sum(best.moved_bytes) == (2 + 2 + 1) * 65536**2 * 4
+    assert best.cost.total_s <= 1.02 * simple.cost.total_s  # over fast links it hardly matters
+    for part in simple.parts:
+        assert {tile.j for tile in part} == set(range(simple.grid.tiles[1]))

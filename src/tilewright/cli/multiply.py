@@ -55,6 +55,10 @@ def multiply(
     device_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Likewise of each GPU's memory, such as 11GB.")
     ] = None,
+    partition: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="How several GPUs share C: rectangles of tiles, or strips of whole rows."),
+    ] = "rectangles",
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -108,6 +112,7 @@ def multiply(
         "memory": memory,
         "device": device,
         "device_memory": device_memory,
+        "partition": partition,
         "dtype": dtype,
         "resume": resume,
     }

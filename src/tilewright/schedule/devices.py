@@ -17,15 +17,31 @@ from .program import Program
 FEW = 8
 
 
-def territories(down: int, across: int, count: int, order: str = "shells") -> list[list[Tile]]:
-    """The tiles of C in ``count`` rectangles, as square as they get, each in one of the ORDERS.
+def rectangles(down: int, across: int, count: int) -> tuple[int, int]:
+    """How many of them, down and across: as square as they get, for then a place needs the fewest rows of A and columns of
+    B."""
+    shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
+    return min(shapes, key=lambda shape: (_uneven(down, across, *shape), down / shape[0] + across / shape[1]))
 
-    A place needs the rows of A and the columns of B of its rectangle: a square needs the fewest.
+
+def strips(down: int, across: int, count: int) -> tuple[int, int]:  # noqa: ARG001
+    """The simplest way: bands of whole rows of tiles; every place needs all of B."""
+    return count, 1
+
+
+#: Ways to share C among places: of tiles down and across, and places, into so many parts down and across.
+PARTITIONS = {"rectangles": rectangles, "strips": strips}
+
+
+def territories(
+    down: int, across: int, count: int, order: str = "shells", partition: str = "rectangles"
+) -> list[list[Tile]]:
+    """The tiles of C in ``count`` parts, by one of the PARTITIONS, each part in one of the ORDERS.
 
     >>> [len(part) for part in territories(8, 8, 4)], territories(2, 2, 4)[3]
     ([16, 16, 16, 16], [Tile(i=1, j=1)])
     """
-    p, q = rectangles(down, across, count)
+    p, q = PARTITIONS[partition](down, across, count)
     rows, columns = _edges(down, p), _edges(across, q)
     return [
         [
@@ -37,22 +53,10 @@ def territories(down: int, across: int, count: int, order: str = "shells") -> li
     ]
 
 
-def rectangles(down: int, across: int, count: int) -> tuple[int, int]:
-    """How many of them, down and across."""
-    shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
-    return min(shapes, key=lambda shape: (_uneven(down, across, *shape), down / shape[0] + across / shape[1]))
-
-
-def strips(down: int, across: int, count: int) -> list[list[Tile]]:
-    """The simplest schedule, for comparison: bands of whole rows of tiles; every place needs all of B."""
-    edges = _edges(down, count)
-    return [[Tile(i, j) for i in range(edges[x], edges[x + 1]) for j in range(across)] for x in range(count)]
-
-
 def sharers(parts: Sequence[Sequence[Tile]]) -> dict[str, float]:
     """How many places need the same block of A, and of B, in the middle.
 
-    >>> sharers(territories(4, 4, 4)), sharers(strips(4, 4, 4))
+    >>> sharers(territories(4, 4, 4)), sharers(territories(4, 4, 4, partition="strips"))
     ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})
     """
     found = {}

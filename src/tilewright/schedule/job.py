@@ -196,7 +196,15 @@ class Job:
             self.measured.read_bytes = read.count
 
 
-def plan_job(product: Product, choice: Choice, target: Any, *, resume: bool, stack: contextlib.ExitStack | None) -> Job:
+def plan_job(
+    product: Product,
+    choice: Choice,
+    target: Any,
+    *,
+    resume: bool,
+    partition: str,
+    stack: contextlib.ExitStack | None,
+) -> Job:
     """With ``stack``, which closes it, a job that may run: no other process can run one for the same target. Without, one
     that is only planned: nothing is written.
 
@@ -210,7 +218,9 @@ def plan_job(product: Product, choice: Choice, target: Any, *, resume: bool, sta
     facts = product.facts(choice, target) if path is not None and (journal or resume) else {}
     begun = _begun(path, place, facts) if resume and path and place else None
     rates = choice.rates(product.a, product.b, target, product.dtype.name)
-    return Job(product, choice, rates, target, journal, facts, begun, _planned(product, choice, rates, begun))
+    return Job(
+        product, choice, rates, target, journal, facts, begun, _planned(product, choice, rates, begun, partition)
+    )
 
 
 def _begun(path: Path, place: Path, facts: Mapping[str, str]) -> Begun | None:
@@ -223,14 +233,14 @@ def _begun(path: Path, place: Path, facts: Mapping[str, str]) -> Begun | None:
     return begun if unfinished or (begun.complete and _inode(place) == begun.inode) else None
 
 
-def _planned(product: Product, choice: Choice, rates: Rates, begun: Begun | None) -> StreamPlan:
+def _planned(product: Product, choice: Choice, rates: Rates, begun: Begun | None, partition: str) -> StreamPlan:
     m, n, k = product.shape
     name, itemsize = product.dtype.name, product.dtype.itemsize
     if begun is None:
-        return plan_stream(m, n, k, name, itemsize, choice.room, rates, len(choice.names))
+        return plan_stream(m, n, k, name, itemsize, choice.room, rates, len(choice.names), partition)
     order = ORDERS["rows"](*begun.grid.tiles)
     left = tuple(tile for tile in order if tile not in begun.finished)
-    return plan_again(begun.grid, name, itemsize, choice.room, rates, left, len(choice.names))
+    return plan_again(begun.grid, name, itemsize, choice.room, rates, left, len(choice.names), partition)
 
 
 def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError, UsageError
+from ..errors import DTypeError, ShapeError, UsageError, did_you_mean
 from ..files import Source, open_matrix
 from ..limits import get_threads
 from ..run.streams import kept_current
+from .devices import PARTITIONS
 from .events import Events
 from .job import Job, Product, Progress, plan_job
 from .places import choose_place
@@ -31,6 +32,7 @@ def multiply(
     memory: int | str | None = None,
     device: str | None = None,
     device_memory: int | str | None = None,
+    partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
     progress: Progress | None = None,
@@ -46,7 +48,8 @@ def multiply(
 
     ``memory`` bounds the host's memory that blocks take ("4GiB", or bytes; by default most of what is free), and
     ``device_memory`` the GPU's. ``device`` is "cpu", "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1"; by default the
-    GPUs where there are any.
+    GPUs where there are any. Several share C by ``partition``: "rectangles" of tiles, or "strips" of whole rows, which is
+    simpler and moves more.
 
     With ``resume`` a product into a file that was interrupted goes on where it was, cut as it was: each finished tile is in
     a journal beside the file. Without, or where there is nothing to take up, it begins anew. ``progress(done, all)`` counts
@@ -66,6 +69,7 @@ def multiply(
         "memory": memory,
         "device": device,
         "device_memory": device_memory,
+        "partition": partition,
         "dtype": dtype,
         "resume": resume,
     }
@@ -83,6 +87,7 @@ def plan_multiply(
     memory: int | str | None = None,
     device: str | None = None,
     device_memory: int | str | None = None,
+    partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
 ) -> StreamPlan:
@@ -100,6 +105,7 @@ def plan_multiply(
         "memory": memory,
         "device": device,
         "device_memory": device_memory,
+        "partition": partition,
         "dtype": dtype,
         "resume": resume,
     }
@@ -116,6 +122,7 @@ def prepared(
     memory: int | str | None = None,
     device: str | None = None,
     device_memory: int | str | None = None,
+    partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
     only_planned: bool = False,
@@ -125,9 +132,13 @@ def prepared(
         stack.enter_context(kept_current())
         product = _opened(stack, a, b, dtype)
         _refuse_overlap(out, a=a, b=b)
+        if partition not in PARTITIONS:
+            raise UsageError(f"partition {partition!r}: {did_you_mean(partition, PARTITIONS)}")
         target = np.empty((product.shape[0], product.shape[1]), product.dtype) if out is None else out
         choice = choose_place(product.sources, product.dtype, device, memory, device_memory, get_threads())
-        yield plan_job(product, choice, target, resume=resume, stack=None if only_planned else stack)
+        yield plan_job(
+            product, choice, target, resume=resume, partition=partition, stack=None if only_planned else stack
+        )
 
 
 def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:

@@ -27,7 +27,7 @@ from .cuts import (
     promised_s,
     shares,
 )
-from .devices import rectangles, sharers, territories
+from .devices import PARTITIONS, sharers, territories
 from .grid import ORDERS, Grid, Tile
 from .held import hold
 from .plan import StreamPlan
@@ -50,11 +50,20 @@ WORTH = 0.9
 
 
 def plan_stream(
-    m: int, n: int, k: int, dtype: str, itemsize: int, room: Room, rates: Rates, most: int = 1
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    itemsize: int,
+    room: Room,
+    rates: Rates,
+    most: int = 1,
+    partition: str = "rectangles",
 ) -> StreamPlan:
     """The cut, order and slots that the model times best for C[m×n] = A[m×k]·B[k×n], on as many of ``most`` places as pay.
 
-    ``room`` is that of each place. Raises MemoryLimitError where not even the smallest blocks fit.
+    ``room`` is that of each place, ``partition`` how C is shared among them. Raises MemoryLimitError where not even the
+    smallest blocks fit.
     """
     all_cuts = list(cuts(m, n, k, room.grain))
     fit = [grid for grid in all_cuts if shares(grid, room, itemsize)]
@@ -64,7 +73,7 @@ def plan_stream(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {bytes_text(room.place)}: "
             f"it needs {bytes_text(least)} ({least} bytes) at least"
         )
-    tasks = [_Task(dtype, itemsize, room, rates.shared(places), places) for places in (1, *_counts(most))]
+    tasks = [_Task(dtype, itemsize, room, rates.shared(places), places, partition) for places in (1, *_counts(most))]
     tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]
     best = alone = tasks[0].best(fit)
     if len(tasks) > 2:  # where most places pay beyond doubt, nobody needs to know what fewer would take
@@ -77,7 +86,14 @@ def plan_stream(
 
 
 def plan_again(
-    grid: Grid, dtype: str, itemsize: int, room: Room, rates: Rates, tiles: Sequence[Tile], most: int = 1
+    grid: Grid,
+    dtype: str,
+    itemsize: int,
+    room: Room,
+    rates: Rates,
+    tiles: Sequence[Tile],
+    most: int = 1,
+    partition: str = "rectangles",
 ) -> StreamPlan:
     """A plan for some of the tiles of a cut that was made before."""
     slots = shares(grid, room, itemsize)
@@ -89,13 +105,15 @@ def plan_again(
         )
 
     def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
-        task = _Task(dtype, itemsize, room, rates.shared(places), places)
+        task = _Task(dtype, itemsize, room, rates.shared(places), places, partition)
         return min((task.timed(grid, "as begun", each, parts) for each in slots), key=lambda plan: plan.cost.total_s)
 
     best = alone = planned(1, [tuple(tiles)])
     left = set(tiles)
     for places in _counts(min(most, len(tiles))):
-        parts = [[tile for tile in part if tile in left] for part in territories(*grid.tiles, places)]
+        parts = [
+            [tile for tile in part if tile in left] for part in territories(*grid.tiles, places, partition=partition)
+        ]
         best = _better(best, planned(places, parts), alone)
     return best
 
@@ -126,6 +144,7 @@ class _Task:
     room: Room
     rates: Rates
     places: int
+    partition: str = "rectangles"
 
     def undercut_s(self, grids: Sequence[Grid]) -> float:
         """What none of these cuts undercuts."""
@@ -195,12 +214,12 @@ class _Task:
     def _ways(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
         orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]
         down, across = grid.tiles
-        p, q = rectangles(down, across, self.places)
+        p, q = PARTITIONS[self.partition](down, across, self.places)
         part = math.ceil(down / p), math.ceil(across / q)
         return ((order, slots) for slots in shares(grid, self.room, self.itemsize, part) for order in orders)
 
     def _parts(self, grid: Grid, order: str) -> list[list[Tile]]:
-        return territories(*grid.tiles, self.places, order)
+        return territories(*grid.tiles, self.places, order, self.partition)
 
     def _least_s(self, grid: Grid) -> float:
         return least_s(grid, self.itemsize, self.rates, self.places)
