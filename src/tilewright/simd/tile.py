@@ -67,7 +67,7 @@ def edge_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: in
 
 #: Steps of k between asking for the last line of C and needing it: some 1,500 cycles. Memory takes a third of that, and
 #: lines of B that were asked for meanwhile come first. Each line is asked for in a turn of its own: all of a row at once
-#: would fill the queue of what is on its way, and the lines of B would wait behind them (3 to 6 % slower).
+#: would fill the queue of what is on its way, and the lines of B would wait behind them (up to 6 % slower, never faster).
 _C_AHEAD = 128
 #: Steps of k between asking for a row of B and needing it, where it comes from the last cache: some 200 cycles.
 _B_AHEAD = 16
