@@ -51,6 +51,7 @@ class SimulatedStreams:
         self.dropped: set[int] = set()
         self.locked: set[int] = set()
         self.copied_over = 0
+        self._reading: list[int] = []  # from here, by other GPUs
 
     def abandon(self) -> None:
         """Whoever waits gets an error."""
@@ -115,7 +116,8 @@ class SimulatedStreams:
         return int(memory.ctypes.data)
 
     def release(self, pointer: int) -> None:
-        del self._memory[pointer]
+        memory = self._memory.pop(pointer)
+        assert not any(pointer <= source < pointer + memory.nbytes for source in self._reading), "it is still read"
 
     def pages(self, nbytes: int) -> np.ndarray:
         memory = self._memory[self.allocate(nbytes)]
@@ -131,7 +133,13 @@ class SimulatedStreams:
     def copy_over(self, stream: int, to: int, other: SimulatedStreams, source: int, nbytes: int) -> None:
         assert other.has(source)
         self.copied_over += nbytes
-        self._ask(stream, lambda: ctypes.memmove(to, source, nbytes))
+        other._reading.append(source)
+
+        def copy() -> None:
+            ctypes.memmove(to, source, nbytes)
+            other._reading.remove(source)
+
+        self._ask(stream, copy)
 
     def copy_in(self, stream: int, to: int, source: np.ndarray) -> None:
         assert source.ctypes.data in self.locked

@@ -151,6 +151,11 @@ def test_no_circle_where_slots_are_few(monkeypatch: pytest.MonkeyPatch, seed: in
         streams.end()
 
 
+def copy_over_slowly(self: Any, stream: int, *copied: Any, over: Any = SimulatedStreams.copy_over) -> None:
+    self._ask(stream, lambda: time.sleep(0.02))
+    over(self, stream, *copied)
+
+
 class OneWay(Peers):
     """Only the first GPU lends, and it runs ahead of the other, whose copies are slow."""
 
@@ -168,12 +173,7 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
     streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     other = SimulatedStreams(ordinal=1)
-
-    def slowly(self: Any, stream: int, *copied: Any, over: Any = SimulatedStreams.copy_over) -> None:
-        self._ask(stream, lambda: time.sleep(0.02))
-        over(self, stream, *copied)
-
-    monkeypatch.setattr(SimulatedStreams, "copy_over", slowly)
+    monkeypatch.setattr(SimulatedStreams, "copy_over", copy_over_slowly)
     monkeypatch.setattr(OneWay, "waits", waits)
     monkeypatch.setattr(gpu, "prepared", prepared_by(streams, other))
     case = Case(territories(*GRID.tiles, 2, partition="strips"), LEAST)
@@ -187,7 +187,10 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
 
 
 @pytest.mark.parametrize("reads", [0, 7, 40, 100])
-def test_all_end_where_a_source_fails(streams: SimulatedStreams, reads: int) -> None:
+def test_all_end_where_a_source_fails(streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+    """And no memory is given back that another GPU still reads."""
+    monkeypatch.setattr(SimulatedStreams, "copy_over", copy_over_slowly)
+
     class Failing(ArraySource):
         left = reads
 

@@ -135,7 +135,7 @@ class Gpu:
         self._pool = ThreadPoolExecutor(workers, "copies", initializer=gpu.here)
         self._over = ThreadPoolExecutor(1, "copies over", initializer=gpu.here)
         self._peers = peers or Peers()
-        self._peers.join(self._pool, self._over)
+        self._peers.join(self._pool, self._over, self._idle)
         self._issued: list[Future[Moment]] = []
         self._threads = threading.local()
 
@@ -199,12 +199,13 @@ class Gpu:
             job.result()
 
     def close(self) -> None:
-        """Wait for what is under way, and give everything back."""
-        self._peers.settle()
-        for stream in (*self._in, self._compute, self._out):
-            self._gpu.call("the GPU", "cuStreamSynchronize", stream)
-        self._events.tell()
-        self._taken.close()
+        """Wait for what is under way, here and where others copy from here, and give everything back."""
+        try:
+            self._peers.settle()
+            self._gpu.here()
+            self._events.tell()
+        finally:
+            self._taken.close()
 
     # ---- by the threads that copy
 
@@ -260,6 +261,11 @@ class Gpu:
             self._sink.write(rows, columns, here)
 
     # ---- helpers
+
+    def _idle(self) -> None:
+        self._gpu.here()
+        for stream in (*self._in, self._compute, self._out):
+            self._gpu.call("the GPU", "cuStreamSynchronize", stream)
 
     def _product(self, m: int, n: int, k: int, add: bool) -> GpuProduct:
         return prepared(self._gpu.device, self._kernel, self._dtype.name, m, n, k, add=add, params=self._params)

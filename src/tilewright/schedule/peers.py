@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..errors import LaunchError
 from ..run.streams import Moment, Streams
@@ -39,6 +41,12 @@ class Lent:
             self.done.set_exception(error)
 
 
+class _Member(NamedTuple):
+    staging: ThreadPoolExecutor
+    over: ThreadPoolExecutor
+    idle: Callable[[], None]
+
+
 class Peers:
     """What lies in the slots of GPUs that reach each other's memory."""
 
@@ -46,11 +54,12 @@ class Peers:
         self._lock = threading.Lock()
         self._lenders: dict[Block, Lent] = {}
         self._slots: dict[tuple[int, int], Lent] = {}
-        self._pools: list[tuple[ThreadPoolExecutor, ThreadPoolExecutor]] = []
+        self._members: list[_Member] = []
 
-    def join(self, staging: ThreadPoolExecutor, over: ThreadPoolExecutor) -> None:
-        """Of one more GPU, the threads that copy from the host, and the one that asks for copies from other GPUs."""
-        self._pools.append((staging, over))
+    def join(self, staging: ThreadPoolExecutor, over: ThreadPoolExecutor, idle: Callable[[], None]) -> None:
+        """Of one more GPU, the threads that copy from the host, the one that asks for copies from other GPUs, and what
+        waits until all that was asked of it is done."""
+        self._members.append(_Member(staging, over, idle))
 
     def take(
         self, block: Block, gpu: Streams, address: int, nbytes: int
@@ -69,10 +78,15 @@ class Peers:
         return own, None if lender is own else lender, [] if before is None else before.readers
 
     def settle(self) -> None:
-        """Nobody copies any more, of all who joined; who still waits for a block gets an error."""
-        for staging, _ in self._pools:
-            staging.shutdown(cancel_futures=True)
+        """Nobody copies any more, of all who joined: from now on they may give back memory from which others copied. Who
+        still waits for a block gets an error. Raises what went wrong on a GPU."""
+        members, self._members = self._members, []
+        for member in members:
+            member.staging.shutdown(cancel_futures=True)
         for lent in self._slots.values():
             lent.refuse(LaunchError("a copy was not begun any more"))
-        for _, over in self._pools:
-            over.shutdown(cancel_futures=True)
+        for member in members:
+            member.over.shutdown(cancel_futures=True)
+        with contextlib.ExitStack() as stack:  # all of them, also where one is dead
+            for member in members:
+                stack.callback(member.idle)
