@@ -20,8 +20,8 @@ from .errors import RecordError
 SCHEMA = 1
 KIND = "timeline"
 
-#: From where the operands lie to where the result lies; lanes of other names follow.
-LANES = ("stage in", "copy in", "compute", "copy out", "stage out")
+#: From where the operands lie, on the host or on another GPU, to where the result lies; lanes of other names follow.
+LANES = ("stage in", "copy in", "copy over", "compute", "copy out", "stage out")
 COMPUTE = "compute"
 
 _BLOCK = re.compile(r"([ABC])\[(\d{1,9}), (\d{1,9})\](?: step (\d{1,9}))?")
@@ -117,7 +117,7 @@ class Timeline:
 
     @property
     def places(self) -> list[str]:
-        return list(dict.fromkeys(piece.place for piece in self.pieces))
+        return sorted({piece.place for piece in self.pieces}, key=lambda place: (len(place), place))
 
     def lanes(self, place: str) -> dict[str, list[Piece]]:
         """The pieces of each lane of a place, by their beginning."""
