@@ -170,13 +170,12 @@ class PlainSink:
             self._write(self.layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
 
     def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
-        # A page of which a part is still to be written would have to be read again for that.
-        whole_pages = not (begin | pitch | block.shape[1] * self.dtype.itemsize) % PAGE
-        if self.forgets and whole_pages and block.dtype == self.dtype and rows_are_contiguous(block):
-            write_through(self._partial.file, block, begin, pitch)
-            return
         if block.dtype == self.dtype and rows_are_contiguous(block):
-            move_rows("pwrite", self._partial.file, block, begin, pitch)
+            # A page of which a part is still to be written would have to be read again for that.
+            if self.forgets and not (begin | pitch | block.shape[1] * block.itemsize) % PAGE:
+                write_through(self._partial.file, block, begin, pitch)
+            else:
+                move_rows("pwrite", self._partial.file, block, begin, pitch)
             return
         piece = min(block.shape[1], BUFFER // self.dtype.itemsize)
         buffer = _buffer(len(block), piece, self.dtype)

@@ -53,12 +53,14 @@ def territories(
     ]
 
 
-def sharers(parts: Sequence[Sequence[Tile]]) -> dict[str, float]:
-    """How many places need the same block of A, and of B, in the middle.
+def sharers(parts: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, float]:
+    """How many places need the same block of A, and of B, in the middle: of ``peers``, one reads it for all of them.
 
     >>> sharers(territories(4, 4, 4)), sharers(territories(4, 4, 4, partition="strips"))
     ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})
     """
+    if not peers:
+        return {"a": 1.0, "b": 1.0}
     found = {}
     for operand, number in (("a", 0), ("b", 1)):
         needed = [{tile[number] for tile in part} for part in parts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -72,13 +71,8 @@ class Choice:
             wave_s=gpu.wave_s,
             write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, (a, b), dtype),
             most_read_bytes=min([gpu.most_stage_bytes, *probed]),
-            peers=self._are_peers,
+            peers=len(self.gpus) > 1 and all(x.reaches(y) for x, y in itertools.permutations(self.gpus, 2)),
         )
-
-    @functools.cached_property
-    def _are_peers(self) -> bool:
-        """Whether each GPU reads every other one's memory."""
-        return len(self.gpus) > 1 and all(x.reaches(y) for x, y in itertools.permutations(self.gpus, 2))
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
         """Each place that the plan has a part for, with its memory taken."""

@@ -69,7 +69,7 @@ class StreamPlan:
     @property
     def sharers(self) -> dict[str, float]:
         """How many places have a block of A, and of B, from the one that reads it."""
-        return sharers(self.parts) if self.rates.peers else {"a": 1.0, "b": 1.0}
+        return sharers(self.parts, self.rates.peers)
 
     @property
     def read_bytes(self) -> int:

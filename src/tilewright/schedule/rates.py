@@ -112,15 +112,15 @@ def _disk_rate(folder: Path, most: int, pitch: int) -> float:
     block = np.random.default_rng(0).integers(0, 256, (max(1, min(most, 4 * PIECE) // width), width), np.uint8)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            begun, done, warm = time.perf_counter(), 0, (0.0, 0)
+            begun, done = time.perf_counter(), 0
+            marks = [(begun, done)]
             while done < most and time.perf_counter() < begun + WRITE_S:
                 write_through(file.fileno(), block, done // width * pitch, pitch)
                 done += block.nbytes
-                if not warm[1] and (2 * done >= most or time.perf_counter() > begun + WRITE_S / 2):
-                    warm = time.perf_counter() - begun, done
+                marks.append((time.perf_counter(), done))
             os.fsync(file.fileno())
-            warm = warm if done > warm[1] else (0.0, 0)
-            return (done - warm[1]) / (time.perf_counter() - begun - warm[0])
+            warm_s, warm = marks[(len(marks) - 1) // 2]  # disks are fast at first, or slow
+            return (done - warm) / (time.perf_counter() - warm_s)
     except OSError:
         return 1e9
 

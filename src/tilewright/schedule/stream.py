@@ -76,13 +76,14 @@ def plan_stream(
     tasks = [_Task(dtype, itemsize, room, rates.shared(places), places, partition) for places in (1, *_counts(most))]
     tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]
     best = alone = tasks[0].best(fit)
-    if len(tasks) > 2:  # where most places pay beyond doubt, nobody needs to know what fewer would take
-        all_ = tasks[-1].best(fit)
-        if all(all_.cost.total_s < WORTH * task.undercut_s(fit) for task in tasks[:-1]):
-            return replace(all_, alone_s=alone.cost.total_s)
-    for task in tasks[1:]:
-        best = _better(best, task.best(fit), alone)
-    return best
+    if len(tasks) == 1:
+        return alone
+    widest = tasks[-1].best(fit)
+    # Where most places pay beyond doubt, nobody needs to know what fewer would take.
+    if any(widest.cost.total_s >= WORTH * task.undercut_s(fit) for task in tasks[:-1]):
+        for task in tasks[1:-1]:
+            best = _better(best, task.best(fit), alone)
+    return _better(best, widest, alone)
 
 
 def plan_again(
@@ -152,8 +153,9 @@ class _Task:
 
     def best(self, grids: Sequence[Grid]) -> StreamPlan:
         """The fastest of those that are tried; of those that are as fast, the one that moves least."""
-        many, enough = ([grid for grid in grids if math.prod(grid.tiles) >= self.places * n] for n in (TILES, 1))
-        grids = (many or enough) if self.places > 1 else grids
+        if self.places > 1:
+            many, enough = ([grid for grid in grids if math.prod(grid.tiles) >= self.places * n] for n in (TILES, 1))
+            grids = many or enough
         most = max(MOST_STEPS, 2 * min(multiplications(grid) for grid in grids))
         short = [grid for grid in grids if multiplications(grid) <= most]
         promises = {grid: self._promised_s(grid) for grid in short}
@@ -200,8 +202,7 @@ class _Task:
         program = Program.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
         held = hold(program.loads, host_slots) if host_slots else None
-        shared = sharers(parts) if self.rates.peers else None
-        spent = cost(program, self.rates, self.itemsize, held, shared)
+        spent = cost(program, self.rates, self.itemsize, held, sharers(parts, self.rates.peers))
         every = tuple(tuple(part) for part in parts)
         return StreamPlan(
             grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room
