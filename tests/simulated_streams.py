@@ -5,18 +5,22 @@ So ``schedule.gpu`` itself runs, chunks and rings and all, and a wait that can n
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tilewright.errors import LaunchError
+from tilewright.files.array import ArraySource
 from tilewright.run.streams import Moment
+from tilewright.schedule import gpu
 
 
 class _Moment(Moment):
@@ -174,6 +178,33 @@ class SimulatedStreams:
                 work()
             except LaunchError:  # abandoned: the rest is not done
                 continue
+
+
+@contextlib.contextmanager
+def simulated(monkeypatch: pytest.MonkeyPatch, pause_s: float = 0.0005, seed: int = 0) -> Iterator[SimulatedStreams]:
+    """A GPU for ``schedule.gpu``; whoever waits for it in the end gets an error."""
+    streams = SimulatedStreams(pause_s, seed)
+    monkeypatch.setattr(gpu, "prepared", streams.prepared)
+    try:
+        yield streams
+    finally:
+        streams.abandon()
+        streams.end()
+
+
+def failing_after(reads: int) -> type[ArraySource]:
+    """Sources that together read so often, and then raise OSError: the disk is gone."""
+
+    class Failing(ArraySource):
+        left = reads
+
+        def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+            if not Failing.left:
+                raise OSError("the disk is gone")
+            Failing.left -= 1
+            super().read(rows, columns, out)
+
+    return Failing
 
 
 def _matrix(address: int, rows: int, columns: int, dtype: str) -> np.ndarray:

@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulated_streams import SimulatedStreams
+from simulated_streams import SimulatedStreams, failing_after, simulated
 from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySink, ArraySource
-from tilewright.schedule import gpu, multiply, places
+from tilewright.schedule import multiply, places
+from tilewright.schedule.chunks import Chunks
 from tilewright.schedule.cost import Rates
 from tilewright.schedule.cuts import Room
 from tilewright.schedule.devices import execute_on_all, territories
 from tilewright.schedule.events import Events
 from tilewright.schedule.executor import execute
-from tilewright.schedule.gpu import Chunks, Gpu
+from tilewright.schedule.gpu import Gpu
 from tilewright.schedule.grid import ORDERS, Grid, Tile
 from tilewright.schedule.held import Held, hold
 from tilewright.schedule.plan import StreamPlan
@@ -73,11 +74,8 @@ class Case:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedStreams]:
-    simulated = SimulatedStreams(pause_s=0.0005)
-    monkeypatch.setattr(gpu, "prepared", simulated.prepared)
-    yield simulated
-    simulated.abandon()
-    simulated.end()
+    with simulated(monkeypatch) as streams:
+        yield streams
 
 
 def ends(case: Case, place: Gpu, streams: SimulatedStreams, within_s: float) -> bool:
@@ -206,16 +204,7 @@ def test_multiply_takes_as_many_gpus_as_pay(
 
 @pytest.mark.parametrize("reads", [0, 7, 40])
 def test_a_source_that_fails(streams: SimulatedStreams, reads: int) -> None:
-    class Failing(ArraySource):
-        left = reads
-
-        def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
-            if not Failing.left:
-                raise OSError("the disk is gone")
-            Failing.left -= 1
-            super().read(rows, columns, out)
-
-    case, told = Case(source=Failing), []
+    case, told = Case(source=failing_after(reads)), []
     place = case.place(streams, Chunks(256, 2, 2))
     with pytest.raises(OSError, match="the disk is gone"):
         execute(case.plan.program(), place, told.append)

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulated_streams import SimulatedStreams
+from simulated_streams import SimulatedStreams, failing_after, simulated
 from tilewright.files.array import ArraySink, ArraySource
 from tilewright.schedule import gpu
+from tilewright.schedule.chunks import Chunks
 from tilewright.schedule.cost import Rates
 from tilewright.schedule.counting import Counted, Tally
 from tilewright.schedule.cuts import Room, Slots, place_elements
 from tilewright.schedule.devices import PARTITIONS, execute_on_all, territories
 from tilewright.schedule.events import Events
-from tilewright.schedule.gpu import Chunks, Gpu
+from tilewright.schedule.gpu import Gpu
 from tilewright.schedule.grid import Block, Grid, Tile
 from tilewright.schedule.held import Held
 from tilewright.schedule.peers import Peers
@@ -77,8 +78,8 @@ class Case:
         thread.start()
         thread.join(60)
         if thread.is_alive():
-            for simulated in gpus:
-                simulated.abandon()
+            for each in gpus:
+                each.abandon()
             pytest.fail("they wait for each other")
         return raised[0] if raised else None
 
@@ -95,10 +96,10 @@ def prepared_by(*gpus: SimulatedStreams) -> Any:
     """Products are asked of the GPU whose memory they are in."""
 
     def prepared(*asked: Any, **options: Any) -> Any:
-        products = {simulated: simulated.prepared(*asked, **options) for simulated in gpus}
+        products = {each: each.prepared(*asked, **options) for each in gpus}
 
         def product(a: int, b: int, c: int, stream: int) -> None:
-            next(of for simulated, of in products.items() if simulated.has(c))(a, b, c, stream)
+            next(of for each, of in products.items() if each.has(c))(a, b, c, stream)
 
         return product
 
@@ -107,11 +108,8 @@ def prepared_by(*gpus: SimulatedStreams) -> Any:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedStreams]:
-    simulated = SimulatedStreams(pause_s=0.0005)
-    monkeypatch.setattr(gpu, "prepared", simulated.prepared)
-    yield simulated
-    simulated.abandon()
-    simulated.end()
+    with simulated(monkeypatch) as streams:
+        yield streams
 
 
 @pytest.mark.parametrize("slots", [PLENTY, SOME, LEAST], ids=["plenty", "some", "least"])
@@ -140,15 +138,10 @@ def test_a_block_is_read_once_where_all_fit(streams: SimulatedStreams, places: i
 @pytest.mark.parametrize("seed", range(6))
 def test_no_circle_where_slots_are_few(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Each GPU's next load waits for others that read what lies there, which wait for it."""
-    streams = SimulatedStreams(pause_s=0.003 * (seed % 3), seed=seed)
-    monkeypatch.setattr(gpu, "prepared", streams.prepared)
-    try:
+    with simulated(monkeypatch, 0.003 * (seed % 3), seed) as streams:
         case = Case(territories(*GRID.tiles, 4), (2 + seed % 2, 2, 1))
         assert case.run(streams) is None
         case.check()
-    finally:
-        streams.abandon()
-        streams.end()
 
 
 def copy_over_slowly(self: Any, stream: int, *copied: Any, over: Any = SimulatedStreams.copy_over) -> None:
@@ -191,16 +184,7 @@ def test_all_end_where_a_source_fails(streams: SimulatedStreams, monkeypatch: py
     """And no memory is given back that another GPU still reads."""
     monkeypatch.setattr(SimulatedStreams, "copy_over", copy_over_slowly)
 
-    class Failing(ArraySource):
-        left = reads
-
-        def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
-            if not Failing.left:
-                raise OSError("the disk is gone")
-            Failing.left -= 1
-            super().read(rows, columns, out)
-
-    case = Case(territories(*GRID.tiles, 4), SOME, Failing)
+    case = Case(territories(*GRID.tiles, 4), SOME, failing_after(reads))
     error = case.run(streams)
     assert isinstance(error, OSError)
     assert str(error) == "the disk is gone"

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from ..files import Sink
 from ..kernels.cuda_kernel import CudaKernel
 from ..run.gpu_product import GpuProduct, prepared
 from ..run.streams import Moment, Streams
+from .chunks import Chunks, Ring, pieces, shaped
 from .events import Events
 from .peers import Lent, Peers
 from .program import Load, Multiply, Store
@@ -40,58 +39,6 @@ from .tier import Tier
 STREAMS_IN = 4
 #: Bytes of a part of a block at least, where it is shared among all threads: some 3,000 parts a second can be handed out.
 LEAST_PART = 4 << 20
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """Page-locked memory: bytes of a chunk, and chunks on the way in and on the way out."""
-
-    size: int = 16 << 20
-    incoming: int = 24
-    outgoing: int = 8
-
-    @classmethod
-    def within(cls, limit: int | None) -> Chunks:
-        """Smaller ones where an eighth of ``limit`` bytes is less."""
-        chunks = cls()
-        while limit is not None and chunks.nbytes > limit // 8 and chunks.size > 1 << 16:
-            chunks = cls(chunks.size // 2)
-        return chunks
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * (self.incoming + self.outgoing)
-
-
-class _Ring:
-    """Chunks of memory, which are used in turns, made when they are used first; whoever uses one page-locks it."""
-
-    def __init__(self, gpu: Streams, count: int, size: int) -> None:
-        self._gpu, self._count, self._size = gpu, count, size
-        self._chunks: list[np.ndarray[Any, Any]] = []
-        self._taken = 0
-        self._busy: dict[int, Future[Any]] = {}
-
-    def take(self) -> np.ndarray[Any, Any]:
-        """The next chunk, when its last job is done. Raises what went wrong with that."""
-        place, self._taken = self._taken % self._count, self._taken + 1
-        if place == len(self._chunks):
-            self._chunks.append(self._gpu.pages(self._size))
-        chunk = self._chunks[place]
-        job = self._busy.pop(chunk.ctypes.data, None)
-        if job is not None and isinstance(moment := job.result(), Moment):
-            moment.wait()
-        return chunk
-
-    def give(self, chunk: np.ndarray[Any, Any], job: Future[Any]) -> None:
-        """It is free again when ``job`` is done, and the moment is reached that it tells, if any."""
-        self._busy[chunk.ctypes.data] = job
-
-    def close(self) -> None:
-        for job in self._busy.values():
-            job.cancel()
-        for chunk in self._chunks:
-            self._gpu.unpin(chunk)
 
 
 class Gpu:
@@ -129,7 +76,7 @@ class Gpu:
                 taken.callback(gpu.drop, stream)
             self._rings = []
             for count in (chunks.incoming, chunks.outgoing):
-                self._rings.append(_Ring(gpu, count, chunks.size))
+                self._rings.append(Ring(gpu, count, chunks.size))
                 taken.callback(self._rings[-1].close)
             self._taken = taken.pop_all()
         self._pool = ThreadPoolExecutor(workers, "copies", initializer=gpu.here)
@@ -185,8 +132,8 @@ class Gpu:
         self._gpu.after(self._out, after)
         begun = self._events.mark(self._out)
         address, jobs = self._slots["c", store.c], []
-        for part in _parts(rows, columns, self._dtype.itemsize, self._chunk):
-            here = _shaped(chunk := self._rings[1].take(), self._dtype, *part)
+        for part in pieces(rows, columns, self._dtype.itemsize, self._chunk):
+            here = shaped(chunk := self._rings[1].take(), self._dtype, *part)
             self._gpu.lock(chunk)
             self._gpu.copy_out(self._out, here, address)
             fetched = self._gpu.mark(self._out)
@@ -213,13 +160,13 @@ class Gpu:
         """Hand a block's parts to the threads, each with a chunk."""
         self._tier.begin(load)
         size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
-        parts = list(_parts(*self._grid.where(load.block), self._dtype.itemsize, size))
+        parts = list(pieces(*self._grid.where(load.block), self._dtype.itemsize, size))
         address, left, jobs = own.address, itertools.count(1 - len(parts)), []
         for part in parts:
             chunk = self._rings[0].take()
             jobs.append(self._pool.submit(self._copy_in, load, *part, chunk, own, address, stream, left))
             self._rings[0].give(chunk, jobs[-1])
-            address += _shaped(chunk, self._dtype, *part).nbytes
+            address += shaped(chunk, self._dtype, *part).nbytes
         self._tier.began(load, jobs)
 
     def _copy_in(
@@ -234,7 +181,7 @@ class Gpu:
         left: Iterator[int],
     ) -> Moment:
         try:
-            here = _shaped(chunk, self._dtype, rows, columns)
+            here = shaped(chunk, self._dtype, rows, columns)
             with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
                 self._tier.read(load, rows, columns, here)
             self._gpu.lock(chunk)
@@ -313,16 +260,3 @@ def _known(moment: Moment) -> Future[Moment]:
     job: Future[Moment] = Future()
     job.set_result(moment)
     return job
-
-
-def _parts(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:
-    """What fills a chunk at most and lies together in a slot: whole rows, or pieces of one that is longer."""
-    width = min(columns.stop - columns.start, max(1, chunk // itemsize))
-    step = max(1, chunk // (width * itemsize))
-    for top, left in itertools.product(range(rows.start, rows.stop, step), range(columns.start, columns.stop, width)):
-        yield slice(top, min(rows.stop, top + step)), slice(left, min(columns.stop, left + width))
-
-
-def _shaped(chunk: np.ndarray[Any, Any], dtype: np.dtype[Any], rows: slice, columns: slice) -> np.ndarray[Any, Any]:
-    shape = rows.stop - rows.start, columns.stop - columns.start
-    return chunk[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)

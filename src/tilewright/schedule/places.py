@@ -17,10 +17,11 @@ from ..kernels import Kernel, adding_kernel, cuda_catalog
 from ..kernels.cuda_kernel import CudaKernel
 from ..machine import available_memory, bytes_text
 from ..run.streams import Streams, opened
+from .chunks import Chunks
 from .cost import Rates
 from .events import Events
 from .executor import Place
-from .gpu import Chunks, Gpu
+from .gpu import Gpu
 from .gpu_rates import gpu_rates
 from .held import Held
 from .host import Host
