@@ -1,7 +1,8 @@
 """Generates what README and docs say in figures, from the committed records: ``python docs/build.py``.
 
-``--check`` changes nothing and fails when something is stale. Between the markers ``<!-- generated: NAME -->`` and
-``<!-- end -->`` stands what this wrote; everything else is written by hand.
+``--check`` changes nothing and fails when something is stale. Outputs of commands are compared only under the versions of
+compiler and terminal libraries that made them, which the page of outputs names. Between the markers
+``<!-- generated: NAME -->`` and ``<!-- end -->`` stands what this wrote; everything else is written by hand.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from tables import accuracy, cpu, gpu, stream
@@ -55,8 +57,17 @@ GENERATED: dict[str, Callable[[], str]] = {
     "error levels": accuracy.error_levels,
     "error s1": accuracy.error_of_s1,
     "counted h200": lambda: gpu.counted("explain-measured-h200"),
-    "compiler": lambda: f"The outputs on this page are of kernels compiled by {compiler()}.",
 }
+
+
+#: What shapes the outputs of commands beside our own code: the compiler fuses and unrolls, the libraries draw the tables.
+LIBRARIES = ("rich", "typer")
+
+
+def made_by() -> str:
+    """The versions under which outputs are made here."""
+    libraries = [f"{library} {version(library)}" for library in LIBRARIES]
+    return f"The outputs on this page were made with {', '.join([compiler(), *libraries])}."
 
 
 def output(command: str) -> str:
@@ -81,6 +92,9 @@ def filled(text: str, *, outputs: bool = True, above: str = "../") -> str:
     text = re.sub(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", fill, text, flags=re.DOTALL)
     if not outputs:
         return text
+    text = re.sub(
+        r"(<!-- versions -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}\n{made_by()}\n{m[2]}", text, flags=re.DOTALL
+    )
     return re.sub(
         r"(<!-- output: (.+?) -->\n).*?(<!-- end -->)", lambda m: m[1] + output(m[2]) + m[3], text, flags=re.DOTALL
     )
@@ -101,15 +115,15 @@ def stale(*, outputs: bool = False) -> list[Path]:
     return [path for path in documents() if written(path, outputs=outputs) != path.read_text(encoding="utf-8")]
 
 
-def compiled_by() -> str:
-    """The compiler behind the outputs in the documents: another may fuse and unroll otherwise."""
-    found = re.search(r"compiled by (NVRTC [\d.]+\d)", (ROOT / "docs" / "microscope.md").read_text(encoding="utf-8"))
+def documented_versions() -> str:
+    """The versions under which the outputs in the documents were made."""
+    found = re.search(r"<!-- versions -->\n\n(.*)\n", (ROOT / "docs" / "microscope.md").read_text(encoding="utf-8"))
     return found[1] if found else ""
 
 
 def main() -> int:
     if "--check" in sys.argv[1:]:
-        found = stale(outputs=compiled_by() == compiler())
+        found = stale(outputs=documented_versions() == made_by())
         for path in found:
             print(f"stale: {path.relative_to(ROOT)}; run python docs/build.py", file=sys.stderr)
         return 1 if found else 0
