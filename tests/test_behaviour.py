@@ -168,10 +168,10 @@ def test_a_quota_of_one_core_is_one_thread(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(limits, "_environment_now", lambda: 8)
     assert tw.get_threads() == 1, "the environment does not raise it"
 
-    def refuse(self: object, count: int) -> list[object]:
+    def refuse(self: object, task: object, count: int) -> list[object]:
         raise AssertionError(f"{count} workers were asked for")
 
-    monkeypatch.setattr(threads._Crew, "take", refuse)
+    monkeypatch.setattr(threads._Crew, "claim", refuse)
     a = np.ones((600, 600), np.float32)
     assert (tw.matmul(a, a) == 600).all()
     with tw.use_threads(2), pytest.raises(AssertionError, match="1 workers"):
@@ -316,20 +316,6 @@ def test_a_fork_while_other_threads_multiply() -> None:
     print(codes == [0] * 10)
     """
     assert child(RIGHT + textwrap.dedent(script)) == "True"
-
-
-@forks
-def test_a_workspace_locked_by_another_thread_does_not_stop_a_child() -> None:
-    script = """
-    from tilewright.run import workspace
-    workspace._lock.acquire()  # by a thread that the child does not have
-    pid = os.fork()
-    if pid == 0:
-        with workspace.workspace(1000):
-            os._exit(7)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    """
-    assert child(RIGHT + textwrap.dedent(script)) == "7"
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------

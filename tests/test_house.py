@@ -16,7 +16,7 @@ PACKAGE = Path(tilewright.__file__).parent
 #: Bottom to top. A module may import from those before it, and within its own folder.
 LAYERS = [
     *("errors", "disk", "records", "explanation", "timeline"),
-    *("problem", "system", "machine", "limits", "operands", "threads"),
+    *("problem", "system", "machine", "limits", "operands", "interrupts", "threads"),
     *(
         "simd",
         "peaks",

@@ -21,7 +21,7 @@ from tilewright.kernels import catalog
 from tilewright.run.cpu import compiled, grid, standby
 from tilewright.run.standby import words
 from tilewright.simd import crew
-from tilewright.threads import Team, _Crew, cuts
+from tilewright.threads import Team, _Crew, _Task, cuts
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
 two_cpus = pytest.mark.skipif(
@@ -211,17 +211,15 @@ def test_who_is_woken_wakes_others() -> None:
 def test_a_seat_is_kept_until_another_is_taken() -> None:
     """Who stands by where it was seated is not to find another worker woken there."""
     own, allowed = _Crew(), os.sched_getaffinity(0)
-    workers = own.take(3)
+    workers = own.claim(_Task(), 3)
     here = min(allowed)
     own.seat(workers, here, allowed)
     seats = [worker.seat for worker in workers]
     if None in seats:
         pytest.skip("this system forbids seating")
     assert len(set(seats)) == min(3, max(1, len(allowed) - 1))
-    own.release(workers)
     own.seat(workers[:1], here, allowed)
     assert workers[0].seat == seats[0], "the others' are still theirs"
-    assert sum(own._seated.values()) == 3
 
 
 def test_standing_by_ends() -> None:

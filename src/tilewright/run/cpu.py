@@ -22,6 +22,7 @@ from numba.core import caching, types
 
 from ..disk import fingerprint, private_directory
 from ..errors import ShapeError, UsageError
+from ..interrupts import apart
 from ..kernels import Kernel, catalog
 from ..kernels.blocking import in_force
 from ..machine import machine
@@ -44,7 +45,14 @@ _STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 
 @functools.cache
 def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
-    """The kernel's machine code for ``dtype``: from disk where it was compiled before, else compiled now (about 1 s)."""
+    """The kernel's machine code for ``dtype``: from disk where it was compiled before, else compiled now (about 1 s).
+
+    On a thread of its own: an interrupt would leave the compiler's locks taken and its registries half filled.
+    """
+    return apart(functools.partial(_compile, kernel, dtype))
+
+
+def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
     dispatcher._cache = _Cache(kernel, dtype)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
     element = nb.from_dtype(_STORAGE.get(dtype.name, dtype))
@@ -59,7 +67,10 @@ def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
 @functools.cache
 def standby() -> Standby:
     """The machine code by which workers wait awake."""
+    return apart(_compile_standby)
 
+
+def _compile_standby() -> Standby:
     def machine_code(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
         dispatcher = nb.njit(nogil=True)(function)
         dispatcher._cache = _Cache(source_of(function), np.dtype(np.int64))  # type: ignore[arg-type,attr-defined]

@@ -26,6 +26,7 @@ from numba.core import types
 from numba.core.ccallback import CFunc
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
+from ..interrupts import apart
 from . import express_code as code
 from .cpu import _Cache
 from .express_code import KERNEL
@@ -124,6 +125,11 @@ def learn(dtype: np.dtype, most_work: int) -> Short:
 
     What takes more than ``most_work`` multiply-adds, all products of a batch together, it leaves: threads may share that.
     """
+    return apart(functools.partial(_learned, dtype, most_work))
+
+
+def _learned(dtype: np.dtype, most_work: int) -> Short:
+    """On a thread that no interrupt reaches, for there is a lock."""
     with _learning:
         function, facts = _made()
         facts[code.MOST_WORK // 8] = most_work

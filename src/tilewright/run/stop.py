@@ -47,11 +47,7 @@ def run_stoppable(
             finished.put(None)
 
     def watch() -> None:
-        try:
-            for _ in range(team.threads):
-                finished.get()
-        except BaseException:
-            counters[:] = STOP
-            raise
+        for _ in range(team.threads):
+            finished.get()
 
-    Team(team.threads + 1).run([watch] + [work] * team.threads)
+    Team(team.threads + 1).run([watch] + [work] * team.threads, stop=lambda: counters.fill(STOP))

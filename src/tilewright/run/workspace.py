@@ -1,10 +1,12 @@
-"""Memory that products work in, kept from call to call: fresh memory costs a page fault every 4 KiB."""
+"""Memory that products work in, kept from call to call: fresh memory costs a page fault every 4 KiB.
+
+A buffer is taken and put back by one operation of a dict each. There is no lock, which an interrupt could leave taken; a
+buffer that an interrupt loses is freed with its last reference.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,8 +17,8 @@ from ..operands import aligned_empty
 #: Bytes kept in all when nobody uses them. Faulting in more takes 50 ms, and a product that needs it seconds.
 MOST_KEPT_BYTES = 256 << 20
 
-_lock = threading.Lock()
-_kept: list[np.ndarray] = []
+#: By identity. Others may change it at any time: it is only read as a copy.
+_kept: dict[int, np.ndarray] = {}
 
 
 @contextlib.contextmanager
@@ -40,36 +42,39 @@ def workspace(nbytes: int) -> Iterator[np.ndarray]:
 
 def kept_bytes() -> int:
     """Bytes that wait here for the next products."""
-    with _lock:
-        return sum(memory.size for memory in _kept)
+    return sum(memory.size for memory in _smallest_first())
 
 
 def release_workspace() -> None:
     """Give back what is kept; products at work keep theirs."""
-    with _lock:
-        _kept.clear()
+    _kept.clear()
+
+
+def _smallest_first() -> list[np.ndarray]:
+    return sorted(_kept.copy().values(), key=len)
 
 
 def _taken(nbytes: int) -> np.ndarray | None:
     """The smallest buffer that will do, or None; of those too small one goes, to be replaced by the larger."""
-    with _lock:
-        for index, memory in enumerate(_kept):  # smallest first
-            if memory.size >= nbytes:
-                return _kept.pop(index)
-        if _kept:
-            _kept.pop()  # before there is more: the two need not fit together
-        return None
+    small = None
+    for memory in _smallest_first():
+        if memory.size < nbytes:
+            small = memory
+        elif _kept.pop(id(memory), None) is not None:  # else another thread has just taken it
+            return memory
+    if small is not None:
+        _kept.pop(id(small), None)  # before there is more: the two need not fit together
+    return None
 
 
 def _keep(memory: np.ndarray) -> None:
     """For the next products: the largest buffers, and as many as there can be products that do not wait for each other."""
     if memory.size > MOST_KEPT_BYTES:
         return
-    with _lock:
-        _kept.append(memory)
-        _kept.sort(key=len)
-        while len(_kept) > machine().usable_cores + 1 or sum(map(len, _kept)) > MOST_KEPT_BYTES:
-            _kept.pop(0)
+    _kept[id(memory)] = memory
+    kept = _smallest_first()
+    while len(kept) > machine().usable_cores + 1 or sum(map(len, kept)) > MOST_KEPT_BYTES:
+        _kept.pop(id(kept.pop(0)), None)
 
 
 def _allocated(nbytes: int) -> np.ndarray:
@@ -81,13 +86,3 @@ def _allocated(nbytes: int) -> np.ndarray:
         return aligned_empty((nbytes,), np.uint8)
     except MemoryError:
         raise MemoryError(f"this product needs a workspace of {bytes_text(nbytes)}, which cannot be had") from None
-
-
-def _renew() -> None:
-    """A thread that held the lock in the parent, and may have been about to change the list, is not in the child."""
-    global _lock, _kept
-    _lock, _kept = threading.Lock(), []
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
