@@ -1,10 +1,10 @@
 """Interrupts products at random moments, and checks that each call ends whole.
 
-``python benchmarks/interrupts.py [COUNT] [SEED]`` interrupts ``COUNT`` calls of a batch (4,000 by default), and a quarter as many
-of each other product, in three ways: by a signal a random number of microseconds after the call began, or by a trace function
-at a random bytecode, of our code or of what it calls; by exceptions set into eight calling threads; and by signals every 200 µs
-for some seconds. After every call it is checked that no thread writes to ``out`` any more, that nothing but the interrupt was
-raised, that no worker is claimed or lost, and that the next product is right.
+``python benchmarks/interrupts.py [COUNT] [SEED]`` interrupts ``COUNT`` calls of a batch (4,000 by default), and a quarter as
+many of each other product, in three ways: by a signal a random number of microseconds after the call began, or by a trace
+function at a random bytecode, of our code or of what it calls; by exceptions set into eight calling threads; and by signals
+every 200 µs for some seconds. After every call it is checked that no thread writes to ``out`` any more, that nothing but the
+interrupt was raised, that no worker is claimed or lost, and that the next product is right.
 
 Prints what was counted as one JSON object; exits with 1 where a check failed.
 """

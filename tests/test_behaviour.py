@@ -360,7 +360,10 @@ def press():
     os.kill(os.getpid(), signal.SIGINT)
 threading.Timer(0.3, press).start()
 try:
-    run(a, a, c)
+    if sys.argv[4:] == ["apart"]:
+        stop.stoppable(lambda: run(a, a, c))
+    else:
+        run(a, a, c)
     print("finished")
 except KeyboardInterrupt:
     late = time.perf_counter() - pressed[0]
@@ -375,11 +378,11 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("threads", ["1", "2", "3"])
-def test_ctrl_c_ends_a_long_product_soon(threads: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["1", "2", "3", "1 apart", "2 apart"])
+def test_ctrl_c_ends_a_long_product_soon(how: str, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text(SLOW)
-    assert child(INTERRUPT, str(slow), "4000", threads) == "stopped"
+    assert child(INTERRUPT, str(slow), "4000", *how.split()) == "stopped"
 
 
 @pytest.mark.parametrize("kernel", TEAMS, ids=lambda kernel: kernel.name)
@@ -410,9 +413,9 @@ def test_a_kernel_that_is_told_to_stop_returns_and_stays_inside_c(
 
 
 def test_other_threads_than_the_first_are_never_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so need nobody to wait for them: the product runs on exactly its threads."""
+    """So no thread need wait beside them: the product runs on exactly its threads."""
     teams: list[int] = []
-    monkeypatch.setattr(Team, "run", lambda self, jobs: teams.append(len(jobs)))
+    monkeypatch.setattr(Team, "run", lambda self, jobs, stop: teams.append(len(jobs)))
     monkeypatch.setattr(Team, "rally", lambda self, *_: teams.append(self.threads))
     counters = np.zeros(1, np.int64)
     thread = threading.Thread(target=stop.run_stoppable, args=(Team(2), lambda: None, counters, stop.LONG))

@@ -3,7 +3,7 @@
 Python raises KeyboardInterrupt, and whatever else a signal handler raises, between any two bytecodes: also between a
 ``try`` and the statement before it, and inside a ``finally``. So no Python code can guarantee that its clean-up runs. Code
 that runs inside one call from C can: there are no bytecodes of the caller's in between. ``ensured`` is that call. ``apart``
-runs a function on a thread of its own, where no signal handler ever runs.
+runs a function on a thread of its own, where no signal handler runs.
 """
 
 from __future__ import annotations
@@ -36,35 +36,81 @@ def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
     return _ensured()(body, cleanup)
 
 
-def apart(function: Callable[[], Result]) -> Result:
+def apart(function: Callable[[], Result], stop: Callable[[], None] | None = None) -> Result:
     """The result of ``function()``, computed on another thread, in this one's context.
 
-    An interrupt ends the wait and is raised at once; the function runs to its end all the same, and what it changes must be
-    consistent by itself. Meant for what an interrupt would leave broken: compilers, other libraries' locks.
+    Meant for what an interrupt would leave broken: compilers, other libraries' locks, files. An interrupt ends the wait and
+    is raised at once; the function runs to its end all the same. With ``stop`` the function is not left running: an
+    interrupt calls ``stop()``, on another thread, which should let it end soon, and is raised when it has ended.
 
     >>> apart(lambda: threading.current_thread() is threading.main_thread())
     False
     """
-    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-    context = contextvars.copy_context()
+    work = _Apart(function, _launch)
+    if stop is None:
+        work.start_and_wait()
+    else:
+        ensured(work.start_and_wait, functools.partial(work.settle, stop))
+    return work.result()
 
-    def work() -> None:
+
+class _Apart:
+    """A function on a thread of its own. Lists record what has happened: an interrupt may come at any bytecode."""
+
+    def __init__(self, function: Callable[[], Any], launch: Callable[[threading.Thread], object]) -> None:
+        self._function, self._launch, self._context = function, launch, contextvars.copy_context()
+        self._begun: list[None] = []
+        self._ended: list[tuple[Any, BaseException | None]] = []
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._closed = False
+
+    def _work(self) -> None:
+        self._begun.append(None)  # before looking: ``settle`` closes first and looks then
+        ended: tuple[Any, BaseException | None] = (None, None)
         try:
-            answers.put((context.run(function), None))
+            if not self._closed:
+                ended = self._context.run(self._function), None
         except BaseException as error:  # raised again by the thread that waits
-            answers.put((None, error))
+            ended = None, error
+        self._ended.append(ended)
+        self._bell.put(None)
 
-    thread = threading.Thread(target=work, name="tilewright apart", daemon=True)
-    _thread.start_new_thread(thread.start, ())  # an interrupted ``start`` would leave an entry behind in ``threading``
-    result, error = answers.get()
-    if error is not None:
-        raise error
-    return result
+    def start_and_wait(self) -> None:
+        self._launch(threading.Thread(target=self._work, name="tilewright apart", daemon=True))
+        self._wait()
+
+    def settle(self, stop: Callable[[], None]) -> None:
+        self._closed = True
+        if self._begun:
+            if not self._ended:
+                apart(stop)
+            self._wait()
+
+    def _wait(self) -> None:
+        while not self._ended:
+            self._bell.get()
+
+    def result(self) -> Any:
+        ((result, error),) = self._ended
+        if error is not None:
+            raise error
+        return result
+
+
+def _launch(thread: threading.Thread) -> None:
+    """Start it from yet another thread: an interrupted ``start`` would leave an entry behind in ``threading``.
+
+    Until a new thread runs, CPython takes an exception that is set into its creator for one of the new thread's. It is
+    raised there before ``start`` begins, which is therefore repeated.
+    """
+    _thread.start_new_thread(_ensured(), (int, thread.start))
 
 
 @functools.cache
 def _ensured() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
-    return apart(_compiled)  # llvmlite's own lock is one that an interrupt would leave taken
+    work = _Apart(_compiled, lambda thread: _thread.start_new_thread(thread.start, ()))
+    work.start_and_wait()  # apart, for llvmlite has a lock that an interrupt would leave taken
+    return work.result()
 
 
 def _compiled() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:

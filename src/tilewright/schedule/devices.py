@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from ..run.stop import Stopped, current_stop
 from .executor import AHEAD, Place, execute
 from .grid import ORDERS, Grid, Tile
 from .program import Program
@@ -138,7 +139,7 @@ def execute_on_all(
     """Compute the tiles of ``parts``, one part a place, in all places at once.
 
     ``stored`` is told of each tile by one thread at a time. The first error stops all places, and is raised when they
-    have stopped.
+    have stopped. To be called where no interrupt comes (``run.stop.stoppable``): there are locks.
     """
     queue, lock = Queue(parts), threading.Lock()
     errors: list[BaseException] = []
@@ -157,14 +158,11 @@ def execute_on_all(
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,), name=f"place {number}") for number in range(len(places))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            try:
-                thread.join()
-            except BaseException as error:  # Ctrl-C: tiles under way are finished, no other is begun
-                errors.append(error)
+    with current_stop().tells(lambda: errors.append(Stopped())):  # tiles under way are finished, no other is begun
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     if errors:
         raise errors[0]
 

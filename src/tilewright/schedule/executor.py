@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ..run.stop import Stopped, current_stop
 from .grid import Tile
 from .program import Load, Multiply, Program, Store
 
@@ -36,8 +37,8 @@ class Place(Protocol):
     def close(self) -> None: ...
 
 
-class _Stopped(Exception):  # noqa: N818  # no error: the end of a lane
-    """Another lane failed, or the caller was interrupted."""
+class _Ended(Exception):  # noqa: N818  # no error: the end of a lane
+    """Another lane failed, or the run was asked to stop."""
 
 
 class _Lanes:
@@ -56,14 +57,14 @@ class _Lanes:
             self._changed.notify_all()
 
     def get(self, lane: str, number: int) -> Token:
-        """The token of piece ``number`` as soon as there is one; of number −1 None. Raises _Stopped."""
+        """The token of piece ``number`` as soon as there is one; of number −1 None. Raises _Ended."""
         if number < 0:
             return None
         tokens = self._tokens[lane]
         with self._changed:
             self._changed.wait_for(lambda: len(tokens) > number or self.error is not None)
             if self.error is not None:
-                raise _Stopped
+                raise _Ended
             return tokens[number]
 
     def grow(self) -> bool:
@@ -79,13 +80,13 @@ class _Lanes:
             return not self._complete
 
     def pieces(self, pieces: list[Piece]) -> Iterator[Piece]:
-        """All pieces of a lane, also those that are still to be added. Raises _Stopped."""
+        """All pieces of a lane, also those that are still to be added. Raises _Ended."""
         for number in itertools.count():
             with self._changed:
                 while len(pieces) <= number and not self._complete and self.error is None:
                     self._changed.wait()
                 if self.error is not None:
-                    raise _Stopped
+                    raise _Ended
                 if len(pieces) <= number:
                     return
             yield pieces[number]
@@ -109,7 +110,7 @@ def execute(
 
     Tiles that ``claim`` gives are added to the program, AHEAD of what is computed. Multiplications are asked for by the
     calling thread. Raises what a lane raised first, when all of them have stopped; what was stored until then stays.
-    ``failed`` is told of it at once.
+    ``failed`` is told of it at once. To be called where no interrupt comes (``run.stop.stoppable``): there are locks.
     """
     lanes = _Lanes(program, claim, failed)
 
@@ -123,15 +124,18 @@ def execute(
             stored(store.tile)
 
     workers = [threading.Thread(target=_lane, args=(lanes, work), name=work.__name__) for work in (loading, storing)]
-    try:
+    with current_stop().tells(lambda: lanes.stop(Stopped())):
+        try:
+            for worker in workers:
+                worker.start()  # which the system may refuse
+            _multiply(lanes, program, place)
+        except _Ended:
+            pass
+        except BaseException as error:  # the other lanes must end first
+            lanes.stop(error)
         for worker in workers:
-            worker.start()  # which the system may refuse, and Ctrl-C may interrupt
-        _multiply(lanes, program, place)
-    except _Stopped:
-        pass
-    except BaseException as error:  # also Ctrl-C: the other lanes must end first
-        lanes.stop(error)
-    _join(workers, lanes)
+            if worker.ident is not None:
+                worker.join()
     if lanes.error is not None:
         raise lanes.error
 
@@ -149,17 +153,7 @@ def _multiply(lanes: _Lanes, program: Program, place: Place) -> None:
 def _lane(lanes: _Lanes, work: Callable[[], None]) -> None:
     try:
         work()
-    except _Stopped:
+    except _Ended:
         pass
     except BaseException as error:  # raised again by the thread that asked
         lanes.stop(error)
-
-
-def _join(workers: list[threading.Thread], lanes: _Lanes) -> None:
-    """Until both have ended; a Ctrl-C meanwhile stops them, and is raised when they have."""
-    for worker in workers:
-        while worker.is_alive():
-            try:
-                worker.join()
-            except BaseException as error:
-                lanes.stop(error)

@@ -7,6 +7,7 @@ in its journal, and the next job for the same result takes them up.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import time
@@ -22,6 +23,7 @@ from ..errors import ResumeError
 from ..files import Sink, Source, create_matrix
 from ..files.array import ArraySource
 from ..files.format import locate
+from ..run.stop import stoppable
 from .cost import Rates
 from .counting import Counted, Tally, Watched
 from .devices import execute_on_all
@@ -103,7 +105,13 @@ class Job:
         self.measured = Measured(tiles, before=tiles - len(self.plan.tiles))
 
     def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
-        """Compute the tiles that are missing; the target has all of them in the end."""
+        """Compute the tiles that are missing; the target has all of them in the end.
+
+        On a thread that no interrupt reaches: one ends the run, and is raised when no thread works for it any more.
+        """
+        stoppable(functools.partial(self._timed, progress, events))
+
+    def _timed(self, progress: Progress | None, events: Events | None) -> None:
         started = time.perf_counter()
         try:
             if not self._is_there():

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, UsageError, did_you_mean
 from ..files import Source, open_matrix
 from ..limits import get_threads
+from ..run.stop import stoppable
 from ..run.streams import kept_current
 from .devices import PARTITIONS
 from .events import Events
@@ -53,7 +54,8 @@ def multiply(
 
     With ``resume`` a product into a file that was interrupted goes on where it was, cut as it was: each finished tile is in
     a journal beside the file. Without, or where there is nothing to take up, it begins anew. ``progress(done, all)`` counts
-    operations, those of earlier runs included. ``events`` collects what happened when.
+    operations, those of earlier runs included, and is called on other threads. ``events`` collects what happened when.
+    Ctrl-C is raised when no thread works for the product any more.
 
     Raises ShapeError, DTypeError, FileError, MemoryLimitError (with what is needed at least), UnavailableError (no such
     device, no library for a format), UsageError, ResumeError (the operands have changed). Finished tiles are kept whatever
@@ -73,9 +75,13 @@ def multiply(
         "dtype": dtype,
         "resume": resume,
     }
-    with prepared(a, b, out, **asked) as job:
-        job.run(progress, events)
-        return job.target
+
+    def run() -> Any:
+        with prepared(a, b, out, **asked) as job:
+            job.run(progress, events)
+            return job.target
+
+    return stoppable(run)
 
 
 def plan_multiply(
