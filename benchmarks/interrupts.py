@@ -111,16 +111,26 @@ def bytecodes_of(call: Callable[[], object]) -> int:
 
 def interrupted(call: Callable[[], object], how: Callable[..., None], moment: float) -> str:
     """How the call ended: "interrupted", "finished", or the name of another exception."""
+    ended = "finished"
     try:
-        try:
-            how(call, moment)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        how(call, moment)
     except StopError:
-        return "interrupted"
+        ended = "interrupted"
     except BaseException as error:
-        return f"{type(error).__name__}: {error}"
-    return "finished"
+        ended = f"{type(error).__name__}: {error}"
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return ended
+
+
+def raise_in_call(_: int, frame: FrameType | None) -> None:
+    """What a signal does: it raises within ``Checks.call``, and nothing in the checks around it."""
+    while frame is not None:
+        if frame.f_code is Checks.call.__code__:
+            raise StopError
+        frame = frame.f_back
+
+
+signal.signal(signal.SIGALRM, raise_in_call)
 
 
 # ---- what is checked -------------------------------------------------------------------------------------------------
@@ -219,12 +229,7 @@ def storm(name: str, seconds: float) -> dict[str, int]:
             ended = "interrupted"
         except BaseException as error:
             ended = f"{type(error).__name__}: {error}"
-        while True:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                break
-            except StopError:  # the last signal, which came before the timer was stopped
-                ended = "interrupted"
+        signal.setitimer(signal.ITIMER_REAL, 0)
         checks.after(ended)
     return counted([checks], before)
 
@@ -281,7 +286,7 @@ def many_callers(name: str, count: int, seed: int, callers: int = 8) -> dict[str
 
 def main(count: int = 4000, seed: int = 0) -> int:
     faulthandler.dump_traceback_later(1800, exit=True)  # a hang is an answer too
-    prepare()
+    tw.set_threads(4)
     rows = []
     for name in products():
         share = count if name == "batch" else max(1, count // 4)
@@ -295,16 +300,6 @@ def main(count: int = 4000, seed: int = 0) -> int:
     facts = environment(operands="uniform [-1, 1)", command=shlex.join(["python", *sys.argv]))
     print(json.dumps({"kind": "interrupts", "count": count, "seed": seed, "environment": facts, "rows": rows}))
     return int(any(row["failed"] for row in rows))
-
-
-def prepare() -> None:
-    """Four threads, and the exception for the signal."""
-    tw.set_threads(4)
-
-    def raise_(*_: object) -> None:
-        raise StopError
-
-    signal.signal(signal.SIGALRM, raise_)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ import faulthandler, json, sys
 sys.path.insert(0, {folder!r})
 faulthandler.dump_traceback_later(100, exit=True)
 import interrupts
+import tilewright
 from tilewright import threads
-interrupts.prepare()
+tilewright.set_threads(4)
 {planted}
 counts = interrupts.{way}
 print(json.dumps([counts, interrupts.failed(counts)]))
