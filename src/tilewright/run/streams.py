@@ -58,9 +58,18 @@ def kept_current() -> Iterator[None]:
             driver.cuCtxSetCurrent(before)
 
 
-@functools.cache
 def opened(ordinal: int = 0) -> Streams:
-    """That GPU, opened once: what was compiled and loaded for it stays. Raises UnavailableError."""
+    """That GPU, now the calling thread's; opened once: what was compiled and loaded for it stays.
+
+    Raises UnavailableError.
+    """
+    gpu = _opened(ordinal)
+    gpu.here()
+    return gpu
+
+
+@functools.cache
+def _opened(ordinal: int) -> Streams:
     return Streams(ordinal)
 
 
@@ -143,7 +152,8 @@ class Streams:
     # ---- memory
 
     def free_bytes(self) -> int:
-        """Bytes of the GPU's memory that nobody has."""
+        """Bytes of the GPU's memory that are free. The GPU becomes the calling thread's."""
+        self.here()
         return self.device.memory_bytes()[0]
 
     def allocate(self, nbytes: int) -> int:
