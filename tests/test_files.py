@@ -383,7 +383,7 @@ def test_a_killed_run_leaves_no_target_and_the_next_goes_on(name: str, tmp_path:
     with pytest.raises(FileError, match=r"not .* remove it, or do not resume|truncated|has 9600 bytes"):
         create_matrix(where, (40, 31 if name != "c.raw" else 20), "float64", resume=True)
     if name == "c.zarr":
-        (file.with_name("c.zarr.partial") / "c" / "0" / "0.1234.partial").touch()  # as the library leaves behind
+        (tmp_path / "c.zarr.tilewright" / "data" / "c" / "0" / "0.1234.partial").touch()  # as the library leaves behind
     sink = create_matrix(where, (40, 30), "float64", resume=True)
     assert sink.resumed
     sink.write(slice(0, 40), slice(15, 30), np.full((40, 15), 8.0))
@@ -391,7 +391,7 @@ def test_a_killed_run_leaves_no_target_and_the_next_goes_on(name: str, tmp_path:
     np.testing.assert_array_equal(
         load(str(where), (40, 30), "float64"), np.repeat([[7.0, 8.0]], 15, axis=1).repeat(40, 0)
     )
-    assert not list(tmp_path.rglob("*.partial"))
+    assert not [*tmp_path.rglob("*.partial"), *tmp_path.rglob("*.tilewright")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -434,7 +434,7 @@ def test_a_link_to_another_disk_is_followed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "c.npy").symlink_to(tmp_path / "disk" / "real.npy")
     sink = create_matrix(tmp_path / "c.npy", (2, 2), "float32")
-    assert sink.partial == tmp_path / "disk" / "real.npy.partial"
+    assert sink.partial == tmp_path / "disk" / "real.npy.tilewright" / "data"
     sink.finish()
     assert (tmp_path / "c.npy").is_symlink()
 
@@ -652,7 +652,7 @@ def test_what_else_a_file_holds_is_never_lost(name: str, tmp_path: Path) -> None
     zarr.create_group(tmp_path / "c.zarr").create_array("x", data=np.ones(3))
     with pytest.raises(FileError, match="choose another"):
         create_matrix(tmp_path / name, (2, 2), "float32")
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("*.tilewright"))
 
 
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def dying(owner, name, number, after):
     setattr(owner, name, call)
 
 def lines():
-    path = pathlib.Path("c.npy.journal")
+    path = pathlib.Path("c.npy.tilewright/journal")
     return path.read_text() if path.exists() else ""
 """
 
@@ -209,7 +209,7 @@ for point in points:
         assert died == 9 or (died == 0 and resume and point[1] in ("clear", "begin")), (point, resume, died)
         assert waited(child(work, True)) == 0, (point, resume)
         assert open("c.npy", "rb").read() == open("whole.npy", "rb").read(), (point, resume)
-        assert not os.path.exists("c.npy.journal") and not os.path.exists("c.npy.partial"), (point, resume)
+        assert not os.path.exists("c.npy.tilewright"), (point, resume)
         tiles = [line for line in pathlib.Path("last.journal").read_text().splitlines() if "tile" in line]
         assert len(tiles) == len(set(tiles)), (point, resume, "a finished tile was computed again")
         os.remove("c.npy")

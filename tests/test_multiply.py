@@ -106,7 +106,7 @@ def begin(out: str = "c.npy", tiles: int = 5) -> set[Any]:
         patch.setattr(Journal, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tw.multiply("a.npy", "b.npy", out)
-    begun = read_journal(Path(f"{out.partition(':')[0]}.journal"))
+    begun = read_journal(Path(f"{out.partition(':')[0]}.tilewright/journal"))
     assert begun is not None
     assert len(begun.finished) == tiles
     return set(begun.finished)
@@ -122,7 +122,7 @@ def computed(*arguments: Any, **more: Any) -> set[str]:
 def is_whole(path: str = "c.npy") -> bool:
     """Bit by bit, and nothing else is left."""
     same = Path(path).read_bytes() == Path("whole.npy").read_bytes()
-    return same and not list(Path().glob("*.partial")) and not list(Path().glob("*.journal"))
+    return same and not list(Path().glob("*.tilewright"))
 
 
 # ---- products --------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_ctrl_c_in_a_multiplication_keeps_what_is_finished(folder: Path) -> None
 
     with pytest.raises(KeyboardInterrupt):
         tw.multiply("a.npy", "b.npy", "c.npy", progress=interrupt)
-    begun = read_journal(Path("c.npy.journal"))
+    begun = read_journal(Path("c.npy.tilewright/journal"))
     assert begun is not None
     assert 4 <= len(begun.finished) <= 9
     tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
@@ -286,7 +286,7 @@ def test_a_disk_that_fills_up_keeps_every_finished_tile(folder: Path, call: str)
         with pytest.raises(FileError, match=r"c\.npy.* the disk is full .* free"):
             tw.multiply("a.npy", "b.npy", "c.npy")
     assert not Path("c.npy").exists()
-    begun = read_journal(Path("c.npy.journal"))
+    begun = read_journal(Path("c.npy.tilewright/journal"))
     assert begun is not None
     assert len(begun.finished) == (5 if call == "journal" else 6)
     assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16 - len(begun.finished)
@@ -325,7 +325,7 @@ def test_every_format_can_be_taken_up(folder: Path, out: str) -> None:
     source.read(slice(0, N), slice(0, N), c)
     source.close()
     assert np.array_equal(c, np.load("whole.npy"))
-    assert not [*folder.glob("*.partial"), *folder.glob("*.journal")]
+    assert not list(folder.glob("*.tilewright"))
 
 
 def test_another_name_in_the_same_file_is_another_result(folder: Path) -> None:
@@ -370,7 +370,7 @@ def test_changed_operands_are_refused_and_named(folder: Path) -> None:
     finished = begin()
     status = Path("a.npy").stat()
     os.utime("a.npy", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    with pytest.raises(ResumeError, match=r"c\.npy\.journal: a changed .*without resume"):
+    with pytest.raises(ResumeError, match=r"c\.npy\.tilewright/journal: a changed .*without resume"):
         tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
     os.utime("a.npy", ns=(status.st_atime_ns, status.st_mtime_ns))
     with Path("b.npy").open("r+b") as file:
@@ -380,16 +380,16 @@ def test_changed_operands_are_refused_and_named(folder: Path) -> None:
         tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
     with pytest.raises(ResumeError, match="b and the dtype changed"):
         tw.multiply("a.npy", "b.npy", "c.npy", dtype="float64", resume=True)
-    begun = read_journal(Path("c.npy.journal"))
+    begun = read_journal(Path("c.npy.tilewright/journal"))
     assert begun is not None
     assert begun.finished == finished, "a refusal loses nothing"
     assert len(computed("a.npy", "b.npy", "c.npy")) == 16
 
 
-@pytest.mark.parametrize("lost", ["c.npy.partial", "c.npy.journal", "both"])
+@pytest.mark.parametrize("lost", ["c.npy.tilewright/data", "c.npy.tilewright/journal", "both"])
 def test_a_journal_or_a_file_alone_is_begun_anew(folder: Path, lost: str) -> None:
     begin()
-    for name in ("c.npy.partial", "c.npy.journal"):
+    for name in ("c.npy.tilewright/data", "c.npy.tilewright/journal"):
         if lost in (name, "both"):
             Path(name).unlink()
     assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16
@@ -398,8 +398,8 @@ def test_a_journal_or_a_file_alone_is_begun_anew(folder: Path, lost: str) -> Non
 
 def test_of_another_file_in_its_place_no_tile_counts(folder: Path) -> None:
     begin()
-    Path("other").write_bytes(Path("c.npy.partial").read_bytes())
-    Path("other").replace("c.npy.partial")
+    Path("other").write_bytes(Path("c.npy.tilewright/data").read_bytes())
+    Path("other").replace("c.npy.tilewright/data")
     assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16
 
 
@@ -411,7 +411,7 @@ def test_a_result_that_lacks_only_the_journals_removal_is_not_computed_again(fol
         patch.setattr(Journal, "remove", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tw.multiply("a.npy", "b.npy", "c.npy")
-    assert Path("c.npy.journal").exists()
+    assert Path("c.npy.tilewright/journal").exists()
     assert computed("a.npy", "b.npy", "c.npy", resume=True) == set()
     assert is_whole()
 

@@ -108,7 +108,7 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> Non
         np.save(tmp_path / f"{name}.npy", rng.uniform(-1, 1, (4096, 4096)).astype(np.float32))
     arguments = ["multiply", "a.npy", "b.npy", "-o", "c.npy", "--device", "cpu", "--memory", "36MiB"]
     process = started(*arguments, cwd=tmp_path)
-    journal = tmp_path / "c.npy.journal"
+    journal = tmp_path / "c.npy.tilewright" / "journal"
     while not (journal.exists() and journal.read_bytes().count(b"tile") >= 3):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)

@@ -38,8 +38,8 @@ def multiply(
             "--output",
             "-o",
             metavar="C",
-            help="The file of the result, of any of these formats. It appears when it is complete, and then replaces what "
-            "had its name; until then there are C.partial and C.journal.",
+            help="The file of the result, of any of these formats. It appears when it is complete, and then replaces a "
+            "matrix that had its name; until then there is the directory C.tilewright.",
         ),
     ],
     memory: Annotated[
@@ -71,6 +71,9 @@ def multiply(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run: finished tiles are not computed again.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace C also where it holds more than one matrix of its format.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")] = False,
     json_file: Annotated[
         Path | None,
@@ -97,6 +100,8 @@ def multiply(
     Whatever stops a run (Ctrl-C, a full disk, kill -9), its finished tiles are kept, and the same command with --resume goes
     on. It refuses where A or B have changed. Without --resume it begins anew.
 
+    A file C that holds anything but one matrix of its format is refused, as that would be lost; --overwrite replaces it.
+
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """
     from ..limits import get_threads, use_threads
@@ -115,6 +120,7 @@ def multiply(
         "partition": partition,
         "dtype": dtype,
         "resume": resume,
+        "overwrite": overwrite,
     }
     with contextlib.ExitStack() as stack:
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
@@ -164,11 +170,12 @@ def _run(job: Job, timeline: Path | None) -> None:
         with ProductProgress(console, job.plan.cost.total_s) as progress:
             job.run(progress, events)
     except (KeyboardInterrupt, TilewrightError, OSError, MemoryError) as error:
-        done = job.measured
+        done, interrupted = job.measured, isinstance(error, KeyboardInterrupt)
         words = f"{done.before + done.finished} of {done.tiles} tiles are finished and kept; --resume goes on"
-        stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
-        console.print(f"{stopped}: {words}", highlight=False, markup=False, soft_wrap=True)
-        if isinstance(error, KeyboardInterrupt):
+        if interrupted or job.resumable:
+            stopped = f"{'interrupted' if interrupted else 'stopped'}: {words if job.resumable else 'nothing is kept'}"
+            console.print(stopped, highlight=False, markup=False, soft_wrap=True)
+        if interrupted:
             raise typer.Exit(130) from None
         raise
     finally:

@@ -42,6 +42,8 @@ def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: 
     if path.is_dir() or not path.parent.is_dir():
         wrong = f"{path} is a folder" if path.is_dir() else f"{path.parent} is no folder"
         raise UsageError(f"{name}: {path} cannot be written: {wrong}")
+    if Path(os.path.realpath(path)).is_symlink():
+        raise UsageError(f"{name}: {path} cannot be written: it is a link that leads back to itself")
     if path.exists() and any(other is not None and other.exists() and path.samefile(other) for other in spare):
         raise UsageError(f"{name}: {path} is read by this command, and would be overwritten")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -54,7 +56,7 @@ def check_apart(**files: Path | None) -> None:
     for name, path in files.items():
         if path is None or str(path) == "-":
             continue
-        other = seen.setdefault(path.resolve(), name)
+        other = seen.setdefault(Path(os.path.realpath(path)), name)  # which a loop of links does not stop
         if other != name:
             raise UsageError(f"{name}: {path} is the file of {other} too")
 

@@ -2,8 +2,9 @@
 
 ``.npy``, raw bytes and ``.safetensors`` are read and written in place by positional system calls, from several threads;
 so are HDF5 datasets that lie in one piece. Zarr and chunked HDF5 go through their libraries, piece by piece.
-A matrix that is written lies in ``NAME.partial`` beside its name until it is complete; an input of that name can still be
-read until then, and a file that is open stays as it was. Only a zarr directory changes under those who keep it open.
+A matrix that is written lies in the directory ``NAME.tilewright`` beside its name until it is complete. An input of that
+name can still be read until then, and an open file stays as it was; an open zarr directory changes. What had the name is
+replaced only where it is one matrix of that format and nothing else.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import numpy as np
 from .array import ArraySink, ArraySource, file_behind
 from .checks import admit_dtype, admit_shape, agree
 from .format import Shape, Sink, Source, formats, locate
+from .output import Output, output_of
+from .work import WorkDirectory
 
-__all__ = ["Sink", "Source", "create_matrix", "formats", "open_matrix"]
+__all__ = ["Output", "Sink", "Source", "WorkDirectory", "create_matrix", "formats", "open_matrix", "output_of"]
 
 
 def open_matrix(where: Any, *, shape: Shape | None = None, dtype: Any = None, name: str | None = None) -> Source:
@@ -55,14 +58,25 @@ def open_matrix(where: Any, *, shape: Shape | None = None, dtype: Any = None, na
     return source
 
 
-def create_matrix(where: Any, shape: Shape, dtype: Any, *, resume: bool = False) -> Sink:
+def create_matrix(
+    where: Any,
+    shape: Shape,
+    dtype: Any,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    work: WorkDirectory | None = None,
+) -> Sink:
     """A matrix to write: a file by its suffix, or an array in memory of that shape.
 
     The space is taken at once, so that a full disk is known before anything is computed. What an earlier run has left in
-    ``NAME.partial`` is taken up with ``resume`` (the sink's ``resumed`` says whether there was any) and lost without.
+    ``NAME.tilewright`` is taken up with ``resume`` (the sink's ``resumed`` says whether there was any) and lost without.
+    A file that has the name is replaced by ``finish`` where it is one matrix of the same format and name, with no attributes
+    and nothing else beside it, or with ``overwrite`` whatever it is. ``work`` is the open work directory of a journal for
+    this result.
 
-    Raises FileError (no space, no directory, another process writes it, another matrix to resume, other datasets that
-    would be lost), ShapeError, DTypeError, UsageError and UnavailableError.
+    Raises FileError (no space, no directory, another process writes it, another matrix to resume, a file that holds
+    something else, a work directory that is not ours), ShapeError, DTypeError, UsageError and UnavailableError.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "c.npy")
@@ -71,8 +85,9 @@ def create_matrix(where: Any, shape: Shape, dtype: Any, *, resume: bool = False)
     >>> path.exists(), sink.finish(), np.load(path).sum()
     (False, None, np.float32(6.0))
     """
-    admitted, wanted = admit_shape(shape, "the matrix to write"), admit_dtype(dtype, "the matrix to write")
     if not isinstance(where, (str, os.PathLike)):
-        return ArraySink(where, admitted, wanted)
-    found, path, member = locate(os.fspath(where))
-    return found.create(path, member, admitted, wanted, resume)
+        what = "the matrix to write"
+        return ArraySink(where, admit_shape(shape, what), admit_dtype(dtype, what))
+    output = output_of(where, shape, dtype, overwrite=overwrite) if work is None else work.output
+    output.check()
+    return output.format.create(output, resume, work)

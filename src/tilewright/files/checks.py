@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,18 @@ def pick(names: Iterable[str], name: str | None, path: Path, what: str) -> str:
             f"{path} holds {len(known)} of them: name one, as in {path.name}:{known[0]}; there are {listed}"
         )
     return known[0]
+
+
+def listed(names: Sequence[str], what: str) -> str:
+    """What there is by name, in a few words.
+
+    >>> listed(["b"], "tensor"), listed(["b", "c", "d"], "tensor")
+    ("the tensor 'b'", "3 tensors: 'b', 'c', …")
+    """
+    if len(names) == 1:
+        return f"the {what} {names[0]!r}"
+    plural = f"{what.removesuffix('y')}ies" if what.endswith("y") else f"{what}s"
+    return f"{len(names)} {plural}: {', '.join(map(repr, names[:2]))}{', …' if len(names) > 2 else ''}"
 
 
 def missing(library: str, path: Path) -> UnavailableError:

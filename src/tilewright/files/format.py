@@ -11,11 +11,15 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ..errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from .output import Output
+    from .work import WorkDirectory
 
 Shape = tuple[int, int]
 
@@ -106,16 +110,20 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: ``open(path, name, shape, dtype)`` and ``create(path, name, shape, dtype, resume)``.
+    """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
 
     ``name`` is that of one matrix of several, and None unless the format has ``members``; ``shape`` and ``dtype`` of
-    ``open`` are what the caller expects, if anything, which matters where the file does not say (raw).
+    ``open`` are what the caller expects, if anything, which matters where the file does not say (raw). ``lost`` says what
+    a file or, with ``directory``, a directory holds that a new ``output`` in its place would lose: "holds the array 'x'";
+    None where it is just such a matrix. It may raise anything for one that is damaged.
     """
 
     suffixes: tuple[str, ...]
     open: Callable[[Path, str | None, Shape | None, np.dtype | None], Source]
-    create: Callable[[Path, str | None, Shape, np.dtype, bool], Sink]
+    create: Callable[[Output, bool, WorkDirectory | None], Sink]
+    lost: Callable[[Path, Output], str | None]
     members: bool = False
+    directory: bool = False
 
 
 @functools.cache

@@ -15,10 +15,12 @@ import numpy as np
 
 from ..disk import fingerprint
 from ..errors import DTypeError, FileError
-from .checks import READABLE, admit_dtype, admit_shape, explained, missing, pick
+from .checks import READABLE, admit_dtype, admit_shape, explained, listed, missing, pick
 from .chunked import TOGETHER, ChunkedSource
-from .format import Format, Shape, Sink, Source
-from .plain import Layout, PlainSink, PlainSource
+from .format import Format, Sink, Source
+from .output import Output
+from .plain import FindLayout, Layout, PlainSink, PlainSource
+from .work import WorkDirectory
 
 
 class HDF5Source(ChunkedSource):
@@ -104,9 +106,9 @@ def _open(path: Path, name: str | None, *_: object) -> Source:
     return PlainSource(path, lambda _, __: layout)
 
 
-def _find(name: str) -> Any:
-    def find(_: BinaryIO, path: Path) -> Layout:
-        with _open_file(path) as opened:
+def _find(name: str) -> FindLayout:
+    def find(file: BinaryIO, path: Path) -> Layout:
+        with explained(path, "read"), _library(path).File(file, "r") as opened:
             layout = _layout(_dataset(opened, name, path), path)
         if layout is None:
             raise FileError(f"{path}:{name} is not in one piece, so it is not what was begun here: remove it")
@@ -115,33 +117,58 @@ def _find(name: str) -> Any:
     return find
 
 
-def _create(path: Path, name: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> Sink:
-    h5py, chosen = _library(path), (name or "matrix").strip("/")
+def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
+    h5py, name = _library(output.path), _name(output)
 
-    def begin(partial: Path) -> None:
+    def begin(file: int) -> None:
         stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         stored.set_layout(h5py.h5d.CONTIGUOUS)
         stored.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # so that it has its place
         stored.set_fill_time(h5py.h5d.FILL_TIME_NEVER)  # and nothing is written there
-        with h5py.File(partial, "w", locking=False) as file:
-            file.create_dataset(chosen, shape, dtype, dcpl=stored)
+        with os.fdopen(os.dup(file), "r+b", buffering=0) as opened, h5py.File(opened, "w") as written:
+            written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
 
-    if dtype.name == "bfloat16":
-        raise DTypeError(f"{path}: HDF5 has no bfloat16; write float32, or a .safetensors file")
-    _refuse_to_lose(path, chosen)
-    return PlainSink(path, shape, dtype, resume=resume, begin=begin, find=_find(chosen))
+    if output.dtype.name == "bfloat16":
+        raise DTypeError(f"{output.path}: HDF5 has no bfloat16; write float32, or a .safetensors file")
+    return PlainSink(output, resume, work, begin=begin, find=_find(name))
 
 
-def _refuse_to_lose(path: Path, name: str) -> None:
-    """A file is replaced as a whole, so it must hold no dataset but the one that is written."""
-    if not path.is_file():
-        return
-    names: list[str] = []
+def _name(output: Output) -> str:
+    return (output.member or "matrix").strip("/")
+
+
+def _lost(path: Path, output: Output) -> str | None:
+    """Anything beside one matrix of that name and the groups that lead to it."""
     with _open_file(path) as file:
-        file.visititems(lambda each, thing: names.append(each) if hasattr(thing, "shape") else None)
-    others = sorted(set(names) - {name})
-    if others:
-        raise FileError(f"{path} holds {others[0]} too, which would be lost: choose another file, or remove it")
+        if file.userblock_size:
+            return f"begins with a block of {file.userblock_size} bytes of a user's own"
+        return _beside(file, _name(output).split("/")) if len(file) or len(file.attrs) else None
 
 
-FORMAT = Format((".h5", ".hdf5"), _open, _create, members=True)
+def _beside(root: Any, parts: list[str]) -> str | None:
+    """What a file holds beside the matrix at that path, in words: attributes, links, groups, other datasets and types."""
+    import h5py
+
+    here = root
+    for part in parts:
+        if not isinstance(here, h5py.Group):
+            break
+        others = sorted(name for name in here if name != part)
+        if len(here.attrs):
+            return f"holds {listed(sorted(here.attrs), 'attribute')} of {here.name!r}"
+        if others:
+            return f"holds {listed(others, 'object')} in {here.name!r}"
+        if part not in here:
+            return f"holds the group {here.name!r}"
+        if not isinstance(here.get(part, getlink=True), h5py.HardLink):
+            return f"holds the link {part!r} in {here.name!r}"
+        here = here[part]
+    if here.name.strip("/") != "/".join(parts) or not isinstance(here, h5py.Dataset):
+        return f"holds the object {here.name!r}"
+    if len(here.attrs):
+        return f"holds {listed(sorted(here.attrs), 'attribute')} of {here.name!r}"
+    is_matrix = len(here.shape or ()) == 2 and here.dtype.kind in "biuf" and not here.dtype.metadata
+    return None if is_matrix and not (here.is_virtual or here.external) else f"holds {here!r}, which is no plain matrix"
+
+
+FORMAT = Format((".h5", ".hdf5"), _open, _create, _lost, members=True)

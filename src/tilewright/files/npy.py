@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,7 +12,9 @@ import numpy as np
 from ..errors import DTypeError, FileError
 from .checks import admit_dtype, admit_shape
 from .format import Format, Shape, Sink, Source
-from .plain import PAGE, Layout, PlainSink, PlainSource
+from .output import Output
+from .plain import PAGE, Layout, PlainSink, PlainSource, beyond
+from .work import WorkDirectory
 
 
 def find_layout(file: BinaryIO, path: Path) -> Layout:
@@ -45,13 +48,11 @@ def _header(shape: Shape, dtype: np.dtype) -> bytes:
     return np.lib.format.magic(1, 0) + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
 
 
-def _create(path: Path, _: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> Sink:
-    def begin(partial: Path) -> None:
-        partial.write_bytes(_header(shape, dtype))
-
-    if dtype.name == "bfloat16":
-        raise DTypeError(f"{path}: .npy has no bfloat16; write float32, or a .safetensors file")
-    return PlainSink(path, shape, dtype, resume=resume, begin=begin, find=find_layout)
+def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
+    if output.dtype.name == "bfloat16":
+        raise DTypeError(f"{output.path}: .npy has no bfloat16; write float32, or a .safetensors file")
+    header = _header(output.shape, output.dtype)
+    return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=find_layout)
 
 
-FORMAT = Format((".npy",), _open, _create)
+FORMAT = Format((".npy",), _open, _create, lost=lambda path, _: beyond(path, find_layout))

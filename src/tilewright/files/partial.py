@@ -1,63 +1,54 @@
-"""The unfinished file beside its name: taken up or begun, alone, with its space reserved, and renamed when complete."""
+"""The unfinished matrix in its work directory: taken up or begun, its space reserved, and given its name when complete."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import shutil
 from pathlib import Path
 
 from ..errors import FileError
 from ..machine import bytes_text
 from .checks import explained, free_bytes
+from .output import Output
+from .swap import DATA, put
+from .work import JOURNAL, WorkDirectory
 
 
 class Partial:
-    """``NAME.partial`` on the file system of NAME, open and locked against other processes.
+    """A new or unfinished file, or a directory where the format is one; ``file`` is its descriptor, ``path`` its name.
 
-    ``path`` is the file (or, with ``directory``, the directory), ``file`` its descriptor, ``resumed`` whether it was
-    there and is to be kept. The target may exist: it is replaced by ``finish`` and by nothing else.
+    ``resumed`` says whether it was there and is to be kept. ``work`` is the open work directory of a journal, which the
+    caller closes; without one this opens and closes its own. The target may exist: only ``finish`` replaces it.
     """
 
-    def __init__(self, target: Path, *, resume: bool, directory: bool = False) -> None:
-        self.target = Path(os.path.realpath(target))  # a link to another disk stays a link to another disk
-        self.path = self.target.with_name(self.target.name + ".partial")
-        if self.target.exists() and not (self.target.is_dir() if directory else self.target.is_file()):
-            raise FileError(f"{target} exists and is no {'directory' if directory else 'file'}: choose another name")
-        with explained(self.path, "written"):
-            self.resumed = resume and self.path.exists()
-            if directory:
-                self.path.mkdir(exist_ok=True)
-                self.file = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            else:
-                self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def __init__(self, output: Output, resume: bool, work: WorkDirectory | None) -> None:
+        self.target, self.file = output.target, -1
+        self._own = work is None
+        self.work = WorkDirectory(output) if work is None else work
+        self.path = self.work.path / DATA
         try:
-            self._lock()
-            if not self.resumed:
-                self._empty(directory)
+            with explained(self.path, "written"):
+                self.resumed = resume and self.work.inode(DATA) is not None
+                if not self.resumed:
+                    self._forget()
+                self._open(output.format.directory)
         except BaseException:
             self.close()
             raise
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileError(
-                f"{self.path} is being written by another process: wait for it or choose another name"
-            ) from None
-        except OSError:  # a file system without locks
-            return
+    def _forget(self) -> None:
+        """What an earlier run left; a journal of it would speak of another file."""
+        self.work.discard()
+        if self._own:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(JOURNAL, dir_fd=self.work.fd)
 
-    def _empty(self, directory: bool) -> None:
-        with explained(self.path, "written"):
-            if not directory:
-                os.ftruncate(self.file, 0)
-                return
-            for entry in self.path.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    def _open(self, directory: bool) -> None:
+        if directory and not self.resumed:
+            os.mkdir(DATA, dir_fd=self.work.fd)
+        how = os.O_RDONLY | os.O_DIRECTORY if directory else os.O_RDWR | (0 if self.resumed else os.O_CREAT)
+        self.file = self.work.open(DATA, how)
 
     def reserve(self, nbytes: int, *, allocate: bool = True) -> None:
         """Take ``nbytes`` of the disk for the file; or only look whether they are free. Else FileError."""
@@ -78,13 +69,11 @@ class Partial:
             ) from None
 
     def finish(self) -> None:
-        """Rename to the target and make the rename outlast a power failure."""
+        """Let it appear under its name; then nothing can be written. Raises FileError where something would be lost."""
         with explained(self.target, "written"):
-            if self.path.is_dir():
-                _replace_directory(self.path, self.target)
-            else:
-                self.path.replace(self.target)
-            sync(self.target.parent)
+            put(self.work)
+            if self._own:
+                self._forget()
         self.close()
 
     def close(self) -> None:
@@ -92,14 +81,15 @@ class Partial:
         if self.file >= 0:
             os.close(self.file)
         self.file = -1
+        if self._own:
+            self.work.close()
 
     def abandon(self) -> None:
         """Remove what could not be begun; what could not be resumed stays."""
+        if not self.resumed:
+            with contextlib.suppress(OSError):
+                self.work.discard()
         self.close()
-        if self.resumed:
-            return
-        with contextlib.suppress(OSError):
-            shutil.rmtree(self.path) if self.path.is_dir() else self.path.unlink()
 
 
 def sync(path: Path) -> None:
@@ -120,18 +110,3 @@ def _allocate(file: int, nbytes: int) -> None:
         if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         os.ftruncate(file, max(nbytes, os.fstat(file).st_size))
-
-
-def _replace_directory(new: Path, target: Path) -> None:
-    """No system call of Python's replaces a full directory, so the old one steps aside for a moment."""
-    old = target.with_name(target.name + ".replaced")
-    if not target.exists():
-        new.rename(target)
-        return
-    target.rename(old)
-    try:
-        new.rename(target)
-    except OSError:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

@@ -21,8 +21,11 @@ from ..machine import bytes_text
 from .array import copy_block
 from .checks import explained, rectangle
 from .format import Shape
+from .output import Output
 from .partial import Partial
 from .positional import EndOfFile, move_rows, rows_are_contiguous, write_through
+from .swap import DATA
+from .work import WorkDirectory
 
 #: Bytes of the buffer for what cannot be moved straight to its place.
 BUFFER = 1 << 19
@@ -116,8 +119,8 @@ class PlainSource:
 class PlainSink:
     """A matrix in one piece of a file, row-major, written by any number of threads; see ``Sink``.
 
-    ``begin(path)`` writes what comes before it into an empty file and ``find_layout`` reads that back, now and when the
-    file is taken up again.
+    ``begin(file)`` writes what comes before it into an empty file, by its descriptor, and ``find_layout`` reads that back,
+    now and when the file is taken up again.
     """
 
     parallel = True
@@ -127,22 +130,21 @@ class PlainSink:
 
     def __init__(
         self,
-        target: Path,
-        shape: Shape,
-        dtype: np.dtype,
-        *,
+        output: Output,
         resume: bool,
-        begin: Callable[[Path], object],
+        work: WorkDirectory | None,
+        *,
+        begin: Callable[[int], object],
         find: FindLayout,
     ) -> None:
-        self.shape, self.dtype = shape, dtype
-        self._partial = Partial(target, resume=resume)
+        self.shape, self.dtype = output.shape, output.dtype
+        self._partial = Partial(output, resume, work)
         self.partial, self.resumed = self._partial.path, self._partial.resumed
         try:
             with explained(self.partial, "written"):
                 if not self.resumed:
-                    begin(self.partial)
-                with self.partial.open("rb") as file:
+                    begin(self._partial.file)
+                with os.fdopen(self._partial.work.open(DATA, os.O_RDONLY), "rb") as file:
                     self.layout = find(file, self.partial)
                     if self.resumed:
                         self._refuse_another(file)
@@ -201,6 +203,15 @@ class PlainSink:
     def _refuse_finished(self) -> None:
         if self._partial.file < 0:
             raise FileError(f"{self._partial.target} is finished or closed: nothing more can be written to it")
+
+
+def beyond(path: Path, find: FindLayout) -> str | None:
+    """What a file holds other than one whole matrix, in words; None where it is that. Raises what ``find`` does."""
+    with path.open("rb") as file:
+        layout, size = find(file, path), os.fstat(file.fileno()).st_size
+    if size == layout.end:
+        return None
+    return f"has {size} bytes, where its matrix of {layout.shape} {layout.dtype} ends at byte {layout.end}"
 
 
 def _buffer(height: int, width: int, dtype: np.dtype) -> np.ndarray:

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..errors import FileError, UsageError
 from .format import Format, Shape, Sink, Source
+from .output import Output
 from .plain import FindLayout, Layout, PlainSink, PlainSource
+from .work import WorkDirectory
 
 
 def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
@@ -34,8 +36,15 @@ def _open(path: Path, _: str | None, shape: Shape | None, dtype: np.dtype | None
     return PlainSource(path, _stated(shape, dtype))
 
 
-def _create(path: Path, _: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> Sink:
-    return PlainSink(path, shape, dtype, resume=resume, begin=lambda partial: None, find=_stated(shape, dtype))
+def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
+    find = _stated(output.shape, output.dtype)
+    return PlainSink(output, resume, work, begin=lambda _: None, find=find)
 
 
-FORMAT = Format((".raw", ".bin"), _open, _create)
+def _lost(path: Path, output: Output) -> str | None:
+    """Raw files say nothing of what they hold, so one of another size than the result's may be anything."""
+    size, wanted = path.stat().st_size, Layout(output.shape, output.dtype).end
+    return None if size == wanted else f"has {size} bytes, not the {wanted} of the result, and may hold anything"
+
+
+FORMAT = Format((".raw", ".bin"), _open, _create, _lost)

@@ -13,9 +13,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import DTypeError, FileError, UnavailableError
-from .checks import READABLE, admit_dtype, admit_shape, explained, pick
+from .checks import READABLE, admit_dtype, admit_shape, listed, pick
 from .format import Format, Shape, Sink, Source
-from .plain import PAGE, FindLayout, Layout, PlainSink, PlainSource
+from .output import Output
+from .plain import PAGE, FindLayout, Layout, PlainSink, PlainSource, beyond
+from .work import WorkDirectory
 
 _DTYPES = {
     **{"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "|b1"},
@@ -83,23 +85,25 @@ def _header(name: str, shape: Shape, dtype: np.dtype, path: Path) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _create(path: Path, name: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> Sink:
-    chosen = name or "matrix"
-    header = _header(chosen, shape, dtype, path)
-    _refuse_to_lose(path, chosen)
-    return PlainSink(
-        path, shape, dtype, resume=resume, begin=lambda partial: partial.write_bytes(header), find=_find(chosen)
-    )
+def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
+    name = output.member or "matrix"
+    header = _header(name, output.shape, output.dtype, output.path)
+    return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=_find(name))
 
 
-def _refuse_to_lose(path: Path, name: str) -> None:
-    """A file is replaced as a whole, so it must hold no tensor but the one that is written."""
-    if not path.is_file() or not path.stat().st_size:
-        return
-    with explained(path, "read"), path.open("rb") as file:
-        others = sorted(_tensors(file, path)[0].keys() - {name})
+def _lost(path: Path, output: Output) -> str | None:
+    """Tensors of other names, metadata, and bytes that belong to no tensor."""
+    name = output.member or "matrix"
+    with path.open("rb") as file:
+        tensors, data = _tensors(file, path)
+        file.seek(8)
+        metadata = json.loads(file.read(data - 8)).get("__metadata__")
+    others = sorted(tensors.keys() - {name})
     if others:
-        raise FileError(f"{path} holds {others[0]} too, which would be lost: choose another file, or remove it")
+        return f"holds {listed(others, 'tensor')}"
+    if metadata:
+        return f"holds {listed(sorted(metadata), 'metadata entry')}"
+    return beyond(path, _find(name)) if tensors else None
 
 
-FORMAT = Format((".safetensors",), _open, _create, members=True)
+FORMAT = Format((".safetensors",), _open, _create, _lost, members=True)

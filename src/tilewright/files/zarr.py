@@ -18,7 +18,11 @@ from ..errors import DTypeError, FileError
 from .checks import READABLE, admit_dtype, admit_shape, explained, missing, pick, rectangle
 from .chunked import ChunkedSource, cuts
 from .format import Format, Shape, Source
+from .output import Output
 from .partial import Partial, sync
+from .swap import DATA
+from .work import WorkDirectory
+from .zarr_directory import lost_from
 
 #: Rows and columns of a chunk that is written: 4 MiB of float32.
 CHUNK = 1024
@@ -53,7 +57,7 @@ class ZarrSource(ChunkedSource):
 
 
 class ZarrSink:
-    """An array of a new store, beside its name until it is finished; see ``Sink``.
+    """An array of a new store, in a work directory until it is finished; see ``Sink``.
 
     A write that begins and ends at multiples of ``grain`` waits for no other; those that cut a chunk read it first, and
     do so one at a time.
@@ -62,22 +66,21 @@ class ZarrSink:
     parallel = True
     forgets = False
 
-    def __init__(self, path: Path, name: str | None, shape: Shape, dtype: np.dtype, resume: bool) -> None:
-        zarr = _library(path)
-        self.shape, self.dtype = shape, dtype
-        self.grain = (max(1, min(CHUNK, shape[0])), max(1, min(CHUNK, shape[1])))
-        self.workspace = 3 * self.grain[0] * self.grain[1] * dtype.itemsize
+    def __init__(self, output: Output, resume: bool, work: WorkDirectory | None) -> None:
+        zarr = _library(output.path)
+        self.shape, self.dtype = output.shape, output.dtype
+        self.grain = (max(1, min(CHUNK, self.shape[0])), max(1, min(CHUNK, self.shape[1])))
+        self.workspace = 3 * self.grain[0] * self.grain[1] * self.dtype.itemsize
         self._cutting, self._noting = threading.Lock(), threading.Lock()
         self._written: set[Shape] = set()
-        _refuse_to_lose(path, name)
-        self._partial = Partial(path, resume=resume, directory=True)
-        self.partial = self._partial.path
+        self._partial = Partial(output, resume, work)
+        self.partial, self._root = self._partial.path, self._partial.work.inside(DATA)
         try:
             with explained(self.partial, "written"):
-                self._name = (name or "").strip("/")
-                for left in list(self.partial.rglob("*.partial")):  # what the library was writing when a process died
-                    left.unlink()
-                self.resumed = (self.partial / self._name / "zarr.json").exists()
+                self._name = (output.member or "").strip("/")
+                if self._partial.resumed:
+                    _clean(self._root)
+                self.resumed = (self._root / self._name / "zarr.json").exists()
                 self._array = self._take_up() if self.resumed else self._begin(zarr)
         except BaseException:
             self._partial.abandon()
@@ -86,10 +89,10 @@ class ZarrSink:
     def _begin(self, zarr: Any) -> Any:
         self._partial.reserve(self.shape[0] * self.shape[1] * self.dtype.itemsize, allocate=False)
         stored = {"shape": self.shape, "dtype": self.dtype, "chunks": self.grain, "compressors": None}
-        return zarr.create_array(store=self.partial, name=self._name or None, **stored)
+        return zarr.create_array(store=self._root, name=self._name or None, **stored)
 
     def _take_up(self) -> Any:
-        array = _array(self.partial, self._name or None, "r+")
+        array = _array(self._root, self._name or None, "r+")
         if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.grain):
             found = f"shape {array.shape}, dtype {array.dtype}, chunks {array.chunks}"
             raise FileError(
@@ -124,19 +127,22 @@ class ZarrSink:
     def flush(self) -> None:
         with self._noting:
             written, self._written = self._written, set()
-        with explained(self.partial, "written"):
-            root = self.partial / self._name
-            chunks = {root / self._array.metadata.encode_chunk_key(chunk) for chunk in written}
-            for path in sorted(chunks | {root / "zarr.json"}):
-                if path.exists():  # a chunk of nothing but zeros has no file
-                    sync(path)
-            for folder in sorted({path.parent for path in chunks} | {root, root / "c", self.partial}):
-                if folder.exists():
-                    sync(folder)
+        root = self._root / self._name
+        chunks = {root / self._array.metadata.encode_chunk_key(chunk) for chunk in written}
+        folders = {path.parent for path in chunks} | {root, root / "c", self._root}
+        self._sync([*sorted(chunks | {root / "zarr.json"}), *sorted(folders)])
 
     def finish(self) -> None:
         self.flush()
+        if self.resumed:  # also what an earlier process wrote and did not flush
+            self._sync(sorted(self._root.rglob("*")))
         self._partial.finish()
+
+    def _sync(self, paths: list[Path]) -> None:
+        with explained(self.partial, "written"):
+            for path in paths:
+                if path.exists():  # a chunk of nothing but zeros has no file
+                    sync(path)
 
     def close(self) -> None:
         self._array.store.close()
@@ -177,14 +183,13 @@ def _open(path: Path, name: str | None, *_: object) -> Source:
     return ZarrSource(_array(path, name, "r"), path)
 
 
-def _refuse_to_lose(path: Path, name: str | None) -> None:
-    """A directory is replaced as a whole, so it must be one array and nothing else."""
-    if not path.exists():
-        return
-    metadata = path / "zarr.json"
-    is_array = (path / ".zarray").exists() or (metadata.exists() and '"array"' in metadata.read_text())
-    if name or not is_array:
-        raise FileError(f"{path} exists and is not one zarr array: choose another name, or remove it")
+def _clean(root: Path) -> None:
+    """Remove what the library was writing when a process died. Raises FileError for what it would write through: links."""
+    for path in sorted(root.rglob("*")):
+        if not (path.is_dir() or path.is_file()) or path.is_symlink():
+            raise FileError(f"{path.name} in the unfinished matrix is a link or no file: remove it, or do not resume")
+        if path.name.endswith(".partial"):
+            path.unlink()
 
 
-FORMAT = Format((".zarr",), _open, ZarrSink, members=True)
+FORMAT = Format((".zarr",), _open, ZarrSink, lost_from, members=True, directory=True)

@@ -20,9 +20,10 @@ import numpy as np
 
 from ..disk import fingerprint
 from ..errors import ResumeError
-from ..files import Sink, Source, create_matrix
+from ..files import Sink, Source, WorkDirectory, create_matrix, output_of
 from ..files.array import ArraySource
 from ..files.format import locate
+from ..files.work import JOURNAL
 from ..run.stop import stoppable
 from .cost import Rates
 from .counting import Counted, Tally, Watched
@@ -94,15 +95,19 @@ class Job:
     choice: Choice
     rates: Rates
     target: Any
+    work: WorkDirectory | None
     journal: Journal | None
     facts: Mapping[str, str]
     begun: Begun | None
     plan: StreamPlan
     measured: Measured = field(init=False)
+    #: Whether the journal names an unfinished file, so that another run can go on with its tiles.
+    resumable: bool = field(init=False)
 
     def __post_init__(self) -> None:
         tiles = math.prod(self.plan.grid.tiles)
         self.measured = Measured(tiles, before=tiles - len(self.plan.tiles))
+        self.resumable = self.begun is not None
 
     def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
         """Compute the tiles that are missing; the target has all of them in the end.
@@ -116,6 +121,10 @@ class Job:
         try:
             if not self._is_there():
                 self._run(progress or (lambda done, total: None), events or Events())
+        except BaseException:
+            if self.work is not None and not self.resumable:
+                self.work.discard()  # a matrix without a journal, of which no tile would count
+            raise
         finally:
             self.measured.seconds = time.perf_counter() - started
         if self.journal is not None:
@@ -146,15 +155,16 @@ class Job:
 
     def _is_there(self) -> bool:
         """Whether an earlier run had nothing left to do but to remove its journal."""
-        return self.begun is not None and self.begun.inode == _inode(_place_of(self.target))
+        return self.work is not None and self.begun is not None and self.begun.inode == _inode(self.work.target)
 
     def _run(self, progress: Progress, events: Events) -> None:
-        (m, n, _), dtype = self.product.shape, self.product.dtype
-        if self.journal is not None and self.begun is None:
+        (m, n, _), dtype, resume = self.product.shape, self.product.dtype, self.begun is not None
+        if self.journal is not None and not resume:
             self.journal.clear()
-        with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=self.begun is not None)) as sink:
-            if self.journal is not None and self.begun is None:
+        with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=resume, work=self.work)) as sink:
+            if self.journal is not None and not resume:
                 self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0)
+                self.resumable = True
             self._compute(sink, progress, events)
             self._refuse_changed()
             sink.finish()
@@ -164,6 +174,7 @@ class Job:
         for name, source in zip("ab", self.product.sources, strict=True):
             if self.journal and not isinstance(source, ArraySource) and source.fingerprint() != self.facts[name]:
                 self.journal.clear()
+                self.resumable = False
                 raise ResumeError(f"{name} was changed while it was multiplied: multiply again")
 
     def _compute(self, sink: Sink, progress: Progress, events: Events) -> None:
@@ -210,35 +221,40 @@ def plan_job(
     target: Any,
     *,
     resume: bool,
+    overwrite: bool,
     partition: str,
-    stack: contextlib.ExitStack | None,
+    stack: contextlib.ExitStack,
+    only_planned: bool,
 ) -> Job:
-    """With ``stack``, which closes it, a job that may run: no other process can run one for the same target. Without, one
-    that is only planned: nothing is written.
+    """A job that may run: until ``stack`` is closed no other process can run one for the same target. With ``only_planned``
+    one that is only planned: nothing is written.
 
     Raises MemoryLimitError for what cannot fit, ResumeError where the product cannot be taken up, FileError.
     """
-    place = _place_of(target)
-    path = None if place is None else place.with_name(place.name + ".journal")
-    journal = None
-    if path is not None and stack is not None:
-        journal = stack.enter_context(contextlib.closing(Journal(path)))
-    facts = product.facts(choice, target) if path is not None and (journal or resume) else {}
-    begun = _begun(path, place, facts) if resume and path and place else None
+    work = journal = begun = None
+    facts: Mapping[str, str] = {}
+    if isinstance(target, (str, os.PathLike)):
+        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=overwrite)
+        output.check()
+        work = stack.enter_context(contextlib.closing(WorkDirectory(output, only_look=only_planned)))
+        if not only_planned:
+            journal = stack.enter_context(contextlib.closing(Journal(work.path / JOURNAL, work.fd)))
+        if resume or not only_planned:
+            facts = product.facts(choice, target)
+        begun = _begun(work, facts) if resume else None
     rates = choice.rates(product.a, product.b, target, product.dtype.name)
-    return Job(
-        product, choice, rates, target, journal, facts, begun, _planned(product, choice, rates, begun, partition)
-    )
+    plan = _planned(product, choice, rates, begun, partition)
+    return Job(product, choice, rates, target, work, journal, facts, begun, plan)
 
 
-def _begun(path: Path, place: Path, facts: Mapping[str, str]) -> Begun | None:
+def _begun(work: WorkDirectory, facts: Mapping[str, str]) -> Begun | None:
     """What can be taken up: a journal whose file is there, unfinished, or finished but for the journal's removal."""
+    path = work.path / JOURNAL
     begun = read_journal(path)
     if begun is None:
         return None
     begun.check(facts, path)
-    unfinished = _inode(place.with_name(place.name + ".partial")) == begun.inode
-    return begun if unfinished or (begun.complete and _inode(place) == begun.inode) else None
+    return begun if work.unfinished == begun.inode or (begun.complete and _inode(work.target) == begun.inode) else None
 
 
 def _planned(product: Product, choice: Choice, rates: Rates, begun: Begun | None, partition: str) -> StreamPlan:
@@ -270,11 +286,6 @@ def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -
 def _rates_as_dict(rates: Rates) -> dict[str, Any]:
     """JSON has no infinity: what costs nothing is null."""
     return {name: None if value == math.inf else value for name, value in asdict(rates).items()}
-
-
-def _place_of(target: Any) -> Path | None:
-    """The file that will appear, whatever links lead there; None for a result in memory."""
-    return Path(os.path.realpath(locate(os.fspath(target))[1])) if isinstance(target, (str, os.PathLike)) else None
 
 
 def _inode(path: Path | None) -> int | None:

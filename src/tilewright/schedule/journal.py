@@ -50,11 +50,14 @@ class Journal:
     as not written. While it is open no other process has it; a journal without a line is removed when it is closed.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises FileError where it cannot be written, or another process has it."""
-        self.path = path
+    def __init__(self, path: Path, directory: int | None = None) -> None:
+        """``directory`` is a descriptor of the directory of ``path``, where that is open. No link is followed.
+
+        Raises FileError where it cannot be written, or another process has it.
+        """
+        self.path, self._directory = path, directory
         with explained(path, "written"):
-            self._file = _open_alone(path)
+            self._file = _open_alone(path, directory)
 
     def begin(self, grid: Grid, facts: Mapping[str, str], inode: int) -> None:
         """In place of whatever was there."""
@@ -73,7 +76,7 @@ class Journal:
 
     def remove(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+            os.unlink(_in(self._directory, self.path), dir_fd=self._directory)
 
     def close(self) -> None:
         if not os.fstat(self._file).st_size:
@@ -129,10 +132,16 @@ def _tile(line: Mapping[str, Any], grid: Grid) -> Tile | None:
     return None
 
 
-def _open_alone(path: Path) -> int:
+def _in(directory: int | None, path: Path) -> Path | str:
+    """How a system call names ``path`` beside a descriptor of its directory."""
+    return path if directory is None else path.name
+
+
+def _open_alone(path: Path, directory: int | None) -> int:
     """Open for appending, made where it was not, and locked; a lock on a journal that was just removed is none."""
+    how = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        file = os.open(_in(directory, path), how, 0o666, dir_fd=directory)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

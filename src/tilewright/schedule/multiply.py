@@ -36,6 +36,7 @@ def multiply(
     partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
     events: Events | None = None,
 ) -> Any:
@@ -43,9 +44,13 @@ def multiply(
 
     ``a`` is (m, k) and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or
     raw files (``files.open_matrix`` gives one that needs more to be said). ``out`` is the path of a file of any of these
-    formats, which appears when it is complete, in place of what had its name; an array of shape (m, n) that shares no memory
-    with the operands; or None for a new array. ``dtype`` is float32 or float64, by default the wider one of the operands:
-    they are converted to it as they are read, and C has it.
+    formats, which appears when it is complete; an array of shape (m, n) that shares no memory with the operands; or None for
+    a new array. ``dtype`` is float32 or float64, by default the wider one of the operands: they are converted to it as they
+    are read, and C has it.
+
+    A file of that name is replaced where it is one matrix of the same format and nothing else, and refused where anything
+    would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
+    is replaced whatever it holds.
 
     ``memory`` bounds the host's memory that blocks take ("4GiB", or bytes; by default most of what is free), and
     ``device_memory`` the GPU's. ``device`` is "cpu", "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1"; by default the
@@ -53,9 +58,9 @@ def multiply(
     simpler and moves more.
 
     With ``resume`` a product into a file that was interrupted goes on where it was, cut as it was: each finished tile is in
-    a journal beside the file. Without, or where there is nothing to take up, it begins anew. ``progress(done, all)`` counts
-    operations, those of earlier runs included, and is called on other threads. ``events`` collects what happened when.
-    Ctrl-C is raised when no thread works for the product any more.
+    a journal in the directory ``OUT.tilewright``. Without, or where there is nothing to take up, it begins anew.
+    ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
+    collects what happened when. Ctrl-C is raised when no thread works for the product any more.
 
     Raises ShapeError, DTypeError, FileError, MemoryLimitError (with what is needed at least), UnavailableError (no such
     device, no library for a format), UsageError, ResumeError (the operands have changed). Finished tiles are kept whatever
@@ -74,6 +79,7 @@ def multiply(
         "partition": partition,
         "dtype": dtype,
         "resume": resume,
+        "overwrite": overwrite,
     }
 
     def run() -> Any:
@@ -96,6 +102,7 @@ def plan_multiply(
     partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
+    overwrite: bool = False,
 ) -> StreamPlan:
     """What ``multiply`` would do, and how long it should take; nothing is multiplied, and no result begun.
 
@@ -114,6 +121,7 @@ def plan_multiply(
         "partition": partition,
         "dtype": dtype,
         "resume": resume,
+        "overwrite": overwrite,
     }
     with prepared(a, b, out, **asked, only_planned=True) as job:
         return job.plan
@@ -131,6 +139,7 @@ def prepared(
     partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
+    overwrite: bool = False,
     only_planned: bool = False,
 ) -> Iterator[Job]:
     """What ``multiply`` is about to do, to be looked at and then run; what cannot be done is refused here."""
@@ -142,9 +151,8 @@ def prepared(
             raise UsageError(f"partition {partition!r}: {did_you_mean(partition, PARTITIONS)}")
         target = np.empty((product.shape[0], product.shape[1]), product.dtype) if out is None else out
         choice = choose_place(product.sources, product.dtype, device, memory, device_memory, get_threads())
-        yield plan_job(
-            product, choice, target, resume=resume, partition=partition, stack=None if only_planned else stack
-        )
+        asked: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "partition": partition}
+        yield plan_job(product, choice, target, **asked, stack=stack, only_planned=only_planned)
 
 
 def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:

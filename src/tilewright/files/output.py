@@ -1,0 +1,107 @@
+"""A result in a file as it was asked for, and what stands under its name: only one matrix of the same kind is replaced."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import FileError, TilewrightError
+from .checks import admit_dtype, admit_shape, explained
+from .format import Format, Shape, locate
+
+
+@dataclass(frozen=True)
+class Output:
+    """A matrix of ``shape`` and ``dtype`` that will be ``member`` of the file ``path``, of that format.
+
+    With ``overwrite`` it replaces a file or directory of that name whatever it holds.
+    """
+
+    path: Path
+    format: Format
+    member: str | None
+    shape: Shape
+    dtype: np.dtype
+    overwrite: bool = False
+
+    @functools.cached_property
+    def target(self) -> Path:
+        """The file that will appear, whatever links lead there. Raises FileError for a link that leads nowhere."""
+        target = Path(os.path.realpath(self.path))
+        if target.is_symlink():
+            raise FileError(f"{self.path} is a link that leads back to itself: choose another name, or remove it")
+        return target
+
+    def check(self, kept: Path | None = None) -> None:
+        """Raise FileError where the target cannot be replaced, or holds what would be lost.
+
+        ``kept`` is where the finished matrix stays then; None before anything is computed.
+        """
+        with explained(self.path, "written"):
+            if not os.path.lexists(self.target):
+                return
+            stuck = _stuck(self.target)
+        if stuck is not None:
+            raise self._refused(stuck, kept, may_overwrite=False)
+        refused = self.refusal(self.target, kept)
+        if refused is not None:
+            raise refused
+
+    def refusal(self, path: Path, kept: Path | None = None) -> FileError | None:
+        """The error for what lies at ``path`` and must not be lost; None where it may be replaced."""
+        status = os.lstat(path)
+        is_our_kind = stat.S_ISDIR if self.format.directory else stat.S_ISREG
+        if not is_our_kind(status.st_mode):
+            kind = "directory" if self.format.directory else "file"
+            return self._refused(f"exists and is no {kind}", kept, may_overwrite=False)
+        is_empty = not any(path.iterdir()) if self.format.directory else not status.st_size
+        if self.overwrite or is_empty:
+            return None
+        try:
+            lost = self.format.lost(path, self)
+        except (TilewrightError, OSError) as error:
+            lost = str(getattr(error, "strerror", None) or error).removeprefix(f"{path} ")
+        except Exception as error:  # what a parser of a damaged file can raise
+            lost = f"cannot be understood ({error!r})"
+        return None if lost is None else self._refused(f"{lost}; it would be lost", kept)
+
+    def _refused(self, why: str, kept: Path | None, *, may_overwrite: bool = True) -> FileError:
+        hint = "choose another name"
+        if kept is not None:
+            hint = f"the finished result stays in {kept}; move {self.path.name} away and resume"
+        if may_overwrite:
+            hint += f", or {'replace it' if kept is None else 'resume'} with --overwrite (in Python overwrite=True)"
+        return FileError(f"{self.path} {why}: {hint}")
+
+
+def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
+    """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
+    found, path, member = locate(os.fspath(where))
+    what = "the matrix to write"
+    return Output(path, found, member, admit_shape(shape, what), admit_dtype(dtype, what), overwrite)
+
+
+def _stuck(target: Path) -> str | None:
+    """Why a file cannot be renamed, as far as can be seen before it is tried; else None."""
+    status, around, user = target.lstat(), target.parent.stat(), os.geteuid()
+    if around.st_mode & stat.S_ISVTX and user not in (0, status.st_uid, around.st_uid):
+        return f"belongs to another user ({status.st_uid}), as does its directory"
+    if stat.S_ISDIR(status.st_mode) and not os.access(target, os.W_OK):
+        return "is a directory without permission to write, and cannot be replaced"
+    return "is a mount point, and cannot be replaced" if _is_mount_point(target) else None
+
+
+def _is_mount_point(target: Path) -> bool:
+    """Whether something is mounted there, a single file included (Linux)."""
+    escaped = re.sub(r"[ \t\n\\]", lambda each: f"\\{ord(each[0]):03o}", str(target))
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return False
+    return any(line.split(" ")[4] == escaped for line in mounts.splitlines())
