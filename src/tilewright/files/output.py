@@ -65,8 +65,10 @@ class Output:
             return None
         try:
             lost = self.format.lost(path, self)
-        except (TilewrightError, OSError) as error:
-            lost = str(getattr(error, "strerror", None) or error).removeprefix(f"{path} ")
+        except TilewrightError as error:
+            lost = str(error).removeprefix(str(path)).lstrip()
+        except OSError as error:
+            lost = f"cannot be read ({error.strerror or error})"
         except Exception as error:  # what a parser of a damaged file can raise
             lost = f"cannot be understood ({error!r})"
         return None if lost is None else self._refused(f"{lost}; it would be lost", kept)
@@ -77,7 +79,7 @@ class Output:
             hint = f"the finished result stays in {kept}; move {self.path.name} away and resume"
         if may_overwrite:
             hint += f", or {'replace it' if kept is None else 'resume'} with --overwrite (in Python overwrite=True)"
-        return FileError(f"{self.path} {why}: {hint}")
+        return FileError(f"{self.path}{'' if why.startswith(':') else ' '}{why}: {hint}")
 
 
 def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:

@@ -56,12 +56,16 @@ def put(work: WorkDirectory) -> None:
 
 
 def settle(work: WorkDirectory) -> None:
-    """Finish or undo a swap that was killed, and remove what it left. Raises FileError where that would lose something."""
+    """Finish or undo a swap that was killed, and remove what it left.
+
+    Raises FileError where that would lose something, or where what has the name again must not be replaced.
+    """
     names = names_in(work.fd)
     new = next((name for name in names if name.startswith(_NEW)), None)
     if _OLD in names:
         if inode(*_target(work)) is None:
             _rename((work.fd, _OLD), _target(work))
+            work.output.check()
         elif new is None:
             discard(work.fd, _OLD)
         else:

@@ -64,7 +64,7 @@ def _beside_array(root: Path) -> str | None:
         metadata, version, described = _json(root / "zarr.json"), 3, {"zarr.json"}
         if metadata.get("node_type") != "array":
             inside = sorted(entry.name for entry in os.scandir(root) if entry.name != "zarr.json")
-            return f"is a group of {listed(inside, 'object')}" if inside else "is a group"
+            return f"is a group that holds {listed(inside, 'object')}" if inside else "is a group"
     lost = _of_a_user(metadata, _STORED[version] | {"attributes"}) or _no_matrix(metadata, version)
     if lost is not None:
         return lost
