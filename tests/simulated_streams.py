@@ -158,7 +158,7 @@ class SimulatedStreams:
         m, n, k = shape
 
         def product(a: int, b: int, c: int, stream: int) -> None:
-            x, y, z = _matrix(a, m, k, dtype), _matrix(b, k, n, dtype), _matrix(c, m, n, dtype)
+            x, y, z = matrix_at(a, m, k, dtype), matrix_at(b, k, n, dtype), matrix_at(c, m, n, dtype)
             self._ask(stream, lambda: np.copyto(z, x @ y + z if add else x @ y))
 
         return product
@@ -207,6 +207,6 @@ def failing_after(reads: int) -> type[ArraySource]:
     return Failing
 
 
-def _matrix(address: int, rows: int, columns: int, dtype: str) -> np.ndarray:
+def matrix_at(address: int, rows: int, columns: int, dtype: str) -> np.ndarray:
     nbytes = rows * columns * np.dtype(dtype).itemsize
     return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype).reshape(rows, columns)

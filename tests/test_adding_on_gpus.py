@@ -58,6 +58,26 @@ def test_the_product_is_added(kernel: CudaKernel, shape: tuple[int, int, int]) -
     np.testing.assert_array_equal(added(kernel, binary(kernel, False), a, b, poisoned), a @ b)
 
 
+def in_tiles(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, columns: int) -> bytes:
+    """The bits of A·B in tiles of so many columns, each of them a launch."""
+    parts = [np.ascontiguousarray(b[:, j : j + columns]) for j in range(0, b.shape[1], columns)]
+    tiles = [np.full((len(a), part.shape[1]), np.nan, a.dtype) for part in parts]
+    plain = binary(kernel, False)
+    return np.hstack([added(kernel, plain, a, part, tile) for part, tile in zip(parts, tiles, strict=True)]).tobytes()
+
+
+@pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
+def test_the_bits_of_an_element_do_not_depend_on_the_tile_of_a_plan_that_it_is_in(kernel: CudaKernel) -> None:
+    """As long as these are whole tiles of the kernel: the last rows and columns may be summed in another order."""
+    rng, side = np.random.default_rng(1), 64
+    a, b = (rng.uniform(-1, 1, shape).astype(kernel.dtypes[0]) for shape in ((16, 50), (50, side + 5)))
+    assert all(side % size(**kernel.params | SMALL.get(kernel.name, {})) == 0 for size in kernel.tile)
+    whole = in_tiles(kernel, a, b, side + 5)
+    assert in_tiles(kernel, a, b, side) == whole
+    if "STRIPS" in kernel.params:
+        assert in_tiles(kernel, a, b, 40) != whole
+
+
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
 def test_of_no_steps_c_stays_as_it_is(kernel: CudaKernel) -> None:
     c = values(kernel, 70, 67)

@@ -80,7 +80,7 @@ def test_no_candidate_is_much_faster(case: str) -> None:
     m, n, k, dtype, itemsize, room, rates = CASES[case]
     task = stream._Task(dtype, itemsize, room, rates, 1)
     best = math.inf
-    for grid in cuts.cuts(m, n, k, room.grain):
+    for grid in cuts.cuts(m, n, k, room):
         if cuts.multiplications(grid) < 700:
             best = min(
                 [best, *(task.timed(grid, *way, task._parts(grid, way[0])).cost.total_s for way in task._ways(grid))]
@@ -102,7 +102,7 @@ lengths = st.one_of(st.integers(0, 3), st.integers(1, 2000), st.sampled_from([25
 @few
 @given(lengths, lengths, lengths, st.integers(0, 1 << 24), st.integers(0, 1 << 24))
 def test_any_sizes(m: int, n: int, k: int, place: int, host: int) -> None:
-    least = 8 * cuts.least_room([*cuts.cuts(m, n, k, Room(0).grain)])
+    least = 8 * cuts.least_room([*cuts.cuts(m, n, k, Room(0))])
     plan = plan_stream(m, n, k, "float64", 8, Room(max(place, least), host), CPU)
     right(plan)
     assert str(plan)

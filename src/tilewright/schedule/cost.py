@@ -113,6 +113,7 @@ def cost(
     read by one of ``sharers`` places for all of them."""
     grid = program.grid
     computing = functools.cache(rates.compute_s)
+    depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
     loads, multiplies, stores = _Lane(), _Lane(), _Lane()
     read, moved, stored = 0.0, 0, 0
     copied = 0  # since the multiplication before
@@ -132,8 +133,7 @@ def cost(
                     brought += size / rates.stage_bytes
                 loads.add(max(size / rates.in_bytes, brought) + rates.latency_s, multiplies.end(load.after))
             x, y = step.needs
-            depth = min(grid.bk, grid.k - step.p * grid.bk)
-            took = computing(m, n, depth) + copied * rates.copy_s
+            took = computing(m, n, depths[step.p]) + copied * rates.copy_s
             multiplies.add(took, max(loads.end(x), loads.end(y), stores.end(step.after)))
             copied = 0
         size = m * n * itemsize

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .cost import Rates
-from .grid import Grid
+from .grid import Grid, longest_step
 
 #: Slots for blocks of A, of B, and for tiles of C.
 Slots = tuple[int, int, int]
@@ -20,26 +20,33 @@ DEPTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes of memory: where blocks are multiplied, and on the host for blocks that are read again; and what tiles should be
-    multiples of, down and across."""
+    """What a grid must fit. Bytes of memory: where blocks are multiplied, and on the host for blocks that are read again;
+    and what tiles should be multiples of, down and across.
+
+    The order of additions must not depend on the grid that is chosen. So either steps are whole parts of ``kc``, in which
+    the kernel sums (see ``Grid``), or all grids have the same ``step``; 0 leaves it free.
+    """
 
     place: int
     host: int = 0
     grain: int = 64
+    kc: int = 1
+    step: int = 0
 
     def host_slots(self, grid: Grid, itemsize: int) -> int:
         return self.host // (block_elements(grid) * itemsize)
 
 
-def cuts(m: int, n: int, k: int, grain: int) -> Iterator[Grid]:
+def cuts(m: int, n: int, k: int, room: Room) -> Iterator[Grid]:
     """Even cuts, each once, the largest steps first."""
     seen = set()
+    steps = [room.step] if room.step else [_step(k, depth, room.kc) for depth in reversed(_doubled(DEPTHS, k))]
     for side in _doubled(SIDES, max(m, n)):
-        for depth in reversed(_doubled(DEPTHS, k)):
-            cut = _even(m, side, grain), _even(n, side, grain), _even(k, depth, 16)
+        for step in steps:
+            cut = Grid(m, n, k, _even(m, side, room.grain), _even(n, side, room.grain), step, room.kc)
             if cut not in seen:
                 seen.add(cut)
-                yield Grid(m, n, k, *cut)
+                yield cut
 
 
 def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None = None) -> list[Slots]:
@@ -100,7 +107,7 @@ def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
     ``rates`` are those that each of several places gets, which have an equal part each.
     """
     m, n, k = grid.m, grid.n, grid.k
-    parts = [_sizes(length, size) for length, size in ((m, grid.bm), (n, grid.bn), (k, grid.bk))]
+    parts = [_sizes(m, grid.bm), _sizes(n, grid.bn), grid.depths()]
     compute = sum(
         x * y * z * rates.compute_s(rows, columns, depth)
         for (rows, x), (columns, y), (depth, z) in itertools.product(*(part.items() for part in parts))
@@ -145,6 +152,11 @@ def _doubled(sizes: tuple[int, ...], length: int) -> list[int]:
     while more[-1] < length:
         more.append(2 * more[-1])
     return more
+
+
+def _step(k: int, most: int, kc: int) -> int:
+    """Whole parts of k where a kernel sums in parts, else a multiple of 16."""
+    return longest_step(k, most, kc) if kc > 1 else _even(k, most, 16)
 
 
 def _even(length: int, most: int, grain: int) -> int:

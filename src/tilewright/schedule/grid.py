@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,9 +28,18 @@ class Block(NamedTuple):
 class Grid:
     """C[m×n] in tiles of bm×bn, which collect products of blocks of bm×bk of A and bk×bn of B; the last ones are smaller.
 
+    The kernel sums at most ``kc`` elements of k in registers before it adds the sum to C: it cuts k into ⌈k/kc⌉ parts whose
+    lengths differ by one at most, the longer ones first. A step of the grid is a whole number of these parts, and the
+    kernel cuts a step into the same parts. So every element of C is the same sum in the same order, whatever the grid:
+    its bits do not depend on the rates and the memory for which a grid is chosen. Where ``kc`` is 1, steps are ``bk`` long,
+    and all grids of a product must have the same ``bk`` for that (``Room.step``).
+
     >>> grid = Grid(1000, 1000, 1000, 400, 500, 1000)
     >>> grid.tiles, grid.steps, grid.rows(2)
     ((3, 2), 1, slice(800, 1000, None))
+    >>> grid = Grid(1000, 1000, 1000, 400, 500, 500, kc=300)  # parts of 250
+    >>> grid.steps, grid.depth(1)
+    (2, slice(500, 1000, None))
     """
 
     m: int
@@ -37,6 +48,7 @@ class Grid:
     bm: int
     bn: int
     bk: int
+    kc: int = 1
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -46,7 +58,7 @@ class Grid:
     @property
     def steps(self) -> int:
         """Steps of k for each tile."""
-        return math.ceil(self.k / self.bk)
+        return math.ceil(_parts(self.k, self.kc) / self._parts_a_step) if self.k else 0
 
     def rows(self, i: int) -> slice:
         """Of A and C, those of tiles number ``i`` down."""
@@ -58,7 +70,17 @@ class Grid:
 
     def depth(self, p: int) -> slice:
         """Columns of A and rows of B of step ``p``."""
-        return slice(p * self.bk, min(self.k, (p + 1) * self.bk))
+        return slice(self._edges[p], self._edges[p + 1])
+
+    def depths(self) -> dict[int, int]:
+        """Of each length of a step how many there are, without a look at every step."""
+        longer = self.k % _parts(self.k, self.kc) // self._parts_a_step  # steps of the longer parts alone
+        marks = sorted({min(x, self.steps) for x in (0, longer, longer + 1, max(0, self.steps - 1), self.steps)})
+        found: dict[int, int] = {}
+        for first, end in itertools.pairwise(marks):
+            depth = self._begin(first + 1) - self._begin(first)
+            found[depth] = found.get(depth, 0) + end - first
+        return found
 
     def where(self, block: Block) -> tuple[slice, slice]:
         """Rows and columns of an operand that a block covers."""
@@ -67,13 +89,48 @@ class Grid:
         return self.depth(block.row), self.columns(block.column)
 
     def elements(self, block: Block) -> int:
-        if block.operand == "a":
-            return min(self.bm, self.m - block.row * self.bm) * min(self.bk, self.k - block.column * self.bk)
-        return min(self.bk, self.k - block.row * self.bk) * min(self.bn, self.n - block.column * self.bn)
+        rows, columns = self.where(block)
+        return (rows.stop - rows.start) * (columns.stop - columns.start)
 
     def size(self, tile: Tile) -> tuple[int, int]:
         """Rows and columns of a tile of C."""
         return min(self.bm, self.m - tile.i * self.bm), min(self.bn, self.n - tile.j * self.bn)
+
+    @property
+    def _parts_a_step(self) -> int:
+        return math.ceil(self.bk / self.kc)
+
+    def _begin(self, p: int) -> int:
+        """The first element of k of step ``p``; of the step behind the last it is k."""
+        parts = _parts(self.k, self.kc)
+        return _edge(self.k, parts, min(parts, p * self._parts_a_step))
+
+    @functools.cached_property
+    def _edges(self) -> list[int]:
+        """Where steps begin, and the last one ends."""
+        return [self._begin(p) for p in range(self.steps + 1)]
+
+
+def longest_step(k: int, most: int, kc: int) -> int:
+    """The longest step where k is cut into as few steps as ``most`` allows, of nearly the same number of parts each.
+
+    A step is at least one part long, whatever ``most`` is.
+
+    >>> longest_step(1030, 700, kc=512), longest_step(1030, 100, kc=512), longest_step(1030, 10**6, kc=512)
+    (687, 344, 1030)
+    """
+    parts = _parts(k, kc)
+    steps = math.ceil(parts / max(1, most // kc))
+    return max(1, _edge(k, parts, math.ceil(parts / steps)))
+
+
+def _parts(k: int, kc: int) -> int:
+    return max(1, math.ceil(k / kc))
+
+
+def _edge(k: int, parts: int, number: int) -> int:
+    """Where part ``number`` of k begins, as the kernels cut it."""
+    return number * (k // parts) + min(number, k % parts)
 
 
 # ---- orders of the tiles ---------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ from .gpu_rates import gpu_rates
 from .held import Held
 from .host import Host
 from .peers import Peers
-from .rates import copy_workers, host_rates, read_rate, write_rate
-from .stream import Room, StreamPlan
+from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
+from .stream import Room, StreamPlan, typical_step
 from .tier import Tier
 
 #: Of the memory that is free, what blocks take where nobody says: there is other work to do.
@@ -118,14 +118,19 @@ def choose_place(
             raise UsageError("device_memory is for products on a GPU: this one is on the CPU, see memory")
         kernel: Kernel = _there(adding_kernel(dtype.name), dtype.name)
         beside = OWN_BYTES + _workspace(kernel, dtype) + 2 * max(source.workspace for source in sources)
-        return Choice(kernel, Room(_left(free, beside), grain=64), threads, free)
+        return Choice(kernel, Room(_left(free, beside), grain=64, kc=kc_of(kernel, dtype.name)), threads, free)
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
     host = 0 if in_memory else _left(free, OWN_BYTES + chunks.nbytes)
+    stated = None if device_memory is None else bytes_of("device_memory", device_memory)
     room = min(gpu.free_bytes() for gpu in gpus)
-    place = int(GPU_SHARE * room) if device_memory is None else min(room, bytes_of("device_memory", device_memory))
+    place = int(GPU_SHARE * room) if stated is None else min(room, stated)
     best = adding_cuda_kernel(dtype.name, gpus[0].device.capability)
-    return Choice(best, Room(place, host, 128), threads, free, gpus, chunks)
+    # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
+    grain = max(128, *(side(**best.params) for side in best.tile))
+    (m, k), n = sources[0].shape, sources[1].shape[1]
+    step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated)
+    return Choice(best, Room(place, host, grain, step=step), threads, free, gpus, chunks)
 
 
 def _is_plain(source: Source) -> bool:

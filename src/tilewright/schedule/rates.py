@@ -45,7 +45,7 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
     reading = min(read_rate(source, dtype, 1) for source in sources)
-    itemsize, cuts = np.dtype(dtype).itemsize, kernel.blocking
+    itemsize = np.dtype(dtype).itemsize
     in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
     return Rates(
         flops,
@@ -53,9 +53,16 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
         out_bytes=write_rate(out, sources, dtype),
         latency_s=PIECE_S,
         wave_s=PASS_SHARE * 2 * itemsize / (bandwidth_gbs("float64", threads) * 1e9),
-        depth=(cuts.kc if itemsize == 4 else cuts.kc_of_8_bytes) if cuts else None,
+        depth=kc_of(kernel, dtype),
         copy_s=1 / (COPIED_FROM_FILES if in_files else COPIED) / threads,
     )
+
+
+def kc_of(kernel: Kernel, dtype: str) -> int:
+    """Elements of k that the engine sums in registers before it adds to C, at most."""
+    cuts = kernel.blocking
+    assert cuts is not None, f"{kernel.name} does not say how it cuts k"
+    return cuts.kc if np.dtype(dtype).itemsize == 4 else cuts.kc_of_8_bytes
 
 
 def result_bytes(sources: Sequence[Source], dtype: str) -> int:
