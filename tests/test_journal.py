@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import time
+import tracemalloc
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,21 +19,65 @@ from hypothesis import strategies as st
 
 import tilewright
 from tilewright.errors import FileError, ResumeError
+from tilewright.schedule import journal
+from tilewright.schedule.cuts import Room, cuts, may_be_cut
 from tilewright.schedule.grid import Grid, Tile
-from tilewright.schedule.journal import Journal, read_journal
+from tilewright.schedule.journal import _BEGINS, Begun, Journal, _digest, _signed, read_journal
 
 SOURCE = Path(tilewright.__file__).parent.parent
-GRID = Grid(600, 600, 600, 256, 256, 256)
+SHAPE, ROOM = (600, 600, 600), Room(1 << 20)
+GRID = Grid(*SHAPE, 256, 256, 256)
 FACTS = {"a": "1", "b": "2"}
 
 
 def written(path: Path, *tiles: Tile) -> bytes:
-    journal = Journal(path)
-    journal.begin(GRID, FACTS, 7)
+    begun = Journal(path)
+    begun.begin(GRID, FACTS, 7)
     for tile in tiles:
-        journal.add(tile)
-    journal.close()
+        begun.add(tile)
+    begun.close()
     return path.read_bytes()
+
+
+def signed(*lines: Any) -> bytes:
+    """A journal that says anything, with the right digests; text is taken as it is."""
+    data, digest = b"", b""
+    for line in lines:
+        if isinstance(line, bytes):
+            digest = _digest(line[:-1], digest)
+            data += line[:-1] + b', "digest": "%s"}\n' % digest.hex().encode()
+        else:
+            text, digest = _signed(line, digest)
+            data += text
+    return data
+
+
+def head(**changed: Any) -> dict[str, Any]:
+    line = json.loads(signed({"journal": "multiply", "schema": 2, "run": "0"}))
+    del line["digest"]
+    grid = {name: getattr(GRID, name) for name in ("m", "n", "k", "bm", "bn", "bk", "kc")}
+    return line | {"facts": FACTS, "grid": grid, "inode": 7} | changed
+
+
+def cut(**changed: Any) -> dict[str, Any]:
+    return head(grid=head()["grid"] | changed)
+
+
+def refused(path: Path, data: bytes) -> str:
+    """The one line by which a journal is refused, read and checked."""
+    path.write_bytes(data)
+    with pytest.raises(ResumeError) as caught:
+        accepted(path, data)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def accepted(path: Path, data: bytes) -> Begun | None:
+    path.write_bytes(data)
+    begun = read_journal(path)
+    if begun is not None:
+        begun.check(FACTS, SHAPE, ROOM, path)
+    return begun
 
 
 def test_a_journal_tells_what_was_begun_and_finished(tmp_path: Path) -> None:
@@ -40,9 +87,10 @@ def test_a_journal_tells_what_was_begun_and_finished(tmp_path: Path) -> None:
     assert (begun.grid, begun.facts, begun.inode) == (GRID, FACTS, 7)
     assert begun.finished == {Tile(0, 1), Tile(2, 2)}
     assert not begun.complete
+    begun.check(FACTS, SHAPE, ROOM, tmp_path / "j")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_of_a_torn_journal_only_whole_lines_count(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -50,53 +98,174 @@ def test_of_a_torn_journal_only_whole_lines_count(
     path = tmp_path_factory.mktemp("torn") / "j"
     whole = written(path, Tile(0, 0), Tile(1, 1), Tile(2, 2))
     kept = data.draw(st.integers(0, len(whole)))
-    torn = whole[:kept] + data.draw(st.sampled_from([b"", b"\0" * 20, b'{"tile": [1', b"\xff\xfe"]))
-    path.write_bytes(torn)
-    begun = read_journal(path)
-    lines = [line for line in whole.split(b"\n") if line and line in torn.split(b"\n")]
+    garbage = [b'{"tile": [1', b"\xff\xfe", b"x" * 500] if kept > len(_BEGINS) + 8 else []
+    torn = whole[:kept] + data.draw(st.sampled_from([b"", b"\0" * 20, *garbage]))
+    begun = accepted(path, torn)
+    lines = whole[:kept].count(b"\n")
     if not lines:
         assert begun is None
         return
     assert begun is not None
-    assert begun.finished == {Tile(*json.loads(line)["tile"]) for line in lines[1:]}
-    journal = Journal(path)
-    journal.add(Tile(0, 2))  # after whatever was torn
-    journal.close()
+    assert begun.finished == {Tile(x, x) for x in range(lines - 1)}
+    taken_up = Journal(path)
+    taken_up.take_up(begun)  # without whatever was torn
+    taken_up.add(Tile(0, 2))
+    taken_up.close()
     again = read_journal(path)
     assert again is not None
     assert again.finished == begun.finished | {Tile(0, 2)}
 
 
 @pytest.mark.parametrize(
-    "line", [b"null", b"5", b"[]", b'{"tile": [0]}', b'{"tile": [9, 0]}', b'{"tile": ["0", 0]}', b'{"tile": [-1, 0]}']
+    "line",
+    [
+        *(b"null}", b"5}", b"[]}", b"{}", b"{1}", b'{"tile": [0, 1}', b'{"tile": [1e400, 0]}', b'{"tile": [0, NaN]}'),
+        *({"tile": [0]}, {"tile": [3, 0]}, {"tile": ["0", 0]}, {"tile": [-1, 0]}, {"tile": [0, 1, 2]}, {"tile": None}),
+        *({"tile": [1, 0]}, {"tile": [10**4000, 0]}, {"tile": [0.0, 1.0]}, {"tiles": [0, 0]}, head()),
+        *(b'{"tile": ' + b"[" * 30_000 + b"}", b'{"tile": \xff\xfe}', b'{"tile": [' + b"9" * 5000 + b", 0]}"),
+    ],
+    ids=lambda line: str(line)[:30],
 )
-def test_lines_that_name_no_tile_are_none(tmp_path: Path, line: bytes) -> None:
-    whole = written(tmp_path / "j", Tile(1, 0))
-    (tmp_path / "j").write_bytes(whole + line + b"\n")
-    begun = read_journal(tmp_path / "j")
+def test_a_line_that_names_no_tile_or_one_twice_is_refused(tmp_path: Path, line: Any) -> None:
+    """Also where its digest is right."""
+    assert accepted(tmp_path / "j", signed(head(), {"tile": [1, 0]}, {"tile": [2, 0]}))
+    assert "changed or damaged at line 3" in refused(
+        tmp_path / "j", signed(head(), {"tile": [1, 0]}, line, {"tile": [2, 0]})
+    )
+
+
+def tampered(lines: list[bytes]) -> dict[str, list[bytes]]:
+    first, second = lines[1].replace(b"[0, 0]", b"[0, 2]"), lines[2].replace(b"1, 1", b"1, 2")
+    return {
+        "a field of the header": [lines[0].replace(b'"m": 600', b'"m": 512'), *lines[1:]],
+        "a fact": [lines[0].replace(b'"a": "1"', b'"a": "3"'), *lines[1:]],
+        "the inode": [lines[0].replace(b'"inode": 7', b'"inode": 8'), *lines[1:]],
+        "a tile": [lines[0], first, *lines[2:]],
+        "another tile": [*lines[:2], second, *lines[3:]],
+        "two lines change places": [lines[0], lines[2], lines[1], *lines[3:]],
+        "a line twice": [*lines[:2], lines[1], *lines[2:]],
+        "a line is missing": [lines[0], *lines[2:]],
+        "an empty line": [lines[0], b"\n", *lines[1:]],
+        "a header again": [lines[0], *lines],
+        "a line break": [lines[0], lines[1].replace(b"\n", b"\r\n"), *lines[2:]],
+        "a digest in capitals": [lines[0], lines[1].upper(), *lines[2:]],
+        "a field twice": [lines[0], lines[1].replace(b"{", b'{"tile": [0, 0], '), *lines[2:]],
+    }
+
+
+def test_what_was_tampered_with_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    lines = written(path, Tile(0, 0), Tile(1, 1), Tile(2, 2)).splitlines(keepends=True)
+    other = written(tmp_path / "o", Tile(0, 0), Tile(1, 1), Tile(2, 2)).splitlines(keepends=True)
+    for what, data in tampered(lines).items():
+        assert data != lines, what
+        assert "changed or damaged at line" in refused(path, b"".join(data)), what
+    assert "line 2" in refused(path, b"".join([lines[0], *other[1:]])), "a tile of another run of the same product"
+    assert "line 1" in refused(path, b"".join([other[0][:-3], *lines[1:]]))
+
+
+def test_without_digests_it_would_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = written(tmp_path / "j", Tile(0, 0), Tile(1, 1), Tile(2, 2)).splitlines(keepends=True)
+    monkeypatch.setattr(journal, "_checked", lambda line, _: (json.loads(line), b""))
+    begun = accepted(tmp_path / "j", b"".join(tampered(lines)["a tile"]))
     assert begun is not None
-    assert begun.finished == {Tile(1, 0)}
+    assert Tile(0, 2) in begun.finished
 
 
-@pytest.mark.parametrize("head", [b"", b"\n", b"garbage\n", b'{"tile": [0, 0]}\n', b'{"grid": {}, "schema": 1}\n'])
-def test_a_journal_without_its_head_says_nothing(tmp_path: Path, head: bytes) -> None:
-    (tmp_path / "j").write_bytes(head + b'{"tile": [0, 0]}\n')
-    assert read_journal(tmp_path / "j") is None
+NUMBERS = [-1, 0, 1.0, True, None, "600", [600], 1 << 62, 10**4000, float("nan"), float("inf")]
 
 
-def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "j").write_bytes(written(tmp_path / "j").replace(b'"schema": 1', b'"schema": 99'))
-    with pytest.raises(ResumeError, match="another version"):
-        read_journal(tmp_path / "j")
+@pytest.mark.parametrize("name", ["m", "n", "k", "bm", "bn", "bk", "kc"])
+def test_no_number_of_a_header_is_trusted(tmp_path: Path, name: str) -> None:
+    """Also where its digest is right: another product, tiles that no plan has, and what is no number."""
+    for value in [*NUMBERS, 1, 16, 100, 599, 601, 1 << 40]:
+        if type(value) is not int or value != getattr(GRID, name):
+            words = refused(tmp_path / "j", signed(cut(**{name: value}), {"tile": [0, 0]}))
+            assert "multiply without resume" in words, value
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(head(grid=value) for value in (None, [], {}, {"m": 600}, head()["grid"] | {"more": 1}, [600] * 7)),
+        *(head(facts=value) for value in (None, [], "a", {"a": 1, "b": 2}, {"a": None}, {"a": ["1"], "b": "2"})),
+        *(head(inode=value) for value in (None, 1.5, "7", [7])),
+        *(head(schema=value) for value in (None, "2", 2.5)),
+        *(head(facts=FACTS | {"c": "3"}), head(facts={"a": "1"}), head(facts=FACTS | {"b": "3"})),
+        {key: value for key, value in head().items() if key != "facts"},
+        {"journal": "multiply", "schema": 2},
+    ],
+    ids=lambda line: str(line)[-70:],
+)
+def test_no_header_of_another_product_is_taken(tmp_path: Path, line: Any) -> None:
+    assert "multiply without resume" in refused(tmp_path / "j", signed(line, {"tile": [0, 0]}))
+
+
+def test_a_cut_that_no_plan_makes_is_refused(tmp_path: Path) -> None:
+    """On a kernel that sums in parts, a step that is not whole parts would change the bits."""
+    for grid, room, sound in (
+        (Grid(1000, 1000, 1030, 256, 256, 344, 512), Room(0, kc=512), True),
+        (Grid(1000, 1000, 1030, 256, 1000, 687, 512), Room(0, kc=512), True),
+        (Grid(1000, 1000, 1030, 256, 256, 512, 512), Room(0, kc=512), False),
+        (Grid(1000, 1000, 1030, 256, 256, 344, 512), Room(0, kc=384), False),
+        (Grid(1000, 1000, 1030, 250, 256, 344, 512), Room(0, kc=512), False),
+        (Grid(1000, 1000, 1030, 64, 64, 344, 512), Room(0, kc=512), False),
+        (Grid(0, 5, 0, 1, 5, 1), Room(0), True),
+    ):
+        assert may_be_cut(grid, room) == sound, grid
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 3000), st.sampled_from([1, 48, 384, 512]))
+def test_every_cut_of_a_plan_is_taken(m: int, n: int, k: int, kc: int) -> None:
+    for room in (Room(0, kc=kc), Room(0, grain=256)):
+        assert all(may_be_cut(grid, room) for grid in cuts(m, n, k, room))
+
+
+@pytest.mark.parametrize("data", [b"garbage\n", b"\n", b"{}", b'{"tile": [0, 0]}\n', b"\x93NUMPY\x01\x00", b"\xff" * 9])
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, data: bytes) -> None:
+    assert "is no journal of Tilewright: move it away" in refused(tmp_path / "j", data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 100, _BEGINS[:9], _BEGINS[:9] + b"\0\0", signed(head())[:-1]])
+def test_a_journal_without_a_whole_line_says_nothing(tmp_path: Path, data: bytes) -> None:
+    assert accepted(tmp_path / "j", data) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        signed(head(schema=3), {"tile": [0, 0]}),
+        signed(head(schema=1)),
+        b'\n{"schema": 1, "facts": {"a": "1"}, "grid": {"m": 600}, "inode": 7}\n\n{"tile": [0, 0]}\n',
+        _BEGINS + b"99, ",
+    ],
+)
+def test_a_journal_of_another_version_is_refused(tmp_path: Path, data: bytes) -> None:
+    assert "another version of Tilewright: multiply without resume" in refused(tmp_path / "j", data)
+
+
+@pytest.mark.parametrize("kind", ["one line", "zeros", "lines"])
+def test_a_huge_journal_takes_no_memory_and_no_time(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(signed(head()) + {"one line": b'{"tile": ', "zeros": b"", "lines": b"\n"}[kind])
+    os.truncate(path, 1 << 30)  # without blocks on the disk
+    begun_s = time.process_time()
+    tracemalloc.start()
+    with pytest.raises(ResumeError, match="damaged at line 2"):
+        read_journal(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    assert time.process_time() - begun_s < 1
 
 
 def test_what_changed_is_named(tmp_path: Path) -> None:
     written(tmp_path / "j")
     begun = read_journal(tmp_path / "j")
     assert begun is not None
-    begun.check(FACTS, tmp_path / "j")
     with pytest.raises(ResumeError, match=r"j: b changed .*without resume"):
-        begun.check(FACTS | {"b": "3"}, tmp_path / "j")
+        begun.check(FACTS | {"b": "3"}, SHAPE, ROOM, tmp_path / "j")
 
 
 def test_two_processes_cannot_write_one_result(tmp_path: Path) -> None:
@@ -106,6 +275,16 @@ def test_two_processes_cannot_write_one_result(tmp_path: Path) -> None:
     first.close()
     Journal(tmp_path / "j").close()
     assert not (tmp_path / "j").exists(), "an empty journal is none"
+
+
+def test_a_journal_that_was_removed_takes_no_other_with_it(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "j")
+    first.remove()
+    second = Journal(tmp_path / "j")
+    first.close()
+    second.begin(GRID, FACTS, 7)
+    second.close()
+    assert read_journal(tmp_path / "j") is not None
 
 
 # ---- processes that die ----------------------------------------------------------------------------------------------

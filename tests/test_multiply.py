@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeErr
 from tilewright.files import open_matrix, plain
 from tilewright.files.array import ArraySource
 from tilewright.kernels import adding_kernel
-from tilewright.schedule import job
+from tilewright.schedule import finished, job
 from tilewright.schedule import multiply as module
 from tilewright.schedule.cost import Rates
 from tilewright.schedule.events import Events
@@ -77,6 +78,9 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rooms: Rooms) -> Path:
     """With a.npy and b.npy, and whole.npy, which is their product."""
     monkeypatch.chdir(tmp_path)
+    remembered = tmp_path / "cache" / "finished"
+    remembered.mkdir(parents=True)
+    monkeypatch.setattr(finished, "private_directory", lambda _: remembered)
     rng = np.random.default_rng(1)
     for name in "ab":
         np.save(f"{name}.npy", rng.uniform(-1, 1, (N, N)).astype(np.float32))
@@ -413,6 +417,158 @@ def test_a_result_that_lacks_only_the_journals_removal_is_not_computed_again(fol
             tw.multiply("a.npy", "b.npy", "c.npy")
     assert Path("c.npy.tilewright/journal").exists()
     assert computed("a.npy", "b.npy", "c.npy", resume=True) == set()
+    assert is_whole()
+
+
+def asked_again(**more: Any) -> set[str]:
+    return computed("a.npy", "b.npy", "c.npy", resume=True, **more)
+
+
+@pytest.fixture
+def done(folder: Path) -> bytes:
+    """c.npy, the product of a.npy and b.npy; its status must stay."""
+    tw.multiply("a.npy", "b.npy", "c.npy")
+    return Path("c.npy").read_bytes()
+
+
+def test_a_complete_result_of_these_operands_is_left_as_it_is(folder: Path, rooms: Rooms, done: bytes) -> None:
+    before, seen = Path("c.npy").stat(), []
+    rooms(50_000_000, count=2)
+    assert asked_again(progress=lambda *told: seen.append(told)) == set()
+    now = Path("c.npy").stat()
+    assert (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert seen == [(2 * N**3, 2 * N**3)]
+    with prepared("a.npy", "b.npy", "c.npy", resume=True) as again:
+        told = json.loads(json.dumps(again.as_dict(), allow_nan=False))
+    assert told["already_complete"]
+    assert (told["measured"]["before"], told["measured"]["finished"]) == (told["measured"]["tiles"], 0)
+    plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
+    assert (plan.tiles, str(plan).splitlines()[1:]) == ((), ["  nothing is left to do"])
+    assert is_whole()
+    assert computed("a.npy", "b.npy", "c.npy"), "without resume it begins anew"
+
+
+def test_a_complete_result_needs_no_memory_and_no_rates(
+    folder: Path, rooms: Rooms, done: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms(1000)
+    monkeypatch.setattr(Known, "rates", None)
+    assert asked_again() == set()
+
+
+@pytest.mark.parametrize("out", ["d.raw", "d.safetensors", "d.h5", "d.h5:/deep/product", "d.zarr", "d.zarr:inside"])
+def test_complete_results_of_every_format_are_known(folder: Path, out: str) -> None:
+    tw.multiply("a.npy", "b.npy", out)
+    assert computed("a.npy", "b.npy", out, resume=True) == set()
+    os.utime("b.npy")
+    with pytest.raises(ResumeError, match="is complete, but b changed since it was made: multiply without resume"):
+        tw.multiply("a.npy", "b.npy", out, resume=True)
+
+
+def rewritten() -> None:
+    np.save("c.npy", np.load("c.npy") + 1)
+
+
+def of_another_shape() -> None:
+    np.save("c.npy", np.zeros((N, N - 1), np.float32))
+
+
+def of_another_dtype() -> None:
+    np.save("c.npy", np.zeros((N, N), np.float64))
+
+
+def emptied() -> None:
+    Path("c.npy").write_bytes(b"")
+
+
+def forgotten() -> None:
+    for record in Path("cache/finished").iterdir():
+        record.unlink()
+
+
+def recorded_wrongly() -> None:
+    for record in Path("cache/finished").iterdir():
+        record.write_bytes(b'{"result": 5, "facts": ' + b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda: os.utime("a.npy"), "complete, but a changed since"),
+        (lambda: np.save("b.npy", np.ones((N, N), np.float32)), "complete, but b changed since"),
+        (rewritten, "what it was made from is not known"),
+        (of_another_shape, r"is not \(1000, 1000\) float32"),
+        (of_another_dtype, r"is not \(1000, 1000\) float32"),
+        (emptied, r"is not \(1000, 1000\) float32"),
+        (forgotten, "what it was made from is not known"),
+        (recorded_wrongly, "what it was made from is not known"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_resume_replaces_no_other_result_and_takes_none_for_this(
+    folder: Path, done: bytes, change: Callable[[], Any], says: str
+) -> None:
+    change()
+    before = Path("c.npy").read_bytes()
+    for call in (tw.multiply, tw.plan_multiply):
+        with pytest.raises(ResumeError, match=f"{says}.*multiply without resume to replace it"):
+            call("a.npy", "b.npy", "c.npy", resume=True)
+    assert Path("c.npy").read_bytes() == before
+    assert not list(folder.glob("*.tilewright"))
+    tw.multiply("a.npy", "b.npy", "c.npy")
+    assert asked_again() == set()
+
+
+def test_an_interrupted_product_goes_on_though_an_older_result_has_its_name(folder: Path, done: bytes) -> None:
+    np.save("c.npy", np.ones((3, 4)))
+    begin()
+    assert len(asked_again()) == 11
+    assert is_whole()
+
+
+def test_only_so_many_results_are_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finished, "MOST", 3)
+    for number in range(5):
+        tw.multiply(np.ones((2, 3)), np.ones((3, 2)), f"d{number}.npy")
+        os.utime(max(Path("cache/finished").iterdir(), key=os.path.getmtime), (number + 1e9, number + 1e9))
+    assert len(list(Path("cache/finished").iterdir())) == 3
+
+
+def test_where_no_record_can_be_kept_the_product_is_made_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(finished, "private_directory", full)
+    tw.multiply("a.npy", "b.npy", "c.npy")
+    assert is_whole()
+    with pytest.raises(ResumeError, match="is not known"):
+        tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+
+
+def tampered(**changed: int) -> None:
+    """Of the journal that was begun, as by an editor."""
+    path = Path("c.npy.tilewright/journal")
+    text = path.read_text()
+    for name, value in changed.items():
+        text = re.sub(rf'"{name}": \d+', f'"{name}": {value}', text)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"m": 512}, {"bm": 0}, {"n": 1 << 50}, {"bk": 1}, {"inode": 5}, {"k": 10**4000}],
+    ids=["m", "bm", "n", "bk", "inode", "huge"],
+)
+def test_a_tampered_journal_is_refused_and_loses_nothing(folder: Path, changed: dict[str, int]) -> None:
+    begin()
+    before = Path("c.npy.tilewright/journal").read_bytes()
+    tampered(**changed)
+    with pytest.raises(ResumeError, match="changed or damaged at line 1: multiply without resume to begin anew"):
+        tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+    Path("c.npy.tilewright/journal").write_bytes(before)
+    assert len(asked_again()) == 11
     assert is_whole()
 
 

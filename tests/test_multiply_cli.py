@@ -16,6 +16,7 @@ import pytest
 
 from test_cli import COMMAND, Answer, cli, environment, is_one_line, started  # noqa: F401  # cli is a fixture
 from tilewright.machine import machine
+from tilewright.schedule.journal import Journal
 
 N = 900
 
@@ -125,6 +126,72 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> Non
     assert f"resume: {finished} of" in out
     assert f"{finished} of them by an earlier run" in out
     assert is_the_product(str(tmp_path / "c.npy"), str(tmp_path / "a.npy"), str(tmp_path / "b.npy"))
+
+
+def test_resume_leaves_a_complete_result_as_it_is(typed) -> None:
+    asked = ("a.npy", "b.npy", "-o", "c.npy", "--resume", "--json", "r.json", "--timeline", "t.jsonl")
+    answer = typed(*asked)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("resume: nothing of c.npy is there to go on with; it is begun anew\n")
+    assert not json.loads(Path("r.json").read_text())["already_complete"]
+    made = Path("c.npy").stat()
+    for more in ((), ("--memory", "64MiB"), ("--threads", "1"), ("--dry-run",)):
+        again = typed(*asked, *more)
+        assert (again.code, again.err) == (0, "")
+        assert again.out == "resume: c.npy is complete, and was made from this A and B: nothing is left to do\n"
+        assert (Path("c.npy").stat().st_ino, Path("c.npy").stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
+        record = json.loads(Path("r.json").read_text())
+        assert record["already_complete"]
+        assert record["measured"]["finished"] == record["measured"]["read_bytes"] == 0
+
+
+def test_resume_replaces_no_other_result(typed) -> None:
+    np.save("c.npy", np.zeros((N, N), np.float32))
+    before = Path("c.npy").read_bytes()
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
+    assert answer.code == 2
+    assert is_one_line(answer, "c.npy is there and complete, but what it was made from is not known", "without resume")
+    np.save("a.npy", np.zeros((N - 1, N), np.float32))
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
+    assert answer.code == 2
+    assert is_one_line(answer, f"c.npy is there, but is not ({N - 1}, {N}) float32, as this product is")
+    assert Path("c.npy").read_bytes() == before
+    assert typed("a.npy", "b.npy", "-o", "c.npy").code == 0
+    os.utime("b.npy")
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
+    assert answer.code == 2
+    assert is_one_line(answer, "c.npy is complete, but b changed since it was made")
+
+
+def test_a_tampered_journal_is_refused_in_one_line(typed) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "remove", interrupted)
+        assert typed("a.npy", "b.npy", "-o", "c.npy").code == 130
+    Path("c.npy").rename("c.npy.tilewright/data")
+    text = Path("c.npy.tilewright/journal").read_text()
+    for old, new in ((f'"m": {N}', '"m": 512'), ('"bm": ', '"bm": 0'), ('"schema": 2', '"schema": 1'), ("{", "[")):
+        Path("c.npy.tilewright/journal").write_text(text.replace(old, new, 1))
+        answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
+        assert answer.code == 2
+        assert is_one_line(answer, "c.npy.tilewright/journal")
+        assert not Path("c.npy").exists()
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_where_nothing_is_kept_resume_is_not_offered(typed) -> None:
+    """An output that is refused, and a run that is interrupted before its first tile is finished."""
+    Path("c.npy").mkdir()
+    answer = typed("a.npy", "b.npy", "-o", "c.npy")
+    assert answer.code == 2
+    assert is_one_line(answer, "c.npy exists and is no file")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "begin", interrupted)
+        answer = typed("a.npy", "b.npy", "-o", "d.npy")
+    assert answer.code == 130
+    assert answer.err == "interrupted: no tile was finished\n"
 
 
 def test_the_bar_is_for_terminals(typed, tmp_path: Path) -> None:

@@ -69,7 +69,12 @@ def multiply(
         int | None, typer.Option(metavar="NUMBER", help="Threads on the CPU. Default: one for each usable core.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run: finished tiles are not computed again.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with an interrupted run: finished tiles are not computed again, and a complete C of the same A and "
+            "B stays as it is.",
+        ),
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace C also where it holds more than one matrix of its format.")
@@ -98,7 +103,8 @@ def multiply(
     take. What cannot fit is refused at once.
 
     Whatever stops a run (Ctrl-C, a full disk, kill -9), its finished tiles are kept, and the same command with --resume goes
-    on. It refuses where A or B have changed. Without --resume it begins anew.
+    on. It refuses where A or B have changed, and to replace a C of which it is not known that it was made from them. Without
+    --resume it begins anew.
 
     A file C that holds anything but one matrix of its format is refused, as that would be lost; --overwrite replaces it.
 
@@ -128,7 +134,8 @@ def multiply(
         job = stack.enter_context(prepared(x, y, output, **asked, only_planned=dry_run))
         if resume:
             console.print(_taken_up(job, output), highlight=False, markup=False)
-        show_plan(console, job.plan)
+        if not job.complete:
+            show_plan(console, job.plan)
         if not dry_run:
             _run(job, timeline)
             show_product(console, job, output)
@@ -155,6 +162,8 @@ def _operand(text: str) -> Iterator[Any]:
 
 
 def _taken_up(job: Job, output: str) -> str:
+    if job.complete:
+        return f"resume: {output} is complete, and was made from this A and B: nothing is left to do"
     if job.begun is None:
         return f"resume: nothing of {output} is there to go on with; it is begun anew"
     return f"resume: {job.measured.before} of {job.measured.tiles} tiles are finished"
@@ -170,12 +179,12 @@ def _run(job: Job, timeline: Path | None) -> None:
         with ProductProgress(console, job.plan.cost.total_s) as progress:
             job.run(progress, events)
     except (KeyboardInterrupt, TilewrightError, OSError, MemoryError) as error:
-        done, interrupted = job.measured, isinstance(error, KeyboardInterrupt)
-        words = f"{done.before + done.finished} of {done.tiles} tiles are finished and kept; --resume goes on"
-        if interrupted or job.resumable:
-            stopped = f"{'interrupted' if interrupted else 'stopped'}: {words if job.resumable else 'nothing is kept'}"
-            console.print(stopped, highlight=False, markup=False, soft_wrap=True)
-        if interrupted:
+        stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
+        words = f"{job.kept} of {job.measured.tiles} tiles are finished and kept; --resume goes on"
+        if job.kept or isinstance(error, KeyboardInterrupt):
+            told = words if job.kept else "no tile was finished"
+            console.print(f"{stopped}: {told}", highlight=False, markup=False, soft_wrap=True)
+        if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(130) from None
         raise
     finally:

@@ -49,6 +49,19 @@ def cuts(m: int, n: int, k: int, room: Room) -> Iterator[Grid]:
                 yield cut
 
 
+def may_be_cut(grid: Grid, room: Room) -> bool:
+    """Whether a grid, read from a file, is one that ``cuts`` may have chosen, for a room like this one of any size."""
+    sides = all(
+        size == max(1, length) or (SIDES[0] // 2 <= size < length and size % room.grain == 0)
+        for length, size in ((grid.m, grid.bm), (grid.n, grid.bn))
+    )
+    if room.kc > 1:
+        steps = grid.bk == longest_step(grid.k, math.ceil(grid.bk / room.kc) * room.kc, room.kc)
+    else:
+        steps = grid.bk == max(1, grid.k) or (DEPTHS[0] // 2 <= grid.bk < grid.k and grid.bk % 16 == 0)
+    return sides and steps and grid.kc == room.kc
+
+
 def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None = None) -> list[Slots]:
     """Ways to share the room; none where it does not suffice. ``part`` are the tiles that a place has, down and across, if
     not all: there is no use for more blocks than these need."""

@@ -31,10 +31,11 @@ from .devices import execute_on_all
 from .durable import Durable
 from .events import Events
 from .executor import execute
+from .finished import is_finished, remember
 from .grid import ORDERS, Tile
 from .journal import Begun, Journal, read_journal
 from .places import Choice
-from .stream import StreamPlan, plan_again, plan_stream
+from .stream import StreamPlan, plan_again, plan_nothing, plan_stream
 
 #: Is told how many of how many operations are done.
 Progress = Callable[[int, int], None]
@@ -89,7 +90,8 @@ class Measured:
 
 @dataclass
 class Job:
-    """``plan`` says what ``run`` will do; ``measured`` what it has done so far."""
+    """``plan`` says what ``run`` will do; ``measured`` what it has done so far. A job that is ``complete`` finds its result
+    as an earlier run has finished it."""
 
     product: Product
     choice: Choice
@@ -100,6 +102,7 @@ class Job:
     facts: Mapping[str, str]
     begun: Begun | None
     plan: StreamPlan
+    complete: bool = False
     measured: Measured = field(init=False)
     #: Whether the journal names an unfinished file, so that another run can go on with its tiles.
     resumable: bool = field(init=False)
@@ -119,16 +122,25 @@ class Job:
     def _timed(self, progress: Progress | None, events: Events | None) -> None:
         started = time.perf_counter()
         try:
-            if not self._is_there():
-                self._run(progress or (lambda done, total: None), events or Events())
+            progress = progress or (lambda done, total: None)
+            if self.complete:
+                progress(self._operations, self._operations)
+            else:
+                self._run(progress, events or Events())
         except BaseException:
-            if self.work is not None and not self.resumable:
+            if self.work is not None and not self.resumable and not self.complete:
                 self.work.discard()  # a matrix without a journal, of which no tile would count
             raise
         finally:
             self.measured.seconds = time.perf_counter() - started
-        if self.journal is not None:
+        if self.journal is not None and self.work is not None:
+            remember(self.target, self.work.target, self.product.shape[:2], self.product.dtype, self.facts)
             self.journal.remove()
+
+    @property
+    def kept(self) -> int:
+        """Tiles that a later run need not compute."""
+        return 0 if self.journal is None else self.journal.tiles
 
     def as_dict(self) -> dict[str, Any]:
         """What was asked for, planned and measured, as plain JSON values."""
@@ -136,6 +148,7 @@ class Job:
         (m, n, k), (a, b) = self.product.shape, self.product.sources
         return {
             **{"m": m, "n": n, "k": k, "dtype": self.plan.dtype, "stored": [a.dtype.str, b.dtype.str]},
+            "already_complete": self.complete,
             **{"device": choice.names, "gpus": [gpu.device.name for gpu in choice.gpus]},
             **{"kernel": choice.kernel.name, "params": dict(choice.kernel.params), "threads": choice.threads},
             "plan": {
@@ -153,14 +166,15 @@ class Job:
             "measured": asdict(self.measured) | {"gflops": self.measured.gflops},
         }
 
-    def _is_there(self) -> bool:
-        """Whether an earlier run had nothing left to do but to remove its journal."""
-        return self.work is not None and self.begun is not None and self.begun.inode == _inode(self.work.target)
+    @property
+    def _operations(self) -> int:
+        m, n, k = self.product.shape
+        return 2 * m * n * k
 
     def _run(self, progress: Progress, events: Events) -> None:
         (m, n, _), dtype, resume = self.product.shape, self.product.dtype, self.begun is not None
-        if self.journal is not None and not resume:
-            self.journal.clear()
+        if self.journal is not None:
+            self.journal.clear() if self.begun is None else self.journal.take_up(self.begun)
         with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=resume, work=self.work)) as sink:
             if self.journal is not None and not resume:
                 self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0)
@@ -182,7 +196,7 @@ class Job:
         grid, itemsize = self.plan.grid, self.product.dtype.itemsize
         sink.forgets = grid.m * grid.n * itemsize > self.choice.memory
         read, told = Tally(), Tally()
-        total = 2 * grid.m * grid.n * grid.k
+        total = self._operations
         told.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
 
         def multiplied(operations: int) -> None:
@@ -232,6 +246,7 @@ def plan_job(
     Raises MemoryLimitError for what cannot fit, ResumeError where the product cannot be taken up, FileError.
     """
     work = journal = begun = None
+    complete = False
     facts: Mapping[str, str] = {}
     if isinstance(target, (str, os.PathLike)):
         output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=overwrite)
@@ -241,20 +256,36 @@ def plan_job(
             journal = stack.enter_context(contextlib.closing(Journal(work.path / JOURNAL, work.fd)))
         if resume or not only_planned:
             facts = product.facts(choice, target)
-        begun = _begun(work, facts) if resume else None
+        if resume:
+            begun, complete = _taken_up(product, choice, target, work, facts, overwrite)
+    if complete:
+        plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, choice.room)
+        return Job(product, choice, plan.rates, target, work, journal, facts, None, plan, complete)
     rates = choice.rates(product.a, product.b, target, product.dtype.name)
     plan = _planned(product, choice, rates, begun, partition)
     return Job(product, choice, rates, target, work, journal, facts, begun, plan)
 
 
-def _begun(work: WorkDirectory, facts: Mapping[str, str]) -> Begun | None:
-    """What can be taken up: a journal whose file is there, unfinished, or finished but for the journal's removal."""
+def _taken_up(
+    product: Product, choice: Choice, target: Any, work: WorkDirectory, facts: Mapping[str, str], overwrite: bool
+) -> tuple[Begun | None, bool]:
+    """What an earlier run left unfinished, if it did; and whether the result is complete, so that nothing is left to do.
+
+    Raises ResumeError for a journal of another product, and for another result, unless it may be overwritten.
+    """
     path = work.path / JOURNAL
     begun = read_journal(path)
-    if begun is None:
-        return None
-    begun.check(facts, path)
-    return begun if work.unfinished == begun.inode or (begun.complete and _inode(work.target) == begun.inode) else None
+    if begun is not None:
+        begun.check(facts, product.shape, choice.room, path)
+        if begun.inode == work.unfinished:
+            return begun, False
+    sure = begun is not None and begun.complete and begun.inode == _inode(work.target)
+    try:
+        return None, is_finished(target, work.target, product.shape[:2], product.dtype, facts, sure=sure)
+    except ResumeError:
+        if overwrite:
+            return None, False
+        raise
 
 
 def _planned(product: Product, choice: Choice, rates: Rates, begun: Begun | None, partition: str) -> StreamPlan:

@@ -58,13 +58,16 @@ def multiply(
     simpler and moves more.
 
     With ``resume`` a product into a file that was interrupted goes on where it was, cut as it was: each finished tile is in
-    a journal in the directory ``OUT.tilewright``. Without, or where there is nothing to take up, it begins anew.
+    a journal in the directory ``OUT.tilewright``. A complete result that was made from these operands stays as it is, and
+    any other file of its name is refused. Without ``resume``, or where there is nothing to take up, the product begins anew.
+
+    The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
     ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
     collects what happened when. Ctrl-C is raised when no thread works for the product any more.
 
     Raises ShapeError, DTypeError, FileError, MemoryLimitError (with what is needed at least), UnavailableError (no such
-    device, no library for a format), UsageError, ResumeError (the operands have changed). Finished tiles are kept whatever
-    happens.
+    device, no library for a format), UsageError, ResumeError (the operands have changed, the journal was changed or
+    damaged, ``resume`` would replace another result). Finished tiles are kept whatever happens.
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6.0).reshape(2, 3)

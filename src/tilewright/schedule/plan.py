@@ -116,6 +116,9 @@ class StreamPlan:
 
     def __str__(self) -> str:
         grid, cost_ = self.grid, self.cost
+        head = f"({grid.m}×{grid.k}) · ({grid.k}×{grid.n}) {self.dtype}, in blocks"
+        if not self.tiles and grid.m and grid.n:
+            return f"{head}\n  nothing is left to do"
         down, across = grid.tiles
         a, b, c = self.slots
         moved = sum(self.moved_bytes)
@@ -133,7 +136,6 @@ class StreamPlan:
             ),
             ("balance", self._balance()),
         ]
-        head = f"({grid.m}×{grid.k}) · ({grid.k}×{grid.n}) {self.dtype}, in blocks"
         return "\n".join([head, *(f"  {label:<10} {text}" for label, text in rows)])
 
     def _moved(self, tiles: Sequence[Tile]) -> int:

@@ -70,7 +70,9 @@ def show_plan(console: Console, plan: StreamPlan) -> None:
 
 
 def show_product(console: Console, job: Job, out: object) -> None:
-    """What became of the plan."""
+    """What became of the plan; nothing where the result was complete before."""
+    if job.complete:
+        return
     measured, plan = job.measured, job.plan
     grid = plan.grid
     kept = f", {measured.before} of them by an earlier run" if measured.before else ""
