@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright import disk
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
@@ -409,7 +410,7 @@ def test_a_torn_file_heals(damage, compilations: list[str], cache: Path) -> None
 def test_a_cache_that_cannot_be_written_costs_a_compilation(
     compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "_cache_file", lambda key: Path("/nowhere/at/all") / key)
+    monkeypatch.setattr(disk, "private_directory", lambda *parts: None)
     for _ in range(2):
         assert compile_source(ONE, defines={"ONE": 1}).entries == ("one",)
     assert len(compilations) == 2

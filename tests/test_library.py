@@ -96,7 +96,7 @@ def test_the_first_call_is_measured_once_and_remembered(tmp_path: Path, monkeypa
 def test_a_torn_file_is_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     for text in ("", "[1]", '{"cold_s": 1}', '{"cold_s": "x", "warm_s": 1, "import_s": 1}'):
-        first_call._kept_in().write_text(text)
+        first_call._kept_in().write(text.encode())
         assert known_first_call() is None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tilewright import disk
 from tilewright.__main__ import run as command
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel, blocking, catalog, load_file
@@ -24,7 +25,8 @@ from tilewright.lab.bench import Bench
 from tilewright.lab.tune_cpu import TunedBlocking, candidates, tune
 from tilewright.machine import Cache, Machine, machine
 from tilewright.records import BenchRecord, read
-from tilewright.run.cpu import _generator, runner
+from tilewright.run.code_cache import _generator
+from tilewright.run.cpu import runner
 
 HERE = machine()
 ANALYTIC = analytic(HERE)
@@ -274,7 +276,7 @@ def test_what_is_of_another_machine_or_other_sources_is_ignored(
     with monkeypatch.context() as patch:
         patch.setattr(blocking, "machine", lambda: elsewhere)
         assert kept() is None
-        blocking._kept_in().write_bytes(path.read_bytes())
+        assert blocking._kept_in().write(path.read_bytes())
         assert kept() is None, "nor under that machine's own name"
     assert kept() is not None
     changed = tmp_path / "simd" / "tile.py"
@@ -284,17 +286,19 @@ def test_what_is_of_another_machine_or_other_sources_is_ignored(
     assert kept() is None
 
 
-def test_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(blocking, "_kept_in", lambda: tmp_path / "nowhere" / "blocking.json")
+def test_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "private_directory", lambda *parts: None)
     assert keep(OTHER, FOUND) is None
     assert kept() is None
+    assert not blocking.forget()
 
 
 #: Every kernel that takes its blocks from there, each with a dtype of its own, on edges of every block.
 IN_FORCE = """
 import json, numpy as np
 from tilewright.kernels import blocking, catalog, jobs
-from tilewright.run.cpu import _generator, runner
+from tilewright.run.code_cache import _generator
+from tilewright.run.cpu import runner
 rng = np.random.default_rng(0)
 MADE = {"packed": "float32", "complex": "complex64", "narrow_integers": "int8", "half_floats": "float16"}
 for name, dtype in MADE.items():

@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 
-from .errors import TilewrightError, UnavailableError
+from .errors import CacheWarning, TilewrightError, UnavailableError
+
+_formatted = warnings.formatwarning
 
 
 def main() -> None:
     """Run the command line; every error a user can cause is one line on stderr and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without "×" shows its code, and is no reason to fail
         sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _in_one_line
     sys.exit(run())
 
 
@@ -41,6 +45,13 @@ def run() -> int:
             return _failed(error, error.format_message())
         raise
     return code
+
+
+def _in_one_line(message: Warning | str, category: type[Warning], *where: object, **more: object) -> str:
+    """Ours without the place in our source, which tells a user nothing."""
+    if issubclass(category, CacheWarning):
+        return f"warning: {message}\n"
+    return _formatted(message, category, *where, **more)  # type: ignore[arg-type]
 
 
 def _failed(error: BaseException, message: str | None = None) -> int:

@@ -26,6 +26,10 @@ class OperandError(TilewrightError, TypeError):
     """An operand of a type that holds no usable matrix: closed, freed, masked, sparse, of text."""
 
 
+class ReadOnlyError(OperandError, ValueError):
+    """An array that is to receive a product and cannot be written. NumPy raises ValueError for it."""
+
+
 class DTypeError(TilewrightError, TypeError):
     """A dtype that cannot be multiplied, or cannot be cast to the one asked for."""
 
@@ -66,6 +70,10 @@ class CompileError(TilewrightError, ValueError):
     """Source that the CUDA compiler refuses; the message has the compiler's own words, with file and line."""
 
     multiline = True
+
+
+class CacheWarning(UserWarning):
+    """The cache of compiled code is not safe, or cannot be written: each process compiles again. Said once in a process."""
 
 
 class LaunchError(TilewrightError, RuntimeError):

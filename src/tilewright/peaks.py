@@ -6,10 +6,8 @@ of several short runs (a roof is what the machine can do when nobody disturbs it
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
-import os
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +17,10 @@ import numba as nb
 import numpy as np
 
 from . import simd
-from .disk import fingerprint, private_directory
+from .disk import CacheFile, fingerprint
 from .machine import available_memory, machine
 from .operands import aligned_empty
+from .simd.jit import need_jit
 from .threads import Team
 
 #: Independent chains of FMAs: latency 4 on two pipes needs 8; 12 leaves slack and fits 16 registers.
@@ -133,16 +132,14 @@ def _timed(jobs: Sequence[Callable[[], None]]) -> float:
 
 def _remembered(what: str, dtype: str, threads: int, measure: Callable[[str, int], float], fresh: bool) -> float:
     facts = (machine().processor, machine().llvm_cpu, machine().usable_cores, machine().l3, Path(__file__))
-    path = private_directory("peaks") / f"{fingerprint(*facts)}.json"
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError):
-        known = {}
+    file = CacheFile("peaks", f"{fingerprint(*facts)}.json")
+    known = file.read_json()
     key = f"{what} {dtype} {threads}"
-    if fresh or key not in known:
-        known[key] = max(measure(dtype, threads), known.get(key, 0.0))
-        draft = path.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(OSError):  # a figure that cannot be kept is measured again
-            draft.write_text(json.dumps(known, indent=1))
-            draft.replace(path)
-    return known[key]
+    best = known.get(key, 0.0)
+    if not isinstance(best, float) or not 0 < best < math.inf:
+        best = 0.0
+    if fresh or not best:
+        need_jit("what measures this machine's peaks")
+        best = max(measure(dtype, threads), best)
+        file.write_json(known | {key: best})
+    return best

@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..disk import fingerprint, private_directory
+from ..disk import CacheFile, fingerprint
 from ..machine import Machine, machine
 
 #: Columns of a panel of B, however large the last cache is.
@@ -165,36 +163,22 @@ class Kept:
 
 def keep(chosen: Blocking, found: dict[str, Any]) -> Path | None:
     """Keep a blocking for the processes to come on this machine; None if nothing can be written."""
-    path = _kept_in()
-    text = json.dumps({"made_for": _made_for(), "blocking": asdict(chosen), "found": found}, indent=1)
-    draft = path.with_suffix(f".{os.getpid()}")
-    try:
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        return None
-    return path
+    return _kept_in().write_json({"made_for": _made_for(), "blocking": asdict(chosen), "found": found})
 
 
 def kept() -> Kept | None:
     """What ``keep`` kept on this machine with these very sources; None where nothing was, or nothing sound."""
-    path = _kept_in()
-    if not path.exists():  # as nearly always: nobody waits for the sources to be read
-        return None
+    known = _kept_in().read_json()
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
         found = Kept(Blocking(**known["blocking"]), {**known["found"], "ratio": float(known["found"]["ratio"])})
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
-    return found if known["made_for"] == _made_for() and found.blocking.sound(machine()) else None
+    return found if known.get("made_for") == _made_for() and found.blocking.sound(machine()) else None
 
 
 def forget() -> bool:
     """Remove what is kept; whether there was anything."""
-    path = _kept_in()
-    there = path.exists()
-    path.unlink(missing_ok=True)
-    return there
+    return _kept_in().remove()
 
 
 def describe() -> str:
@@ -229,6 +213,6 @@ def _made_for() -> str:
     return fingerprint(*_machine_facts(), numba.__version__, llvmlite.__version__, *sources)
 
 
-def _kept_in() -> Path:
+def _kept_in() -> CacheFile:
     """A file a machine: several may share the directory."""
-    return private_directory("tuned") / f"blocking-{fingerprint(*_machine_facts())}.json"
+    return CacheFile("tuned", f"blocking-{fingerprint(*_machine_facts())}.json")

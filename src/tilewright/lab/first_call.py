@@ -6,17 +6,14 @@ does. Kept on disk until the sources, the compilers or the machine change.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from ..disk import fingerprint, private_directory
+from ..disk import CacheFile, fingerprint
 from ..errors import UnavailableError
 from ..machine import machine
 from .library import LIBRARY
@@ -60,19 +57,15 @@ def measure_first_call() -> FirstCall:
         _, cold = _start(cache)
         warm = [_start(cache) for _ in range(_WARM)]
     found = FirstCall(min(w[0] for w in warm), cold, min(w[1] for w in warm))
-    with contextlib.suppress(OSError):  # a figure that cannot be kept is measured again
-        draft = _kept_in().with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(asdict(found)))
-        draft.replace(_kept_in())
+    _kept_in().write_json(asdict(found))
     return found
 
 
 def known_first_call() -> FirstCall | None:
     """What was measured for this machine and these sources, or None."""
     try:
-        known: dict[str, Any] = json.loads(_kept_in().read_text())
-        return FirstCall(**{name: float(value) for name, value in known.items()})
-    except (OSError, ValueError, TypeError, AttributeError):
+        return FirstCall(**{name: float(value) for name, value in _kept_in().read_json().items()})
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
@@ -91,8 +84,8 @@ def _start(cache: str) -> tuple[float, float]:
     return imported, first
 
 
-def _kept_in() -> Path:
+def _kept_in() -> CacheFile:
     import numba
 
     facts = (LIBRARY.source_hash, numba.__version__, machine().processor, machine().llvm_cpu, sys.version)
-    return private_directory("first-call") / f"{fingerprint(*facts)}.json"
+    return CacheFile("first-call", f"{fingerprint(*facts)}.json")

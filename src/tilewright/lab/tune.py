@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
-import json
 import math
 import multiprocessing
 import random
@@ -194,10 +193,5 @@ def keep(record: BenchRecord) -> Path | None:
     """Keep the parameters of a record as the best for its kernel, GPU, dtype and sizes like its own; None if nothing can
     be written."""
     shape = (record.m, record.n, record.k)
-    path = kept_at(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)
-    known = {"kernel": record.kernel, "shape": shape, "params": record.params, "gflops": record.gflops}
-    try:
-        path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    except OSError:
-        return None
-    return path
+    file = kept_at(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)
+    return file.write_json({"kernel": record.kernel, "shape": shape, "params": record.params, "gflops": record.gflops})

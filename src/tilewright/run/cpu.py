@@ -7,34 +7,27 @@ its work out itself: all threads run the same function on the same operands, and
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import llvmlite
 import numba as nb
 import numpy as np
-from llvmlite import binding
-from numba.core import caching, types
+from numba.core import types
 
-from ..disk import fingerprint, private_directory
 from ..errors import ShapeError, UsageError
 from ..interrupts import apart
 from ..kernels import Kernel, catalog
-from ..kernels.blocking import in_force
-from ..machine import machine
 from ..operands import row_major, writeable_alias
+from ..simd.jit import need_jit
 from ..threads import Team, cuts
+from .code_cache import CodeCache
 from .standby import Standby, source_of, words
 from .stop import run_stoppable
 from .workspace import workspace
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
-
-_PACKAGE = Path(__file__).parent.parent
 
 #: What compiled code gets for dtypes that Numba does not know: integers with their bits (``simd.row_converter``).
 _STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
@@ -47,14 +40,16 @@ _STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     """The kernel's machine code for ``dtype``: from disk where it was compiled before, else compiled now (about 1 s).
 
-    On a thread of its own: an interrupt would leave the compiler's locks taken and its registries half filled.
+    On a thread of its own: an interrupt would leave the compiler's locks taken and its registries half filled. Raises
+    UnavailableError where ``$NUMBA_DISABLE_JIT`` is set.
     """
+    need_jit(kernel.name)
     return apart(functools.partial(_compile, kernel, dtype))
 
 
 def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
-    dispatcher._cache = _Cache(kernel, dtype)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
+    dispatcher._cache = CodeCache(kernel, dtype)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
     element = nb.from_dtype(_STORAGE.get(dtype.name, dtype))
     matrix = types.Array(element, 2, "A" if kernel.strided else "C")
     shared = (types.Array(element, 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
@@ -73,82 +68,12 @@ def standby() -> Standby:
 def _compile_standby() -> Standby:
     def machine_code(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
         dispatcher = nb.njit(nogil=True)(function)
-        dispatcher._cache = _Cache(source_of(function), np.dtype(np.int64))  # type: ignore[arg-type,attr-defined]
+        dispatcher._cache = CodeCache(source_of(function), np.dtype(np.int64))  # type: ignore[arg-type,attr-defined]
         dispatcher.compile(signature)
         dispatcher.disable_compile()
         return dispatcher
 
     return Standby(machine_code)
-
-
-class _Locator(caching._CacheLocator):
-    """Keeps machine code in the user's private directory, keyed by everything that shapes it.
-
-    Numba's own key is the one file's time stamp: it does not notice an edited intrinsic, an edited helper in another
-    file, or a tile that was chosen for another machine.
-    """
-
-    def __init__(self, function: Any, source: str) -> None:
-        self._key = fingerprint(_generator(), function.__qualname__, Path(source))
-        self._path = str(private_directory("numba", self._key))
-
-    def get_cache_path(self) -> str:
-        return self._path
-
-    def get_source_stamp(self) -> str:
-        return self._key
-
-    def get_disambiguator(self) -> None:
-        return None
-
-    @classmethod
-    def from_function(cls, function: Any, source: str) -> _Locator:
-        return cls(function, source)
-
-
-@functools.cache
-def _generator() -> str:
-    """All that shapes machine code beside the kernel's own file: generators, compilers, and the machine it is made for."""
-    here = machine()
-    compilers = (nb.__version__, llvmlite.__version__, binding.llvm_version_info)
-    processor = (here.llvm_cpu, here.isa, here.vector_bits, here.vector_registers, here.l1d, here.l2, here.l3)
-    sources = [path for folder in ("simd", "kernels") for path in sorted((_PACKAGE / folder).glob("*.py"))]
-    return fingerprint(*compilers, *processor, in_force(), *sources)
-
-
-class _CacheImpl(caching.CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # noqa: RUF012  # as the base class has it
-
-
-class _Cache(caching.FunctionCache):
-    """One index a dtype, for numba's are lost or crossed when two processes write the same one at once; one a source as it
-    was loaded, which the file on disk may no longer be; and one a blocking, of which a tuner makes many.
-
-    A cache that fails costs a compilation, never a product: what a crash has torn is written anew, and where nothing can
-    be written (a full disk, a directory that was removed) nothing is.
-    """
-
-    _impl_class = _CacheImpl
-
-    def __init__(self, kernel: Kernel, dtype: np.dtype) -> None:
-        super().__init__(kernel.function)
-        blocking = getattr(kernel, "blocking", None)
-        name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtype.name}" + (
-            f"-{fingerprint(blocking)}" if blocking else ""
-        )
-        self._cache_file = caching.IndexDataCacheFile(self._cache_path, name, self._impl.locator.get_source_stamp())
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        try:
-            return super().load_overload(sig, target_context)
-        except Exception:  # torn pickles raise anything
-            with contextlib.suppress(OSError):
-                self.flush()
-            return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        with contextlib.suppress(OSError):
-            super().save_overload(sig, data)
 
 
 # ---- cut among threads -----------------------------------------------------------------------------------------------

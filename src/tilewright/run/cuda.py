@@ -15,14 +15,13 @@ import io
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..disk import fingerprint, private_directory
+from ..disk import CacheFile, fingerprint
 from ..errors import CompileError, UnavailableError, UsageError, did_you_mean
 from ..kernels.cuda_kernel import CudaKernel
 from .cubin import Resources, read_resources
@@ -291,16 +290,13 @@ def _included(source: str, name: str) -> _Includes:
 # ---- kept on disk ----------------------------------------------------------------------------------------------------
 
 
-def _cache_file(key: str) -> Path:
-    return private_directory("nvrtc") / f"{key}.json"
+def _cache_file(key: str) -> CacheFile:
+    return CacheFile("nvrtc", f"{key}.json")
 
 
 def _kept(key: str) -> tuple[str, bytes, str] | None:
     """What was kept under ``key``; None where nothing was, or where it is not whole any more."""
-    try:
-        digest, _, body = _cache_file(key).read_bytes().partition(b"\n")
-    except OSError:
-        return None
+    digest, _, body = (_cache_file(key).read() or b"").partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         return None
     kept = json.loads(body)
@@ -308,11 +304,6 @@ def _kept(key: str) -> tuple[str, bytes, str] | None:
 
 
 def _keep(key: str, compiled: tuple[str, bytes, str]) -> None:
-    """Writes beside and renames, so that another process sees all of it or nothing; a full disk costs a compilation."""
     ptx, cubin, log = compiled
     body = json.dumps({"ptx": ptx, "cubin": base64.b64encode(cubin).decode(), "log": log}).encode()
-    path = _cache_file(key)
-    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(prefix=key, dir=path.parent) as beside:
-        whole = Path(beside) / path.name
-        whole.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-        whole.replace(path)
+    _cache_file(key).write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)

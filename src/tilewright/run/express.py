@@ -28,7 +28,7 @@ from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from ..interrupts import apart
 from . import express_code as code
-from .cpu import _Cache
+from .code_cache import CodeCache
 from .express_code import KERNEL
 
 #: ``short(a, b, out)`` is the product or None; with a fourth argument, the operands were admitted and any work will do.
@@ -68,10 +68,10 @@ def _made() -> tuple[Short, np.ndarray]:
     return create(ctypes.addressof(method), facts, None), facts
 
 
-def _cache(function: Any, dtype: np.dtype) -> _Cache:
+def _cache(function: Any, dtype: np.dtype) -> CodeCache:
     """Keyed by the kernel too: what suits it is part of the code."""
     source: Any = SimpleNamespace(function=function, source_hash=KERNEL.source_hash)
-    return _Cache(source, dtype)
+    return CodeCache(source, dtype)
 
 
 def never(a: Any, b: Any, out: Any, admitted: bool = False, /) -> None:

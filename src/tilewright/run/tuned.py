@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
-from ..disk import fingerprint, private_directory
+from ..disk import CacheFile, fingerprint
 from ..kernels.cuda_kernel import CudaKernel
 
 Shape = tuple[int, int, int]
@@ -17,13 +15,12 @@ def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[
     """What was kept for this very source, on a GPU of this name, for sizes within a factor of √2 of the same powers of two;
     None where nothing was."""
     try:
-        kept = json.loads(kept_at(kernel.source_hash, gpu, dtype, shape).read_text(encoding="utf-8"))
-        return kernel.checked(kept["params"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, or not what was written
+        return kernel.checked(kept_at(kernel.source_hash, gpu, dtype, shape).read_json()["params"])
+    except (ValueError, KeyError, TypeError, AttributeError):  # not there, or not what was written
         return None
 
 
-def kept_at(source_hash: str, gpu: str, dtype: str, shape: Shape) -> Path:
+def kept_at(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
     """The file for (m, n, k) and sizes like it."""
     bucket = [round(math.log2(max(1, size))) for size in shape]
-    return private_directory("tuned") / f"{fingerprint(source_hash, gpu, dtype, bucket)}.json"
+    return CacheFile("tuned", f"{fingerprint(source_hash, gpu, dtype, bucket)}.json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import statistics
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..disk import fingerprint, private_directory
+from ..disk import CacheFile, fingerprint
 from ..files.array import ArraySource
 from ..kernels.cuda_kernel import CudaKernel
 from ..machine import machine
@@ -44,9 +43,9 @@ class GpuRates:
 def gpu_rates(gpu: Streams, kernel: CudaKernel, dtype: str) -> GpuRates:
     """Measured in about 2 s, or as it was measured before."""
     key = fingerprint(gpu.device.name, gpu.device.pci_bus_id, kernel.source_hash, dtype, Path(__file__))
-    path = private_directory("rates") / f"{key}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        known = json.loads(path.read_text())
+    file = CacheFile("rates", f"{key}.json")
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        known = file.read_json()
         return GpuRates(**{**known, "wave": tuple(known["wave"])})
     gpu.here()
     wave = _wave(gpu, kernel)
@@ -65,8 +64,7 @@ def gpu_rates(gpu: Streams, kernel: CudaKernel, dtype: str) -> GpuRates:
         staged[0],
         max(staged),
     )
-    with contextlib.suppress(OSError):
-        path.write_text(json.dumps(asdict(rates)))
+    file.write_json(asdict(rates))
     return rates
 
 

@@ -1,0 +1,132 @@
+"""A temporary directory of this process, removed when it ends.
+
+A process that is killed cannot remove its own. So each holds a lock on its directory, which the system releases when the
+process ends in any way, and the next process of this user that makes one removes those that are not locked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from .safe import safe_directory
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked, and what a killed process left behind stays
+    fcntl = None  # type: ignore[assignment]
+
+_PREFIX = "tilewright-process-"
+_NAME = re.compile(rf"{_PREFIX}\d+-\w{{8}}")
+#: Where to make it, beside where the environment says, which may be unsafe or not there.
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+#: Another process may take a directory that is not locked yet for one left behind, and remove it.
+_TRIES = 3
+
+_making = threading.Lock()
+_current: _Directory | None = None
+
+
+def temporary_directory() -> Path | None:
+    """The directory of this process, made at the first call. A forked child shares its parent's. None where no place is
+    safe and can be written."""
+    global _current
+    with _making:
+        if _current is None or not _current.is_there():
+            _current = _made()
+        return None if _current is None else _current.path
+
+
+class _Directory:
+    """A new directory of mode 0700, locked. Raises OSError where it cannot be made, or another process has locked it."""
+
+    def __init__(self, place: Path) -> None:
+        self._process = os.getpid()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{self._process}-", dir=place))
+        self._fd = _locked(self.path, must=False) if fcntl else None
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to this directory: a forked child may outlive the parent that removes it."""
+        try:
+            return self._fd is None or os.path.samestat(os.lstat(self.path), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def remove(self) -> None:
+        """In the process that made it; in a child that was forked since, nothing."""
+        if self._process == os.getpid():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _made() -> _Directory | None:
+    for place in _places():
+        for _ in range(_TRIES):
+            with contextlib.suppress(OSError):
+                made = _Directory(place)
+                if made.is_there():
+                    _remove_at_exit(made)
+                    return made
+    return None
+
+
+def _places() -> Iterator[Path]:
+    """Those that are safe, each without what killed processes left there."""
+    with contextlib.suppress(OSError):
+        yield _cleared(tempfile.gettempdir())
+    for place in _PLACES:
+        with contextlib.suppress(OSError):
+            yield _cleared(place)
+
+
+def _cleared(place: str) -> Path:
+    safe = safe_directory(place, make=False)
+    if fcntl:
+        for path in safe.iterdir():
+            if _NAME.fullmatch(path.name):
+                with contextlib.suppress(OSError):  # it is another user's, or locked
+                    fd = _locked(path, must=True)
+                    shutil.rmtree(path, ignore_errors=True)
+                    os.close(fd)
+    return safe
+
+
+def _locked(path: Path, *, must: bool) -> int:
+    """The directory, open, and locked as long as it is open. Raises OSError where it is not this user's or is locked by
+    another process; and, if it ``must`` be locked, where this file system has no locks."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise PermissionError(path)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if must or isinstance(error, BlockingIOError | PermissionError):
+            os.close(fd)
+            raise
+    return fd
+
+
+def _remove_at_exit(directory: _Directory) -> None:
+    atexit.register(directory.remove)
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:  # such a child ends without what atexit holds
+        from multiprocessing.util import Finalize
+
+        Finalize(None, directory.remove, exitpriority=0)
+
+
+def _renew() -> None:
+    """A thread that was making one in the parent is not in the child."""
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,24 @@
+"""Whether Numba compiles in this process: ``$NUMBA_DISABLE_JIT`` lets it leave every function as Python."""
+
+from __future__ import annotations
+
+import numba as nb
+
+from ..errors import UnavailableError
+
+VARIABLE = "NUMBA_DISABLE_JIT"
+
+
+@nb.njit
+def _example() -> None:
+    """What became of it says what becomes of the others: the setting may have changed since they were decorated."""
+
+
+def jit_is_disabled() -> bool:
+    return bool(getattr(nb.config, "DISABLE_JIT", 0)) or not hasattr(_example, "py_func")
+
+
+def need_jit(what: str) -> None:
+    """Raises UnavailableError where ``what`` cannot be compiled."""
+    if jit_is_disabled():
+        raise UnavailableError(f"{what} must be compiled, and ${VARIABLE} is set: unset it")
