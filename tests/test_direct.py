@@ -474,13 +474,13 @@ def test_batches_in_bands_and_portions(bands: int, way: str, monkeypatch: pytest
 
 
 def test_a_batch_of_little_work_is_not_shared_and_one_of_much_is() -> None:
-    dtype = np.dtype("f8")
+    kind = np.dtype("f8"), np.dtype("f8").num
     with tw.use_threads(2):
-        assert api._recipe((100, 8, 8), (100, 8, 8), dtype, dtype).sharing() == (1, 1)
-        assert api._recipe((1000, 64, 64), (64, 64), dtype, dtype).sharing() == (1, 2)
-        assert api._recipe((600, 600), (600, 600), dtype, dtype).sharing() == (2, 1)
+        assert api._recipe((100, 8, 8), (100, 8, 8), kind, kind).sharing() == (1, 1)
+        assert api._recipe((1000, 64, 64), (64, 64), kind, kind).sharing() == (1, 2)
+        assert api._recipe((600, 600), (600, 600), kind, kind).sharing() == (2, 1)
     with tw.use_threads(1):
-        assert api._recipe((1000, 64, 64), (64, 64), dtype, dtype).sharing() == (1, 1)
+        assert api._recipe((1000, 64, 64), (64, 64), kind, kind).sharing() == (1, 1)
 
 
 # ---- nothing is lost -------------------------------------------------------------------------------------------------

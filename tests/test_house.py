@@ -27,6 +27,7 @@ LAYERS = [
         "gpu",
         "files",
         "schedule",
+        "factors",
         "api",
         "lab",
         "report",

@@ -15,8 +15,9 @@ import tilewright as tw
 from tilewright import planner
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.kernels import Kernel, catalog
+from tilewright.kernels.numpy_product import numpy_product
 from tilewright.machine import machine
-from tilewright.operands import DTYPES
+from tilewright.operands import DTYPES, NUMPY_DTYPES
 from tilewright.planner import BYTES_PER_THREAD, WORK_PER_THREAD, make_plan
 from tilewright.prediction import Blocks, predict, seconds_text
 from tilewright.problem import Problem
@@ -208,10 +209,27 @@ def test_a_batch_of_large_products_is_not() -> None:
         assert (plan.threads, plan.bands) == (8, 1)
 
 
-@pytest.mark.parametrize("dtype", ["float128", "object"])
+@pytest.mark.parametrize("dtype", ["datetime64[s]", "str"])
 def test_a_dtype_without_a_kernel_is_named(dtype: str) -> None:
-    with pytest.raises(DTypeError, match=rf"^no kernel multiplies {dtype}: bool, int8, .*, complex128 can be$"):
+    with pytest.raises(DTypeError, match=r"^no kernel multiplies .*: bool, int8, .*, complex128 can be$"):
         make_plan(Problem(2, 2, 2, dtype))
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("precision", ["standard", "highest"])
+def test_what_only_numpy_multiplies_is_left_to_it(dtype: str, precision: str) -> None:
+    plan = make_plan(Problem(500, 400, 300, dtype, batch=100, precision=precision))
+    assert (plan.kernel, plan.compute, plan.threads, plan.bands) == (numpy_product, dtype, 1, 1)
+    assert plan.prediction is None
+    for line in (
+        "  kernel     numpy: NumPy's own matmul.",
+        f"  because    no kernel multiplies {dtype}",
+        "  threads    as many as NumPy uses",
+        "  predicted  nothing: NumPy's rate is not measured",
+    ):
+        assert line in str(plan).splitlines()
+    with pytest.raises(DTypeError, match=f"^no strassen kernel multiplies {dtype}"):
+        make_plan(Problem(2, 2, 2, dtype), algorithm="strassen")
 
 
 # ---- what it says ----------------------------------------------------------------------------------------------------

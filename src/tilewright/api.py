@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from .errors import DTypeError, ShapeError, UsageError
+from .factors import factor
 from .gpu.matmul import is_on_gpu
 from .gpu.matmul import matmul as gpu_matmul
 from .gpu.matmul import plan as gpu_plan
 from .gpu.planner import GpuPlan
 from .kernels import Kernel, adding_kernel
-from .operands import admit, admit_out, native
+from .kernels.numpy_product import numpy_product
+from .operands import admit, admit_out, native, promoted
 from .planner import BYTES_PER_THREAD, WORK_PER_THREAD, Plan, make_plan
 from .problem import Layout, Problem, layout
 from .run import express
@@ -34,8 +36,8 @@ def matmul(
     a: Any,
     b: Any,
     /,
-    *,
     out: Any = None,
+    *,
     precision: str = "standard",
     algorithm: str = "classical",
     device: str | None = None,
@@ -45,10 +47,12 @@ def matmul(
     ``a`` is (…, m, k) or (k,), ``b`` is (…, k, n) or (k,); leading axes broadcast; the result is (…, m, n), without the
     axis that a vector lent. Any strides and byte order will do. dtypes promote as numpy promotes them: float32, float64,
     complex and integers (with wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is the
-    logical product. NaN and infinity propagate. Two vectors give a scalar. Subclasses count as plain arrays.
+    logical product. long double and Python objects (by their own ``*`` and ``+``) are left to NumPy, and so is everything
+    where ``$NUMBA_DISABLE_JIT`` is set; ``plan`` says so. NaN and infinity propagate. Two vectors give a scalar of NumPy's
+    type. Subclasses count as plain arrays.
 
     ``out``: an array of exactly the result's shape that receives the result, cast by the ``same_kind`` rule. It may
-    overlap the operands, and be of any strides and byte order.
+    overlap the operands, and be of any strides and byte order. It may be given by position, as to ``numpy.matmul``.
 
     ``precision`` promises an error, not instructions: "standard" is the classical bound in the dtype's own roundoff;
     "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once.
@@ -84,12 +88,12 @@ def matmul(
 
 def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None = None) -> Any:
     """The long way, which every product can go."""
-    x, y = admit(a, "a"), admit(b, "b")
-    recipe = _recipe(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
-    target = None if out is None else admit_out(out, recipe.shapes.result, recipe.dtype)
+    x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
+    recipe = _recipe(x.shape, y.shape, (x.dtype, x.dtype.num), (y.dtype, y.dtype.num), precision, algorithm)
+    target = None if out is None else admit_out(out, recipe.shapes.result, recipe.dtype, by_numpy=True)
     x, y = native(x, recipe.compute), native(y, recipe.compute)
     direct = target is not None and _can_write(target, recipe.compute, x, y)
-    c = target if direct else np.empty(recipe.shapes.result, recipe.compute)
+    c = target if direct else np.empty(recipe.shapes.result, recipe.made)
     assert c is not None
     if device in (None, "cpu"):
         threads, bands = recipe.sharing()
@@ -137,15 +141,15 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.nda
     array([[3., 1.],
            [1., 3.]])
     """
-    x, y = admit(a, "a"), admit(b, "b")
+    x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     for name, array in (("a", x), ("b", y)):
         if array.ndim != 2:
             raise ShapeError(f"{name} is {array.shape}: gemm takes matrices; matmul takes vectors and batches")
     shapes = layout(x.shape, y.shape)
-    dtype = np.result_type(x.dtype, y.dtype)
-    target = admit_out(c, shapes.result, dtype, "c")
+    dtype = promoted(x.dtype, y.dtype)
+    target = admit_out(c, shapes.result, dtype, "c", by_numpy=True)
     with np.errstate(all="ignore"):
-        s, t = _factor("alpha", alpha, dtype, target), _factor("beta", beta, target.dtype, target)
+        s, t = factor("alpha", alpha, dtype, target), factor("beta", beta, target.dtype, target)
         if s == 0 or shapes.k == 0:
             _scale(target, t)
         elif s == 1 and t == 0:
@@ -172,10 +176,10 @@ def plan(a: Any, b: Any, /, *, precision: str = "standard", algorithm: str = "cl
             shapes.append(_given_shape(name, value))
             dtypes.append(np.dtype(np.float64))
         else:
-            array = admit(value, name)
+            array = admit(value, name, by_numpy=True)
             shapes.append(array.shape)
             dtypes.append(array.dtype)
-    problem = _problem(layout(*shapes), np.result_type(*dtypes), precision)
+    problem = _problem(layout(*shapes), promoted(*dtypes), precision)
     return make_plan(problem, algorithm=algorithm)
 
 
@@ -192,11 +196,15 @@ def _problem(shapes: Layout, dtype: np.dtype, precision: str) -> Problem:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """What the shapes and dtypes of operands decide, kept from call to call. Only the number of threads may change."""
+    """What the shapes and dtypes of operands decide, kept from call to call. Only the number of threads may change.
+
+    ``made`` is ``compute`` as an array has it that is made for the product: of equal dtypes, the one that NumPy would take.
+    """
 
     shapes: Layout
     dtype: np.dtype
     compute: np.dtype
+    made: np.dtype
     problem: Problem
     algorithm: str
     kernel: Kernel
@@ -214,17 +222,20 @@ class _Recipe:
 def _recipe(
     a: tuple[int, ...],
     b: tuple[int, ...],
-    a_dtype: np.dtype,
-    b_dtype: np.dtype,
+    a_kind: tuple[np.dtype, int],
+    b_kind: tuple[np.dtype, int],
     precision: str = "standard",
     algorithm: str = "classical",
 ) -> _Recipe:
+    """Each dtype comes with its number, which tells equal ones apart: int64 is two, and the scalars of each have a type."""
     shapes = layout(a, b)
-    dtype = np.result_type(a_dtype, b_dtype)
+    dtype = promoted(a_kind[0], b_kind[0])
     problem = _problem(shapes, dtype, precision)
     plan_ = make_plan(problem, algorithm=algorithm)
     worth_sharing = problem.flops >= 4 * WORK_PER_THREAD or problem.bytes_least >= 2 * BYTES_PER_THREAD
-    return _Recipe(shapes, dtype, np.dtype(plan_.compute), problem, algorithm, plan_.kernel, worth_sharing)
+    compute = np.dtype(plan_.compute)
+    made = dtype if dtype == compute else compute
+    return _Recipe(shapes, dtype, compute, made, problem, algorithm, plan_.kernel, worth_sharing)
 
 
 @functools.lru_cache(maxsize=256)
@@ -236,9 +247,17 @@ def _prepared(kernel: Kernel, dtype: np.dtype, threads: int, add: bool = False) 
 def _short_way(kernel: Kernel, dtype: np.dtype) -> express.Short:
     """The short way, which this dtype goes too from now on, where its small products are planned to."""
     global _short
+    if kernel is numpy_product:
+        return _by_numpy
     if kernel is express.KERNEL:
         _short = express.learn(dtype, 2 * WORK_PER_THREAD)
     return _short
+
+
+def _by_numpy(a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: bool) -> np.ndarray:
+    """A whole batch at once."""
+    numpy_product.function(a, b, c)
+    return c
 
 
 def _can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
@@ -257,35 +276,6 @@ def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return c.astype(dtype)
 
 
-def _factor(name: str, value: Any, scaled: np.dtype, c: np.ndarray) -> np.ndarray:
-    """alpha or beta as a 0-d array, of the dtype that it and what it scales have together; that must cast to C's."""
-    number = _number(name, value)
-    if scaled.kind in "biu" and isinstance(number, float) and number.is_integer() and abs(number) < 2**63:
-        number = int(number)  # 2.0 will do where 2 does
-    if scaled.kind == "b" and number in (0, 1):
-        number = bool(number)
-    dtype = np.result_type(scaled, number)
-    if not np.can_cast(dtype, c.dtype, casting="same_kind"):
-        raise DTypeError(
-            f"{name} is {number}: the result is {dtype}, which does not cast to c, {c.dtype}, by same_kind"
-        )
-    return np.asarray(number).astype(dtype)
-
-
-def _number(name: str, value: Any) -> complex:
-    """``value`` as an int, a float or a complex; a whole number beyond 64 bits as a float."""
-    try:
-        if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            value = float(value)
-        array = np.asarray(value)
-    except Exception:  # a foreign object may raise anything
-        array = np.asarray(None)
-    kind = {"b": int, "i": int, "u": int, "f": float, "c": complex}.get(array.dtype.kind)
-    if kind is None or array.shape or isinstance(value, np.ma.MaskedArray):
-        raise UsageError(f"{name} must be a number, got {type(value).__name__}")
-    return kind(array)
-
-
 def _scale(c: np.ndarray, beta: np.ndarray) -> None:
     if beta == 0:
         c[...] = 0
@@ -295,7 +285,7 @@ def _scale(c: np.ndarray, beta: np.ndarray) -> None:
 
 def _added(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
     """C += A·B in one pass, without a product beside C; False, and nothing done, where no kernel can."""
-    recipe = _recipe(a.shape, b.shape, a.dtype, b.dtype)
+    recipe = _recipe(a.shape, b.shape, (a.dtype, a.dtype.num), (b.dtype, b.dtype.num))
     kernel = _adding(recipe)
     if kernel is None or recipe.dtype != recipe.compute or c.dtype != recipe.dtype or not c.size:
         return False
@@ -312,7 +302,7 @@ def _adding(recipe: _Recipe) -> Kernel | None:
     m, n, k = recipe.problem.m, recipe.problem.n, recipe.problem.k
     if recipe.kernel.adds:
         return recipe.kernel
-    if recipe.kernel is express.KERNEL or m * n <= k * (m + n):
+    if recipe.kernel in (express.KERNEL, numpy_product) or m * n <= k * (m + n):
         return None
     return adding_kernel(recipe.compute.name)
 

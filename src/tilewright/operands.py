@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DTypeError, OperandError, ShapeError, UsageError
+from .errors import DTypeError, OperandError, ReadOnlyError, ShapeError, UsageError
 
 #: Alignment of storage we allocate: a cache line, and the widest vector of any machine we know.
 ALIGNMENT = 64
@@ -28,6 +28,8 @@ DTYPES = (
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
+#: The dtypes that NumPy multiplies and no kernel does, by their names on this system.
+NUMPY_DTYPES = tuple(np.dtype(kind).name for kind in (np.longdouble, np.clongdouble, object))
 _KNOWN = frozenset(dtype for name in DTYPES for dtype in (np.dtype(name), np.dtype(name).newbyteorder()))
 
 
@@ -62,12 +64,12 @@ def aligned_copy(array: np.ndarray, dtype: Any = None) -> np.ndarray:
     return copy
 
 
-def admit(value: Any, name: str) -> np.ndarray:
+def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
     """The argument ``name`` as a NumPy array of a numeric dtype, without a copy where it already is one.
 
     Takes what NumPy takes: arrays, subclasses, nested lists, objects with ``__array__``, the buffer protocol or DLPack.
-    Raises OperandError for what holds no usable matrix (None, masked, sparse, released, closed, on another device) and
-    DTypeError for a dtype that has no product here.
+    ``by_numpy``: also of the dtypes that only NumPy multiplies. Raises OperandError for what holds no usable matrix (None,
+    masked, sparse, released, closed, on another device) and DTypeError for a dtype that has no product here.
     """
     if type(value) is np.ndarray and value.base is None and value.dtype in _KNOWN and 0 not in value.strides:
         return value  # what most operands are, and small products have no time for more questions
@@ -80,9 +82,10 @@ def admit(value: Any, name: str) -> np.ndarray:
     except Exception as error:  # whatever the foreign object raises: it is refused by name, with its own reason
         reason = _one_line(error)
         raise OperandError(f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}") from error
-    if array.dtype.kind == "O":
+    only_by_numpy = by_numpy and array.dtype.name in NUMPY_DTYPES
+    if array.dtype.kind == "O" and not (only_by_numpy and array.ndim):  # NumPy makes an array without axes of anything
         raise OperandError(f"{name} must be numeric: {type(value).__name__} gives an array of Python objects")
-    if array.dtype not in _KNOWN and array.dtype.name != "bfloat16":
+    if array.dtype not in _KNOWN and array.dtype.name != "bfloat16" and not only_by_numpy:
         raise DTypeError(f"{name} is {_kind(value)} of dtype {array.dtype}, which cannot be multiplied: {_CONVERT}")
     _refuse_closed(array, name)
     return array
@@ -128,23 +131,34 @@ def _refuse_closed(array: np.ndarray, name: str) -> None:
         raise OperandError(f"{name} lies in a memory map that was resized since: make the array again")
 
 
-def admit_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, name: str = "out") -> np.ndarray:
+def admit_out(
+    out: Any, shape: tuple[int, ...], dtype: np.dtype, name: str = "out", *, by_numpy: bool = False
+) -> np.ndarray:
     """The argument ``name`` that receives a result of ``shape`` and ``dtype``, as a plain array over the same memory.
 
-    Raises OperandError unless it is a writeable ndarray, ShapeError unless its shape is ``shape``, DTypeError where
-    NumPy's ``same_kind`` rule forbids the cast.
+    ``by_numpy``: also an array of Python objects. Raises OperandError unless it is an ndarray, ReadOnlyError where it cannot
+    be written, ShapeError unless its shape is ``shape``, DTypeError where NumPy's ``same_kind`` rule forbids the cast.
     """
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise OperandError(f"{name} must be a numpy.ndarray, got {type(out).__name__}")
     if out.shape != shape:
         raise ShapeError(f"{name} is {out.shape}, the product is {shape}: {name} must have exactly this shape")
     if not out.flags.writeable:
-        raise OperandError(f"{name} is read-only: pass an array that can be written")
-    if out.dtype != dtype and (out.dtype.kind not in "biufc" or not np.can_cast(dtype, out.dtype, casting="same_kind")):
+        raise ReadOnlyError(f"{name} is read-only: pass an array that can be written")
+    kinds = "biufcO" if by_numpy else "biufc"
+    if out.dtype != dtype and (out.dtype.kind not in kinds or not np.can_cast(dtype, out.dtype, casting="same_kind")):
         rule = "does not cast to it by the same_kind rule"
         raise DTypeError(f"{name} has dtype {out.dtype}: the product is {dtype}, which {rule}")
     _refuse_closed(out, name)
     return out.view(np.ndarray)
+
+
+def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
+    """The dtype of a product of arrays of these. Raises DTypeError where NumPy knows none, as for bfloat16 and int64."""
+    try:
+        return np.result_type(a, b)
+    except TypeError:
+        raise DTypeError(f"a is {a}, b is {b}: no dtype holds both; convert one of them") from None
 
 
 def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from .errors import DTypeError, UsageError, did_you_mean
 from .kernels import Kernel, catalog
+from .kernels.numpy_product import numpy_product
 from .limits import get_threads, why_threads
 from .machine import bytes_text
-from .operands import DTYPES
+from .operands import DTYPES, NUMPY_DTYPES
 from .prediction import Blocks, Prediction, predict, seconds_text
 from .problem import Problem
+from .simd.jit import VARIABLE, jit_is_disabled
 
 #: Multiply-adds, or bytes of operands, that must be there for each thread. Two that stand by are ahead of one from 160³
 #: multiply-adds on; waking one that sleeps costs up to 0.1 ms on a virtual machine, in which a core reads 4 MiB, but nobody
@@ -64,6 +66,8 @@ class Plan:
     @property
     def prediction(self) -> Prediction | None:
         """How long it should take by a simple model of this machine; None for dtypes whose peak is not measured."""
+        if self.kernel is numpy_product:
+            return None
         return predict(self.problem, self.kernel.params, self.compute, max(self.threads, self.bands))
 
     def __str__(self) -> str:
@@ -85,6 +89,8 @@ class Plan:
         return Problem(1, 1, 1, self.compute).itemsize
 
     def _threads(self) -> str:
+        if self.kernel is numpy_product:
+            return "as many as NumPy uses"
         each = ", each with products of its own" if self.bands > 1 else ""
         return f"{max(self.threads, self.bands)} of {get_threads()} ({why_threads()}){each}"
 
@@ -111,7 +117,8 @@ class Plan:
             return []
         prediction = self.prediction
         if prediction is None:
-            return [("predicted", f"nothing: no peak of {self.compute} arithmetic is measured")]
+            unknown = "NumPy's rate" if self.kernel is numpy_product else f"the peak of {self.compute} arithmetic"
+            return [("predicted", f"nothing: {unknown} is not measured")]
         seconds = prediction.seconds
         rate = f"{self.problem.flops / seconds / 1e9:.3g} GFLOPS"
         limit = "" if self.kernel.error_bound is None else "at most "
@@ -131,7 +138,11 @@ def make_plan(problem: Problem, *, algorithm: str = "classical") -> Plan:
     rounded once, at half the speed or less: the bound has float64's unit roundoff, plus that one rounding. float64 and
     complex128, for which nothing is wider, and integers, which are exact modulo their size, are computed as ever.
 
-    Raises DTypeError for a dtype that no rung can compute so, UsageError for a word that is not known.
+    What no rung multiplies and NumPy does (long double, Python objects) is left to NumPy; and so is everything where
+    ``$NUMBA_DISABLE_JIT`` forbids to compile. Python objects are added and multiplied by their own rules on the calling
+    thread, whatever the precision.
+
+    Raises DTypeError for a dtype that can be multiplied in none of these ways, UsageError for a word that is not known.
 
     >>> print(make_plan(Problem(8, 8, 8, "float32", precision="highest")).compute)
     float64
@@ -139,16 +150,22 @@ def make_plan(problem: Problem, *, algorithm: str = "classical") -> Plan:
     for name, word, known in (("algorithm", algorithm, ALGORITHMS), ("precision", problem.precision, PRECISIONS)):
         if word not in known:
             raise UsageError(f"{name} {word!r} is not known: {did_you_mean(str(word), known)}")
-    kernel, compute, why = _decision(problem, algorithm)
+    kernel, compute, why = _decision(problem, algorithm, not jit_is_disabled())
+    if kernel is numpy_product:
+        return Plan(problem, kernel, compute, 1, why)
     threads = _threads(problem, kernel)
     return Plan(problem, kernel, compute, threads, why, _bands(problem) if threads == 1 else 1)
 
 
 @functools.lru_cache(maxsize=1024)
-def _decision(problem: Problem, algorithm: str) -> tuple[Kernel, str, str]:
+def _decision(problem: Problem, algorithm: str, compiles: bool) -> tuple[Kernel, str, str]:
     """The kernel, the dtype it works in, and the reason: what depends on the problem alone, as the bits must."""
     dtype = problem.dtype
     widest = _WIDEST.get(dtype, dtype) if problem.precision == "highest" else dtype
+    if dtype in NUMPY_DTYPES and algorithm == "classical":
+        return numpy_product, dtype, f"no kernel multiplies {dtype}"
+    if not compiles:
+        return numpy_product, _HELD_BY.get(widest, widest), f"${VARIABLE} is set, so no kernel can be compiled"
     for compute in dict.fromkeys((widest, _HELD_BY.get(widest, widest))):
         kernel, why = _rung(compute, algorithm, problem.m, problem.n, problem.k)
         if kernel is not None:

@@ -24,6 +24,7 @@ def info(
 
     Peak, bandwidth, and how long a program waits for its first product are measured; the rest the system says.
     """
+    from ..errors import UnavailableError
     from ..kernels import blocking
     from ..lab.first_call import known_first_call, measure_first_call
     from ..limits import get_threads, why_threads
@@ -32,10 +33,16 @@ def info(
     from ..terminal import show_facts
 
     check_writeable("json", json_file, dash=True)
-    threads, measured = get_threads(), roofs(fresh=measure)
+    threads, missing = get_threads(), ""
+    try:
+        measured = roofs(fresh=measure)
+    except UnavailableError as error:
+        if measure:
+            raise
+        measured, missing = [], f"not measured: {error}"
     first = measure_first_call() if measure else known_first_call()
     if json_file:
-        known = {"roofs": measured, "threads": threads, "first_call": first and asdict(first)}
+        known = {"roofs": measured, "roofs_missing": missing, "threads": threads, "first_call": first and asdict(first)}
         known["blocking"] = {"numbers": blocking.in_force().numbers, "tuned": (kept := blocking.kept()) and kept.found}
         write_json(json_file, machine().as_dict() | known)
     else:
@@ -44,7 +51,8 @@ def info(
             [*machine().describe(), ("threads", f"{threads} ({why_threads()})"), ("blocking", blocking.describe())],
         )
         start = first.describe() if first else [("first product", "not measured here yet: tilewright info --measure")]
-        show_facts(Console(), [*((r["what"], r["text"]) for r in measured), *start], title="\nmeasured")
+        roof_rows = [(r["what"], r["text"]) for r in measured] or [("peaks", missing)]
+        show_facts(Console(), [*roof_rows, *start], title="\nmeasured")
 
 
 @app.command()

@@ -36,7 +36,9 @@ WORDS_OF_DTYPE, MOST_DTYPES = 3, 12
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # nobody calls them but each other
 _suits = _inner(KERNEL.suits)
-_better_turned = _inner(_module.better_turned.py_func)
+_better_turned = _inner(
+    getattr(_module.better_turned, "py_func", _module.better_turned)
+)  # itself where nothing compiles
 
 
 @_inner

@@ -17,6 +17,7 @@ from ..kernels import Kernel, adding_kernel, cuda_catalog
 from ..kernels.cuda_kernel import CudaKernel
 from ..machine import available_memory, bytes_text
 from ..run.streams import Streams, opened
+from ..simd.jit import need_jit
 from .chunks import Chunks
 from .cost import Rates
 from .events import Events
@@ -107,9 +108,10 @@ def choose_place(
 ) -> Choice:
     """Where to multiply: ``device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
 
-    Raises UsageError for what is none of these, UnavailableError without a GPU, MemoryLimitError for a limit that leaves
-    nothing for blocks.
+    Raises UsageError for what is none of these, UnavailableError without a GPU or where ``$NUMBA_DISABLE_JIT`` is set,
+    MemoryLimitError for a limit that leaves nothing for blocks.
     """
+    need_jit("what multiplies and moves blocks")
     limit = None if memory is None else bytes_of("memory", memory)
     gpus = _gpus(device)
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
