@@ -261,6 +261,6 @@ DEFECTS = [
            says="(only 2 of 6 blocks are run)", options={"blocks": [0, 1]}),
     Defect("a flag that is not volatile", "shared flag", [("volatile int full", "int full"), named("c[lane] = row[31 - lane];", "race")],
            thread=(32, 0, 0), at=("row", 124), nowhere="race"),
-    Defect("a loop that steps over its end", "tiled", [("for (int t = 0; t < k; t += TILE) {", "for (int t = 0; t != k; t += TILE) { // !! endless wait")],
+    Defect("a loop that steps over its end", "tiled", [("for (int t = 0; t < k; t += TILE) {", "for (int t = 0; t != k; t += TILE) { // !! step limit")],
            says="still running after 20,000 steps", options={"max_steps": 20000}),
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -80,12 +81,29 @@ def test_a_kernel_that_no_multiprocessor_has_room_for() -> None:
     assert command("tf32", "--size", "32", "--gpu", "H200")[0] == 0
 
 
-def test_a_run_that_was_stopped_has_no_rate() -> None:
-    code, text = command("coalesced", "--size", "32", "--max-steps", "99")
-    assert code == 1
-    assert "No rate: its run was stopped before the end." in text
-    assert "stopped" in command("coalesced", "--size", "32", "--max-steps", "99", "--brief")[1]
+def test_a_run_that_was_stopped_has_no_rate_and_no_verdict() -> None:
+    for more in ((), ("--brief",)):
+        words = ["explain", "coalesced", "--size", "32", "--max-steps", "99", *more]
+        result = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+        with pytest.raises(
+            UsageError, match="max-steps: cuda/coalesced did not end within 99 steps, so it was not ver"
+        ):
+            raise result.exception or AssertionError(result.stdout)
+        assert "stopped" in result.stdout
+        assert "wrong" not in result.stdout.lower()
+        if not more:
+            assert "No rate: its run was stopped before the end." in result.stdout
+            assert re.search(r"result +stopped after 1\d\d steps: result not complete, not verified", result.stdout)
     assert "At best" in command("coalesced", "--size", "32", "--max-steps", "9999")[1]
+
+
+def test_a_stopped_run_with_a_defect_is_wrong(tmp_path: Path) -> None:
+    endless = kernel_file(tmp_path, store="= a[1 << 20]; while (row < m) atomicAdd(c, 1.0f);")
+    found = explain(load_cuda_file(endless), 8, 8, 8, max_steps=500)
+    assert found.stopped
+    assert found.wrong
+    assert "step limit" not in [defect.kind for defect in found.defects]
+    assert any("still running after 500 steps" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("gpu", "tflops"), [("H200", 494.7), ("A100", 156.0)])

@@ -596,7 +596,7 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: written(p / "a.npy", b"PK\x03\x04 an archive"), FileError, "no .npy file, or a damaged one"),
     (lambda p: written(p / "a.npy", b""), FileError, "no .npy file"),
     (lambda p: written(p / "a.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': boom}\n"), FileError, "damaged"),
-    (lambda p: written(p / "a.h5", b"nonsense"), FileError, "no HDF5 file, or a truncated"),
+    (lambda p: written(p / "a.h5", b"nonsense"), FileError, "no HDF5 file, or a damaged one"),
     (lambda p: hdf5(p / "a.h5"), FileError, "holds no dataset"),
     (lambda p: hdf5(p / "a.h5", x=np.ones((2, 2)), y=[1]), UsageError, "holds 2 of them: name one, as in a.h5:x"),
     (lambda p: f"{hdf5(p / 'a.h5', weight=np.ones((2, 2)))}:wieght", UsageError, "did you mean weight?"),

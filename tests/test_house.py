@@ -15,7 +15,7 @@ PACKAGE = Path(tilewright.__file__).parent
 
 #: Bottom to top. A module may import from those before it, and within its own folder.
 LAYERS = [
-    *("errors", "disk", "records", "explanation", "timeline"),
+    *("legible", "errors", "disk", "json_data", "records", "explanation_rules", "explanation", "timeline"),
     *("problem", "system", "machine", "limits", "operands", "interrupts", "threads"),
     *(
         "simd",
@@ -38,7 +38,7 @@ LAYERS = [
 ]
 
 #: What the report may know of: a record file from any machine renders on any laptop.
-REPORT_MAY_IMPORT = {"errors", "records", "explanation", "timeline"}
+REPORT_MAY_IMPORT = {"legible", "errors", "records", "explanation", "timeline"}
 
 
 def modules() -> list[Path]:

@@ -194,7 +194,7 @@ def test_a_sample_of_blocks_that_differ_says_so() -> None:
 def test_a_run_that_is_stopped_is_not_exact() -> None:
     source = 'extern "C" __global__ void k(volatile float* x) { while (x[0] < 1) x[1] += 1; }'
     seen = tw.microscope(source, None, 1, 1, [np.zeros(2, np.float32)], max_steps=1000)
-    assert [f.kind for f in seen.findings] == ["endless wait"]
+    assert [f.kind for f in seen.findings] == ["step limit"]
     assert not seen.exact
     assert not seen.ok
     assert "stopped" in seen.words

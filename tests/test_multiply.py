@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.disk import CacheFile
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
 from tilewright.files import open_matrix, plain
 from tilewright.files.array import ArraySource
@@ -537,10 +538,7 @@ def test_only_so_many_results_are_remembered(folder: Path, monkeypatch: pytest.M
 def test_where_no_record_can_be_kept_the_product_is_made_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any, **__: Any) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(finished, "private_directory", full)
+    monkeypatch.setattr(CacheFile, "write", lambda self, content: None)
     tw.multiply("a.npy", "b.npy", "c.npy")
     assert is_whole()
     with pytest.raises(ResumeError, match="is not known"):

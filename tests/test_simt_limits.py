@@ -57,7 +57,7 @@ def test_too_many_steps_end_the_run_in_words() -> None:
     run = simulate(COUNT, "k", 1, 32, [np.zeros(32, np.uint32), 1 << 30], max_steps=5000)
     assert not run.complete
     assert 5000 < run.steps < 5100
-    assert [f.kind for f in run.findings] == ["endless wait"]
+    assert [f.kind for f in run.findings] == ["step limit"]
     assert "still running after 5,000 steps (max_steps): an endless loop, or a limit too low" in run.findings[0].text
 
 

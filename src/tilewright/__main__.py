@@ -8,6 +8,7 @@ import sys
 import warnings
 
 from .errors import CacheWarning, TilewrightError, UnavailableError
+from .legible import legible
 
 _formatted = warnings.formatwarning
 
@@ -58,7 +59,7 @@ def _failed(error: BaseException, message: str | None = None) -> int:
     text = str(message or error)
     if not getattr(error, "multiline", False):
         text = " ".join(text.split())  # one line, whatever was quoted in it
-    print("error:", text, file=sys.stderr)
+    print("error:", legible(text), file=sys.stderr)
     return getattr(error, "exit_code", 2)
 
 

@@ -6,13 +6,14 @@ counters where one was asked. Terminal and page draw from this alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from .errors import RecordError
+from .explanation_rules import hold_explanation
+from .json_data import dumped, parsed, shown, text_of
 
 SCHEMA = 1
 KIND = "explain"
@@ -98,7 +99,8 @@ class Explanation:
     threads, shared_bytes), ``resources`` (registers, local_bytes, shared_bytes: static; max_threads), ``occupancy`` (blocks,
     warps, max_warps, fraction, limiting, limits by resource, by_registers and by_shared: pairs of a registers or bytes and
     resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
-    seconds), ``verified`` (ok, reason, error_over_bound), ``measured`` (counters, by_line, environment) or None.
+    seconds), ``verified`` (ok, None where the result was not looked at; reason, error_over_bound), ``measured`` (counters,
+    by_line, environment) or None.
     """
 
     kernel: str
@@ -147,6 +149,17 @@ class Explanation:
         return self.occupancy.get("blocks") != 0
 
     @property
+    def wrong(self) -> bool:
+        """Whether the kernel is known to be wrong, or cannot be launched."""
+        measured_wrong = bool(self.measured) and (self.measured or {}).get("verified", {}).get("ok") is False
+        return bool(self.defects) or self.verified.get("ok") is False or not self.launchable or measured_wrong
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run reached its limit of steps, so that its result was not verified."""
+        return self.run.get("complete") is False and self.verified.get("ok") is None
+
+    @property
     def unrated(self) -> str:
         """Why no rate means anything; empty where the bound's does."""
         if not self.launchable:
@@ -171,21 +184,23 @@ class Explanation:
         return asdict(self)
 
 
+# ---- files -----------------------------------------------------------------------------------------------------------
+
 _NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": Defect}
 
 
 def from_dict(data: Any, where: str) -> Explanation:
     """An explanation from what its JSON holds; ``where`` names the file. Raises RecordError for anything else."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise RecordError(
-            f"{where}: kind must be {KIND!r}, got {data.get('kind') if isinstance(data, dict) else data!r:.80}"
-        )
+        given = data.get("kind") if isinstance(data, dict) else data
+        raise RecordError(f"{where}: kind must be {KIND!r}, got {shown(given)}")
     if data.get("schema") != SCHEMA:
-        raise RecordError(f"{where}: schema must be {SCHEMA}, got {data.get('schema')!r}")
+        raise RecordError(f"{where}: schema must be {SCHEMA}, got {shown(data.get('schema'))}")
+    hold_explanation(data, where)
     try:
         nested = {name: [_known(kind, item) for item in data[name]] for name, kind in _NESTED.items()}
         return _known(Explanation, data | nested)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError) as error:
         raise RecordError(f"{where}: is no whole explanation: {error}") from None
 
 
@@ -196,12 +211,16 @@ def _known(kind: Any, data: dict[str, Any]) -> Any:
 
 
 def read_explanations(path: str | Path) -> list[Explanation]:
-    """Every explanation of a file, one JSON object or a list of them. Raises RecordError for a file that holds none."""
-    try:
-        data = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read as an explanation ({error})") from None
-    found = [from_dict(item, str(path)) for item in (data if isinstance(data, list) else [data])]
+    """Every explanation of a file, one JSON object or a list of them.
+
+    Raises RecordError for a file that holds none, and for a field that breaks its rule, which it names.
+    """
+    data = parsed(text_of(path, "an explanation"), str(path), "explanation")
+    several = isinstance(data, list)
+    found = [
+        from_dict(item, f"{path}, explanation {i}" if several else str(path))
+        for i, item in enumerate(data if several else [data], 1)
+    ]
     if not found:
         raise RecordError(f"{path}: holds no explanation")
     return found
@@ -210,8 +229,8 @@ def read_explanations(path: str | Path) -> list[Explanation]:
 def holds_explanations(path: str | Path) -> bool:
     """Whether a file is one of explanations, and not of benchmark records; false where it cannot be read."""
     try:
-        data = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError):
+        data = parsed(text_of(path, "an explanation"), str(path), "explanation")
+    except RecordError:
         return False
     first = data[0] if isinstance(data, list) and data else data
     return isinstance(first, dict) and first.get("kind") == KIND
@@ -220,4 +239,4 @@ def holds_explanations(path: str | Path) -> bool:
 def to_json(explanations: Iterable[Explanation]) -> str:
     """One explanation as an object, several as a list; infinities, which JSON has not, are refused."""
     items = [explanation.as_dict() for explanation in explanations]
-    return json.dumps(items[0] if len(items) == 1 else items, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return dumped(items[0] if len(items) == 1 else items, indent=1) + "\n"

@@ -10,12 +10,28 @@ import json
 import os
 import stat
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from .errors import RecordError
+from .json_data import (
+    COUNT,
+    OBJECT,
+    PLAIN_VALUES,
+    POSITIVE,
+    TEXT,
+    TIMES,
+    Rule,
+    dumped,
+    hold,
+    is_finite,
+    is_seconds,
+    nullable,
+    parsed,
+    shown,
+)
 
 SCHEMA = 1
 
@@ -110,7 +126,7 @@ class BenchRecord:
 
 def to_line(record: BenchRecord) -> str:
     """One record as one line of JSON, without the line's end. NaN and infinity become null: JSON has neither."""
-    return json.dumps(_finite(asdict(record)), allow_nan=False, ensure_ascii=False)
+    return dumped(_finite(asdict(record)))
 
 
 def _finite(value: Any) -> Any:
@@ -123,56 +139,46 @@ def _finite(value: Any) -> Any:
     return value
 
 
-#: What each field of a line must be, and the word for it; a field that is not listed may be anything.
-_RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(("m", "n", "k", "threads"), ("a whole number", lambda x: type(x) is int and x >= 0)),
-    **dict.fromkeys(("kernel", "device", "dtype", "precision", "reason"), ("text", lambda x: isinstance(x, str))),
-    **dict.fromkeys(("params", "about", "environment"), ("an object", lambda x: isinstance(x, dict))),
-    **dict.fromkeys(("samples_s", "reference_samples_s"), ("a list of numbers", lambda x: _is_numbers(x))),
+#: What each field of a line must be.
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(("m", "n", "k", "threads"), COUNT),
+    **dict.fromkeys(("kernel", "device", "dtype", "precision", "reason"), TEXT),
+    **{"params": PLAIN_VALUES, "about": OBJECT, "environment": OBJECT},
+    **dict.fromkeys(("samples_s", "reference_samples_s"), TIMES),
+    "median_s": nullable(Rule("a number above 0, in seconds,", lambda x: is_seconds(x) and x > 0)),
     **dict.fromkeys(
-        ("median_s", "gflops", "peak_gflops", "peak_fraction", "ratio")
-        + ("max_abs_error", "error_over_bound", "rms_error"),
-        ("a number or null", lambda x: x is None or _is_number(x)),
+        ("gflops", "peak_gflops", "peak_fraction", "ratio", "max_abs_error", "error_over_bound", "rms_error"),
+        Rule("a number or null, not negative", lambda x: x is None or POSITIVE.holds(x)),
     ),
-    "reference": ("text or null", lambda x: x is None or isinstance(x, str)),
-    "verdict": (f"one of {', '.join(VERDICTS)}", lambda x: isinstance(x, str) and x in VERDICTS),
+    "reference": nullable(TEXT),
+    "seed": nullable(Rule("a whole number", lambda x: type(x) is int and is_finite(x))),
+    "verdict": Rule(f"one of {', '.join(VERDICTS)}", lambda x: isinstance(x, str) and x in VERDICTS),
 }
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(item is None or _is_number(item) for item in value)
-
-
 def from_line(line: str, where: str = "record") -> BenchRecord:
-    """The record on one line; raises RecordError naming ``where`` for anything else."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        why = getattr(error, "msg", None) or error
-        raise RecordError(f"{where}: not JSON ({why}); the file is damaged or no record file") from None
+    """The record on one line, each field held to its rule; raises RecordError naming ``where`` for anything else."""
+    data = parsed(line, where, "record file")
     if not isinstance(data, dict) or data.get("kind") != "bench":
         kind = data.get("kind") if isinstance(data, dict) else type(data).__name__
-        raise RecordError(f"{where}: kind must be 'bench', got {kind!r}")
+        raise RecordError(f"{where}: kind must be 'bench', got {shown(kind)}")
     if data.get("schema") != SCHEMA:
-        raise RecordError(f"{where}: schema must be {SCHEMA}, got {data.get('schema')!r}")
+        raise RecordError(f"{where}: schema must be {SCHEMA}, got {shown(data.get('schema'))}")
+    hold(data, _RULES, where)
     known = {f.name for f in fields(BenchRecord)}
     try:
-        record = BenchRecord(**{key: value for key, value in data.items() if key in known})
+        return BenchRecord(**{key: value for key, value in data.items() if key in known})
     except TypeError as error:
         missing = str(error).split("argument", 1)[-1].lstrip("s: ")
         raise RecordError(f"{where}: fields missing: {missing}") from None
-    for name, (rule, holds) in _RULES.items():
-        if not holds(value := getattr(record, name)):
-            raise RecordError(f"{where}: {name} must be {rule}, got {value!r:.80}")
-    return record
 
 
 def read(path: str | Path) -> list[BenchRecord]:
-    """Every record of a file, in order. Raises RecordError for a file that is missing, empty, damaged or foreign."""
+    """Every record of a file, in order.
+
+    Raises RecordError for a file that is missing, empty, damaged or foreign; it names the line and the field. Times and
+    rates that no product can have (negative, infinite, zero seconds) are refused here, so that nothing after has to ask.
+    """
     path = Path(path)
     records = _parsed(_bytes_of(path), path)
     if not records:

@@ -7,7 +7,6 @@ of one place. A file may hold several timelines one behind the other. Page, trac
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import RecordError
+from .json_data import (
+    COUNT,
+    MOST_S,
+    NUMBERS,
+    OBJECT,
+    POSITIVE,
+    TEXT,
+    TRUTH,
+    Rule,
+    dumped,
+    hold,
+    is_count,
+    many,
+    parsed,
+    shown,
+    text_of,
+)
 
 SCHEMA = 1
 KIND = "timeline"
@@ -196,7 +212,18 @@ def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-_COUNTS = ("m", "n", "k", "itemsize", "tiles", "before", "finished")
+#: Lanes of all places of a file at most: each takes room on the page.
+MOST_LANES = 1000
+
+#: A plan's times are sums and differences, and can be tiny.
+_TIME = Rule("seconds, from 0 on", lambda value: POSITIVE.holds(value) and value <= MOST_S)
+_RULES = {
+    **dict.fromkeys(("m", "n", "k", "itemsize", "tiles", "before", "finished"), COUNT),
+    "blocks": many("three positive whole numbers", lambda value: is_count(value) and value > 0, least=3, most=3),
+    **{"dtype": TEXT, "plan": TEXT, "seconds": _TIME, "predicted": TRUTH},
+    **{"expected": NUMBERS, "environment": OBJECT},
+}
+_PIECE_RULES = {"place": TEXT, "lane": TEXT, "name": TEXT, "start_s": _TIME, "end_s": _TIME}
 
 
 def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
@@ -206,21 +233,22 @@ def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
             header = {f.name: getattr(timeline, f.name) for f in fields(timeline) if f.name != "pieces"}
             first = {"kind": header.pop("kind"), "schema": header.pop("schema")}
             for line in itertools.chain([first | header], map(asdict, timeline.pieces)):
-                file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+                file.write(dumped(line) + "\n")
 
 
 def read_timelines(path: str | Path) -> list[Timeline]:
-    """Every timeline of a file. Raises RecordError for one that is missing, holds none, is damaged or foreign."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read as a timeline ({error})") from None
+    """Every timeline of a file.
+
+    Raises RecordError for one that is missing, holds none, is damaged or foreign; it names the line and the field.
+    """
     found: list[Timeline] = []
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(text_of(path, "a timeline").split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        data = _parsed(line, where)
+        data = parsed(line, where, "timeline")
+        if not isinstance(data, dict):
+            raise RecordError(f"{where}: must be an object, got {type(data).__name__}")
         if "kind" in data:
             found.append(_header(data, where))
         elif found:
@@ -229,76 +257,44 @@ def read_timelines(path: str | Path) -> list[Timeline]:
             raise RecordError(f"{where}: a timeline begins with its header, whose kind is {KIND!r}")
     if not found:
         raise RecordError(f"{path}: holds no timeline")
+    lanes = {(i, piece.place, piece.lane) for i, timeline in enumerate(found) for piece in timeline.pieces}
+    if len(lanes) > MOST_LANES:
+        raise RecordError(
+            f"{path}: has {len(lanes):,} lanes in all its places, more than {MOST_LANES:,}: no run has so many"
+        )
     return found
 
 
 def holds_timelines(path: str | Path) -> bool:
     """Whether a file is one of timelines; false where it cannot be read."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            data = json.loads(file.readline())
-    except (OSError, ValueError, RecursionError):
+        with Path(path).open("rb") as file:
+            data = parsed(file.readline(), str(path), "timeline")
+    except (OSError, RecordError):
         return False
     return isinstance(data, dict) and data.get("kind") == KIND
 
 
-def _parsed(line: str, where: str) -> dict[str, Any]:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        why = getattr(error, "msg", None) or error
-        raise RecordError(f"{where}: not JSON ({why}); the file is damaged or no timeline") from None
-    if not isinstance(data, dict):
-        raise RecordError(f"{where}: must be an object, got {type(data).__name__}")
-    return data
-
-
 def _header(data: dict[str, Any], where: str) -> Timeline:
     if data["kind"] != KIND or data.get("schema") != SCHEMA:
-        given = f"{data['kind']!r:.80} of schema {data.get('schema')!r:.80}"
+        given = f"{shown(data['kind'])} of schema {shown(data.get('schema'))}"
         raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {given}")
+    hold(data, _RULES, where)
     known = {f.name for f in fields(Timeline)} - {"pieces"}
     try:
-        header = Timeline(pieces=[], **{key: value for key, value in data.items() if key in known})
+        return Timeline(pieces=[], **{key: value for key, value in data.items() if key in known})
     except TypeError as error:
         raise RecordError(f"{where}: is no whole header: {str(error).split('()', 1)[-1].strip()}") from None
-    blocks = header.blocks
-    for rule, holds in (
-        (f"{', '.join(_COUNTS)} must be whole numbers", all(_is_count(getattr(header, name)) for name in _COUNTS)),
-        (
-            "blocks must be three positive whole numbers",
-            isinstance(blocks, list) and len(blocks) == 3 and all(_is_count(x) and x > 0 for x in blocks),
-        ),
-        ("dtype and plan must be text", isinstance(header.dtype, str) and isinstance(header.plan, str)),
-        ("seconds must be a number", _is_number(header.seconds)),
-        (
-            "expected must have numbers",
-            isinstance(header.expected, dict) and all(map(_is_number, header.expected.values())),
-        ),
-        ("environment must be an object", isinstance(header.environment, dict)),
-    ):
-        if not holds:
-            raise RecordError(f"{where}: {rule}")
-    return header
 
 
 def _piece(data: dict[str, Any], where: str) -> Piece:
+    hold(data, _PIECE_RULES, where)
     try:
         piece = Piece(**{f.name: data[f.name] for f in fields(Piece)})
     except KeyError as error:
         raise RecordError(
             f"{where}: a piece has {', '.join(f.name for f in fields(Piece))}; {error} is missing"
         ) from None
-    if not all(isinstance(text, str) for text in (piece.place, piece.lane, piece.name)):
-        raise RecordError(f"{where}: place, lane and name must be text")
-    if not (_is_number(piece.start_s) and _is_number(piece.end_s) and 0 <= piece.start_s <= piece.end_s):
-        raise RecordError(f"{where}: start_s and end_s must be seconds, from 0 on and in order")
+    if piece.end_s < piece.start_s:
+        raise RecordError(f"{where}: start_s and end_s must be in order, got {piece.start_s} and {piece.end_s}")
     return piece
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

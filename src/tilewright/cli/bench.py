@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..errors import UsageError
 from . import app
+from .console import Console, say
 from .options import Param, check_writeable
 
 
@@ -123,7 +123,7 @@ def bench(
         if report_file is not None:
             from ..report import write_page
 
-            print(f"page: {write_page(done.records, report_file)}", file=sys.stderr if table_beside_records else None)
+            say(f"page: {write_page(done.records, report_file)}", file=sys.stderr if table_beside_records else None)
     if done.interrupted:
         raise typer.Exit(130)
     if any(r.verdict == "wrong" for r in done.records):

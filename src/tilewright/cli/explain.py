@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from ..errors import UsageError
 from . import app
+from .console import Console, say
 from .options import Param, check_apart, check_writeable, write_json
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def explain(
     missing are named with the reason. It is timed, and its result is verified. Its options are --size, --dtype,
     --threads, --seed and --json.
 
-    The exit code is 1 if something is wrong, or cannot be launched on the card. An interrupt keeps what is finished.
+    The exit code is 1 if something is wrong, or cannot be launched on the card, and 2 if a run was stopped by --max-steps.
+    An interrupt keeps what is finished.
     """
     device = _device(kernels)
     _refuse(context, device)
@@ -133,9 +134,13 @@ def explain(
     _write(found, json_file, report_file)
     if interrupted:
         raise typer.Exit(130)
-    measured_wrong = any(e.measured and not e.measured["verified"]["ok"] for e in found)
-    if measured_wrong or any(e.defects or not e.verified["ok"] or e.unrated for e in found):
+    if any(e.wrong for e in found):
         raise typer.Exit(1)
+    if stopped := [e.kernel for e in found if e.stopped]:
+        names = ", ".join(dict.fromkeys(stopped))
+        raise UsageError(
+            f"max-steps: {names} did not end within {max_steps:,} steps, so it was not verified: give more"
+        )
 
 
 def _device(kernels: list[str]) -> str:
@@ -199,7 +204,7 @@ def _write(found: list[Explanation], json_file: Path | None, report_file: Path |
     if report_file is not None:
         from ..report import write_explanation
 
-        print(f"page: {write_explanation(found, report_file)}", file=sys.stderr if json_file else None)
+        say(f"page: {write_explanation(found, report_file)}", file=sys.stderr if json_file else None)
 
 
 @app.command()
@@ -211,10 +216,16 @@ def occupancy(
         list[str] | None, typer.Option(metavar="NAME", help="The card, such as T4. Repeatable. Default: all known.")
     ] = None,
 ) -> None:
-    """How many blocks a multiprocessor holds, and what limits it."""
+    """How many blocks a multiprocessor holds, and what limits it.
+
+    A block that no card can launch (too many threads, registers, or too much shared memory) is refused.
+    """
     from ..lab.gpus import GPUS, find_gpu
     from ..lab.occupancy import occupancy as occupancy_of
-    from ..terminal import show_occupancy
+    from ..terminal import refusals, show_occupancy
 
     cards = [find_gpu(name) for name in gpu] if gpu else GPUS
-    show_occupancy(Console(), [occupancy_of(card, threads, registers, shared) for card in cards])
+    found = [occupancy_of(card, threads, registers, shared) for card in cards]
+    if all(one.refusal for one in found):
+        raise UsageError(f"no such block can be launched: {'; '.join(refusals(found))}")
+    show_occupancy(Console(), found)

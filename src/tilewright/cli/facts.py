@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from . import app
+from .console import Console
 from .options import Json, check_writeable, write_json
 
 

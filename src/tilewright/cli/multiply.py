@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ..errors import TilewrightError, UsageError
+from ..json_data import dumped
 from . import app
+from .console import Console
 from .options import check_apart, check_writeable
 
 if TYPE_CHECKING:
     from ..schedule.events import Events
     from ..schedule.job import Job
 
-_RAW = re.compile(r"(.+\.(?:raw|bin)):(\d+)[x×](\d+):(\w+)", re.IGNORECASE)
+_RAW = re.compile(r"(.+\.(?:raw|bin)):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
 
 _OPERAND = (
     "A file: .npy, .h5, .zarr, .safetensors; one of several matrices as FILE:NAME. "
@@ -209,7 +209,7 @@ def _write_record(job: Job, path: Path) -> None:
     from ..lab.environment import environment
 
     record = {"kind": "multiply", "schema": 1, **job.as_dict(), "environment": environment(operands="files")}
-    line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    line = dumped(record) + "\n"
     if str(path) == "-":
         sys.stdout.write(line)
     else:

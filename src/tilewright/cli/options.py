@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UsageError
+from ..legible import json_escaped
 
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write as JSON instead; - is standard output.")
@@ -62,7 +63,7 @@ def check_apart(**files: Path | None) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    text = json.dumps(data, indent=1, ensure_ascii=False, default=str)
+    text = json_escaped(json.dumps(data, indent=1, ensure_ascii=False, default=str))
     if str(path) == "-":
         sys.stdout.write(text + "\n")
     else:

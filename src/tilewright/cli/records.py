@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..errors import UsageError
 from . import app
+from .console import Console, say
 from .options import Json, check_apart, check_writeable, fraction, write_json
 
 
@@ -91,12 +91,12 @@ def report(
         if figures is not None or len(explained) < len(files):
             raise UsageError("files: explanations make a page of their own, without records and without figures")
         found = [explanation for file in files for explanation in read_explanations(file)]
-        print(f"page: {write_explanation(found, output, title=title)}")
+        say(f"page: {write_explanation(found, output, title=title)}")
         return
     records = [record for file in files for record in read(file)]
-    print(f"page: {write_page(records, output, title=title)}")
+    say(f"page: {write_page(records, output, title=title)}")
     for path in save_figures(records, figures) if figures else []:
-        print(f"figure: {path}")
+        say(f"figure: {path}")
 
 
 def _report_timelines(
@@ -108,12 +108,12 @@ def _report_timelines(
     found = [timeline for file in files for timeline in read_timelines(file)]
     if trace is not None and len(found) > 1:
         raise UsageError(f"trace: holds one timeline, got {len(found)}")
-    print(f"page: {write_timeline(found, output, title=title)}")
+    say(f"page: {write_timeline(found, output, title=title)}")
     if trace is not None:
-        print(f"trace: {write_trace(found[0], trace)}")
+        say(f"trace: {write_trace(found[0], trace)}")
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
         for number, timeline in enumerate(found, 1):
             name = f"timeline-{number}.svg" if len(found) > 1 else "timeline.svg"
             for path in save_timeline(timeline, figures / name):
-                print(f"figure: {path}")
+                say(f"figure: {path}")

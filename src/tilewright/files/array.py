@@ -28,6 +28,8 @@ def copy_block(out: np.ndarray, block: np.ndarray) -> None:
 
     Where one is row-major and the other column-major it goes strip by strip, about twice as fast from 1 MiB on.
     """
+    if not out.size:  # of an array without elements one side can still be 2^60 long
+        return
     with np.errstate(over="ignore", invalid="ignore"):  # the caller chose the narrower dtype
         if abs(block.strides[0]) < abs(block.strides[1]):
             out, block = out.T, block.T
@@ -64,7 +66,7 @@ class ArraySource:
     def fingerprint(self) -> str:
         digest = hashlib.sha256(repr((self.shape, self.dtype.str)).encode())
         strip = max(1, _HASHED // max(1, self.shape[1] * self.dtype.itemsize))
-        for row in range(0, self.shape[0], strip):
+        for row in range(0, self.shape[0] if self._array.size else 0, strip):
             digest.update(np.ascontiguousarray(self._array[row : row + strip]).view(np.uint8).data)
         return digest.hexdigest()[:16]
 

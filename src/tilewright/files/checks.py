@@ -11,20 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, FileError, ShapeError, UnavailableError, UsageError, did_you_mean
+from ..errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError, did_you_mean
 from ..machine import bytes_text
 from .format import Shape
 
 #: What a file may hold; the product is of float32 or float64, and blocks are converted as they are read.
 READABLE = "float16, bfloat16, float32, float64, bool or integers of up to 64 bits"
 
+#: Rows or columns at most: offsets in a file are 64-bit numbers.
+LONGEST = 2**63 - 1
+
 
 def admit_dtype(dtype: Any, where: object) -> np.dtype:
     """``dtype`` where a matrix of it can be read; else DTypeError."""
     try:
         dtype = np.dtype(dtype)
-    except TypeError:
-        raise DTypeError(f"{where}: {dtype!r} is no dtype; it must be {READABLE}") from None
+    except Exception:  # a text is parsed, and may fail in many ways
+        raise DTypeError(f"{where}: {_brief(dtype)} is no dtype; it must be {READABLE}") from None
     if dtype.name != "bfloat16" and (dtype.kind not in "biuf" or dtype.itemsize > 8):
         raise DTypeError(f"{where} has dtype {dtype}: it must be {READABLE}")
     return dtype
@@ -32,10 +35,24 @@ def admit_dtype(dtype: Any, where: object) -> np.dtype:
 
 def admit_shape(shape: Any, where: object) -> Shape:
     """``shape`` where it is that of a matrix; else ShapeError."""
-    sizes = tuple(int(size) for size in shape)
-    if len(sizes) != 2 or min(sizes) < 0:
-        raise ShapeError(f"{where} has {len(sizes)} dimensions, shape {sizes}: a matrix has 2")
-    return sizes[0], sizes[1]
+    if not isinstance(shape, (tuple, list)):
+        raise ShapeError(f"{where} has shape {_brief(shape)}: it must be two whole numbers")
+    if len(shape) != 2:
+        raise ShapeError(f"{where} has {len(shape)} dimensions, shape {_brief(tuple(shape))}: a matrix has 2")
+    for size in shape:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 <= size <= LONGEST:
+            raise ShapeError(f"{where} has shape {_brief(tuple(shape))}: sizes are whole numbers from 0 to 2^63 - 1")
+    return int(shape[0]), int(shape[1])
+
+
+def _brief(value: object) -> str:
+    return one_line(repr(value), 80)
+
+
+def one_line(text: object, most: int = 200) -> str:
+    """What another library says, short enough for the line of an error."""
+    words = " ".join(str(text).split())
+    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def agree(where: object, shape: Shape, dtype: np.dtype, wanted_shape: Shape | None, wanted: np.dtype | None) -> None:
@@ -103,6 +120,27 @@ def explained(path: Path, doing: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise FileError(f"{path} cannot be {doing}: {_full(error, path)}") from error
         raise FileError(f"{path} cannot be {doing}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def parsed(path: Path, what: str) -> Iterator[None]:
+    """Let whatever a parser raises for a damaged file come as a FileError; our own errors pass.
+
+    Libraries raise any exception for bytes that are not what their format allows, and not always the same one.
+    """
+    try:
+        yield
+    except TilewrightError:
+        raise
+    except Exception as error:
+        why = one_line(error) or type(error).__name__
+        raise FileError(f"{path} is no {what}, or a damaged one: {why}") from error
+
+
+def unreadable(path: Path, rows: slice, columns: slice, error: BaseException) -> FileError:
+    """The error for a rectangle that a library cannot read."""
+    where = f"rows {rows.start}:{rows.stop}, columns {columns.start}:{columns.stop}"
+    return FileError(f"{path} cannot be read at {where}: {one_line(error) or type(error).__name__}")
 
 
 def _full(error: OSError, path: Path) -> str:

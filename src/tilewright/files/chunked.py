@@ -20,13 +20,16 @@ class ChunkedSource:
     def __init__(
         self, shape: Shape, dtype: np.dtype, grain: Shape, fetch: Callable[[slice, slice], np.ndarray]
     ) -> None:
-        self.shape, self.dtype, self.grain, self._fetch = shape, dtype, grain, fetch
-        self._piece = _together(shape, grain, dtype.itemsize)
+        self.shape, self.dtype, self._fetch = shape, dtype, fetch
+        self.grain = max(1, grain[0]), max(1, grain[1])
+        self._piece = _together(shape, self.grain, dtype.itemsize)
         #: A piece decoded, its chunks as stored, and a copy that a library makes between the two.
         self.workspace = 3 * self._piece[0] * self._piece[1] * dtype.itemsize
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
         first, column = rectangle(self.shape, rows, columns, out)
+        if not out.size:
+            return
         for r in cuts(first, first + out.shape[0], self._piece[0]):
             for c in cuts(column, column + out.shape[1], self._piece[1]):
                 part = out[r.start - first : r.stop - first, c.start - column : c.stop - column]

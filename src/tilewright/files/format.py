@@ -148,7 +148,7 @@ def locate(where: str, name: str | None = None) -> tuple[Format, Path, str | Non
     (PosixPath('runs/model.safetensors'), 'layer.0.weight')
     """
     if "\0" in where:
-        raise UsageError(f"{where!r} has a zero byte, which no name of a file has")
+        raise UsageError(f"{where!r:.200} is no name of a file: it has a null byte")
     for suffix, each in formats().items():
         before, colon, member = where.partition(f"{suffix}:")
         if each.members and colon and member and not Path(where).exists():

@@ -7,7 +7,9 @@ is fixed, and closed; its elements are then written past the library.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +17,7 @@ import numpy as np
 
 from ..disk import fingerprint
 from ..errors import DTypeError, FileError
-from .checks import READABLE, admit_dtype, admit_shape, explained, listed, missing, pick
+from .checks import READABLE, admit_dtype, admit_shape, explained, listed, missing, parsed, pick, unreadable
 from .chunked import TOGETHER, ChunkedSource
 from .format import Format, Sink, Source
 from .output import Output
@@ -32,11 +34,14 @@ class HDF5Source(ChunkedSource):
         self._file, self._dataset, self._path = file, dataset, Path(os.path.realpath(path))
         dtype, shape = admit_dtype(dataset.dtype, path), admit_shape(dataset.shape, path)
         strip = max(1, TOGETHER // max(1, 2 * shape[1] * dtype.itemsize))
-        super().__init__(shape, dtype, dataset.chunks or (strip, max(1, shape[1])), self._rectangle)
+        # Without chunks any rectangle is read as it is. One without data can be of any size.
+        super().__init__(shape, dtype, dataset.chunks or (strip, max(1, min(shape[1], TOGETHER))), self._rectangle)
 
     def _rectangle(self, rows: slice, columns: slice) -> np.ndarray:
-        with explained(self._path, "read"):
+        try:
             return self._dataset[rows, columns]
+        except Exception as error:  # whatever the library makes of a damaged chunk
+            raise unreadable(self._path, rows, columns, error) from error
 
     def fingerprint(self) -> str:
         status = os.fstat(self._file.id.get_vfd_handle())
@@ -44,7 +49,7 @@ class HDF5Source(ChunkedSource):
         return fingerprint(str(self._path), *changed, self._dataset.name, self.shape, self.dtype.str)
 
     def close(self) -> None:
-        self._file.close()
+        _close(self._file)
 
 
 def _library(path: Path) -> Any:
@@ -60,10 +65,27 @@ def _open_file(path: Path) -> Any:
     h5py = _library(path)
     with explained(path, "read"):
         path.stat()
-        try:
-            return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
-        except OSError as error:
-            raise FileError(f"{path} is no HDF5 file, or a truncated or damaged one: {error}") from error
+        if not path.is_file():
+            raise FileError(f"{path} is no file: a matrix is read from a file of the disk")
+    with parsed(path, "HDF5 file"):
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
+
+
+def _close(file: Any) -> None:
+    """A damaged file can fail here too; it was only read, so nothing is lost."""
+    with contextlib.suppress(Exception):
+        file.close()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file, for a look into it; what the library raises comes as FileError."""
+    file = _open_file(path)
+    try:
+        with parsed(path, "HDF5 file"):
+            yield file
+    finally:
+        _close(file)
 
 
 def _dataset(file: Any, name: str | None, path: Path) -> Any:
@@ -95,20 +117,21 @@ def _layout(dataset: Any, path: Path) -> Layout | None:
 def _open(path: Path, name: str | None, *_: object) -> Source:
     file = _open_file(path)
     try:
-        dataset = _dataset(file, name, path)
-        layout = _layout(dataset, path)
-        if layout is None:
-            return HDF5Source(file, dataset, path)
+        with parsed(path, "HDF5 file"):
+            dataset = _dataset(file, name, path)
+            layout = _layout(dataset, path)
+            if layout is None:
+                return HDF5Source(file, dataset, path)
     except BaseException:
-        file.close()
+        _close(file)
         raise
-    file.close()
+    _close(file)
     return PlainSource(path, lambda _, __: layout)
 
 
 def _find(name: str) -> FindLayout:
     def find(file: BinaryIO, path: Path) -> Layout:
-        with explained(path, "read"), _library(path).File(file, "r") as opened:
+        with explained(path, "read"), parsed(path, "HDF5 file"), _library(path).File(file, "r") as opened:
             layout = _layout(_dataset(opened, name, path), path)
         if layout is None:
             raise FileError(f"{path}:{name} is not in one piece, so it is not what was begun here: remove it")
@@ -139,7 +162,7 @@ def _name(output: Output) -> str:
 
 def _lost(path: Path, output: Output) -> str | None:
     """Anything beside one matrix of that name and the groups that lead to it."""
-    with _open_file(path) as file:
+    with _opened(path) as file:
         if file.userblock_size:
             return f"begins with a block of {file.userblock_size} bytes of a user's own"
         return _beside(file, _name(output).split("/")) if len(file) or len(file.attrs) else None

@@ -9,28 +9,36 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ..errors import DTypeError, FileError
-from .checks import admit_dtype, admit_shape
+from ..errors import DTypeError
+from .checks import admit_dtype, admit_shape, parsed
 from .format import Format, Shape, Sink, Source
 from .output import Output
 from .plain import PAGE, Layout, PlainSink, PlainSource, beyond
 from .work import WorkDirectory
 
+#: Bytes of the longest header that is parsed, NumPy's own limit: Python's parser is slow on long expressions.
+LONGEST_HEADER = 10_000
+#: Bytes of the length of the header, by the version of the format.
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
+
 
 def find_layout(file: BinaryIO, path: Path) -> Layout:
     """The layout that the header states. Raises FileError where there is none, DTypeError, ShapeError."""
-    try:
+    with parsed(path, ".npy file"):
         version = np.lib.format.read_magic(file)
-        if version == (3, 0):
+        if version not in _LENGTH_BYTES:
+            raise ValueError(f"its version is {version[0]}.{version[1]}")
+        length = int.from_bytes(file.read(_LENGTH_BYTES[version]), "little")
+        text = file.read(min(length, LONGEST_HEADER))
+        if len(text) < length:
+            raise ValueError(f"its header would have {length} bytes")
+        if version == (3, 0) and not text.isascii():  # only names of fields can be of other characters
             raise DTypeError(f"{path} has a dtype of several fields: a matrix has one number an element")
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, dtype = read(file)
-    except DTypeError:
-        raise
-    except Exception as error:  # a damaged header fails in any way that a parser of Python can
-        raise FileError(f"{path} is no .npy file, or a damaged one: {' '.join(str(error).split())[:200]}") from error
-    found = admit_dtype(dtype, path)
-    return Layout(admit_shape(shape, path), found, file.tell(), bool(fortran) and min(shape) > 1)
+        # The versions differ in the length's size, and in an encoding that makes no difference to ASCII.
+        second = io.BytesIO(length.to_bytes(4, "little") + text)
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(second, max_header_size=LONGEST_HEADER)
+        found, admitted = admit_dtype(dtype, path), admit_shape(shape, path)
+    return Layout(admitted, found, file.tell(), bool(fortran) and min(admitted) > 1)
 
 
 def _open(path: Path, *_: object) -> Source:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import numpy as np
 
 from ..errors import DTypeError, FileError, UnavailableError
-from .checks import READABLE, admit_dtype, admit_shape, listed, pick
+from .checks import LONGEST, READABLE, admit_dtype, admit_shape, listed, parsed, pick
 from .format import Format, Shape, Sink, Source
 from .output import Output
 from .plain import PAGE, FindLayout, Layout, PlainSink, PlainSource, beyond
@@ -27,20 +28,57 @@ _DTYPES = {
 _LONGEST_HEADER = 100_000_000
 
 
-def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
-    """What the header says of each tensor, and the byte at which they begin."""
+class _Tensor(NamedTuple):
+    """What the header says of one: its bytes are from ``begin`` to ``end``, counted from the header's end."""
+
+    begin: int
+    end: int
+    dtype: str
+    shape: list[int]
+
+
+def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _Tensor], int]:
+    """What the header says of each tensor, and the byte at which they begin; raises FileError unless all of it is sound."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
-    try:
+    with parsed(path, ".safetensors file"):
         if size < 8 or length > min(size - 8, _LONGEST_HEADER):
             raise ValueError(f"its header would have {length} bytes, the file has {size}")
-        header = json.loads(file.read(length))
-        tensors = {name: header[name] for name in header if name != "__metadata__"}
-        for each in tensors.values():
-            str(each["dtype"]), tuple(each["shape"]), (int(each["data_offsets"][0]), int(each["data_offsets"][1]))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise FileError(f"{path} is no .safetensors file, or a damaged one: {error!r}") from error
+        header = json.loads(file.read(length).decode(), object_pairs_hook=_unique)
+        if not isinstance(header, dict):
+            raise ValueError("its header is no JSON object")  # noqa: TRY004  # of the file, not of a caller
+        tensors = {name: _tensor(name, of) for name, of in header.items() if name != "__metadata__"}
+    last = 0
+    for name, tensor in sorted(tensors.items(), key=lambda each: each[1][:2]):
+        if tensor.begin < last < tensor.end:
+            raise FileError(f"{path} is damaged: the bytes of tensor {name!r:.80} belong to another one too")
+        last = max(last, tensor.end)
     return tensors, 8 + length
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"its header has {twice!r:.80} twice")
+    return found
+
+
+def _tensor(name: str, of: Any) -> _Tensor:
+    """An entry of the header. Raises ValueError for one that the format does not allow."""
+    known: dict[str, Any] = of if isinstance(of, dict) else {}
+    dtype, shape, offsets = known.get("dtype"), known.get("shape"), known.get("data_offsets")
+    if not isinstance(dtype, str) or not _are_sizes(shape) or not _are_sizes(offsets):
+        raise ValueError(f"tensor {name!r:.80} must have a dtype, a shape and data_offsets of whole numbers")
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise ValueError(
+            f"tensor {name!r:.80} has data_offsets {offsets!r:.80}: they must be its first byte and its end"
+        )
+    return _Tensor(offsets[0], offsets[1], dtype, shape)
+
+
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(each) is int and 0 <= each <= LONGEST for each in value)
 
 
 def _dtype(code: str, path: Path) -> np.dtype:
@@ -51,7 +89,7 @@ def _dtype(code: str, path: Path) -> np.dtype:
             raise UnavailableError(f"{path} holds bfloat16, which needs ml_dtypes: pip install ml_dtypes") from None
         return np.dtype(ml_dtypes.bfloat16)
     if code not in _DTYPES:
-        raise DTypeError(f"{path} holds a tensor of dtype {code}: it must be {READABLE}")
+        raise DTypeError(f"{path} holds a tensor of dtype {code:.80}: it must be {READABLE}")
     return np.dtype(_DTYPES[code])
 
 
@@ -60,11 +98,11 @@ def _find(name: str | None) -> FindLayout:
         tensors, data = _tensors(file, path)
         chosen = pick(tensors, name, path, "tensor")
         where = f"{path}:{chosen}"
-        dtype = admit_dtype(_dtype(tensors[chosen]["dtype"], path), where)
-        first, end = tensors[chosen]["data_offsets"]
-        layout = Layout(admit_shape(tensors[chosen]["shape"], where), dtype, data + first)
-        if first < 0 or layout.end != data + end:
-            raise FileError(f"{where} is damaged: {end - first} bytes for shape {layout.shape} of {dtype}")
+        begin, end, code, shape = tensors[chosen]
+        dtype = admit_dtype(_dtype(code, path), where)
+        layout = Layout(admit_shape(shape, where), dtype, data + begin)
+        if layout.end != data + end:
+            raise FileError(f"{where} is damaged: {end - begin} bytes for shape {layout.shape} of {dtype}")
         return layout
 
     return find

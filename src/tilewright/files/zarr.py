@@ -6,6 +6,7 @@ shrinks, and encoding it would take longer than writing it.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..disk import fingerprint
 from ..errors import DTypeError, FileError
-from .checks import READABLE, admit_dtype, admit_shape, explained, missing, pick, rectangle
+from .checks import READABLE, admit_dtype, admit_shape, explained, missing, parsed, pick, rectangle, unreadable
 from .chunked import ChunkedSource, cuts
 from .format import Format, Shape, Source
 from .output import Output
@@ -26,6 +27,8 @@ from .zarr_directory import lost_from
 
 #: Rows and columns of a chunk that is written: 4 MiB of float32.
 CHUNK = 1024
+#: The files of a store that are not chunks.
+_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class ZarrSource(ChunkedSource):
@@ -42,7 +45,7 @@ class ZarrSource(ChunkedSource):
         try:
             return self._array[rows, columns]
         except Exception as error:  # whatever a codec makes of a damaged chunk
-            raise FileError(f"{self._path} cannot be read at rows {rows}, columns {columns}: {error!r}") from error
+            raise unreadable(self._path, rows, columns, error) from error
 
     def fingerprint(self) -> str:
         """Of every chunk's file, as of one: about 10 µs each."""
@@ -164,23 +167,48 @@ def _array(path: Path, name: str | None, mode: str) -> Any:
     zarr = _library(path)
     with explained(path, "read"):
         path.stat()
-        try:
-            found = zarr.open(store=path, mode=mode)
-            inside = None if isinstance(found, zarr.Array) else dict(found.members(max_depth=None))
-        except Exception as error:  # what a parser of its metadata can raise
-            raise FileError(f"{path} is no zarr store, or a damaged one: {error!r}") from error
-    if inside is not None:
-        arrays = {key: each for key, each in inside.items() if isinstance(each, zarr.Array)}
-        found = arrays[pick(arrays, name and name.strip("/"), path, "array")]
-    elif name:
-        raise FileError(f"{path} is one array, not a group: leave out :{name}")
-    if found.dtype.kind not in "biuf":
-        raise DTypeError(f"{path} has dtype {found.dtype}: it must be {READABLE}")
+        if not path.is_dir():
+            raise FileError(f"{path} is no zarr store: it must be a directory")
+    with parsed(path, "zarr store"):
+        names = _array_names(path)
+        if names == [""] and name:
+            raise FileError(f"{path} is one array, not a group: leave out :{name}")
+        if not names:
+            zarr.open(store=path, mode=mode)  # which says what is wrong with it, unless it is an empty group
+        found = zarr.open_array(store=path, path=pick(names, name and name.strip("/"), path, "array"), mode=mode)
+        if found.dtype.kind not in "biuf":
+            raise DTypeError(f"{path} has dtype {found.dtype}: it must be {READABLE}")
     return found
 
 
+def _array_names(path: Path) -> list[str]:
+    """The arrays of a store: "" where it is one itself, or the paths of those below a group.
+
+    Links are not followed: they can lead in circles.
+    """
+    found = []
+    for folder, inside, files in os.walk(path):
+        here = Path(folder)
+        if pipes := [name for name in files if name in _METADATA and not (here / name).is_file()]:
+            raise ValueError(f"{here / pipes[0]} is no file")  # the library would wait for someone to write into it
+        if ".zarray" in files or ("zarr.json" in files and _node_type(here / "zarr.json") == "array"):
+            found.append("" if here == path else here.relative_to(path).as_posix())
+            inside.clear()  # its chunks
+    return found
+
+
+def _node_type(metadata: Path) -> Any:
+    """What the metadata of format 3 say; None where they are damaged."""
+    try:
+        node = json.loads(metadata.read_bytes())
+    except (ValueError, RecursionError):
+        return None
+    return node.get("node_type") if isinstance(node, dict) else None
+
+
 def _open(path: Path, name: str | None, *_: object) -> Source:
-    return ZarrSource(_array(path, name, "r"), path)
+    with parsed(path, "zarr store"):
+        return ZarrSource(_array(path, name, "r"), path)
 
 
 def _clean(root: Path) -> None:

@@ -9,6 +9,7 @@ the same decorator, anywhere on disk, is a first-class kernel too. So it is with
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import importlib
@@ -252,8 +253,29 @@ def _find_one(name: str, device: str, known: dict[str, Any]) -> Any:
     elif full in (other := catalog() if device == "cuda" else cuda_catalog()):
         runs_on = other[full].device
     else:
-        raise UsageError(f"kernel {name!r} is not known: {did_you_mean(full, known)}")
+        raise UsageError(f"kernel {name!r} is not known: {did_you_mean_kernel(name, [*known, *other], listed=known)}")
     raise UsageError(f"kernel {name!r} runs on device {runs_on}, not on device {device}")
+
+
+def did_you_mean_kernel(name: str, names: Iterable[str], listed: Iterable[str] | None = None) -> str:
+    """``did_you_mean`` for kernels of several devices: a name without its device is compared with names without theirs.
+
+    Where none is like it, those ``listed`` are named, by default all.
+
+    >>> did_you_mean_kernel("coalescd", ["cpu/packed", "cuda/coalesced", "cuda/tf32"])
+    'did you mean cuda/coalesced?'
+    """
+    pool = list(names)
+    compared = {full: full if "/" in name else full.partition("/")[2] for full in pool}
+    close = difflib.get_close_matches(name, dict.fromkeys(compared.values()), n=2, cutoff=0.6)
+    found = [full for like in close for full in pool if compared[full] == like]
+    return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(sorted(listed or pool))}"
+
+
+def tunable() -> list[str]:
+    """The kernels of which ``tilewright tune`` has something to try: a blocking, or parameters."""
+    cpu = [name for name, kernel in catalog().items() if kernel.blocking is not None]
+    return cpu + [name for name, kernel in cuda_catalog().items() if kernel.parameters]
 
 
 def reference(name: str) -> Kernel:

@@ -21,6 +21,7 @@ from .gpus import Gpu
 from .microscope import Observation, observe
 from .occupancy import Occupancy, occupancy
 from .prepared import SIZES, Prepared, prepare
+from .simt.findings import STEP_LIMIT
 from .simt.simulate import MAX_BYTES, MAX_STEPS
 from .verify import Check, Oracle
 
@@ -96,7 +97,7 @@ def explain_prepared(
         defects=_defects(kernel, seen),
         verified=_verified(kernel, a, b, seen),
         run=_run(p, seen),
-        notes=list(dict.fromkeys([*p.notes, *kernel.notes, *seen.notes, *unknown(p.card, unit)])),
+        notes=list(dict.fromkeys([*_stopped(seen), *p.notes, *kernel.notes, *seen.notes, *unknown(p.card, unit)])),
         environment=environment(operands=f"uniform [-1, 1), seed {seed}") | {"compiler": compiler(), "arch": p.arch},
     )
 
@@ -212,11 +213,23 @@ def _defects(kernel: CudaKernel, seen: Observation) -> list[Defect]:
     def named(match: re.Match[str]) -> str:
         return names[int(match[1])]
 
-    texts = [re.sub(r"\bargument ([0-5])\b", named, finding.text) for finding in seen.findings]
-    return [Defect(f.kind, f.line, f.block, f.thread, text) for f, text in zip(seen.findings, texts, strict=True)]
+    return [
+        Defect(f.kind, f.line, f.block, f.thread, re.sub(r"\bargument ([0-5])\b", named, f.text))
+        for f in seen.findings
+        if f.kind != STEP_LIMIT
+    ]
+
+
+def _stopped(seen: Observation) -> list[str]:
+    """Where the run was when it reached its limit of steps; nothing where it did not."""
+    return [f"line {f.line}: {f.text}" if f.line else f.text for f in seen.findings if f.kind == STEP_LIMIT]
 
 
 def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observation) -> dict[str, Any]:
+    """``ok`` is None where the limit of steps stopped the run: nothing can be said of a result that is not complete."""
+    if _stopped(seen):
+        reason = f"stopped after {seen.run.steps:,} steps: result not complete, not verified"
+        return {"ok": None, "reason": reason, "error_over_bound": None, "of": ""}
     sampled = seen.run.sampled
     check = verified(kernel, a, b, seen.arrays[2], sampled=sampled)
     of = "the elements that the sampled blocks wrote" if sampled else "every element"

@@ -78,8 +78,9 @@ def _one(prepared: Prepared, request: Request, console: Console) -> Explanation:
 
 @contextmanager
 def _progress(name: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn(name), BarColumn(20), MofNCompleteColumn(), TextColumn("blocks"), TimeRemainingColumn())
+    named = TextColumn("{task.description}", markup=False)
+    columns = (named, BarColumn(20), MofNCompleteColumn(), TextColumn("blocks"), TimeRemainingColumn())
     shown = console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        task = progress.add_task("", total=None)
+        task = progress.add_task(name, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

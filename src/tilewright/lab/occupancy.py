@@ -23,7 +23,10 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """``limits``: blocks that each resource alone would allow, None where it is not used; 0: it cannot launch."""
+    """``limits``: blocks that each resource alone would allow, None where it is not used; 0: it cannot launch.
+
+    ``refusal`` says why it cannot, with the card's limit; it is empty where it can.
+    """
 
     gpu: str
     threads: int  # a block
@@ -32,6 +35,7 @@ class Occupancy:
     limits: dict[str, int | None]
     warps_per_block: int
     max_warps: int
+    refusal: str = ""
 
     @property
     def blocks(self) -> int:
@@ -88,24 +92,40 @@ def occupancy(gpu: Gpu, threads: int, registers: int = 0, shared: int = 0) -> Oc
         "shared": _by_shared(card, shared),
         "blocks": card.max_blocks_per_sm,
     }
-    return Occupancy(gpu.name, threads, registers, shared, limits, warps, card.max_warps_per_sm)
+    refusal = _refusal(card, threads, registers, shared)
+    return Occupancy(gpu.name, threads, registers, shared, limits, warps, card.max_warps_per_sm, refusal)
+
+
+def _refusal(card: Limits, threads: int, registers: int, shared: int) -> str:
+    """The first limit of a block or a thread that is broken."""
+    of_block = _registers_of_block(card, _ceil(threads, card.warp_size), registers)
+    limits = (
+        (threads, card.max_threads_per_block, "threads a block"),
+        (registers, card.registers_per_thread, "registers a thread"),
+        (shared, card.shared_per_block_optin, "bytes of shared memory a block"),
+        (of_block, card.registers_per_block, f"registers a block ({threads:,} threads of {registers:,})"),
+    )
+    return next((f"{given:,} {what}, of {most:,} at most" for given, most, what in limits if given > most), "")
+
+
+def _registers_of_block(card: Limits, warps: int, registers: int) -> int:
+    """What a block is allotted. Warps are rounded up as if every sub-partition got as many."""
+    whole_warps, a_warp = _round_up(warps, card.sub_partitions), registers * card.warp_size
+    if card.registers_by_block:
+        return _round_up(whole_warps * a_warp, card.register_unit)
+    return whole_warps * _round_up(a_warp, card.register_unit)
 
 
 def _by_registers(card: Limits, warps: int, registers: int) -> int | None:
     if not registers:
         return None
-    if registers > card.registers_per_thread:
+    of_block = _registers_of_block(card, warps, registers)
+    if registers > card.registers_per_thread or of_block > card.registers_per_block:
         return 0
-    a_warp = registers * card.warp_size
-    # Warps are allotted to all sub-partitions alike, so a launch is checked as if their number were rounded up.
-    whole_warps = _round_up(warps, card.sub_partitions)
     if card.registers_by_block:
-        return card.registers_per_sm // _round_up(whole_warps * a_warp, card.register_unit)
-    a_warp = _round_up(a_warp, card.register_unit)
-    if whole_warps * a_warp > card.registers_per_block:
-        return 0
-    warps_per_sm = card.registers_per_sm // card.sub_partitions // a_warp * card.sub_partitions
-    return warps_per_sm // warps
+        return card.registers_per_sm // of_block
+    a_warp = _round_up(registers * card.warp_size, card.register_unit)
+    return card.registers_per_sm // card.sub_partitions // a_warp * card.sub_partitions // warps
 
 
 def _by_shared(card: Limits, shared: int) -> int | None:

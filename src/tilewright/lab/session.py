@@ -118,7 +118,7 @@ def _run(bench: AnyBench, todo: list[Cell], json_file: Path | None, resume: bool
 
 def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | None, console: Console) -> Done:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(20),
         MofNCompleteColumn(),
         TextColumn("{task.fields[left]}"),

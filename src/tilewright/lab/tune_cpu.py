@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import UsageError
-from ..kernels import Kernel, catalog
+from ..kernels import Kernel
 from ..kernels.blocking import STEPS, Blocking, analytic, in_force, tallest
-from ..kernels.catalog import FLOATS, load_file, remade
+from ..kernels.catalog import FLOATS, load_file, remade, tunable
 from ..machine import Machine, machine
 from ..records import BenchRecord
 from ..run.cpu import compiled
@@ -153,9 +153,8 @@ def _compile(path: Path, dtype: str, chosen: Blocking) -> None:
 def check_tunable(kernel: Kernel, dtype: str) -> None:
     """Raises UsageError for a kernel whose blocking cannot be searched for, and for a dtype that it does not take."""
     if kernel.blocking is None:
-        able = ", ".join(name for name, one in catalog().items() if one.blocking is not None)
         why = "its tile and its blocks are fixed in its source, or come from another kernel's search"
-        raise UsageError(f"{kernel.name} cannot be tuned: {why}; can be: {able}")
+        raise UsageError(f"{kernel.name} cannot be tuned: {why}; can be: {', '.join(tunable())}")
     if dtype not in kernel.dtypes:
         raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
 

@@ -12,6 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..errors import UsageError, did_you_mean
 from ..kernels import Kernel, blocking, catalog, cuda_catalog, find
+from ..kernels.catalog import did_you_mean_kernel, tunable
 from ..kernels.cuda_kernel import CudaKernel
 from ..records import BenchRecord, Writer
 from .cells import Settings, own_dtype
@@ -99,7 +100,11 @@ def _listener(name: str, json_file: Path | None, console: Console) -> Iterator[L
     """Shows and writes each record that it is told of."""
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(Writer(json_file)) if json_file else None
-        columns = (SpinnerColumn(), TextColumn("{task.completed} tried {task.description}"), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.completed} tried {task.description}", markup=False),
+            TimeElapsedColumn(),
+        )
         progress = stack.enter_context(
             Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         )
@@ -117,13 +122,25 @@ def _listener(name: str, json_file: Path | None, console: Console) -> Iterator[L
 
 def _chosen(request: Request) -> tuple[CudaKernel, Shape, str]:
     """The kernel, the size and the dtype: without a word float32 if the kernel takes it, else the first that it takes."""
+    _refuse_unknown(request.kernel)
     (kernel,) = find([request.kernel], device="cuda")
+    if not kernel.parameters:
+        raise UsageError(f"{kernel.name} cannot be tuned: it has no parameters; can be: {', '.join(tunable())}")
     if request.dtype is not None and request.dtype not in FORMATS:
         raise UsageError(f"dtype {request.dtype!r}: {did_you_mean(request.dtype, FORMATS)}")
     return kernel, _size(request, "4096"), request.dtype or own_dtype(kernel)
 
 
+def _refuse_unknown(name: str) -> None:
+    """Raises UsageError for a name that no kernel has, whatever its device, with those that can be tuned."""
+    every = [*catalog(), *cuda_catalog()]
+    if name.endswith((".py", ".cu")) or name in every or any(full.partition("/")[2] == name for full in every):
+        return
+    raise UsageError(f"kernel {name!r} is not known: {did_you_mean_kernel(name, tunable())}")
+
+
 def _chosen_on_cpu(request: Request) -> tuple[Kernel, Shape, str]:
+    _refuse_unknown(request.kernel)
     (kernel,) = find([request.kernel])
     dtype = request.dtype or own_dtype(kernel)
     check_tunable(kernel, dtype)

@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from ..explanation import Access
+from .html import marked
 from .words import count
 
 SECTOR = 32  # bytes
@@ -100,7 +101,7 @@ def drawing(ident: str, name: str, caption: str, height: float, parts: Iterable[
     head = Markup(
         '<svg class="{kind}" viewBox="0 0 {w} {h:g}" role="img" aria-labelledby="{id}-t {id}-d">'
         '<title id="{id}-t">{name}</title><desc id="{id}-d">{caption}</desc>'
-    ).format(kind=kind, w=WIDTH, h=height, id=ident, name=name, caption=caption)
+    ).format(kind=kind, w=WIDTH, h=height, id=ident, name=marked(name), caption=marked(caption))
     return head + Markup("".join(parts)) + Markup("</svg>")
 
 
@@ -118,13 +119,13 @@ def lane_boxes(lanes: Sequence[int | None]) -> str:
 
 
 def box(kind: str, x: float, y: float, width: float, height: float, hover: str = "", radius: float = 2) -> str:
-    title = f"<title>{escape(hover)}</title>" if hover else ""
+    title = f"<title>{marked(hover)}</title>" if hover else ""
     shape = f'class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.8):.1f}" height="{height:.1f}"'
     return f'<rect {shape} rx="{radius:g}">{title}</rect>' if title else f'<rect {shape} rx="{radius:g}"/>'
 
 
 def text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{marked(words)}</text>'
 
 
 @dataclass(frozen=True)

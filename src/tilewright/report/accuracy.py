@@ -114,7 +114,7 @@ def _guide(ends: list[dict[str, float]], x: alt.X, y: alt.Y) -> list[Any]:
 def _row(r: BenchRecord) -> dict[str, Any]:
     error = in_units(r) or 0.0
     words = f"{digits(error)} u (relative {r.rms_error:.2g})"
-    return {"kernel": r.kernel, "shape": r.shape, "n": r.n, "error": round(error, 6), "Error": words}
+    return {"kernel": r.kernel, "shape": r.shape, "n": r.n, "error": float(f"{error:.7g}"), "Error": words}
 
 
 def table(view: View) -> Table | None:

@@ -11,10 +11,11 @@ import altair as alt
 import vl_convert
 
 from ..errors import RecordError, UsageError, did_you_mean
+from ..legible import legible
 from ..records import BenchRecord
 from . import views
 from .charts import charts, decades
-from .html import VEGALITE
+from .html import VEGALITE, legible_data
 from .ladder import Ladder, Step, ladder
 from .page import kernels_in_order
 from .palette import INK, Style, config, styles
@@ -68,10 +69,10 @@ def _specs(view: views.View, drawn: dict[str, Style]) -> dict[str, dict[str, Any
         spec.setdefault("height", 380)
         spec.pop("autosize")
         spec["datasets"] = {**spec.get("datasets", {}), "cells": views.cells(view)}
-        made[name] = spec
+        made[name] = legible_data(spec)
     stairs = ladder(view)
     if stairs and any(step.gain for step in stairs.steps):
-        made["ladder"] = staircase(stairs, view.label, here)
+        made["ladder"] = legible_data(staircase(stairs, view.label, here))
     return made
 
 
@@ -132,7 +133,7 @@ def _draw(spec: dict[str, Any], path: Path, theme: str, drawn: dict[str, Style])
 def _resolved(spec: dict[str, Any], theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
     """The theme's configuration with the colours of the kernels in this picture, in its own order."""
     domain = _domain(spec)
-    return config(theme, {kernel: style for kernel, style in drawn.items() if kernel in domain})
+    return config(theme, {kernel: style for kernel, style in drawn.items() if legible(kernel) in domain})
 
 
 def _domain(spec: Any) -> list[str]:
@@ -146,4 +147,4 @@ def _domain(spec: Any) -> list[str]:
 
 
 def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:100]  # a file's name has room for 255 bytes

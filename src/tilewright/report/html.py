@@ -17,6 +17,8 @@ import jinja2
 import vl_convert
 from markupsafe import Markup, escape
 
+from ..legible import legible
+
 HERE = Path(__file__).parent
 
 #: Altair 6 writes Vega-Lite 6.
@@ -63,8 +65,12 @@ def write(text: str, path: str | Path) -> Path:
 
 
 def _json(data: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever a kernel is called."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    """JSON that cannot end the script element it stands in, whatever a kernel is called.
+
+    Control characters are shown as text, as they are in the rest of the page: a chart's expressions have names in them, and
+    U+2028 would end a line in the middle of one.
+    """
+    text = json.dumps(legible_data(data), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -90,9 +96,28 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
+def legible_data(data: Any) -> Any:
+    """JSON values with control characters in texts shown as text."""
+    if isinstance(data, dict):
+        return {legible_data(key): legible_data(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [legible_data(item) for item in data]
+    return legible(data) if isinstance(data, str) else data
+
+
+def marked(text: Any) -> Markup:
+    """Any text as a part of a page or a picture: escaped, and control characters shown as text."""
+    return escape(legible(str(text)))
+
+
 def _breakable(name: str) -> Markup:
     """A kernel's name that may be broken after its slash and underscores where a phone has no room."""
-    return Markup(str(escape(name)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
+    return Markup(str(marked(name)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
+
+
+def _finalized(value: Any) -> Any:
+    """What a template shows of a value: of markup all, for that is ours."""
+    return legible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @functools.cache
@@ -104,6 +129,7 @@ def _world() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_finalized,
     )
     world.filters["breakable"] = _breakable
     return world

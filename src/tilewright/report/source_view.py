@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..explanation import Access, Defect, Explanation
 from . import access_picture, bank_picture
 from .access_picture import Picture
 from .words import count, finite, shortly
+
+_Placed = TypeVar("_Placed", Access, Defect)
 
 #: Pictures of one line, and defects written below it; more of either are counted.
 MOST = 6
@@ -113,11 +115,11 @@ def source_view(explanation: Explanation, ident: str) -> Source:
     coloured = _by_line(explanation.source)
     longest = max((turns(a) for a in by_memory(explanation.accesses)), default=0)
     dearest = _dearest(explanation.accesses)
-    places = dict.fromkeys([a.line for a in explanation.accesses] + [d.line for d in explanation.defects])
-    missing = [place for place in places if not 1 <= place <= len(coloured)]
+    here = _grouped(explanation.accesses), _grouped(explanation.defects)
+    missing = sorted(place for place in here[0].keys() | here[1].keys() if not 1 <= place <= len(coloured))
     lines = [
-        _line(explanation, number, coloured[number - 1] if number not in missing else _NOWHERE, longest, ident, dearest)
-        for number in [*range(1, len(coloured) + 1), *sorted(missing)]
+        _line(explanation, number, shown, (here[0].get(number, []), here[1].get(number, [])), longest, ident, dearest)
+        for number, shown in [*enumerate(coloured, 1), *((number, _NOWHERE) for number in missing)]
     ]
     lines, elsewhere = lines[: len(coloured)], lines[len(coloured) :]
     header = re.match(_HEADER, explanation.source, re.DOTALL)
@@ -126,6 +128,14 @@ def source_view(explanation: Explanation, ident: str) -> Source:
         above += 1
     margin = [len(f"{c.amount} {c.unit} / {c.requests}") for line in [*lines, *elsewhere] for c in line.costs]
     return Source(lines[:above], lines[above:], elsewhere, max(margin, default=0))
+
+
+def _grouped(items: Iterable[_Placed]) -> dict[int, list[_Placed]]:
+    """By the line that they name."""
+    found: dict[int, list[_Placed]] = {}
+    for item in items:
+        found.setdefault(item.line, []).append(item)
+    return found
 
 
 def _by_line(source: str) -> list[list[tuple[str, str]]]:
@@ -177,20 +187,21 @@ def _line(
     explanation: Explanation,
     number: int,
     tokens: list[tuple[str, str]],
+    here: tuple[list[Access], list[Defect]],
     longest: float,
     ident: str,
     dearest: int | None,
 ) -> Line:
-    here = explanation.at(number)
-    alike = _alike(here)
+    accesses, defects = here
+    alike = _alike(accesses)
     return Line(
         number,
         tokens,
-        [_cost(access, longest) for access in by_memory(here)],
+        [_cost(access, longest) for access in by_memory(accesses)],
         [_panel(group, f"{ident}-{number}-{i}") for i, group in enumerate(alike[:MOST])],
         f"{count(len(alike) - MOST, 'kind')} of access more, each cheaper than these." if len(alike) > MOST else "",
         _measured(explanation.measured, number),
-        [defect for defect in explanation.defects if defect.line == number],
+        defects,
         open=number == dearest,
     )
 

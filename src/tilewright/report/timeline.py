@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from ..errors import RecordError, UsageError, did_you_mean
 from ..timeline import Lane, Timeline
@@ -165,7 +165,7 @@ def _still(timeline: Timeline, theme: str) -> str:
     return (
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" height="{height:g}">'
-            f"<title>{escape(timeline_words.title(timeline))}</title><style>{style}</style>"
+            f"<title>{html.marked(timeline_words.title(timeline))}</title><style>{style}</style>"
             f'<rect width="100%" height="100%" fill="{ink["paper"]}"/>{"".join(parts)}</svg>\n'
         )
         .encode("utf-8", "replace")
@@ -174,4 +174,5 @@ def _still(timeline: Timeline, theme: str) -> str:
 
 
 def _text(x: float, y: float, words: str, kind: str = "") -> Markup:
-    return Markup('<text{} x="{:g}" y="{:g}">{}</text>').format(Markup(f' class="{kind}"' if kind else ""), x, y, words)
+    classed = Markup(f' class="{kind}"' if kind else "")
+    return Markup('<text{} x="{:g}" y="{:g}">{}</text>').format(classed, x, y, html.marked(words))

@@ -7,6 +7,7 @@ at once, are drawn as how many were at work. The page's script draws the same pa
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,15 +131,21 @@ def _thinned(bars: Iterable[Bar], row: int, least_s: float) -> list[Bar]:
 def _density(timeline: Timeline, pieces: Sequence[Piece], kinds: Sequence[str], kind: str) -> list[float]:
     """How many pieces of a kind there were on average in each of BINS parts of the time."""
     step = timeline.total_s / BINS or 1.0
-    filled = [0.0] * BINS
+    filled, more = (
+        [0.0] * BINS,
+        [0] * (BINS + 1),
+    )  # in parts that a piece fills in part; and how many begin to fill whole ones
     for piece, its_kind in zip(pieces, kinds, strict=True):
         if its_kind != kind:
             continue
-        first, last = int(piece.start_s / step), min(BINS - 1, int(piece.end_s / step))
-        for number in range(first, last + 1):
+        first, last = (min(BINS - 1, int(at / step)) for at in (piece.start_s, piece.end_s))
+        for number in {first, last}:
             inside = min(piece.end_s, (number + 1) * step) - max(piece.start_s, number * step)
             filled[number] += max(0.0, inside) / step
-    return filled
+        if last > first + 1:
+            more[first + 1] += 1
+            more[last] -= 1
+    return [part + whole for part, whole in zip(filled, itertools.accumulate(more), strict=False)]
 
 
 def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import RecordError
 from ..records import VOLATILE, BenchRecord
 from .words import count, digits, duration, finite
 
@@ -22,6 +23,10 @@ RUN_KEYS = (
     *("command", "command_line", "argv", "git", "git_revision", "revision", "kernel_sources"),
     *("started", "finished", "date", "load", "clock_mhz", "memory_available"),
 )
+
+
+#: A page has this many cells in its tables at most: few records with nothing in common make large tables.
+MOST_CELLS = 50_000
 
 
 def is_reference(kernel: str) -> bool:
@@ -52,6 +57,12 @@ class Section:
     def thread_counts(self) -> list[int]:
         """Largest first. A GPU has no thread count worth a view."""
         return sorted({r.threads for r in self.records}, reverse=True) if self.device == "cpu" else [_ANY]
+
+    @property
+    def most_cells(self) -> int:
+        """Of the tables of its views together: kernels by shapes, for each thread count."""
+        kernels, shapes = {r.kernel for r in self.records}, {(r.m, r.n, r.k) for r in self.records}
+        return len(self.thread_counts) * len(kernels) * len(shapes)
 
 
 _ANY = 1 << 30
@@ -156,17 +167,21 @@ def _stable(value: Any) -> Any:
 
 
 def sections(records: Iterable[BenchRecord]) -> list[Section]:
-    """Records by machine, device, dtype and precision, in order of appearance."""
+    """Records by machine, device, dtype and precision, in order of appearance. Raises RecordError for too many cells."""
     groups: dict[tuple[str, str, str, str], list[BenchRecord]] = {}
     for record in records:
         derived = record.with_rates() if record.median_s is None else record
         key = (machine_key(record), record.device, record.dtype, record.precision)
         groups.setdefault(key, []).append(derived)
     names = machine_names(record for group in groups.values() for record in group)
-    return [
+    found = [
         Section(names[machine], device, dtype, precision, tuple(group))
         for (machine, device, dtype, precision), group in groups.items()
     ]
+    cells = sum(section.most_cells for section in found)
+    if cells > MOST_CELLS:
+        raise RecordError(f"tables of up to {cells:,} cells, more than {MOST_CELLS:,}: give fewer records at once")
+    return found
 
 
 def views(section: Section) -> list[View]:

@@ -96,8 +96,8 @@ def least_room(grids: Sequence[Grid]) -> int:
 
 
 def multiplications(grid: Grid) -> int:
-    """Steps of all tiles."""
-    return math.prod(grid.tiles) * grid.steps
+    """Steps of all tiles; a tile of a product over no k counts as one."""
+    return math.prod(grid.tiles) * max(1, grid.steps)
 
 
 def block_elements(grid: Grid) -> int:

@@ -7,14 +7,12 @@ not known.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..disk import fingerprint, private_directory
+from ..disk import CacheFile, fingerprint
 from ..errors import DTypeError, FileError, ResumeError, ShapeError, TilewrightError, UsageError
 from ..files import open_matrix
 
@@ -37,10 +35,9 @@ def remember(target: Any, place: Path, shape: tuple[int, int], dtype: Any, facts
     """Keep what the result at ``place`` was made from; where that is not possible it is not known later."""
     with contextlib.suppress(OSError, TilewrightError):
         record = {"result": _identity(target, shape, dtype), "facts": {name: facts[name] for name in COMPARED}}
-        path = _kept_in(place, facts)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(record), encoding="utf-8")
-        draft.replace(path)
+        path = _kept_in(place, facts).write_json(record)
+        if path is None:
+            return
         for old in sorted(path.parent.glob("*.json"), key=_changed_s, reverse=True)[MOST:]:
             old.unlink(missing_ok=True)
 
@@ -81,16 +78,15 @@ def _identity(target: Any, shape: tuple[int, int], dtype: Any) -> str:
 
 def _recall(place: Path, facts: Mapping[str, str]) -> Finished | None:
     """What is kept; None where nothing is, or nothing that was written here."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        match json.loads(_kept_in(place, facts).read_text(encoding="utf-8")):
-            case {"result": str(identity), "facts": dict(known)}:
-                return Finished(identity, known)
+    match _kept_in(place, facts).read_json():
+        case {"result": str(identity), "facts": dict(known)}:
+            return Finished(identity, known)
     return None
 
 
-def _kept_in(place: Path, facts: Mapping[str, str]) -> Path:
+def _kept_in(place: Path, facts: Mapping[str, str]) -> CacheFile:
     name = fingerprint(str(place), facts["the result's name"])
-    return private_directory("finished") / f"{name}.json"
+    return CacheFile("finished", f"{name}.json")
 
 
 def _changed_s(path: Path) -> float:

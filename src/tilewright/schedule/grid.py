@@ -52,8 +52,8 @@ class Grid:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Tiles of C, down and across."""
-        return math.ceil(self.m / self.bm), math.ceil(self.n / self.bn)
+        """Tiles of C, down and across; none where C has no elements, however many rows or columns."""
+        return (math.ceil(self.m / self.bm), math.ceil(self.n / self.bn)) if self.m and self.n else (0, 0)
 
     @property
     def steps(self) -> int:

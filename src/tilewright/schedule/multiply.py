@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError, UsageError, did_you_mean
+from ..errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_you_mean
 from ..files import Source, open_matrix
 from ..limits import get_threads
 from ..run.stop import stoppable
@@ -152,7 +152,7 @@ def prepared(
         _refuse_overlap(out, a=a, b=b)
         if partition not in PARTITIONS:
             raise UsageError(f"partition {partition!r}: {did_you_mean(partition, PARTITIONS)}")
-        target = np.empty((product.shape[0], product.shape[1]), product.dtype) if out is None else out
+        target = _new_array(product) if out is None else out
         choice = choose_place(product.sources, product.dtype, device, memory, device_memory, get_threads())
         asked: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "partition": partition}
         yield plan_job(product, choice, target, **asked, stack=stack, only_planned=only_planned)
@@ -180,6 +180,14 @@ def _dtype(a: Source, b: Source, wanted: Any) -> np.dtype[Any]:
     if found.name not in DTYPES:
         raise DTypeError(f"dtype {found.name}: must be {' or '.join(DTYPES)}, in which blocks are multiplied")
     return found.newbyteorder("=")
+
+
+def _new_array(product: Product) -> np.ndarray[Any, Any]:
+    m, n, _ = product.shape
+    try:
+        return np.empty((m, n), product.dtype)
+    except ValueError:
+        raise MemoryLimitError(f"C would be {m}×{n} {product.dtype}, more than an address can reach") from None
 
 
 def _refuse_overlap(out: Any, **operands: Any) -> None:

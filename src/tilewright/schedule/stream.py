@@ -36,6 +36,9 @@ from .program import Program
 
 #: Candidates whose programs are longer are not tried, unless all are; then those are that are at most twice the shortest.
 MOST_STEPS = 2000
+#: A plan of more steps is refused: each takes about 1 KB of memory and 15 µs to plan. Operands that hold no data (sparse
+#: files, datasets of one fill value) can be of any shape.
+MOST_PLANNED = 500_000
 #: Multiplications that are timed at most: of one cut of each side, of other cuts of the best sides, of the best cuts' ways.
 BUDGET = 8_000
 #: Times that differ by less count as one: then fewer bytes are better.
@@ -68,7 +71,7 @@ def plan_stream(
     """The cut, order and slots that the model times best for C[m×n] = A[m×k]·B[k×n], on as many of ``most`` places as pay.
 
     ``room`` is that of each place, ``partition`` how C is shared among them. Raises MemoryLimitError where not even the
-    smallest blocks fit.
+    smallest blocks fit, and where blocks that fit are so small that a plan would have more than MOST_PLANNED steps.
     """
     all_cuts = list(cuts(m, n, k, room))
     fit = [grid for grid in all_cuts if shares(grid, room, itemsize)]
@@ -77,6 +80,12 @@ def plan_stream(
         raise MemoryLimitError(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {bytes_text(room.place)}: "
             f"it needs {bytes_text(least)} ({least} bytes) at least"
+        )
+    steps = min(map(multiplications, fit))
+    if steps > MOST_PLANNED:
+        raise MemoryLimitError(
+            f"({m}×{k}) · ({k}×{n}) {dtype} takes {steps:,} steps with blocks that fit {bytes_text(room.place)}, and a plan "
+            f"has at most {MOST_PLANNED:,}: give more memory, or multiply parts of the operands"
         )
     tasks = [_Task(dtype, itemsize, room, rates.shared(places), places, partition) for places in (1, *_counts(most))]
     tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]

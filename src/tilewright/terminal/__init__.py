@@ -1,7 +1,7 @@
 """What the commands print, for a terminal of 80 columns."""
 
 from .cpu_explanation import show_cpu_explanation
-from .explanation import show_explanations, show_occupancy
+from .explanation import refusals, show_explanations, show_occupancy
 from .facts import show_facts
 from .product import ProductProgress, show_plan, show_product
 from .records import show_bench, show_comparison
@@ -9,6 +9,7 @@ from .tuning import show_tuned, show_tuned_blocking
 
 __all__ = [
     "ProductProgress",
+    "refusals",
     "show_bench",
     "show_comparison",
     "show_cpu_explanation",

@@ -82,7 +82,7 @@ _COUNTED = ("sectors", "shared\nwavefronts", "bank\nconflicts")
 def _marked(e: Explanation) -> str:
     """The kernel's name, and in red what is wrong with it, in a word or two."""
     marks = [
-        (not e.verified["ok"] or bool(e.defects), "wrong"),
+        (e.verified["ok"] is False or bool(e.defects), "wrong"),
         (e.run.get("complete") is False, "stopped"),
         (not e.launchable, "cannot launch"),
     ]
@@ -90,13 +90,32 @@ def _marked(e: Explanation) -> str:
 
 
 def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
-    """A line a card: blocks by each resource, the least of them resident, and the warps that makes."""
+    """A line a card: blocks by each resource, the least of them resident, and the warps that makes.
+
+    Below them the cards that cannot launch the block.
+    """
     resources = list(found[0].limits)
     table = _table("blocks by", *resources, "resident", "warps", "of")
     for o in found:
-        limits = ["–" if o.limits[name] is None else str(o.limits[name]) for name in resources]
-        table.add_row(o.gpu, *limits, str(o.blocks), str(o.warps), str(o.max_warps))
+        if not o.refusal:
+            limits = ["–" if o.limits[name] is None else str(o.limits[name]) for name in resources]
+            table.add_row(o.gpu, *limits, str(o.blocks), str(o.warps), str(o.max_warps))
     console.print(table, highlight=False)
+    for line in refusals(found):
+        console.print(f"Cannot launch: {line}.", **_PLAIN)
+
+
+def refusals(found: Sequence[Occupancy]) -> list[str]:
+    """The cards that cannot launch the block, by the limit that it breaks."""
+    cards: dict[str, list[str]] = {}
+    for o in found:
+        if o.refusal:
+            cards.setdefault(o.refusal, []).append(o.gpu)
+    return [f"{_few(names)}: {why}" for why, names in cards.items()]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False}
@@ -192,7 +211,7 @@ def _facts(e: Explanation) -> list[tuple[str, str]]:
 
 def _result(e: Explanation) -> str:
     if not e.verified["ok"]:
-        return f"WRONG: {e.verified['reason']}"
+        return f"{'' if e.verified['ok'] is None else 'WRONG: '}{e.verified['reason']}"
     worst = e.verified["error_over_bound"]
     within = "" if worst is None else f", at most {worst:.2g} of the error bound"
     return f"right: {e.verified['of']}{within}"

@@ -26,7 +26,7 @@ def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
     swept = varied(records)
     for dtype, of_dtype in _grouped(records, lambda r: r.dtype + f", {r.precision}" * (r.precision != "standard")):
         beside = ", and R beside it" if any(r.ratio is not None for r in of_dtype) else ""
-        console.print(f"[i]{dtype}: GFLOPS{beside}[/]", highlight=False)
+        console.print(f"{dtype}: GFLOPS{beside}", style="italic", highlight=False, markup=False)
         heads, columns = _bench_columns(of_dtype, swept)
         shapes = list(columns)
         while shapes:
@@ -129,7 +129,7 @@ def _show_legend(console: Console, records: Sequence[BenchRecord], swept: Mappin
     for line in _chosen(records, swept):
         say(line)
     if held := [r for r in records if r.environment.get("throttled")]:
-        reasons = sorted({reason for r in held for reason in r.environment["throttled"].split(", ")})
+        reasons = sorted({reason for r in held for reason in str(r.environment["throttled"]).split(", ")})
         say(f"Clocks were held down in {len(held)} of {len(records)} cells: {', '.join(reasons)}.")
     ok = sum(r.verdict == "ok" for r in records)
     wrong = sum(r.verdict == "wrong" for r in records)

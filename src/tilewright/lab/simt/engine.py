@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import TilewrightError
 from .barriers import Barriers
 from .clocks import Ints
+from .findings import STEP_LIMIT
 from .gathering import Gathering, is_warp_barrier
 from .program import Program
 from .ptx import Instruction
@@ -124,7 +125,7 @@ class Engine:
             loop = self._loop() or run
             code = loop.end or loop.last
             text = f"still running after {limit:,} steps (max_steps): an endless loop, or a limit too low: {code.text}"
-            self._report(code, sel, text)
+            self._report(code, sel, text, STEP_LIMIT)
             raise StoppedError
 
     def _loop(self) -> Run | None:
@@ -163,9 +164,9 @@ class Engine:
             self._report(code, sel, f"{text}{self.lanes.launch.not_begun(self.lanes)}: {code.text}")
         raise StoppedError
 
-    def _report(self, ins: Instruction, sel: Ints | None, text: str) -> None:
+    def _report(self, ins: Instruction, sel: Ints | None, text: str, kind: str = "endless wait") -> None:
         self.lanes.region = None
-        self.lanes.report("endless wait", ins, sel, np.ones(1, bool), None, text)
+        self.lanes.report(kind, ins, sel, np.ones(1, bool), None, text)
 
     def _push(self, at: int, sel: Ints | None) -> None:
         if at >= self.done:

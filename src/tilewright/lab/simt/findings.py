@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from .ptx import Instruction
 
+#: The one kind that is no defect yet: the run was stopped, and whether it would have ended is not known.
+STEP_LIMIT = "step limit"
 #: Every kind of finding there is.
 KINDS = (
     "out of bounds",
@@ -15,6 +17,7 @@ KINDS = (
     "race",
     "divergent barrier",
     "endless wait",
+    STEP_LIMIT,
     "trap",
 )
 

@@ -1,0 +1,96 @@
+"""What the fields of an explanation must be, for one that comes from a file: see ``explanation``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .json_data import (
+    COUNT,
+    NUMBER,
+    NUMBERS,
+    OBJECT,
+    OBJECTS,
+    PLAIN_VALUES,
+    POSITIVE,
+    TEXT,
+    TRUTH,
+    Rule,
+    hold,
+    is_count,
+    is_number,
+    many,
+    mapping,
+    nullable,
+)
+
+#: Bytes that one lane moves at most: the widest instruction has 32. A picture draws every word of them.
+_WIDEST = 128
+
+_COUNT_OR_NULL, _NUMBER_OR_NULL, _TEXT_OR_NULL = nullable(COUNT), nullable(NUMBER), nullable(TEXT)
+_TEXTS = many("a list of texts", TEXT.holds)
+_TRIPLE = many("three whole numbers", is_count, least=3, most=3)
+_PAIRS = many("a list of pairs of numbers", many("", is_number, least=2, most=2).holds)
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(("kernel", "file", "source", "dtype"), TEXT),
+    **dict.fromkeys(("m", "n", "k"), COUNT),
+    **{"params": PLAIN_VALUES, "counters": NUMBERS, "measured": nullable(OBJECT), "notes": _TEXTS},
+    **dict.fromkeys(("about", "gpu", "launch", "resources", "occupancy", "verified", "run", "environment"), OBJECT),
+    **dict.fromkeys(("accesses", "formulas", "bounds", "defects"), OBJECTS),
+}
+
+#: Of the objects in lists.
+_ITEMS: dict[str, dict[str, Rule]] = {
+    "accesses": {
+        **dict.fromkeys(("space", "kind"), TEXT),
+        **dict.fromkeys(("line", "requests", "bytes", "sectors", "wavefronts", "conflicts", "least", "origin"), COUNT),
+        "nbytes": Rule(f"a whole number from 1 to {_WIDEST}", lambda x: is_count(x) and 1 <= x <= _WIDEST),
+        "lanes": many("a list of whole numbers and nulls, 32 at most", _COUNT_OR_NULL.holds, most=32),
+    },
+    "formulas": {
+        **dict.fromkeys(("row", "what", "text"), TEXT),
+        **dict.fromkeys(("value", "counted"), _NUMBER_OR_NULL),
+    },
+    "bounds": {
+        **{"name": TEXT, "unit": TEXT, "amount": POSITIVE},
+        "rate": Rule("a number above 0", lambda x: is_number(x) and x > 0),
+    },
+    "defects": {"kind": TEXT, "text": TEXT, "line": COUNT, "block": _TRIPLE, "thread": _TRIPLE},
+}
+
+#: Of the objects that are fields.
+_FIELDS: dict[str, dict[str, Rule]] = {
+    "about": dict.fromkeys(("idea", "parent", "row"), _TEXT_OR_NULL),
+    "gpu": {
+        **{"name": _TEXT_OR_NULL, "compute_capability": _TEXT_OR_NULL, "sms": _COUNT_OR_NULL},
+        **dict.fromkeys(("clock_mhz", "peak_gflops", "bandwidth_gbs"), nullable(POSITIVE)),
+    },
+    "launch": {
+        **dict.fromkeys(("grid", "block"), many("a list of whole numbers, 3 at most", is_count, most=3)),
+        **dict.fromkeys(("blocks", "threads", "shared_bytes"), _COUNT_OR_NULL),
+    },
+    "resources": dict.fromkeys(("registers", "local_bytes", "shared_bytes", "max_threads"), _COUNT_OR_NULL),
+    "occupancy": {
+        **dict.fromkeys(("blocks", "warps", "max_warps"), _COUNT_OR_NULL),
+        "limiting": _TEXTS,
+        "limits": mapping("an object of whole numbers and nulls", _COUNT_OR_NULL.holds),
+        **dict.fromkeys(("by_registers", "by_shared"), _PAIRS),
+    },
+    "verified": {
+        **{"ok": nullable(TRUTH), "reason": _TEXT_OR_NULL, "of": _TEXT_OR_NULL},
+        "error_over_bound": nullable(POSITIVE),
+    },
+    "run": {"complete": TRUTH, "exact": TRUTH, "words": TEXT, "seconds": nullable(POSITIVE)},
+    "measured": {"counters": NUMBERS, "by_line": OBJECT, "environment": OBJECT, "verified": OBJECT},
+}
+
+
+def hold_explanation(data: Mapping[str, Any], where: str) -> None:
+    """Raises RecordError for the first field of an explanation that breaks its rule; ``where`` names the file."""
+    hold(data, _RULES, where)
+    for name, rules in _FIELDS.items():
+        hold(data.get(name) or {}, rules, where, f"{name}.")
+    for name, rules in _ITEMS.items():
+        for number, item in enumerate(data.get(name, ())):
+            hold(item, rules, where, f"{name}[{number}].")

@@ -1,0 +1,37 @@
+"""Text from elsewhere, made safe to show: names of kernels, files and datasets, fields of records, words of errors.
+
+A terminal obeys control characters: an ESC in the name of a file can move the cursor, rewrite lines that were printed
+before, or set the window's title. Marks of direction let a text read differently from what it is, and two separators end a
+line of JavaScript. All of these are shown as their escapes.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: Controls (C0 but tab and line feed, DEL, C1), marks and overrides of direction, the line and paragraph separators.
+_UNSAFE = "\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_FOUND = re.compile(f"[{_UNSAFE}]")
+
+
+def legible(text: str) -> str:
+    r"""``text`` with control characters as text; tabs and ends of lines stay.
+
+    >>> print(legible("plain \x1b[31mred\x1b[0m \u202etxt"))
+    plain \x1b[31mred\x1b[0m \u202etxt
+    """
+    return _FOUND.sub(lambda match: _escape(match[0]), text)
+
+
+def json_escaped(text: str) -> str:
+    r"""JSON with the same characters as JSON's own escapes, so that it means the same and can be shown.
+
+    >>> print(json_escaped('["\x9b\u2028"]'))
+    ["\u009b\u2028"]
+    """
+    return _FOUND.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
