@@ -81,7 +81,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rooms: Rooms) -> Pat
     monkeypatch.chdir(tmp_path)
     remembered = tmp_path / "cache" / "finished"
     remembered.mkdir(parents=True)
-    monkeypatch.setattr(finished, "private_directory", lambda _: remembered)
+    kept = CacheFile.path.fget
+    assert kept is not None
+
+    def path(file: CacheFile) -> Path | None:
+        return remembered / file.name if file.folder == "finished" else kept(file)
+
+    monkeypatch.setattr(CacheFile, "path", property(path))
     rng = np.random.default_rng(1)
     for name in "ab":
         np.save(f"{name}.npy", rng.uniform(-1, 1, (N, N)).astype(np.float32))
