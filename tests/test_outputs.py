@@ -542,6 +542,53 @@ def test_all_is_on_the_disk_before_the_old_one_goes(
     assert swapped == ORDERS[name, how]
 
 
+def test_a_work_directory_that_is_removed_meanwhile_is_said(tmp_path: Path) -> None:
+    write(tmp_path / "c.npy")
+    sink = begun(tmp_path / "c.npy", TWOS)
+    (tmp_path / "c.npy.tilewright" / "data").unlink()
+    with pytest.raises(FileError, match=r"data was removed while .*: multiply again"):
+        sink.finish()
+    sink.close()
+    assert (np.load(tmp_path / "c.npy") == 1).all()
+
+
+@pytest.mark.parametrize("third", [False, True])
+def test_what_came_out_of_a_killed_swap_is_judged_again(third: bool, tmp_path: Path) -> None:
+    """Killed between the exchange and the check of what came out: by then it can be anything."""
+    begun(tmp_path / "c.npy", TWOS).close()
+    data = tmp_path / "c.npy.tilewright" / "data"
+    np.save(tmp_path / "c.npy", np.ones((2, 2, 2)))
+    precious, name = (tmp_path / "c.npy").read_bytes(), f"swap.{data.stat().st_ino}"
+    (tmp_path / "c.npy").rename(data.with_name(name))
+    data.rename(tmp_path / "c.npy")
+    if third:  # written by someone else since
+        (tmp_path / "c.npy").rename(tmp_path / "moved.npy")
+        np.save(tmp_path / "c.npy", ONES)
+    with pytest.raises(FileError, match="is what .* was before, and" if third else "the finished result stays in"):
+        create_matrix(tmp_path / "c.npy", SHAPE, "f4", resume=True)
+    assert (data.with_name(name) if third else tmp_path / "c.npy").read_bytes() == precious
+    assert third or data.exists()
+
+
+def test_a_result_that_was_moved_aside_and_another_in_its_place_are_both_kept(tmp_path: Path) -> None:
+    """Killed between two renames, after which something else took the name."""
+    begun(tmp_path / "c.zarr", TWOS).close()
+    data = tmp_path / "c.zarr.tilewright" / "data"
+    data.rename(data.with_name(f"swap.{data.stat().st_ino}"))
+    array(data.with_name("old"))
+    array(tmp_path / "c.zarr")
+    before = contents(tmp_path)
+    with pytest.raises(FileError, match=r"tilewright/old is what .*c\.zarr was before"):
+        create_matrix(tmp_path / "c.zarr", SHAPE, "f4")
+    assert contents(tmp_path) == before
+    (tmp_path / "c.zarr").rename(tmp_path / "another")
+    sink = create_matrix(tmp_path / "c.zarr", SHAPE, "f4", resume=True)
+    assert sink.resumed
+    assert (tmp_path / "c.zarr" / "zarr.json").exists(), "what was moved aside has its name again"
+    sink.finish()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_an_unremovable_rest_is_in_the_way_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

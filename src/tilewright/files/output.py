@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -43,15 +44,13 @@ class Output:
 
         ``kept`` is where the finished matrix stays then; None before anything is computed.
         """
-        with explained(self.path, "written"):
-            if not os.path.lexists(self.target):
-                return
+        with explained(self.path, "written"), contextlib.suppress(FileNotFoundError):
             stuck = _stuck(self.target)
-        if stuck is not None:
-            raise self._refused(stuck, kept, may_overwrite=False)
-        refused = self.refusal(self.target, kept)
-        if refused is not None:
-            raise refused
+            if stuck is not None:
+                raise self._refused(stuck, kept, may_overwrite=False)
+            refused = self.refusal(self.target, kept)
+            if refused is not None:
+                raise refused
 
     def refusal(self, path: Path, kept: Path | None = None) -> FileError | None:
         """The error for what lies at ``path`` and must not be lost; None where it may be replaced."""

@@ -44,7 +44,10 @@ def put(work: WorkDirectory) -> None:
     Raises FileError where what has that name must not be lost; the matrix stays where it was then.
     """
     work.output.check(kept=work.path)
-    new = f"{_NEW}{inode(work.fd, DATA)}"
+    found = inode(work.fd, DATA)
+    if found is None:
+        raise FileError(f"{work.path / DATA} was removed while {work.target} was computed: multiply again")
+    new = f"{_NEW}{found}"
     _rename((work.fd, DATA), (work.fd, new))
     _sync(work)
     try:
@@ -63,10 +66,10 @@ def settle(work: WorkDirectory) -> None:
     names = names_in(work.fd)
     new = next((name for name in names if name.startswith(_NEW)), None)
     if _OLD in names:
-        if inode(*_target(work)) is None:
+        if inode(*_target(work)) is None:  # killed between the two renames
             _rename((work.fd, _OLD), _target(work))
             work.output.check()
-        elif new is None:
+        elif new is None:  # killed after them
             discard(work.fd, _OLD)
         else:
             raise _unsettled(work, _OLD)
@@ -105,7 +108,7 @@ def inode(directory: int, name: str) -> int | None:
 
 
 def is_new(directory: int, name: str) -> bool:
-    """Whether that is a matrix on its way to its name, and not what came back for it."""
+    """Whether that is a new matrix that does not have its name yet, and not the old one."""
     return name.startswith(_NEW) and inode(directory, name) == int(name.removeprefix(_NEW))
 
 
@@ -139,14 +142,14 @@ def _exchange(work: WorkDirectory, new: str) -> bool:
 
 
 def _let_go(work: WorkDirectory, name: str) -> None:
-    """Remove what had the name before; or exchange it back, where it is not what was to be replaced."""
+    """Remove what had the name before; or exchange it back, where it holds what would be lost."""
     refused = work.output.refusal(work.inside(name), kept=work.path)
     if refused is None:
         discard(work.fd, name)
         return
-    if inode(*_target(work)) != int(name.removeprefix(_NEW)):
+    came = inode(*_target(work)) == int(name.removeprefix(_NEW))
+    if not (came and _renameat2((work.fd, name), _target(work), _EXCHANGE)):
         raise _unsettled(work, name)
-    _renameat2((work.fd, name), _target(work), _EXCHANGE)
     _rename((work.fd, name), (work.fd, DATA))
     _sync(work)
     raise refused

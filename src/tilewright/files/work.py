@@ -32,7 +32,7 @@ _IN_IT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class WorkDirectory:
-    """The work directory of a result, made where there is none; no other process has it while it is open.
+    """The work directory of a result, made where there is none; while it is open, no other process can open it.
 
     ``fd`` and ``parent`` are descriptors of it and of the directory where it lies. Opening it settles a swap that was killed
     (see ``swap``); closing it removes it, unless it holds something to go on with. With ``only_look`` nothing is made,
@@ -86,12 +86,13 @@ class WorkDirectory:
             swap.discard(self.fd, DATA)
 
     def close(self) -> None:
-        """Let go of it; without an unfinished matrix, a journal or the remains of a swap it is removed."""
+        """Close it, and remove it unless it holds an unfinished matrix, a journal or the remains of a swap."""
         if self._is_ours:
             self._is_ours = False
             with contextlib.suppress(OSError):
                 if swap.names_in(self.fd) == [ABOUT]:
                     os.unlink(ABOUT, dir_fd=self.fd)
+                    self._release()  # first: on NFS a file that is open keeps its directory
                     os.rmdir(self.path.name, dir_fd=self.parent)
         self._release()
         if self.parent >= 0:
@@ -135,17 +136,17 @@ class WorkDirectory:
                 raise self._foreign("it is no directory") from None
             raise
         owner = os.fstat(self.fd).st_uid
-        # Who owns the directory around it could replace it anyway; some file systems give all files one owner.
+        # The owner of the directory around it can replace it anyway; some file systems give all files one owner.
         if owner not in (os.geteuid(), 0, os.fstat(self.parent).st_uid):
             raise self._foreign(f"it belongs to the user {owner}")
         names = swap.names_in(self.fd)
         for name in names:
             if not _OURS.fullmatch(name):
                 raise self._foreign(f"it holds {name!r}")
-            mode, links = _kind(self.fd, name)
-            if name in (ABOUT, JOURNAL) and not (stat.S_ISREG(mode) and links == 1):
-                raise self._foreign(f"{name} in it is a link or no file")
-            if name == DATA and not (stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and links == 1)):
+            status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            is_file = stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # 0: another process is removing it
+            is_directory = name == DATA and stat.S_ISDIR(status.st_mode)
+            if name in (ABOUT, JOURNAL, DATA) and not (is_file or is_directory):
                 raise self._foreign(f"{name} in it is a link or no file")
         if names and ABOUT not in names:
             raise self._foreign(f"it holds no {ABOUT}")
@@ -181,11 +182,6 @@ class WorkDirectory:
         return FileError(
             f"{self.path} is not a work directory of Tilewright's, as {why}: move it or choose another name"
         )
-
-
-def _kind(directory: int, name: str) -> tuple[int, int]:
-    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    return status.st_mode, status.st_nlink
 
 
 def _words(name: str) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..disk import fingerprint
-from ..errors import ResumeError
+from ..errors import FileError, ResumeError
 from ..files import Sink, Source, WorkDirectory, create_matrix, output_of
 from ..files.array import ArraySource
 from ..files.format import locate
@@ -128,8 +128,11 @@ class Job:
             else:
                 self._run(progress, events or Events())
         except BaseException:
-            if self.work is not None and not self.resumable and not self.complete:
-                self.work.discard()  # a matrix without a journal, of which no tile would count
+            unfinished = not self.resumable and not self.complete
+            if unfinished and self.journal is not None and self.work is not None:
+                with contextlib.suppress(FileError):  # of a matrix without a journal no tile would count
+                    self.work.discard()
+                    self.journal.clear()
             raise
         finally:
             self.measured.seconds = time.perf_counter() - started
