@@ -67,8 +67,8 @@ def add_corner(corner, width, c, top, rows, left, columns, accumulate):
     """Write a finished tile, in rows of ``width``, to a C that no vector can write, or that is lower than any tile."""
     for r in range(rows):
         for s in range(columns):
-            old = c[top + r, left + s] if accumulate else c.dtype.type(0)
-            c[top + r, left + s] = old + corner[r * width + s]
+            value = corner[r * width + s]
+            c[top + r, left + s] = c[top + r, left + s] + value if accumulate else value
 
 
 @nb.njit(nogil=True)
