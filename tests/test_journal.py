@@ -227,6 +227,14 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, data: bytes) -> No
     assert "is no journal of Tilewright: move it away" in refused(tmp_path / "j", data)
 
 
+def test_what_is_no_file_is_no_journal(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(ResumeError, match="is no journal of Tilewright"):
+            read_journal(tmp_path / name)
+
+
 @pytest.mark.parametrize("data", [b"", b"\0" * 100, _BEGINS[:9], _BEGINS[:9] + b"\0\0", signed(head())[:-1]])
 def test_a_journal_without_a_whole_line_says_nothing(tmp_path: Path, data: bytes) -> None:
     assert accepted(tmp_path / "j", data) is None

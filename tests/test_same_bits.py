@@ -116,6 +116,19 @@ def test_nothing_that_is_measured_changes_a_bit(
     assert len({grid.bk for grid in grids}) > 1 or min(shape) == 1, "these rates lead to different steps"
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_sign_of_a_zero_does_not_depend_on_the_height_of_a_tile(dtype: str) -> None:
+    """A sum that underflows is −0, also in a last tile that is lower than any of the engine's."""
+    tiny = float(np.finfo(dtype).tiny)
+    a, b = np.full((60, 40), -tiny, dtype), np.full((40, 64), tiny, dtype)
+    whole, low = np.empty((60, 64), dtype), np.empty((1, 64), dtype)
+    run = runner(adding_kernel(dtype), dtype)
+    run(a, b, whole)
+    run(a[:1], b, low)
+    assert whole[:1].tobytes() == low.tobytes()
+    assert np.signbit(whole).all()
+
+
 def test_steps_that_cut_the_engines_parts_would(monkeypatch: pytest.MonkeyPatch, grids: set[Grid]) -> None:
     monkeypatch.setattr(places, "kc_of", lambda *_: 1)
     assert len(on_the_cpu(monkeypatch, 600, 700, 1701, "float32")) > 1

@@ -60,13 +60,13 @@ class Product:
 
     def facts(self, choice: Choice, target: Any) -> dict[str, str]:
         """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
-        kernel = choice.kernel
+        kernel, blocking = choice.kernel, getattr(choice.kernel, "blocking", None)
         return {
             "a": self.a.fingerprint(),
             "b": self.b.fingerprint(),
             "the dtype": self.dtype.name,
             "the result's name": str(locate(os.fspath(target))[2]),
-            "the kernel": f"{kernel.name} {fingerprint(kernel.source_hash, kernel.params)}",
+            "the kernel": f"{kernel.name} {fingerprint(kernel.source_hash, kernel.params, blocking)}",
         }
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -165,10 +166,13 @@ def read_journal(path: Path) -> Begun | None:
     """
     with explained(path, "read"):
         try:
-            file = path.open("rb")
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # to open a pipe would take forever
         except FileNotFoundError:
             return None
-        with file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise _no_journal(path)
+        with os.fdopen(handle, "rb") as file:
             return _read(file, path)
 
 
@@ -199,7 +203,11 @@ def _refuse_another(begins: bytes, path: Path) -> None:
     if begins.lstrip(b"\n").startswith(_BEGAN) or (schema and int(schema[1]) != _SCHEMA):
         raise ResumeError(f"{path} was written by another version of Tilewright: {_ANEW}")
     if not (begins.startswith(_BEGINS) or _BEGINS.startswith(begins.rstrip(b"\0"))):
-        raise ResumeError(f"{path} is no journal of Tilewright: move it away, or choose another name for the result")
+        raise _no_journal(path)
+
+
+def _no_journal(path: Path) -> ResumeError:
+    return ResumeError(f"{path} is no journal of Tilewright: move it away, or choose another name for the result")
 
 
 class _Line(NamedTuple):
