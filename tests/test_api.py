@@ -265,6 +265,7 @@ def test_a_scalar_product_goes_into_an_array_without_axes() -> None:
         ("int64", "int8"),
         ("int8", "float32"),
         ("bool", "float64"),
+        ("bool", "float32"),
         ("float16", "float64"),
         ("complex128", "complex64"),
     ],
@@ -275,6 +276,22 @@ def test_out_is_cast_by_numpys_rule(dtype: str, out_dtype: str) -> None:
     assert tw.matmul(a, b, out=got) is got
     np.matmul(a, b, out=want)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("bool", "float32"), ("float16", "float32"), ("float32", "float64")])
+def test_out_of_the_dtype_that_a_product_is_computed_in_holds_the_product(dtype: str, out_dtype: str) -> None:
+    """Truths are counted in float32, and are truths again before they go into an array of it."""
+    a, b = filled((3, 40), dtype, 1), filled((40, 5), dtype, 2)
+    for precision in ("standard", "highest"):
+        got = tw.matmul(a, b, out=np.zeros((3, 5), out_dtype), precision=precision)
+        np.testing.assert_array_equal(got, tw.matmul(a, b, precision=precision).astype(out_dtype))
+    c = tw.gemm(1, a, b, 0, np.zeros((3, 5), out_dtype))
+    np.testing.assert_array_equal(c, tw.matmul(a, b).astype(out_dtype))
+
+
+def test_an_overflow_on_the_way_into_out_does_not_warn() -> None:
+    large = np.full((2, 2), 1e30)
+    assert np.isposinf(tw.matmul(large, large, out=np.zeros((2, 2), "f2"))).all()
 
 
 @pytest.mark.parametrize(

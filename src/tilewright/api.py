@@ -92,7 +92,7 @@ def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: s
     recipe = _recipe(x.shape, y.shape, (x.dtype, x.dtype.num), (y.dtype, y.dtype.num), precision, algorithm)
     target = None if out is None else admit_out(out, recipe.shapes.result, recipe.dtype, by_numpy=True)
     x, y = native(x, recipe.compute), native(y, recipe.compute)
-    direct = target is not None and _can_write(target, recipe.compute, x, y)
+    direct = target is not None and recipe.dtype == recipe.compute and _can_write(target, recipe.compute, x, y)
     c = target if direct else np.empty(recipe.shapes.result, recipe.made)
     assert c is not None
     if device in (None, "cpu"):
@@ -104,7 +104,8 @@ def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: s
     multiply(short, product, bands, *as_matrices(recipe.shapes, x, y, c))
     if target is not None:
         if not direct:
-            np.copyto(target, _rounded(c, recipe.dtype), casting="same_kind")
+            with np.errstate(all="ignore"):  # a narrower dtype may overflow to infinity
+                np.copyto(target, _rounded(c, recipe.dtype), casting="same_kind")
         return out
     result = _rounded(c, recipe.dtype)
     return result if result.ndim else result[()]

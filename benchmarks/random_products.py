@@ -1,0 +1,346 @@
+"""Multiplies random operands, and compares every result with NumPy's.
+
+``python benchmarks/random_products.py [COUNT] [--seed N] [--first N] [--record FILE]`` makes ``COUNT`` products, 100,000 by
+default: ``matmul`` with and without ``out``, ``gemm``, and calls that must be refused; of every dtype, with sizes from 0, in
+batches that broadcast, of vectors, of any strides, byte order and alignment, on 1 and 2 threads. ``out`` may be strided, of
+another dtype, and overlap the operands. Product ``N`` of a seed is always the same: ``1 --first N`` makes it alone.
+
+A result is right if its type, dtype and shape are NumPy's, and its values too: integers, bool, long double, Python objects
+exactly, and floats where all operands are small whole numbers; other floats within the classical bound γ_k·(|A|·|B|) of the
+product in a wider dtype, with NaN and infinity where that has them. Nothing but ``out`` may change, and nothing may warn.
+
+Prints one line, and each wrong product; exits with 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from random_operands import BFLOAT16, OBJECT, Memory, array, arrays, draw, dressed, dtypes, shapes, swapped, traits
+
+import tilewright as tw
+from tilewright.lab.environment import environment
+
+#: Multiply-adds of most products, of some, and of those of dtypes that NumPy multiplies slowly.
+WORK, MUCH_WORK, SLOW_WORK, OBJECT_WORK = 300_000, 60_000_000, 2_000_000, 3000
+
+Complaints = Iterator[str]
+
+
+# ---- what is right ---------------------------------------------------------------------------------------------------
+
+
+class Expected:
+    """Values in a dtype, and how far from them a result may be: nothing at all where ``bound`` is None."""
+
+    def __init__(self, values: Any, bound: Any, dtype: np.dtype) -> None:
+        self.values, self.bound, self.dtype = values, bound, dtype
+
+    def cast(self, dtype: np.dtype) -> Expected:
+        """After a cast to ``dtype``, which rounds once more."""
+        if self.bound is None or dtype == self.dtype:
+            return Expected(self.values if self.bound is not None else casted(self.values, dtype), self.bound, dtype)
+        rounding = 0.0 if dtype == OBJECT else abs(self.values) * eps(dtype) + least(dtype)
+        return Expected(self.values, self.bound + rounding, dtype)
+
+    def complaints(self, got: np.ndarray) -> Complaints:
+        if got.dtype != self.dtype or got.shape != np.shape(self.values):
+            yield f"{got.dtype} {got.shape}, not {self.dtype} {np.shape(self.values)}"
+            return
+        if self.bound is None:
+            right = (got == self.values) | ((got != got) & (self.values != self.values))
+        else:
+            right = self._within(got)
+        if not np.all(right):
+            at = np.unravel_index(int(np.argmin(right)), got.shape)
+            wrong = np.size(right) - np.count_nonzero(right)
+            yield f"{wrong} of {got.size} elements are wrong; at {tuple(map(int, at))}: {got[at]}"
+
+    def _within(self, got: np.ndarray) -> Any:
+        wide = got.astype(self.values.dtype)
+        finite = np.isfinite(self.values)
+        near = ~(abs(wide - self.values) > self.bound) & np.isfinite(wide)
+        most = np.inf if self.dtype.itemsize > 16 or self.dtype.kind == "O" else float(ml_dtypes.finfo(self.dtype).max)
+        overflows = finite & (abs(self.values) + self.bound >= most) & ~np.isfinite(wide)
+        if self.values.dtype.kind == "c":  # which part is NaN and which infinite depends on the order of multiplication
+            same = ~np.isfinite(wide)
+        else:
+            same = (wide == self.values) | (np.isnan(wide) & np.isnan(self.values))
+        return np.where(finite, near | overflows, same)
+
+
+def casted(values: Any, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(values).astype(dtype)
+
+
+def eps(dtype: np.dtype) -> float:
+    return float(np.finfo(dtype).eps if dtype.kind in "fc" and dtype != BFLOAT16 else ml_dtypes.finfo(dtype).eps)
+
+
+def least(dtype: np.dtype) -> float:
+    return float(np.finfo(dtype).tiny if dtype.kind in "fc" and dtype != BFLOAT16 else ml_dtypes.finfo(dtype).tiny)
+
+
+def gamma(k: int, dtype: np.dtype) -> float:
+    """Higham's γ; a complex product is two real ones of twice the length; what is narrower than float32 is rounded once."""
+    if dtype == np.float16 or dtype == BFLOAT16:
+        return gamma(k, np.dtype("f4")) + eps(dtype)
+    unit = eps(dtype) / 2
+    terms = (2 * (k + 2) if dtype.kind == "c" else k) * unit
+    return terms / (1 - terms)
+
+
+def exactly(dtype: np.dtype) -> bool:
+    """Whether results of this dtype must be NumPy's to the bit."""
+    return dtype.kind in "biuO" or dtype.type in (np.longdouble, np.clongdouble)
+
+
+def product(a: np.ndarray, b: np.ndarray, values: str) -> tuple[Any, Expected]:
+    """NumPy's own, and what ours must be."""
+    with np.errstate(all="ignore"):
+        numpys = np.matmul(a, b)
+        dtype = np.result_type(a, b)
+        if exactly(dtype):
+            return numpys, Expected(np.asarray(numpys), None, dtype)
+        double = dtype.itemsize == (16 if dtype.kind == "c" else 8)
+        wide = np.dtype("G" if double else "D") if dtype.kind == "c" else np.dtype("g" if double else "d")
+        if values == "whole":  # no sum is rounded in double precision
+            wide = np.dtype("D" if dtype.kind == "c" else "d")
+        x, y = a.astype(dtype).astype(wide), b.astype(dtype).astype(wide)
+        exact = np.asarray(np.matmul(x, y))
+        if values == "whole":
+            return numpys, Expected(casted(exact, dtype), None, dtype)
+        size = np.asarray(np.matmul(abs(x).astype("d"), abs(y).astype("d")))
+    return numpys, Expected(exact, gamma(a.shape[-1], dtype) * size + least(dtype), dtype)
+
+
+# ---- the calls -------------------------------------------------------------------------------------------------------
+
+
+class Case:
+    """Two operands, the memories that they lie in, and what the call may write."""
+
+    def __init__(self, rng: np.random.Generator, way: str) -> None:
+        self.rng, self.way = rng, way
+        kinds = dtypes(rng)
+        slow = any(kind.kind not in "fc" or kind.itemsize > 16 for kind in kinds) or np.result_type(*kinds).char in "gG"
+        large = OBJECT not in kinds and rng.random() < 0.05
+        most = (SLOW_WORK if slow else MUCH_WORK) if large else OBJECT_WORK if OBJECT in kinds else WORK
+        self.values = "whole" if large else draw(rng, ["any", "any", "any", "whole", "special"])
+        if OBJECT in kinds and kinds[0] != kinds[1]:  # fractions do not multiply long doubles
+            self.values = "whole"
+        self.shapes = shapes(rng, most, large=large and not slow, matrices=way == "gemm")
+        self.one_memory = way != "refused" and kinds[0] == kinds[1] and rng.random() < 0.3
+        self.memories: list[Memory] = []
+        self.out: Any = None
+        if self.one_memory:
+            with np.errstate(all="ignore"):
+                shape = np.matmul(*(np.empty(shape, bool) for shape in self.shapes)).shape
+            (*operands, self.out), memory = arrays(rng, [*self.shapes, shape], kinds[0], self.values)
+            self.memories.append(memory)
+        else:
+            operands = [self.made(*what) for what in zip(self.shapes, kinds, strict=True)]
+        self.a, self.b = (dressed(rng, operand) for operand in operands)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.x, self.y = (np.array(operand, subok=False) for operand in (self.a, self.b))
+
+    def made(self, shape: tuple[int, ...], dtype: np.dtype, values: str = "") -> np.ndarray:
+        made, memory = array(self.rng, shape, dtype, values or self.values)
+        self.memories.append(memory)
+        return made
+
+    def receiver(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array for the result, which may overlap the operands if their dtype is its own."""
+        if self.out is None or self.out.dtype != dtype:
+            self.out = self.made(shape, dtype, "special")
+        return self.out
+
+    def traits(self) -> Iterator[str]:
+        yield self.way
+        for name, operand in (("a", self.a), ("b", self.b), ("out", self.out)):
+            if operand is not None:
+                yield from (f"{name}: {words}" for words in [*traits(operand), str(np.asarray(operand).dtype.name)])
+        operands = [operand for operand in (self.a, self.b) if isinstance(operand, np.ndarray)]
+        if self.out is not None and any(np.may_share_memory(self.out, operand) for operand in operands):
+            yield "out overlaps an operand"
+
+    def run(self) -> Complaints:
+        with tw.use_threads(int(self.rng.integers(1, 3))):
+            yield from {"gemm": self._gemm, "refused": self._refused}.get(self.way, self._matmul)()
+        if any(memory.changed(self.out) for memory in self.memories):
+            yield "wrote to memory that is not the result's"
+
+    def _matmul(self) -> Complaints:
+        numpys, expected = product(self.x, self.y, self.values)
+        if self.way == "matmul":
+            self.out = None
+            got = quietly(tw.matmul, self.a, self.b)
+            if type(got) is not type(numpys) and expected.dtype != BFLOAT16:
+                yield f"a {type(got).__name__}, not a {type(numpys).__name__}"
+            yield from expected.complaints(np.asarray(got, OBJECT if expected.dtype == OBJECT else None))
+            return
+        out = self.receiver(np.shape(numpys), self._out_dtype(expected.dtype))
+        by_position = self.rng.random() < 0.5
+        got = quietly(
+            tw.matmul, self.a, self.b, *([out] if by_position else []), **({} if by_position else {"out": out})
+        )
+        if got is not out:
+            yield "another array than out"
+        yield from expected.cast(out.dtype).complaints(out)
+
+    def _out_dtype(self, dtype: np.dtype) -> np.dtype:
+        """The product's own, or one that it casts to."""
+        if self.one_memory and self.out.dtype == dtype:
+            return self.out.dtype
+        able = [kind for kind in map(np.dtype, "fdFDilqe?O") if np.can_cast(dtype, kind, "same_kind")]
+        return swapped(self.rng, draw(self.rng, able) if able and self.rng.random() < 0.3 else dtype)
+
+    def _gemm(self) -> Complaints:
+        _, expected = product(self.x, self.y, self.values)
+        dtype, k = expected.dtype, self.x.shape[-1]
+        c = self.receiver(np.shape(expected.values), dtype)
+        factors = (
+            [0, 1] if dtype.kind == "b" else [0, 1, 1, 2, 3] if dtype.kind in "iuO" else [0, 1, 1, -1, 2, 0.5, np.nan]
+        )
+        alpha, beta = draw(self.rng, factors), draw(self.rng, factors)
+        before = np.array(c)
+        got = quietly(tw.gemm, alpha, self.a, self.b, beta, c)
+        if got is not c:
+            yield "another array than c"
+        with np.errstate(all="ignore"):
+            reads, adds = k > 0 and alpha != 0, beta != 0
+            first = expected.values * factor(alpha, expected.values) if reads else np.zeros_like(expected.values)
+            if exactly(dtype) or expected.bound is None:
+                old = before.astype(first.dtype) * factor(beta, first) if adds else np.zeros_like(first)
+                if dtype.kind in "biuO":
+                    yield from Expected((first + old).astype(dtype.newbyteorder("=")), None, c.dtype).complaints(c)
+                    return
+                bound = abs(first) * 0
+            else:
+                old = before.astype(expected.values.dtype) * beta if adds else np.zeros_like(first)
+                bound = expected.bound * abs(alpha) if reads else abs(first) * 0
+            bound = bound + 8 * eps(dtype) * (abs(first) + abs(old) + np.nan_to_num(bound)) + least(dtype)
+            wide = np.result_type(first, np.clongdouble if dtype.kind == "c" else np.longdouble)
+            yield from Expected((first.astype(wide) + old), bound, c.dtype).complaints(c)
+
+    def _refused(self) -> Complaints:
+        """By an error of the same built-in class as NumPy's, with nothing written."""
+        arguments = refusals(self.rng, self)
+        if isinstance(arguments[0], np.ma.MaskedArray):
+            theirs: type[Exception] | None = TypeError
+        else:
+            theirs = error_of(np.matmul, *arguments)
+        ours = error_of(quietly, tw.matmul, *arguments)
+        if theirs is None:
+            return
+        built_in = next((kind for kind in (TypeError, ValueError) if issubclass(theirs, kind)), None)
+        if ours is None or built_in is None or not issubclass(ours, built_in):
+            yield f"raised {ours and ours.__name__}, NumPy {theirs.__name__}"
+        self.out = None
+
+
+def factor(number: float, values: np.ndarray) -> Any:
+    return bool(number) if values.dtype.kind == "b" else number
+
+
+def refusals(rng: np.random.Generator, case: Case) -> tuple[Any, ...]:
+    """Arguments that no product has."""
+    x, y = case.x, case.y
+    with np.errstate(all="ignore"):
+        shape, dtype = np.shape(np.matmul(x, y)), np.result_type(x, y)
+    read_only = np.zeros(shape, dtype)
+    read_only.flags.writeable = False
+    narrower = np.dtype("?") if dtype.kind != "b" else np.dtype("M8[s]")
+    return draw(
+        rng,
+        [
+            (np.ma.masked_array(x, np.zeros(x.shape, bool)), y),
+            (x, np.ones((x.shape[-1] + 1, 3), y.dtype)),
+            (np.ones((2, *x.shape[-2:]), x.dtype), np.ones((3, x.shape[-1], 1), y.dtype)),
+            (np.array(1).astype(x.dtype) if x.dtype != OBJECT else np.float64(1), y),
+            (np.full(x.shape, "a"), y.astype("d") if y.dtype == OBJECT else y),
+            (x, y, read_only),
+            (x, y, np.zeros((*shape[:-1], shape[-1] + 2 if shape else 2), dtype)),
+            (x, y, np.zeros(shape, narrower)),
+            (x, y, np.zeros(shape, dtype).tolist()),
+        ],
+    )
+
+
+def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What ``call`` returns; a warning is an error."""
+    with warnings.catch_warnings(), np.errstate(all="warn"):
+        warnings.simplefilter("error")
+        return call(*arguments, **named)
+
+
+def error_of(call: Callable[..., Any], *arguments: Any) -> type[Exception] | None:
+    try:
+        call(*arguments)
+    except Exception as error:
+        return type(error)
+    return None
+
+
+# ---- many ------------------------------------------------------------------------------------------------------------
+
+
+def one(seed: int, number: int) -> tuple[list[str], list[str]]:
+    """What product ``number`` of a seed is, and what is wrong with it."""
+    rng = np.random.default_rng([seed, number])
+    case = Case(rng, str(rng.choice(["matmul", "out", "gemm", "refused"], p=[0.4, 0.35, 0.2, 0.05])))
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            wrong = list(case.run())
+        except Exception as error:
+            wrong = [f"{type(error).__name__}: {error}"]
+    return list(case.traits()), wrong
+
+
+def many(count: int, seed: int = 0, first: int = 0, tell: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """``count`` products: how many of each kind, and what is wrong with which."""
+    counts: Counter[str] = Counter()
+    wrong = {}
+    for number in range(first, first + count):
+        found, complaints = one(seed, number)
+        counts.update(found)
+        if complaints:
+            wrong[number] = complaints
+            tell(f"product {number}: {'; '.join(complaints)} ({', '.join(found)})")
+    return {"count": count, "seed": seed, "first": first, "wrong": wrong, "of_each_kind": dict(sorted(counts.items()))}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("count", type=int, nargs="?", default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first product")
+    parser.add_argument("--record", type=Path, help="a file for what was done, as JSON")
+    asked = parser.parse_args()
+    begun = time.perf_counter()
+    done = many(asked.count, asked.seed, asked.first, tell=print)
+    seconds = time.perf_counter() - begun
+    print(f"{asked.count} products of seed {asked.seed} in {seconds:.0f} s: {len(done['wrong'])} wrong")
+    if asked.record:
+        facts = environment(operands="random", command=shlex.join(["python", *sys.argv]))
+        record = {"kind": "random products", "seconds": round(seconds, 1), **done, "environment": facts}
+        asked.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return int(bool(done["wrong"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
