@@ -226,7 +226,11 @@ def test_links_that_lead_nowhere_or_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "loop.npy").symlink_to("loop.npy")
     (tmp_path / "folder").symlink_to("folder")
     (tmp_path / "new.npy").symlink_to("real.npy")
-    for name, words in (("loop.npy", "leads back to itself"), ("folder/c.npy", "Too many levels"), ("a\0.npy", "null byte")):
+    for name, words in (
+        ("loop.npy", "leads back to itself"),
+        ("folder/c.npy", "Too many levels"),
+        ("a\0.npy", "null byte"),
+    ):
         with pytest.raises((FileError, UsageError), match=words):
             create_matrix(tmp_path / name, SHAPE, "f4")
     write(tmp_path / "new.npy")
