@@ -1,9 +1,10 @@
-"""Kill processes at every step of the final swap: ``killed_swaps.py FOLDER NAME [exchange|renames] [MUTANT]``.
+"""Kill processes at every step of the final swap: ``killed_swaps.py FOLDER NAME [exchange|renames|interrupts] [MUTANT]``.
 
 A child writes a matrix to NAME and is killed (SIGKILL) before the first operation of ``finish`` on a name or a file, the
 next child before the second, and so on: the interpreter's audit events tell of each. After each death the old or the new
 matrix must stand there whole, and the next run, with and without ``resume``, must end with the new one and nothing else.
-Prints how many were killed; ends with an AssertionError where something was lost.
+With ``interrupts`` a KeyboardInterrupt is raised there instead, after which the sink is closed. Prints how many were
+killed; ends with an AssertionError where something was lost.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tilewright.files import create_matrix, formats, partial, swap
 OLD, NEW = np.full((5, 6), 1.0, np.float32), np.full((5, 6), 2.0, np.float32)
 #: Audit events of operations on names and files, each raised before it is done.
 STEPS = ("open", "os.", "shutil.", "fcntl.")
+#: How a process ends that was interrupted.
+INTERRUPTED = 130
 
 
 def write(where: str, matrix: np.ndarray, *, resume: bool = False, armed: int = -1, after_a_kill: bool = False) -> None:
@@ -36,7 +39,11 @@ def write(where: str, matrix: np.ndarray, *, resume: bool = False, armed: int = 
     sink.flush()
     if armed >= 0:
         arm(armed)
-    sink.finish()
+    try:
+        sink.finish()
+    except KeyboardInterrupt:
+        sink.close()
+        os._exit(INTERRUPTED)
 
 
 def arm(step: int) -> None:
@@ -45,6 +52,8 @@ def arm(step: int) -> None:
     def count(event: str, _: Any) -> None:
         if event.startswith(STEPS):
             left[0] -= 1
+            if left[0] == -1 and interrupts:
+                raise KeyboardInterrupt
             if left[0] == -1:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -90,7 +99,7 @@ def kill_everywhere(folder: Path, name: str, *, resume: bool, is_atomic: bool) -
         died = child(write, where, NEW, armed=step)
         found = look(where)
         assert found == whole["new"] or (found == before) or (found is None and not is_atomic), (step, "torn or lost")
-        assert died in (0, -signal.SIGKILL), (step, died)
+        assert died in (0, INTERRUPTED if interrupts else -signal.SIGKILL), (step, died)
         assert child(write, where, NEW, resume=resume, after_a_kill=True) == 0, step
         assert look(where) == whole["new"], (step, "not the new matrix")
         assert len(list(folder.iterdir())) == 1, (step, "something is left")
@@ -132,7 +141,7 @@ MUTANTS = {"removing_first": removing_first, "in_place": in_place, "unsettled": 
 
 
 def main(folder: str, name: str, how: str = "exchange", mutant: str = "") -> None:
-    global before
+    global before, interrupts
     out = Path(folder) / "out"
     out.mkdir()
     os.fsync = lambda file: None  # a killed process loses nothing that the system has, and disks are slow
@@ -142,7 +151,8 @@ def main(folder: str, name: str, how: str = "exchange", mutant: str = "") -> Non
             importlib.import_module(library)
     if how == "renames":
         swap._call = lambda: None  # type: ignore[assignment]
-    is_atomic = how == "exchange" or not name.startswith("c.zarr")
+    interrupts = how == "interrupts"
+    is_atomic = how != "renames" or not name.startswith("c.zarr")
     for kind, matrix in (("old", OLD), ("new", NEW)):
         assert child(write, f"{out}/{name}", matrix) == 0
         whole[kind] = look(f"{out}/{name}")
@@ -159,6 +169,7 @@ def main(folder: str, name: str, how: str = "exchange", mutant: str = "") -> Non
 #: What the files hold when they are written without a kill, and what stands there before each.
 whole: dict[str, dict[str, bytes] | None] = {"old": None, "new": None}
 before: dict[str, bytes] | None = None
+interrupts = False
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -37,6 +37,7 @@ def kill(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("c.zarr", "exchange", 60),
         ("c.npy", "renames", 20),
         ("c.zarr", "renames", 60),
+        ("c.npy", "interrupts", 20),
     ],
 )
 def test_death_at_every_step_of_the_swap_loses_nothing(tmp_path: Path, name: str, how: str, least: int) -> None:

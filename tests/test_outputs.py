@@ -510,10 +510,12 @@ ORDERS = {
 }
 
 
+@pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("name", ["c.npy", "c.zarr"])
 def test_all_is_on_the_disk_before_the_old_one_goes(
-    name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, resume: bool, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also what an earlier process wrote without a flush."""
     told: list[str] = []
     sync, discard, rename, exchange = os.fsync, swap.discard, swap._rename, swap._renameat2
 
@@ -533,6 +535,9 @@ def test_all_is_on_the_disk_before_the_old_one_goes(
 
     write(tmp_path / name)
     sink = begun(tmp_path / name, TWOS)
+    if resume:
+        sink.close()
+        sink = create_matrix(tmp_path / name, SHAPE, "f4", resume=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", synced)
         patch.setattr(swap, "_rename", lambda *what: told.append("rename") or rename(*what))

@@ -76,9 +76,7 @@ def multiply(
             "B stays as it is.",
         ),
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace C also where it holds more than one matrix of its format.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace C whatever it holds, and lose that.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")] = False,
     json_file: Annotated[
         Path | None,

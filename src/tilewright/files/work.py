@@ -27,6 +27,8 @@ ABOUT, JOURNAL = "about.txt", "journal"
 _OURS = re.compile(rf"{re.escape(ABOUT)}|{JOURNAL}|{DATA}|{swap.LEFTOVERS}")
 #: The first line of ``ABOUT``. Its number counts the layouts of such directories.
 _MAGIC = b"Tilewright work directory 1\n"
+#: How often a directory is made that other processes remove meanwhile.
+_TRIES = 1000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _IN_IT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -108,7 +110,7 @@ class WorkDirectory:
     def _open(self) -> None:
         """Made, recognised and locked; again where another process removed it meanwhile."""
         with explained(self.path, "made"):
-            while True:
+            for _ in range(_TRIES):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(self.path.name, 0o700, dir_fd=self.parent)
                 with contextlib.suppress(FileNotFoundError):
@@ -116,6 +118,7 @@ class WorkDirectory:
                     if self._lock():
                         return
                 self._release()
+            raise FileError(f"{self.path} cannot be made: it is removed as soon as it is there; choose another name")
 
     def _look(self) -> None:
         with explained(self.path, "read"), contextlib.suppress(FileNotFoundError):
