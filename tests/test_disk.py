@@ -85,6 +85,15 @@ def test_a_relative_path_is_in_the_working_directory(tmp_path: Path, monkeypatch
     assert private_directory("peaks") == tmp_path / "mine" / "cache" / "peaks"
 
 
+def test_an_absolute_path_needs_no_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path / "gone")
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert safe_directory(tmp_path / "cache", ("numba",)) == tmp_path / "cache" / "numba"
+    with pytest.raises(FileNotFoundError):
+        safe_directory("cache")
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 

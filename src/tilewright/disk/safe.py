@@ -43,7 +43,7 @@ def safe_directory(path: str | Path, parts: Iterable[str] = (), *, make: bool = 
         return _made(Path(path), parts)
     walk = _Walk(make)
     try:
-        walk.follow(os.path.join(os.getcwd(), path))  # noqa: PTH109, PTH118  # a Path would drop ".." after a link
+        walk.follow(str(path) if Path(path).is_absolute() else f"{Path.cwd()}/{path}")
         for part in parts:
             walk.enter(part, mine=True)
         if not os.access(".", os.W_OK | os.X_OK, dir_fd=walk.fd, effective_ids=os.access in os.supports_effective_ids):
