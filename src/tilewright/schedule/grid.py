@@ -112,11 +112,10 @@ class Grid:
 
 
 def longest_step(k: int, most: int, kc: int) -> int:
-    """The longest step where k is cut into as few steps as ``most`` allows, of nearly the same number of parts each.
+    """The longest of as few steps of k as possible, all of nearly the same number of parts: of ``most // kc`` at most, or
+    of one.
 
-    A step is at least one part long, whatever ``most`` is.
-
-    >>> longest_step(1030, 700, kc=512), longest_step(1030, 100, kc=512), longest_step(1030, 10**6, kc=512)
+    >>> longest_step(1030, 1024, kc=512), longest_step(1030, 100, kc=512), longest_step(1030, 10**6, kc=512)
     (687, 344, 1030)
     """
     parts = _parts(k, kc)
