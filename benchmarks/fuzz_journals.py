@@ -86,7 +86,7 @@ def child(corpus: str, options: list[str]) -> None:
     )
 
     def one(data: bytes) -> None:
-        """As it is, or, so that it is not all in vain, signed line by line."""
+        """As it is; or with right digests, without which no input would pass the first check."""
         path.write_bytes(_signed_lines(data[1:]) if data[:1] == b"\1" else data[1:])
         try:
             begun: Begun | None = read_journal(path)

@@ -1,7 +1,7 @@
 """Journals that were changed, and what ``multiply`` must make of them: the right C, or a refusal in one line.
 
-``changed`` changes bytes, as a broken disk or an editor does. ``forged`` changes what lines say and signs them anew, as
-somebody does who knows how: every field may then be anything.
+``changed`` changes bytes, as a broken disk or an editor does. ``forged`` changes what lines say and computes their digests
+anew, as an attacker can: every field may then be anything.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Unfinished:
         return cls(whole, about, data, begun.inode, _JOURNAL.read_bytes(), other, begun.finished)
 
     def verdict(self, journal: bytes) -> str:
-        """ "refused", "whole" or "lie" (signed, and of a tile that was never computed), and else what was wrong."""
+        """ "refused", "whole", or "lie": a right digest over a tile that was not computed. Else what was wrong."""
         _WORK.mkdir(exist_ok=True)
         _JOURNAL.write_bytes(journal)
         began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def test_without_a_change_the_product_is_taken_up(unfinished: Unfinished) -> Non
 
 @pytest.mark.parametrize("kind", ["changed", "forged"])
 def test_a_mutated_journal_is_refused_or_gives_the_right_product(unfinished: Unfinished, kind: str) -> None:
-    """Only somebody who signs a line can say of a tile that it was computed."""
+    """Only a line with a right digest can name a tile that was not computed."""
     found = verdicts(unfinished, kind, COUNT)
     assert not found.keys() - {"refused", "whole", *(["lie"] if kind == "forged" else [])}, found
     assert found["refused"] > COUNT // 2
@@ -53,8 +54,6 @@ def test_without_a_guard_some_journal_would_do_harm(
     unfinished: Unfinished, kind: str, guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if guard == "digests":
-        import json
-
         monkeypatch.setattr(module, "_checked", lambda line, _: (json.loads(line), b""))
     else:
         monkeypatch.setattr(Begun, "check", lambda *_: None)

@@ -2,8 +2,8 @@
 
 A journal is text, a line of JSON for each fact. The last field of a line is the BLAKE2 digest of the line and of the digest
 before it: so no line can be changed, moved, left out, repeated or taken from another journal without notice. Only the last
-line may be wrong: a crash has torn it, and it counts as not written. Nothing is parsed whose digest is wrong, and what is
-parsed is still checked against the product, for a digest proves no good will.
+line may be wrong: a crash has torn it, and it counts as not written. A line is parsed only if its digest is right. What it
+says is still checked against the product, because anyone can compute a digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCHEMA = 2
 #: How every journal begins, and how those of the first schema did.
 _BEGINS = b'{"journal": "multiply", "schema": '
 _BEGAN = b'{"schema": 1, "facts": '
-#: Bytes of a line, at most: a longer one is none of ours, and is not read.
+#: Bytes of a line, at most: a longer one is not read.
 _LONGEST = 1 << 16
 #: Numbers of a header are below it.
 _MOST = 1 << 62

@@ -51,7 +51,7 @@ ABOUT = 1.05
 TILES = 4
 #: What twice as many places must take at most, of the time of fewer.
 WORTH = 0.9
-#: A GPU for which the step of k is chosen, whichever there is: operations and bytes a second, and the bytes of its memory
+#: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, and the bytes of its memory
 #: that are taken where no limit is stated.
 TYPICAL = Rates(48e12, 50e9, 50e9, 25e9, latency_s=1e-4, wave=(128, 256, 132), wave_s=1e-5)
 TYPICAL_BYTES = 16 << 30
@@ -104,9 +104,9 @@ def plan_stream(
 def typical_step(m: int, n: int, k: int, dtype: str, itemsize: int, grain: int, limit: int | None) -> int:
     """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
-    It depends on nothing that is measured: the same product under the same ``limit`` of memory has the same bits on every
-    day. With steps of this length plans for measured rates took up to 4 % longer than with free ones; where a disk or a
-    limit of 64 MiB decides, up to 30 %. Raises MemoryLimitError as ``plan_stream``.
+    It depends on nothing that is measured, so the same product under the same ``limit`` of memory always has the same bits.
+    By the model, plans with this step take up to 4 % longer than plans with a free one; where a disk or a limit of 64 MiB
+    decides, up to 30 %. Raises MemoryLimitError as ``plan_stream``.
     """
     room = Room(TYPICAL_BYTES if limit is None else limit, grain=grain)
     return plan_stream(m, n, k, dtype, itemsize, room, TYPICAL).grid.bk
