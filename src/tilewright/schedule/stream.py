@@ -51,8 +51,8 @@ ABOUT = 1.05
 TILES = 4
 #: What twice as many places must take at most, of the time of fewer.
 WORTH = 0.9
-#: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, and the bytes of its memory
-#: that are taken where no limit is stated.
+#: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, and the bytes of its
+#: memory that are taken where no limit is stated.
 TYPICAL = Rates(48e12, 50e9, 50e9, 25e9, latency_s=1e-4, wave=(128, 256, 132), wave_s=1e-5)
 TYPICAL_BYTES = 16 << 30
 
