@@ -126,6 +126,21 @@ def product(a: np.ndarray, b: np.ndarray, values: str) -> tuple[Any, Expected]:
     return numpys, Expected(exact, gamma(a.shape[-1], dtype) * size + least(dtype), dtype)
 
 
+def combined(ours: Expected, k: int, alpha: float, beta: float, c: np.ndarray) -> Expected:
+    """alpha times a product over ``k``, plus beta times C; what a factor of 0 multiplies is not read."""
+    dtype, nothing = ours.dtype, np.zeros_like(ours.values)
+    if dtype.kind in "biuO":
+        number = bool if dtype.kind == "b" else int
+        first = ours.values * number(alpha) if alpha else nothing
+        return Expected(first + c.astype(dtype) * number(beta) if beta else first, None, c.dtype)
+    wide = np.clongdouble if dtype.kind == "c" else np.longdouble
+    first = ours.values.astype(wide) * alpha if alpha else nothing
+    second = c.astype(wide) * beta if beta else nothing
+    bound = ours.bound * abs(alpha) if alpha and ours.bound is not None else least(dtype)
+    bound = bound + (gamma(k + 2, dtype) + 8 * eps(dtype)) * (abs(first) + abs(second) + bound)
+    return Expected(first + second, bound, c.dtype)
+
+
 # ---- the calls -------------------------------------------------------------------------------------------------------
 
 
@@ -209,32 +224,19 @@ class Case:
         return swapped(self.rng, draw(self.rng, able) if able and self.rng.random() < 0.3 else dtype)
 
     def _gemm(self) -> Complaints:
-        _, expected = product(self.x, self.y, self.values)
-        dtype, k = expected.dtype, self.x.shape[-1]
-        c = self.receiver(np.shape(expected.values), dtype)
-        factors = (
-            [0, 1] if dtype.kind == "b" else [0, 1, 1, 2, 3] if dtype.kind in "iuO" else [0, 1, 1, -1, 2, 0.5, np.nan]
+        _, expected = product(self.x, self.y, "any")  # what C holds need not be whole, and is added to parts of the sum
+        dtype = expected.dtype
+        c = self.receiver(np.shape(expected.values), dtype if self.one_memory else swapped(self.rng, dtype))
+        factors = {"b": [0, 1], "i": [0, 1, 1, 2, -3], "u": [0, 1, 1, 2, 3], "O": [0, 1, 1, 2, -3]}.get(
+            dtype.kind, [0, 1, 1, -1, 2, 0.5, np.nan]
         )
         alpha, beta = draw(self.rng, factors), draw(self.rng, factors)
         before = np.array(c)
         got = quietly(tw.gemm, alpha, self.a, self.b, beta, c)
         if got is not c:
             yield "another array than c"
-        with np.errstate(all="ignore"):
-            reads, adds = k > 0 and alpha != 0, beta != 0
-            first = expected.values * factor(alpha, expected.values) if reads else np.zeros_like(expected.values)
-            if exactly(dtype) or expected.bound is None:
-                old = before.astype(first.dtype) * factor(beta, first) if adds else np.zeros_like(first)
-                if dtype.kind in "biuO":
-                    yield from Expected((first + old).astype(dtype.newbyteorder("=")), None, c.dtype).complaints(c)
-                    return
-                bound = abs(first) * 0
-            else:
-                old = before.astype(expected.values.dtype) * beta if adds else np.zeros_like(first)
-                bound = expected.bound * abs(alpha) if reads else abs(first) * 0
-            bound = bound + 8 * eps(dtype) * (abs(first) + abs(old) + np.nan_to_num(bound)) + least(dtype)
-            wide = np.result_type(first, np.clongdouble if dtype.kind == "c" else np.longdouble)
-            yield from Expected((first.astype(wide) + old), bound, c.dtype).complaints(c)
+        k = self.x.shape[-1]
+        yield from combined(expected, k, alpha if k else 0, beta, before).complaints(c)
 
     def _refused(self) -> Complaints:
         """By an error of the same built-in class as NumPy's, with nothing written."""
@@ -250,10 +252,6 @@ class Case:
         if ours is None or built_in is None or not issubclass(ours, built_in):
             yield f"raised {ours and ours.__name__}, NumPy {theirs.__name__}"
         self.out = None
-
-
-def factor(number: float, values: np.ndarray) -> Any:
-    return bool(number) if values.dtype.kind == "b" else number
 
 
 def refusals(rng: np.random.Generator, case: Case) -> tuple[Any, ...]:
