@@ -89,3 +89,61 @@ def test_bad_arguments() -> None:
         occupancy(find_gpu("h200"), 0)
     with pytest.raises(UsageError, match="shared: must be at least 0, got -1"):
         occupancy(find_gpu("h200"), 32, 32, -1)
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """``tilewright occupancy`` with these words: exit code, standard output and standard error."""
+    from tilewright.__main__ import run
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr("sys.argv", ["tilewright", "occupancy", *words])
+        code = run()
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["5000"], "5,000 threads a block, of 1,024 at most"),
+        (["1025", "--gpu", "H200"], "H200: 1,025 threads a block, of 1,024 at most"),
+        (["256", "--registers", "256", "--gpu", "T4"], "T4: 256 registers a thread, of 255 at most"),
+        (["1024", "--registers", "65", "--gpu", "H200"], "73,728 registers a block (1,024 threads of 65), of 65,536"),
+        (["32", "--shared", "300000"], "H100, H200, B200: 300,000 bytes of shared memory a block, of 232,448 at most"),
+        (["99999999999999999999999"], "threads a block, of 1,024 at most"),
+    ],
+)
+def test_a_block_that_no_card_launches_is_refused_in_one_line(command, words: list[str], why: str) -> None:
+    code, out, err = command(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: no such block can be launched: ")
+    assert err.count("\n") == 1
+    assert why in err
+
+
+def test_a_card_that_cannot_launch_a_block_has_no_line_of_zeros(command) -> None:
+    code, out, err = command("256", "--shared", "100000")
+    assert (code, err) == (0, "")
+    assert "Cannot launch: GTX 260: 100,000 bytes of shared memory a block, of 16,384 at most." in out
+    table = out.partition("Cannot")[0]
+    assert "H200" in table
+    assert "T4" not in table
+    code, out, _ = command("1024", "--registers", "64")
+    assert code == 0
+    assert out.count("Cannot launch") == 1  # the oldest card
+
+
+def test_what_cannot_launch_has_a_refusal_and_nothing_else_has() -> None:
+    for gpu in GPUS:
+        for threads in (1, 32, 511, 512, 513, 1024, 1025, 10**9):
+            for registers in (0, 1, 32, 64, 65, 124, 125, 168, 255, 256):
+                for shared in (0, 16384, 16385, 49152, 49153, 101376, 166912, 232448, 232449):
+                    found = occupancy(gpu, threads, registers, shared)
+                    assert bool(found.refusal) == (found.blocks == 0)
+                    assert found.blocks or " of " in found.refusal

@@ -134,3 +134,18 @@ def test_kernel_names_from_elsewhere_stay_text(tmp_path):
     seen = browser.look(report.render(records), tmp_path, 1280, PROBE)
     assert seen["errors"] == seen["console"] == seen["violations"] == []
     assert seen["marks"]["gflops"] == 8
+
+
+@pytest.mark.parametrize(
+    "separator", ["\u2028", "\u2029", "\x1b[31m", "\u202e", "'\"\\", "</script><script>", "]]>", "<!--"]
+)
+def test_what_a_kernel_is_called_breaks_no_chart(separator, tmp_path):
+    """Names stand in the charts' expressions, which are programs: U+2028 ends a line in the middle of one."""
+    name = f"cpu/a{separator}b{separator}"
+    records = [replace(measured("cpu/register_tile", n), kernel=name, reference=name) for n in (64, 128)]
+    records += [measured("cpu/register_tile", n) for n in (64, 128)]
+    seen = browser.look(report.render(records, title=name), tmp_path, 1280, PROBE)
+    assert seen["errors"] == seen["console"] == seen["violations"] == seen["requests"] == []
+    assert seen["marks"]["gflops"] == seen["marks"]["time"] == seen["marks"]["ratio"] == 8
+    assert seen["lines"]["gflops"] == 2
+    assert seen["faint"] == [0, 2, 0]  # the other kernel, while this one is picked in the legend

@@ -456,6 +456,11 @@ def test_ctrl_c_loses_nothing_of_what_was_kept(
     [
         (["cpu/ikj"], "cpu/ikj cannot be tuned"),
         (["cpu/nothing"], "kernel 'cpu/nothing' is not known"),
+        (["nosuch"], "kernel 'nosuch' is not known: known: cpu/packed, cuda/async_copy"),
+        (["packd"], "kernel 'packd' is not known: did you mean cpu/packed?"),
+        (["shared_tle"], "kernel 'shared_tle' is not known: did you mean cuda/shared_tile"),
+        (["cuda/packd"], "kernel 'cuda/packd' is not known: did you mean cpu/packed?"),
+        (["naive"], "can be: cpu/packed, cuda/"),
         (["packed", "--size", "64,128"], "one size in one run"),
         (["packed", "--dtype", "float17"], "cpu/packed has no float17"),
         (["packed", "--threads", "0"], "threads must be at least 1, got 0"),

@@ -18,6 +18,7 @@ from typing import Any
 from .errors import RecordError
 from .json_data import (
     COUNT,
+    NUMBER,
     OBJECT,
     PLAIN_VALUES,
     POSITIVE,
@@ -155,6 +156,9 @@ _RULES: dict[str, Rule] = {
     "verdict": Rule(f"one of {', '.join(VERDICTS)}", lambda x: isinstance(x, str) and x in VERDICTS),
 }
 
+#: Of what a kernel says of itself.
+_ABOUT_RULES = {"order": nullable(NUMBER), **dict.fromkeys(("idea", "parent", "row"), nullable(TEXT))}
+
 
 def from_line(line: str, where: str = "record") -> BenchRecord:
     """The record on one line, each field held to its rule; raises RecordError naming ``where`` for anything else."""
@@ -165,6 +169,7 @@ def from_line(line: str, where: str = "record") -> BenchRecord:
     if data.get("schema") != SCHEMA:
         raise RecordError(f"{where}: schema must be {SCHEMA}, got {shown(data.get('schema'))}")
     hold(data, _RULES, where)
+    hold(data.get("about", {}), _ABOUT_RULES, where, "about.")
     known = {f.name for f in fields(BenchRecord)}
     try:
         return BenchRecord(**{key: value for key, value in data.items() if key in known})

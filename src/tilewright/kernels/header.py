@@ -97,7 +97,7 @@ def _toml(source: str) -> dict[str, Any]:
     above = "\n" * source.count("\n", 0, match.start(1))  # so that TOML counts the lines of the file
     try:
         return tomllib.loads(above + match[1].replace("\r\n", "\n"))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOML's own error is a ValueError, as is that of a number too long
         raise _WrongError(f"its first block comment is not TOML: {error}; {_EXAMPLE}") from None
 
 

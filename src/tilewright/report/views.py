@@ -36,11 +36,8 @@ def is_reference(kernel: str) -> bool:
 
 def rungs_order(record: BenchRecord) -> float:
     """A kernel's place on the ladder; kernels that do not say come after those that do."""
-    order = record.about.get("order")
-    try:
-        return float(order) if order is not None else float("inf")
-    except (TypeError, ValueError):
-        return float("inf")
+    order = finite(record.about.get("order"))
+    return float("inf") if order is None else order
 
 
 @dataclass(frozen=True)

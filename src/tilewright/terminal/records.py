@@ -69,7 +69,7 @@ def _fitting(shapes: Sequence[str], columns: dict[str, list[str]], room: int) ->
 
 
 def _reading_order(record: BenchRecord) -> tuple[bool, int, str, int]:
-    return (record.kernel.startswith("ref/"), record.about.get("order", 0), record.kernel, record.threads)
+    return (record.kernel.startswith("ref/"), record.about.get("order") or 0, record.kernel, record.threads)
 
 
 def _cell(record: BenchRecord | None, best: dict[str, float], ratio_width: int) -> str:
@@ -114,7 +114,7 @@ def _show_legend(console: Console, records: Sequence[BenchRecord], swept: Mappin
     if reference:
         equal = ", on equal threads" if any(r.device == "cpu" for r in records) else ""
         say(f"R: {reference}'s time over the kernel's{equal}; above 1 is faster.")
-    if timed := [r for r in records if r.samples_s and r.peak_fraction]:
+    if timed := [r for r in records if r.samples_s and r.peak_fraction and r.peak_gflops]:
         best = max(timed, key=lambda r: r.peak_fraction or 0)
         where = _place(best, swept)
         say(f"Best: {where} reaches {best.peak_fraction:.0%} of the measured {best.peak_gflops:.0f} GFLOPS.")
