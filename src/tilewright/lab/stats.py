@@ -280,7 +280,9 @@ def _check_comparable(common: Sequence[tuple[BenchRecord, BenchRecord]]) -> None
 
 def _change(before: object, after: object) -> str:
     """The difference in words; none if they agree or one is not known."""
-    return "" if before is None or after is None or before == after else f"{before!s:.200} in old, {after!s:.200} in new"
+    return (
+        "" if before is None or after is None or before == after else f"{before!s:.200} in old, {after!s:.200} in new"
+    )
 
 
 def _reference_version(record: BenchRecord) -> str | None:
