@@ -1,11 +1,11 @@
 """Kill products until something is lost: ``python benchmarks/kills.py OUT.jsonl [RANDOM] [SEED]`` (200 and 1).
 
-First ``tilewright multiply --resume`` is killed (SIGKILL) at RANDOM random moments, with a result in each format by turns,
-and started again. Then processes are killed as their main thread enters a system call, one process at each system call from
-the last tile to the end: ``strace`` does that (apt-get install strace). After every death the old or the new result must
-stand there whole; in the end the resumed product must have the bits of one that was never interrupted, and nothing else may
-be left. The operands are small integers, so no bit depends on the order of addition. Appends a record to OUT; ends with an
-AssertionError where something was lost.
+First ``tilewright multiply --resume --overwrite`` is killed (SIGKILL) at RANDOM random moments, with a result in each format
+by turns, and started again. Then processes are killed as the thread of the product enters a system call, one process at each
+system call from the last tile to the end: ``strace`` does that (apt-get install strace). After every death the old or the
+new result must stand there whole; in the end the resumed product must have the bits of one that was never interrupted, and
+nothing else may be left. The operands are small integers, so no bit depends on the order of addition. Appends a record to
+OUT; ends with an AssertionError where something was lost.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -72,7 +73,7 @@ def check_done(name: str, new: Files) -> None:
 
 
 def start(name: str, *more: str) -> subprocess.Popen[bytes]:
-    command = [*COMMAND, "-o", name, "--memory", "40MiB", "--resume", *more]
+    command = [*COMMAND, "-o", name, "--memory", "40MiB", "--resume", "--overwrite", *more]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -132,7 +133,7 @@ def measured(function: Callable[[], object]) -> float:
 
 
 def work() -> None:
-    multiply.multiply("a.npy", "b.npy", work_name, resume=True)
+    multiply.multiply("a.npy", "b.npy", work_name, resume=True, overwrite=True)
 
 
 def child(function: Callable[[], None]) -> int:
@@ -161,7 +162,7 @@ def paused(ready: int, go: int) -> Callable[[], None]:
 
     def waiting(finish: Callable[[Any], None]) -> Callable[[Any], None]:
         def finished(self: Any) -> None:
-            os.write(ready, b".")
+            os.write(ready, b"%08d" % threading.get_native_id())
             os.read(go, 1)
             finish(self)
 
@@ -171,11 +172,11 @@ def paused(ready: int, go: int) -> Callable[[], None]:
 
 
 def traced(*how: str) -> int:
-    """How a product ends whose main thread is traced from the last tile on; ``calls.txt`` has its system calls."""
+    """How a product ends whose thread is traced from the last tile on; ``calls.txt`` has its system calls."""
     ready, go = os.pipe(), os.pipe()
     pid = child(paused(ready[1], go[0]))
-    os.read(ready[0], 1)
-    command = ["strace", "-o", "calls.txt", "-p", str(pid), *how]
+    thread = int(os.read(ready[0], 8))
+    command = ["strace", "-o", "calls.txt", "-p", str(thread), *how]
     tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert tracer.stderr is not None
     said = tracer.stderr.readline()
