@@ -25,6 +25,7 @@ import json
 import os
 import resource
 import select
+import shlex
 import subprocess
 import sys
 import time
@@ -192,7 +193,8 @@ def main() -> int:
         if by_coverage:
             more = guided(kind, by_coverage, given.limit, given.memory)
             defects += [{"kind": kind, "outcome": what[:500]} for what in more if what.startswith("defect")]
-            counted.update(more)
+            for what, number in more.items():
+                counted[what.split(":")[0]] += number
             chosen_by_coverage += sum(more.values())
         outcomes[kind] = dict(counted)
         print(f"{kind}: {outcomes[kind]}", file=sys.stderr, flush=True)
@@ -221,6 +223,7 @@ def write(given: argparse.Namespace, outcomes: dict[str, Any], defects: list[Any
     from tilewright.lab.environment import environment
 
     facts = environment(operands="mutated files")
+    facts["command"] = shlex.join(["python", "benchmarks/fuzz_readers.py", *sys.argv[1:]])
     record = {
         **{"kind": "fuzz readers", "schema": 1, "inputs": sum(sum(each.values()) for each in outcomes.values())},
         **{"guided": guided, "limit_s": given.limit, "memory_mib": given.memory, "seconds": round(seconds, 1)},
