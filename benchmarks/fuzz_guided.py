@@ -14,6 +14,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 import types
 import warnings
 from pathlib import Path
@@ -66,7 +67,10 @@ def main(kind: str, runs: int, limit_s: float, memory: int) -> None:
     limit_memory(memory)
 
     def one(data: bytes) -> None:
+        begun = time.process_time()
         found = hostile.outcome(reader.attempt, {**template, header_of(template): data})
+        if (used := time.process_time() - begun) > limit_s:
+            found = f"defect: hang: {used:.1f} s of the processor for {data[:200]!r}"
         counted[found if found.startswith("defect") else found.split(":")[0]] += 1
         if sum(counted.values()) == runs:
             print(json.dumps(counted), flush=True)
@@ -89,6 +93,7 @@ def main(kind: str, runs: int, limit_s: float, memory: int) -> None:
             "-rss_limit_mb=0",
             "-verbosity=0",
         ]
+        options += [f"-artifact_prefix={corpus}/"]
         atheris.Setup([sys.argv[0], *options, corpus], one, custom_mutator=mutator)
         atheris.Fuzz()
 

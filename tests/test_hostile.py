@@ -23,7 +23,7 @@ from tilewright.errors import FileError
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 #: Inputs of each kind: those that take a page to be drawn are slower.
-COUNTS = {"npy": 60, "safetensors": 60, "hdf5": 40, "zarr": 30, "raw": 40, "records": 12, "explanations": 6} | {
+COUNTS = {"npy": 60, "safetensors": 60, "hdf5": 40, "zarr": 30, "raw": 40, "records": 8, "explanations": 4} | {
     "timelines": 40,
     "headers": 60,
 }

@@ -19,6 +19,8 @@ from tilewright.errors import DTypeError, FileError, MemoryLimitError, ShapeErro
 from tilewright.files import hdf5, open_matrix, zarr
 from tilewright.files.array import ArraySource, copy_block
 from tilewright.files.chunked import ChunkedSource
+from tilewright.lab.operand_sets import read_operands
+from tilewright.lab.verify import Oracle
 from tilewright.operands import load_matrix
 from tilewright.schedule.cost import Rates
 from tilewright.schedule.cuts import Room
@@ -136,7 +138,7 @@ def test_sparse_datasets_of_any_size_are_read_by_rectangles(tmp_path: Path) -> N
         assert (out == 2).all()
         assert source.workspace < 1 << 26
         with pytest.raises(MemoryLimitError):
-            tw.plan_multiply(source, source, tmp_path / "c.npy", device="cpu", memory="1GiB")
+            plan_stream(end, source.shape[1], end, "float32", 4, Room(1 << 30), RATES)
         source.close()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
@@ -467,3 +469,10 @@ def test_a_reader_with_a_bare_error_would_be_seen(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="signature") as caught:
         open_matrix(tmp_path / "a.h5")
     assert not isinstance(caught.value, TilewrightError)
+
+
+def test_bench_takes_no_operands_of_enormous_sides(tmp_path: Path) -> None:
+    x, y = (npy(tmp_path / f"{name}.npy", shape) for name, shape in (("x", (0, 2**60)), ("y", (2**60, 0))))
+    with pytest.raises(UsageError, match=r"operands: A is .* a size is at most"):
+        read_operands((x, y))
+    assert Oracle(np.empty((0, 2**60), "f4"), np.empty((2**60, 0), "f4")).check(np.empty((0, 0), "f4")).ok

@@ -265,7 +265,9 @@ class _Header:
         for part, value in table.items():
             numbers, rule = (value, "a list of whole numbers") if part == "values" else ([value], "a whole number")
             if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
-                raise _WrongError(f"{key}.{part} must be {rule}, got {value!r}")
+                raise _WrongError(f"{key}.{part} must be {rule}, got {value!r:.80}")
+            if any(abs(number) >= 1 << 31 for number in numbers):
+                raise _WrongError(f"{key}.{part} must be below 2^31, for it becomes an int of the source")
         for part in ("default",) if "values" in table else ("default", "min", "max"):
             if part not in table:
                 raise _WrongError(f"{key}.{part} is missing")

@@ -15,7 +15,7 @@ from ..errors import TilewrightError, UsageError
 from ..machine import machine
 from ..operands import aligned_copy, aligned_empty, load_matrix
 from .oracles import oracle
-from .sizes import Shape
+from .sizes import LARGEST, Shape
 
 #: Sets rotate until together they are this many times the last cache.
 ROTATION = 2
@@ -42,6 +42,8 @@ def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarra
     a, b = (_load(path) for path in paths)
     if a.shape[1] != b.shape[0]:
         raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: A's columns must equal B's rows")
+    if max(*a.shape, *b.shape) > LARGEST:  # of a matrix without elements a side can still be 2^60
+        raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: a size is at most {LARGEST:,}")
     contents = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

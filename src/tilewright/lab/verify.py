@@ -182,7 +182,7 @@ class Oracle:
         a, b = self.a[rows], self.b[:, columns]
         exact = np.zeros((a.shape[0], b.shape[1]))
         magnitude = np.zeros_like(exact)
-        for part in _steps(self.a.shape[1], a.shape[0] + b.shape[1]):
+        for part in _steps(self.a.shape[1] if exact.size else 0, a.shape[0] + b.shape[1]):
             wide_a, wide_b = a[:, part].astype(np.float64), b[part].astype(np.float64)
             exact += wide_a @ wide_b
             magnitude += np.abs(wide_a) @ np.abs(wide_b)
