@@ -275,48 +275,6 @@ def test_ctrl_c_outranks_an_error_of_a_worker() -> None:
         Team(2).run([lambda: None, press_then_fail])
 
 
-HAIL = """
-import faulthandler, os, signal, threading, time
-from tilewright.threads import Team
-faulthandler.dump_traceback_later(30, exit=True)
-main, end, runs, interrupted = threading.main_thread().ident, time.time() + 1.5, 0, 0
-
-def hail():
-    while time.time() < end:
-        time.sleep(3e-4)
-        signal.pthread_kill(main, signal.SIGINT)
-
-def work(state):
-    state[0] += 1
-    sum(range(3000))
-    state[1] += 1
-
-threading.Thread(target=hail, daemon=True).start()
-while time.time() < end:
-    try:
-        runs += 1
-        state = [0, 0]
-        try:
-            Team(2).run([lambda: None, lambda: work(state)])
-        except KeyboardInterrupt:
-            interrupted += 1
-    except KeyboardInterrupt:
-        pass
-while True:
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        break
-    except KeyboardInterrupt:  # the last of them may come this late
-        pass
-assert runs > 100 and interrupted > 10, (runs, interrupted)
-"""
-
-
-def test_a_hail_of_ctrl_c_hangs_nothing() -> None:
-    """An interrupt may come between hearing that a job is done and noting it."""
-    subprocess.run([sys.executable, "-c", HAIL], capture_output=True, timeout=120, check=True)
-
-
 # ---- fork ------------------------------------------------------------------------------------------------------------
 
 FORK = """

@@ -120,13 +120,13 @@ class Job:
         stoppable(functools.partial(self._timed, progress, events))
 
     def _timed(self, progress: Progress | None, events: Events | None) -> None:
-        started = time.perf_counter()
+        progress, events = progress or (lambda done, total: None), events or Events()
+        events.start_s = started = time.perf_counter()  # one clock for the pieces and the whole
         try:
-            progress = progress or (lambda done, total: None)
             if self.complete:
                 progress(self._operations, self._operations)
             else:
-                self._run(progress, events or Events())
+                self._run(progress, events)
         except BaseException:
             unfinished = not self.resumable and not self.complete
             if unfinished and self.journal is not None and self.work is not None:
