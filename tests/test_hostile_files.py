@@ -246,6 +246,8 @@ SAFETENSORS: list[tuple[object, type[TilewrightError], str]] = [
         )
     ),
     ({"w": tensor(), "v": tensor(data_offsets=[40, 88])}, FileError, "belong to another one too"),
+    ({"w": tensor(), "v": tensor(shape=[1, 1], data_offsets=[8, 12])}, FileError, "belong to another one too"),
+    ({"w": tensor(), "v": tensor()}, FileError, "belong to another one too"),
     ({"w": tensor(data_offsets=[0, 44])}, FileError, "damaged: 44 bytes for shape"),
     ({"w": tensor(data_offsets=[1000, 1048])}, FileError, "truncated"),
     ({"w": tensor(shape=[2**40, 2**40])}, FileError, "damaged: 48 bytes"),

@@ -271,7 +271,7 @@ def test_more_notes() -> None:
 def test_records_survive_the_file() -> None:
     old, new = (from_line(to_line(r)) for r in (record([1.0, 2.0, 1.0]), record()))
     assert status(old, new) == status(record([1.0, 2.0, 1.0]), record())
-    with pytest.raises(RecordError, match="samples_s must be a list of numbers above 0"):
+    with pytest.raises(RecordError, match="samples_s must be a list of finite numbers above 0"):
         from_line(to_line(record([1.0, math.nan, 1.0])))
 
 

@@ -59,7 +59,7 @@ def test_a_later_version_may_say_more(tmp_path):
         (0, {"blocks": [1, 2]}, "three positive"),
         (0, {"blocks": [1, 2, 0]}, "three positive"),
         (0, {"dtype": 3}, "must be text"),
-        (0, {"expected": {"total_s": "soon"}}, "expected must be an object of numbers"),
+        (0, {"expected": {"total_s": "soon"}}, "expected must be an object of finite numbers"),
         (0, {"seconds": float("nan")}, "seconds must be seconds, from 0 on, got nan"),
         (0, {"environment": []}, "environment"),
         (1, {"start_s": 3.0}, "in order"),

@@ -140,17 +140,18 @@ def mapping(words: str, holds: Callable[[Any], bool]) -> Rule:
     return Rule(words, lambda value: isinstance(value, dict) and all(map(holds, value.values())))
 
 
-COUNT = Rule("a whole number", is_count)
+COUNT = Rule("a whole number from 0 to 2^63 - 1", is_count)
 TEXT = Rule("text", lambda value: isinstance(value, str))
 TRUTH = Rule("true or false", lambda value: isinstance(value, bool))
-NUMBER = Rule("a number", is_number)
+NUMBER = Rule("a finite number", is_number)
 #: Rates, shares and errors.
-POSITIVE = Rule("a number, not negative", lambda value: is_number(value) and value >= 0)
+POSITIVE = Rule("a finite number, not negative", lambda value: is_number(value) and value >= 0)
 SECONDS = Rule("seconds, not negative", lambda value: is_seconds(value))
-TIMES = many("a list of numbers above 0, in seconds", lambda value: is_seconds(value) and value > 0)
+TIMES = many("a list of finite numbers above 0, in seconds", lambda value: is_seconds(value) and value > 0)
 OBJECT = Rule(
-    "an object of finite numbers, texts and the like", lambda value: isinstance(value, dict) and is_tame(value)
+    f"an object of finite numbers, texts and the like, at most {DEEPEST} levels deep",
+    lambda value: isinstance(value, dict) and is_tame(value),
 )
 OBJECTS = many("a list of objects", lambda value: isinstance(value, dict))
-PLAIN_VALUES = mapping("an object of numbers, texts, truths and nulls", is_plain)
-NUMBERS = mapping("an object of numbers", is_number)
+PLAIN_VALUES = mapping("an object of finite numbers, texts, truths and nulls", is_plain)
+NUMBERS = mapping("an object of finite numbers", is_number)

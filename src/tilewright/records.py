@@ -146,10 +146,10 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("kernel", "device", "dtype", "precision", "reason"), TEXT),
     **{"params": PLAIN_VALUES, "about": OBJECT, "environment": OBJECT},
     **dict.fromkeys(("samples_s", "reference_samples_s"), TIMES),
-    "median_s": nullable(Rule("a number above 0, in seconds,", lambda x: is_seconds(x) and x > 0)),
+    "median_s": nullable(Rule("a finite number above 0, in seconds,", lambda x: is_seconds(x) and x > 0)),
     **dict.fromkeys(
         ("gflops", "peak_gflops", "peak_fraction", "ratio", "max_abs_error", "error_over_bound", "rms_error"),
-        Rule("a number or null, not negative", lambda x: x is None or POSITIVE.holds(x)),
+        Rule("a finite number or null, not negative", lambda x: x is None or POSITIVE.holds(x)),
     ),
     "reference": nullable(TEXT),
     "seed": nullable(Rule("a whole number", lambda x: type(x) is int and is_finite(x))),
