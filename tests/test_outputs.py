@@ -71,9 +71,13 @@ def safetensors(path: Path, metadata: Any = None, tail: bytes = b"", names: tupl
     write(path)
     raw = path.read_bytes()
     begin = 8 + int.from_bytes(raw[:8], "little")
-    tensor = json.loads(raw[8:begin])["matrix"]
-    header = json.dumps({"__metadata__": metadata or {}} | dict.fromkeys(names, tensor)).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + raw[begin:] + tail)
+    tensor, data = json.loads(raw[8:begin])["matrix"], raw[begin:]
+    first, end = tensor["data_offsets"]
+    tensors = {
+        name: tensor | {"data_offsets": [first + x * len(data), end + x * len(data)]} for x, name in enumerate(names)
+    }
+    header = json.dumps({"__metadata__": metadata or {}} | tensors).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + len(names) * data + tail)
 
 
 def hdf5(path: Path, change: Callable[[Any, Any], object], **how: Any) -> None:
