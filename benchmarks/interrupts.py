@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
+import math
 import shlex
 import signal
 import sys
@@ -72,33 +73,21 @@ def by_signal(call: Callable[[], object], moment: float) -> None:
     call()
 
 
-def by_trace(call: Callable[[], object], moment: int) -> None:
+def by_trace(call: Callable[[], object], moment: float) -> None:
     """At bytecode ``moment`` of the call."""
-    left = moment
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG001
-        nonlocal left
-        frame.f_trace_opcodes = True
-        left -= event in ("opcode", "line")
-        if left < 0:
-            raise StopError
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(None)
+    bytecodes_of(call, moment)
 
 
-def bytecodes_of(call: Callable[[], object]) -> int:
-    """How many a call takes."""
+def bytecodes_of(call: Callable[[], object], most: float = math.inf) -> int:
+    """How many a call takes. One of more than ``most`` is interrupted there."""
     number = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG001
         nonlocal number
         frame.f_trace_opcodes = True
         number += event in ("opcode", "line")
+        if number > most:
+            raise StopError
         return trace
 
     sys.settrace(trace)
