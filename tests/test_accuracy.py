@@ -244,5 +244,5 @@ def test_old_records_load_and_nonsense_does_not() -> None:
     old = json.loads(to_line(committed("cpu-error")[0]))
     del old["rms_error"]
     assert from_line(json.dumps(old)).rms_error is None
-    with pytest.raises(RecordError, match="rms_error must be a number or null"):
+    with pytest.raises(RecordError, match="rms_error must be a finite number or null, not negative"):
         from_line(json.dumps(old | {"rms_error": "small"}))
