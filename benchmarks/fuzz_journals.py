@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 def fuzz(count: int, seed: int) -> dict[str, Any]:
     """Half of them with changed bytes, half forged; what became of them, and those that did harm."""
-    from mutated_journals import Unfinished, changed, forged, small_places
+    from support.mutated_journals import Unfinished, changed, forged, small_places
 
     verdicts: dict[str, collections.Counter[str]] = {"changed": collections.Counter(), "forged": collections.Counter()}
     harm, slowest = [], 0.0
@@ -69,11 +69,11 @@ def guided(runs: int, seed: int) -> dict[str, Any]:
 def child(corpus: str, options: list[str]) -> None:
     import atheris
 
-    parts = ["tilewright.schedule.journal", "tilewright.schedule.cuts", "tilewright.schedule.grid"]
+    parts = ["tilewright.streaming.run.journal", "tilewright.streaming.plan.cuts", "tilewright.streaming.plan.grid"]
     with atheris.instrument_imports(include=parts):  # before anything else imports them
         from tilewright.errors import FileError, ResumeError
-        from tilewright.schedule.journal import Begun, read_journal
-    from mutated_journals import ROOM, SIDE, sign
+        from tilewright.streaming.run.journal import Begun, read_journal
+    from support.mutated_journals import ROOM, SIDE, sign
 
     path = Path(tempfile.mkdtemp()) / "j"
     facts = {"a": "1"}
@@ -104,7 +104,7 @@ def child(corpus: str, options: list[str]) -> None:
 
 
 def _signed_lines(data: bytes) -> bytes:
-    from tilewright.schedule.journal import _digest
+    from tilewright.streaming.run.journal import _digest
 
     signed, digest = b"", b""
     for line in data.split(b"\n"):

@@ -5,8 +5,8 @@
     python benchmarks/fuzz_readers.py --kinds hdf5 --only 1234            # one input again, with its traceback
     python benchmarks/fuzz_readers.py --guided 0.25                       # a quarter of them coverage-guided, by atheris
 
-Inputs are mutations of valid files, records and headers (``tests/hostile.py``), the same for the same number on every
-machine; those of ``--guided`` are chosen by which lines they reach. They are tried in worker processes: one that takes
+Inputs are mutations of valid files, records and headers (``tests/support/hostile.py``), the same for the same number on
+every machine; those of ``--guided`` are chosen by which lines they reach. They are tried in worker processes: one that takes
 more than ``--limit`` seconds of the processor for an input, or waits five times as long, is killed and the input counted as
 a hang; one that dies counts as a crash. No input may raise the most memory that a worker ever used by more than 256 MiB, nor
 ask for more than ``--memory`` MiB of address space. (Blosc reserves, but does not touch, the up to 2 GiB that the header of
@@ -65,7 +65,7 @@ def asked() -> argparse.Namespace:
 
 def work(kind: str, first: int, last: int, memory: int) -> None:
     """Say ``number`` before each input and ``number outcome`` after it."""
-    import hostile
+    from support import hostile
 
     reader = hostile.READERS[kind]
     for files in reader.seeds():  # compiles, imports, fills caches
@@ -206,7 +206,7 @@ def main() -> int:
 
 def again(kind: str, number: int) -> int:
     """One input in this process; what it raises is shown whole."""
-    import hostile
+    from support import hostile
 
     files = hostile.mutated(kind, number)
     print({name: data[:300] for name, data in files.items()})
@@ -220,7 +220,7 @@ def again(kind: str, number: int) -> int:
 
 
 def write(given: argparse.Namespace, outcomes: dict[str, Any], defects: list[Any], guided: int, seconds: float) -> None:
-    from tilewright.lab.environment import environment
+    from tilewright.lab.inputs.environment import environment
 
     facts = environment(operands="mutated files")
     facts["command"] = shlex.join(["python", "benchmarks/fuzz_readers.py", *sys.argv[1:]])

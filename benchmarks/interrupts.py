@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.environment import environment
-from tilewright.threads import _crew
+from tilewright.lab.inputs.environment import environment
+from tilewright.runtime.cpu.threads import _crew
 
 Call = Callable[[np.ndarray], object]
 
@@ -82,7 +82,7 @@ def bytecodes_of(call: Callable[[], object], most: float = math.inf) -> int:
     """How many a call takes. One of more than ``most`` is interrupted there."""
     number = 0
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG001
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal number
         frame.f_trace_opcodes = True
         number += event in ("opcode", "line")

@@ -27,13 +27,14 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.catalog import adding_kernel
 from tilewright.files import plain
 from tilewright.files import zarr as zarr_files
-from tilewright.kernels import adding_kernel
-from tilewright.lab.environment import environment
-from tilewright.schedule import multiply, places
-from tilewright.schedule.cost import Rates
-from tilewright.schedule.stream import Room
+from tilewright.lab.inputs.environment import environment
+from tilewright.streaming.places import places
+from tilewright.streaming.plan.cost import Rates
+from tilewright.streaming.plan.stream import Room
+from tilewright.streaming.run import multiply
 
 NAMES = ("c.npy", "c.raw", "c.safetensors", "c.h5", "c.zarr")
 #: Sides of the products: one that the command computes for a while, and one of few tiles.

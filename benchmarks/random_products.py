@@ -27,10 +27,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from random_operands import BFLOAT16, OBJECT, Memory, array, arrays, draw, dressed, dtypes, shapes, swapped, traits
 
 import tilewright as tw
-from tilewright.lab.environment import environment
+from random_operands import BFLOAT16, OBJECT, Memory, array, arrays, draw, dressed, dtypes, shapes, swapped, traits
+from tilewright.lab.inputs.environment import environment
 
 #: Multiply-adds of most products, of some, and of those of dtypes that NumPy multiplies slowly.
 WORK, MUCH_WORK, SLOW_WORK, OBJECT_WORK = 300_000, 60_000_000, 2_000_000, 3000

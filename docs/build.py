@@ -20,7 +20,7 @@ from tables import accuracy, cpu, gpu, stream
 from tables.common import ROOT, records_of
 
 from tilewright.report import save_figures
-from tilewright.run.cuda import compiler
+from tilewright.runtime.gpu.nvrtc import compiler
 
 FIGURES = ROOT / "docs" / "figures"
 

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.lab.device_sets import random_values
-from tilewright.lab.formats import FORMATS
-from tilewright.lab.verify import ErrorSample
-from tilewright.records import BenchRecord, write
+from tilewright.lab.bench.device_sets import random_values
+from tilewright.lab.inputs.formats import FORMATS
+from tilewright.lab.verify.verify import ErrorSample
+from tilewright.records.bench import BenchRecord, write
 from tilewright.report.accuracy import ROUNDING
 
 RECORD = Path(__file__).parent.parent / "benchmarks" / "cpu-error-orders.jsonl"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.records import BenchRecord
+from tilewright.records.bench import BenchRecord
 from tilewright.report import accuracy
 from tilewright.report.words import digits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilewright.records import BenchRecord, read
+from tilewright.records.bench import BenchRecord, read
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks"

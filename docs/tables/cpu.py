@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tilewright.kernels import catalog, cuda_catalog
-from tilewright.records import VERDICTS, BenchRecord
+from tilewright.catalog import catalog, cuda_catalog
+from tilewright.records.bench import VERDICTS, BenchRecord
 
 from .common import RECORDS, ROOT, at, linked, made_by, records_of, table
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tilewright.kernels import cuda_catalog
-from tilewright.lab.residency import residency
-from tilewright.records import VERDICTS, BenchRecord
+from tilewright.catalog import cuda_catalog
+from tilewright.lab.bench.residency import residency
+from tilewright.records.bench import VERDICTS, BenchRecord
 
 from .common import RECORDS, at, linked, records_of, table
 
@@ -149,5 +149,5 @@ def counted(name: str) -> str:
         f"counted: at most {most['ld']:.1%} more for loads, {most['st']:.0%} for stores. In the other "
         f"{len(launches) - len(rows) + 1} of {len(launches)} cases all are as predicted. "
         f"{first['gpu']}, ncu {first['ncu'].split()[1]}, {first['compiler']}; "
-        f"[record](../benchmarks/{name}.jsonl), made by `python tests/measure_rungs.py`."
+        f"[record](../benchmarks/{name}.jsonl), made by `python tests/support/measure_rungs.py`."
     )

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from .api import gemm as gemm
     from .api import matmul as matmul
     from .api import plan as plan
-    from .kernels import catalog as ladder
-    from .lab.microscope import microscope as microscope
-    from .limits import get_threads as get_threads
-    from .limits import set_threads as set_threads
-    from .limits import use_threads as use_threads
-    from .machine import machine as info
+    from .catalog import catalog as ladder
+    from .host.limits import get_threads as get_threads
+    from .host.limits import set_threads as set_threads
+    from .host.limits import use_threads as use_threads
+    from .host.machine import machine as info
     from .operands import aligned_empty as aligned_empty
-    from .schedule.multiply import multiply as multiply
-    from .schedule.multiply import plan_multiply as plan_multiply
+    from .simulator.microscope import microscope as microscope
+    from .streaming.run.multiply import multiply as multiply
+    from .streaming.run.multiply import plan_multiply as plan_multiply
 
 __version__ = "0.1.0"
 
@@ -32,15 +32,15 @@ _PUBLIC = {
     "matmul": ("api", "matmul"),
     "gemm": ("api", "gemm"),
     "plan": ("api", "plan"),
-    "multiply": ("schedule.multiply", "multiply"),
-    "plan_multiply": ("schedule.multiply", "plan_multiply"),
-    "ladder": ("kernels", "catalog"),
-    "microscope": ("lab.microscope", "microscope"),
-    "info": ("machine", "machine"),
+    "multiply": ("streaming.run.multiply", "multiply"),
+    "plan_multiply": ("streaming.run.multiply", "plan_multiply"),
+    "ladder": ("catalog", "catalog"),
+    "microscope": ("simulator.microscope", "microscope"),
+    "info": ("host.machine", "machine"),
     "aligned_empty": ("operands", "aligned_empty"),
-    "set_threads": ("limits", "set_threads"),
-    "get_threads": ("limits", "get_threads"),
-    "use_threads": ("limits", "use_threads"),
+    "set_threads": ("host.limits", "set_threads"),
+    "get_threads": ("host.limits", "get_threads"),
+    "use_threads": ("host.limits", "use_threads"),
     "errors": ("errors", ""),
 }
 

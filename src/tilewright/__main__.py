@@ -8,7 +8,7 @@ import sys
 import warnings
 
 from .errors import CacheWarning, TilewrightError, UnavailableError
-from .legible import legible
+from .records.legible import legible
 
 _formatted = warnings.formatwarning
 

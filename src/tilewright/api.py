@@ -10,20 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from .arrays.matmul import is_on_gpu
+from .arrays.matmul import matmul as gpu_matmul
+from .arrays.matmul import plan as gpu_plan
+from .catalog import adding_kernel
+from .engine.numpy_product import numpy_product
 from .errors import DTypeError, ShapeError, UsageError
 from .factors import factor
-from .gpu.matmul import is_on_gpu
-from .gpu.matmul import matmul as gpu_matmul
-from .gpu.matmul import plan as gpu_plan
-from .gpu.planner import GpuPlan
-from .kernels import Kernel, adding_kernel
-from .kernels.numpy_product import numpy_product
+from .kernels import Kernel
 from .operands import admit, admit_out, native, promoted
-from .planner import BYTES_PER_THREAD, WORK_PER_THREAD, Plan, make_plan
+from .planning.cpu import BYTES_PER_THREAD, WORK_PER_THREAD, Plan, make_plan
+from .planning.gpu import GpuPlan
 from .problem import Layout, Problem, layout
-from .run import express
-from .run.batch import as_matrices, multiply
-from .run.cpu import Product, runner
+from .runtime.cpu import express
+from .runtime.cpu.batch import as_matrices, multiply
+from .runtime.cpu.runner import Product, runner
 
 #: Rows of C that ``gemm`` combines at a time take about this much memory.
 _PANEL_BYTES = 64 << 20
@@ -113,7 +114,9 @@ def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: s
 
 def _on_gpus(recipe: _Recipe, device: str | None) -> Product:
     """What multiplies matrices of the host on ``device``."""
-    from .schedule import multiply as stream  # most programs never need it, and the first call should not wait for it
+    from .streaming.run import (
+        multiply as stream,  # most programs never need it, and the first call should not wait for it
+    )
 
     if recipe.algorithm != "classical":
         raise UsageError(f"algorithm {recipe.algorithm!r}: GPUs have the classical one")

@@ -95,7 +95,7 @@ def bench(
     Every result is verified before its time counts. Ctrl-C keeps the cells that are finished, and --resume continues.
     The exit code is 1 if a result is wrong.
     """
-    from ..lab import session
+    from ..lab.bench import session
     from ..terminal import show_bench
 
     asked = session.Request(

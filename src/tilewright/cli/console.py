@@ -10,7 +10,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ..legible import legible
+from ..records.legible import legible
 
 
 class Console(rich.console.Console):

@@ -14,12 +14,12 @@ from .console import Console, say
 from .options import Param, check_apart, check_writeable, write_json
 
 if TYPE_CHECKING:
-    from ..explanation import Explanation
+    from ..records.explanation import Explanation
 
 
 def _list_gpus(name: str) -> str:
     if name == "list":
-        from ..lab.gpus import GPUS
+        from ..simulator.gpus import GPUS
 
         print("\n".join(gpu.name for gpu in GPUS))
         raise typer.Exit
@@ -101,7 +101,7 @@ def explain(
     if device == "cpu":
         _explain_cpu(kernels, size, dtype, threads, seed, json_file)
         return
-    from ..lab import explain_session
+    from ..lab.explain import session as explain_session
     from ..terminal import show_explanations
 
     check_writeable("json", json_file, dash=True)
@@ -145,7 +145,7 @@ def explain(
 
 def _device(kernels: list[str]) -> str:
     """Of the kernels, by their names; cuda where nobody knows them. Raises UsageError where they differ."""
-    from ..kernels import catalog
+    from ..catalog import catalog
 
     def of_cpu(name: str) -> bool:
         return name.endswith(".py") or name in catalog() or f"cpu/{name}" in catalog()
@@ -168,7 +168,7 @@ def _refuse(context: typer.Context, device: str) -> None:
 
 def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: int, json_file: Path | None) -> None:
     """One after another, each shown as soon as it is there."""
-    from ..lab import explain_cpu
+    from ..lab.explain import cpu as explain_cpu
     from ..terminal import show_cpu_explanation
 
     check_writeable("json", json_file, dash=True)
@@ -195,7 +195,7 @@ def _write(found: list[Explanation], json_file: Path | None, report_file: Path |
     if not found:
         return
     if json_file is not None:
-        from ..explanation import to_json
+        from ..records.explanation import to_json
 
         if str(json_file) == "-":
             sys.stdout.write(to_json(found))
@@ -220,8 +220,8 @@ def occupancy(
 
     A block that no card can launch (too many threads, registers, or too much shared memory) is refused.
     """
-    from ..lab.gpus import GPUS, find_gpu
-    from ..lab.occupancy import occupancy as occupancy_of
+    from ..simulator.gpus import GPUS, find_gpu
+    from ..simulator.occupancy import occupancy as occupancy_of
     from ..terminal import refusals, show_occupancy
 
     cards = [find_gpu(name) for name in gpu] if gpu else GPUS

@@ -25,11 +25,11 @@ def info(
     Peak, bandwidth, and how long a program waits for its first product are measured; the rest the system says.
     """
     from ..errors import UnavailableError
+    from ..host.limits import get_threads, why_threads
+    from ..host.machine import machine
     from ..kernels import blocking
-    from ..lab.first_call import known_first_call, measure_first_call
-    from ..limits import get_threads, why_threads
-    from ..machine import machine
-    from ..peaks import roofs
+    from ..lab.bench.first_call import known_first_call, measure_first_call
+    from ..runtime.cpu.peaks import roofs
     from ..terminal import show_facts
 
     check_writeable("json", json_file, dash=True)
@@ -58,7 +58,8 @@ def info(
 @app.command()
 def ladder(json_file: Json = None) -> None:
     """The kernels in reading order, each with its idea."""
-    from ..kernels import CudaKernel, Kernel, catalog, cuda_catalog
+    from ..catalog import catalog, cuda_catalog
+    from ..kernels import CudaKernel, Kernel
     from ..terminal import show_facts
 
     check_writeable("json", json_file, dash=True)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import TilewrightError, UsageError
-from ..json_data import dumped
+from ..records.json_data import dumped
 from . import app
 from .console import Console
 from .options import check_apart, check_writeable
 
 if TYPE_CHECKING:
-    from ..schedule.events import Events
-    from ..schedule.job import Job
+    from ..streaming.places.events import Events
+    from ..streaming.run.job import Job
 
 _RAW = re.compile(r"(.+\.(?:raw|bin)):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
 
@@ -108,8 +108,8 @@ def multiply(
 
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """
-    from ..limits import get_threads, use_threads
-    from ..schedule.multiply import prepared
+    from ..host.limits import get_threads, use_threads
+    from ..streaming.run.multiply import prepared
     from ..terminal import show_plan, show_product
 
     files = [Path(text) for text in (a, b, output)]
@@ -169,7 +169,7 @@ def _taken_up(job: Job, output: str) -> str:
 
 def _run(job: Job, timeline: Path | None) -> None:
     """With a bar; what is kept is said whatever ends it."""
-    from ..schedule.events import Events
+    from ..streaming.places.events import Events
     from ..terminal import ProductProgress
 
     console, events = Console(stderr=True), Events()
@@ -192,9 +192,9 @@ def _run(job: Job, timeline: Path | None) -> None:
 
 def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
     """Of what happened; without ``events`` of what is expected to."""
-    from ..lab.environment import environment
-    from ..schedule.timeline import expected_timeline, timeline
-    from ..timeline import write_timelines
+    from ..lab.inputs.environment import environment
+    from ..records.timeline import write_timelines
+    from ..streaming.run.timeline import expected_timeline, timeline
 
     facts = environment(operands="files")
     write_timelines(path, [expected_timeline(job, facts) if events is None else timeline(job, events, facts)])
@@ -204,7 +204,7 @@ def _write_record(job: Job, path: Path) -> None:
     """One line; of a dry run without what was measured."""
     import sys
 
-    from ..lab.environment import environment
+    from ..lab.inputs.environment import environment
 
     record = {"kind": "multiply", "schema": 1, **job.as_dict(), "environment": environment(operands="files")}
     line = dumped(record) + "\n"

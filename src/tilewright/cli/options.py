@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UsageError
-from ..legible import json_escaped
+from ..records.legible import json_escaped
 
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write as JSON instead; - is standard output.")

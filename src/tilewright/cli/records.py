@@ -28,8 +28,8 @@ def compare(
     Every cell that both files have is FASTER, SLOWER, SAME or UNCLEAR, judged from the raw samples. Files of different
     machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
     """
-    from ..lab.stats import compare as compare_records
-    from ..records import read
+    from ..lab.compare.stats import compare as compare_records
+    from ..records.bench import read
     from ..terminal import show_comparison
 
     check_writeable("json", json_file, dash=True, spare=[old, new])
@@ -68,10 +68,10 @@ def report(
     It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
     explain, timelines the picture of what a streamed product did when.
     """
-    from ..explanation import holds_explanations, read_explanations
-    from ..records import read
+    from ..records.bench import read
+    from ..records.explanation import holds_explanations, read_explanations
+    from ..records.timeline import holds_timelines
     from ..report import save_figures, write_explanation, write_page
-    from ..timeline import holds_timelines
 
     check_writeable("output", output, spare=files)
     check_writeable("trace", trace, spare=files)
@@ -102,8 +102,8 @@ def report(
 def _report_timelines(
     files: list[Path], output: Path, figures: Path | None, trace: Path | None, title: str | None
 ) -> None:
+    from ..records.timeline import read_timelines
     from ..report import save_timeline, write_timeline, write_trace
-    from ..timeline import read_timelines
 
     found = [timeline for file in files for timeline in read_timelines(file)]
     if trace is not None and len(found) > 1:

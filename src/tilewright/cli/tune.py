@@ -61,7 +61,7 @@ def tune(
 
     Each result is verified. The exit code is 1 if one is wrong.
     """
-    from ..lab import tune_session
+    from ..lab.tune import session as tune_session
     from ..terminal import show_tuned, show_tuned_blocking
 
     check_writeable("json", json_file, dash=True)

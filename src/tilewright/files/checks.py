@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError, did_you_mean
-from ..machine import bytes_text
+from ..host.machine import bytes_text
 from .format import Shape
 
 #: What a file may hold; the product is of float32 or float64, and blocks are converted as they are read.

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..disk import fingerprint
 from ..errors import DTypeError, FileError
+from ..host.disk import fingerprint
 from .checks import READABLE, admit_dtype, admit_shape, explained, listed, missing, parsed, pick, unreadable
 from .chunked import TOGETHER, ChunkedSource
 from .format import Format, Sink, Source

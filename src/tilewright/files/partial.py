@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from ..errors import FileError
-from ..machine import bytes_text
+from ..host.machine import bytes_text
 from .checks import explained, free_bytes
 from .output import Output
 from .swap import DATA, put

@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ..disk import fingerprint
 from ..errors import FileError
-from ..machine import bytes_text
+from ..host.disk import fingerprint
+from ..host.machine import bytes_text
 from .array import copy_block
 from .checks import explained, rectangle
 from .format import Shape

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..disk import fingerprint
 from ..errors import DTypeError, FileError
+from ..host.disk import fingerprint
 from .checks import READABLE, admit_dtype, admit_shape, explained, missing, parsed, pick, rectangle, unreadable
 from .chunked import ChunkedSource, cuts
 from .format import Format, Shape, Source

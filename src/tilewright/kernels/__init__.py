@@ -1,29 +1,6 @@
-"""The ladder: one kernel a file. ``catalog`` finds them; nothing lists them."""
+"""The ladder: one kernel a file, to be read in order; and how a kernel declares itself (``declared``, ``header``)."""
 
-from .catalog import (
-    NUMERIC,
-    Kernel,
-    adding_kernel,
-    catalog,
-    cuda_catalog,
-    find,
-    kernel,
-    load_cuda_file,
-    load_file,
-    reference,
-)
 from .cuda_kernel import CudaKernel
+from .declared import FLOATS, NUMERIC, Kernel, Sharing, kernel
 
-__all__ = [
-    "NUMERIC",
-    "CudaKernel",
-    "Kernel",
-    "adding_kernel",
-    "catalog",
-    "cuda_catalog",
-    "find",
-    "kernel",
-    "load_cuda_file",
-    "load_file",
-    "reference",
-]
+__all__ = ["FLOATS", "NUMERIC", "CudaKernel", "Kernel", "Sharing", "kernel"]

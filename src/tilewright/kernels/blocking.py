@@ -22,17 +22,14 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..disk import CacheFile, fingerprint
-from ..machine import Machine, machine
+from ..host import sources
+from ..host.disk import CacheFile, fingerprint
+from ..host.machine import Machine, machine
 
 #: Columns of a panel of B, however large the last cache is.
 MOST_COLUMNS = 4096
 #: Steps of k come in lines of the cache, of 4-byte elements.
 STEPS = 16
-
-_PACKAGE = Path(__file__).parent.parent
-#: What machine code is made from: a search knows nothing of any other.
-_SOURCES = ("simd/*.py", "kernels/*.py", "kernels/cpu/*.py")
 
 
 @dataclass(frozen=True)
@@ -209,8 +206,8 @@ def _made_for() -> str:
     import llvmlite
     import numba
 
-    sources = [path for part in _SOURCES for path in sorted(_PACKAGE.glob(part))]
-    return fingerprint(*_machine_facts(), numba.__version__, llvmlite.__version__, *sources)
+    files = sources.files(sources.MACHINE_CODE)  # a search knows nothing of any other
+    return fingerprint(*_machine_facts(), numba.__version__, llvmlite.__version__, *files)
 
 
 def _kept_in() -> CacheFile:

@@ -17,9 +17,9 @@ from ..errors import UnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from ..explanation import Explanation
-    from ..records import BenchRecord
-    from ..timeline import Timeline
+    from ..records.bench import BenchRecord
+    from ..records.explanation import Explanation
+    from ..records.timeline import Timeline
 
 __all__ = [
     "render",
@@ -67,7 +67,7 @@ def write_explanation(explanations: Sequence[Explanation], path: str | Path, *, 
 
     Raises what ``render_explanation`` raises, and OSError. From the file that ``tilewright explain --json`` writes:
 
-        from tilewright.explanation import read_explanations
+        from tilewright.records.explanation import read_explanations
         from tilewright.report import write_explanation
 
         write_explanation(read_explanations("coalesced.json"), "coalesced.html")
@@ -108,7 +108,7 @@ def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: st
     Raises what ``render_timeline`` raises, and OSError. From the file that ``tilewright multiply --timeline`` writes:
 
         from tilewright.report import write_timeline
-        from tilewright.timeline import read_timelines
+        from tilewright.records.timeline import read_timelines
 
         write_timeline(read_timelines("run.jsonl"), "run.html")
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ..explanation import Access
+from ..records.explanation import Access
 from .html import marked
 from .words import count
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from ..records import BenchRecord
+from ..records.bench import BenchRecord
 from .charts import decades, finished, sizes_axis
 from .palette import Style
 from .views import View

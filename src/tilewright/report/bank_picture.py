@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..explanation import Access
+from ..records.explanation import Access
 from .access_picture import WIDTH, Picture, box, drawing, text
 from .words import count
 

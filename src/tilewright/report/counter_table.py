@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..explanation import Explanation
+from ..records.explanation import Explanation
 from .words import finite, shortly
 
 _OPS = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..records import VOLATILE, BenchRecord
+from ..records.bench import VOLATILE, BenchRecord
 from .views import RUN_KEYS, machine_key, machine_names
 from .words import digits
 

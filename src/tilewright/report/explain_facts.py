@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..explanation import Explanation
+from ..records.explanation import Explanation
 from .environment import Item, items
 from .explain_findings import RESOURCES, shape_words
 from .source_view import turns, waste

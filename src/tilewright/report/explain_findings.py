@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..explanation import Explanation
+from ..records.explanation import Explanation
 from .source_view import by_memory, waste
 from .words import count, digits, duration, finite, shortly, small
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RecordError
-from ..explanation import Explanation
+from ..records.explanation import Explanation
 from . import counter_table, explain_facts, explain_findings, html
 from .explain_theme import theme
 from .occupancy_chart import occupancy_chart

@@ -11,8 +11,8 @@ import altair as alt
 import vl_convert
 
 from ..errors import RecordError, UsageError, did_you_mean
-from ..legible import legible
-from ..records import BenchRecord
+from ..records.bench import BenchRecord
+from ..records.legible import legible
 from . import views
 from .charts import charts, decades
 from .html import VEGALITE, legible_data

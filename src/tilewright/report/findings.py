@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..records import VERDICTS, BenchRecord
+from ..records.bench import VERDICTS, BenchRecord
 from .views import View, is_measured, is_reference
 from .words import count, digits, finite
 
@@ -53,7 +53,7 @@ def _lead(view: View) -> str:
 def verdicts(records: Sequence[BenchRecord]) -> str:
     """How many results are right, and what became of the others.
 
-    >>> from tilewright.records import BenchRecord
+    >>> from tilewright.records.bench import BenchRecord
     >>> done = BenchRecord("cpu/ikj", "cpu", 8, 8, 8, "float32", "ok", median_s=1e-6, gflops=1.0)
     >>> verdicts([done])
     'The one result is verified.'

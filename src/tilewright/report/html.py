@@ -17,7 +17,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup, escape
 
-from ..legible import legible
+from ..records.legible import legible
 
 HERE = Path(__file__).parent
 

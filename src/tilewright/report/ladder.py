@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ..records import VERDICTS, BenchRecord
+from ..records.bench import VERDICTS, BenchRecord
 from .views import View, best_of_cells, is_measured, is_reference, rungs_order, threads_of
 from .words import digits, factor
 

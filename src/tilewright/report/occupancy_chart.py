@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from ..explanation import Explanation
+from ..records.explanation import Explanation
 from .charts import finished
 from .explain_theme import haloed
 from .words import finite, shortly

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RecordError
-from ..records import BenchRecord
+from ..records.bench import BenchRecord
 from . import accuracy, charts, environment, findings, html, sweeps, table, views
 from .ladder import Ladder, Step, ladder
 from .palette import Style, config, styles

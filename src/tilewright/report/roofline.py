@@ -14,7 +14,7 @@ from typing import Any
 
 import altair as alt
 
-from ..explanation import Bound, Explanation
+from ..records.explanation import Bound, Explanation
 from .charts import decades, finished
 from .explain_theme import haloed
 from .words import finite, shortly

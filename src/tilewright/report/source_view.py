@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..explanation import Access, Defect, Explanation
+from ..records.explanation import Access, Defect, Explanation
 from . import access_picture, bank_picture
 from .access_picture import Picture
 from .words import count, finite, shortly

@@ -13,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from ..records import VERDICTS, BenchRecord
+from ..records.bench import VERDICTS, BenchRecord
 from .charts import finished, sizes_axis
 from .palette import DARK, DASHES, LIGHT, MARKS, SOLID, Style
 from .views import View, is_measured, params_text, spread, varied

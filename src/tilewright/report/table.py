@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..records import VERDICTS, BenchRecord
+from ..records.bench import VERDICTS, BenchRecord
 from .views import View, is_measured, is_reference, spread, threads_of
 from .words import count, digits, finite, small, table_time
 

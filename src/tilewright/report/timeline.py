@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..errors import RecordError, UsageError, did_you_mean
-from ..timeline import Lane, Timeline
+from ..records.timeline import Lane, Timeline
 from . import environment, html, timeline_words
 from .palette import DARK, FONT, GREYS_DARK, GREYS_LIGHT, INK, LIGHT
 from .timeline_lanes import KINDS, MOST_BARS, WIDTH, Drawn, as_data, box, gaps, lanes, paths

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..timeline import COMPUTE, Piece, Timeline, union
+from ..records.timeline import COMPUTE, Piece, Timeline, union
 
 WIDTH = 1000
 ROW, GAP = 24, 3

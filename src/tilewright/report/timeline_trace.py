@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..timeline import Piece, Timeline
+from ..records.timeline import Piece, Timeline
 from .html import write
 from .timeline_lanes import rows
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..timeline import Lane, Summary, Timeline
+from ..records.timeline import Lane, Summary, Timeline
 from .words import count, digits, duration
 
 #: The space before a unit, at which no line ends.
@@ -127,7 +127,7 @@ def _busy(name: str, summary: Summary) -> tuple[str, str]:
 
 def rate(lane: Lane) -> str:
     """
-    >>> from tilewright.timeline import Work
+    >>> from tilewright.records.timeline import Work
     >>> rate(Lane("compute", 2.0, 1, Work(10**12, "operations"))), rate(Lane("copy in", 2.0, 1, Work(10**10, "bytes")))
     ('500 GFLOPS', '5.00 GB/s')
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RecordError
-from ..records import VOLATILE, BenchRecord
+from ..records.bench import VOLATILE, BenchRecord
 from .words import count, digits, duration, finite
 
 #: Environment keys that tell one run from another on the same machine; ``VOLATILE`` tells cells apart.

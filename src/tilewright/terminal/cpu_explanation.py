@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..lab.cpu_events import Row
-from ..lab.explain_cpu import CpuExplanation
-from ..machine import bytes_text
-from ..prediction import seconds_text
+from ..host.machine import bytes_text
+from ..lab.explain.cpu import CpuExplanation
+from ..lab.explain.cpu_events import Row
+from ..planning.prediction import seconds_text
 from .explanation import quantity
 from .facts import show_facts
 

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..explanation import Defect, Explanation, Formula
-from ..lab import listing
-from ..lab.occupancy import Occupancy
+from ..records.explanation import Defect, Explanation, Formula
+from ..simulator import listing
+from ..simulator.occupancy import Occupancy
 from .facts import show_facts
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from ..machine import bytes_text
-from ..prediction import seconds_text
+from ..host.machine import bytes_text
+from ..planning.prediction import seconds_text
 from .facts import show_facts
 
 if TYPE_CHECKING:
-    from ..schedule.job import Job
-    from ..schedule.stream import StreamPlan
+    from ..streaming.plan.stream import StreamPlan
+    from ..streaming.run.job import Job
 
 #: Seconds between two drawings of the bar.
 REFRESH_S = 0.2

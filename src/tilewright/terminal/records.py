@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.stats import Comparison
-from ..records import VERDICTS, BenchRecord
+from ..lab.compare.stats import Comparison
+from ..records.bench import VERDICTS, BenchRecord
 from ..report.views import params_text, varied
 
 #: What stands in a cell without a time; the words are in records.VERDICTS.

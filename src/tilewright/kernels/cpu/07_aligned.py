@@ -4,9 +4,9 @@ A 512-bit vector is a whole cache line. Numba's allocator promises 32 bytes: fro
 two lines, and the core's load ports do each such load twice.
 """
 
+from tilewright.codegen import aligned_empty
 from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, multiply_block, store_block
-from tilewright.simd import aligned_empty
 
 ROWS = 256
 BLOCK = 128

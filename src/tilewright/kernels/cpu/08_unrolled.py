@@ -7,9 +7,9 @@ operations per multiply-add fall from 3 (load b, load c, store c) to (4 + 2 + 2)
 
 import numba as nb
 
+from tilewright.codegen import aligned_empty
 from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, store_block
-from tilewright.simd import aligned_empty
 
 ROWS = 256
 BLOCK = 128

@@ -19,9 +19,9 @@ import math
 
 import numba as nb
 
-from tilewright import simd
+from tilewright import codegen
+from tilewright.host.machine import machine
 from tilewright.kernels import kernel
-from tilewright.machine import machine
 
 BITS = machine().vector_bits or 128
 NV = 4
@@ -33,7 +33,7 @@ KC = 384
 MC = max(1, (machine().l2 or 256 * 1024) // 2 // (8 * KC) // MR) * MR
 NC = 4096
 
-micro = simd.micro_kernel(MR, NV, BITS, a_stride=KC)
+micro = codegen.micro_kernel(MR, NV, BITS, a_stride=KC)
 
 
 @nb.njit(nogil=True)
@@ -45,7 +45,7 @@ def pack_a(a, panels):
         if i >= mc:
             panels[i * KC : i * KC + kc] = 0
         elif unit_stride:
-            simd.copy(simd.offset(panels, i * KC), simd.address(a, i, 0), kc)
+            codegen.copy(codegen.offset(panels, i * KC), codegen.address(a, i, 0), kc)
         else:
             for p in range(kc):
                 panels[i * KC + p] = a[i, p]
@@ -61,7 +61,7 @@ def pack_b(b, nr, panels):
         columns = min(nr, nc - j)
         for p in range(kc):
             if unit_stride and columns == nr:
-                simd.copy(simd.offset(panels, at), simd.address(b, p, j), nr)
+                codegen.copy(codegen.offset(panels, at), codegen.address(b, p, j), nr)
             else:
                 for s in range(columns):
                     panels[at + s] = b[p, j + s]
@@ -97,9 +97,9 @@ def register_tile(a, b, c):
     nr = NV * (BITS // 8 // c.itemsize)
     unit_stride = c.strides[1] == c.itemsize
     ldc = c.strides[0] // c.itemsize
-    a_panels = simd.aligned_empty((min(m, MC) + MR) * KC, c)
-    b_panels = simd.aligned_empty((min(n, NC) + nr) * min(k, KC), c)
-    corner = simd.aligned_empty(MR * nr, c)
+    a_panels = codegen.aligned_empty((min(m, MC) + MR) * KC, c)
+    b_panels = codegen.aligned_empty((min(n, NC) + nr) * min(k, KC), c)
+    corner = codegen.aligned_empty(MR * nr, c)
     if k == 0:
         c[:] = 0
     for j0 in range(0, n, NC):
@@ -111,13 +111,13 @@ def register_tile(a, b, c):
                 mc = min(MC, m - i0)
                 pack_a(a[i0 : i0 + mc, p0 : p0 + kc], a_panels)
                 for j in range(0, nc, nr):
-                    b_panel = simd.offset(b_panels, j * kc)
+                    b_panel = codegen.offset(b_panels, j * kc)
                     for i in range(0, mc, MR):
-                        a_panel = simd.offset(a_panels, i * KC)
+                        a_panel = codegen.offset(a_panels, i * KC)
                         if unit_stride and i + MR <= mc and j + nr <= nc:
-                            micro(kc, a_panel, b_panel, simd.address(c, i0 + i, j0 + j), ldc, p0)
+                            micro(kc, a_panel, b_panel, codegen.address(c, i0 + i, j0 + j), ldc, p0)
                         else:
-                            micro(kc, a_panel, b_panel, simd.offset(corner, 0), nr, 0)
+                            micro(kc, a_panel, b_panel, codegen.offset(corner, 0), nr, 0)
                             rows, columns = min(MR, mc - i), min(nr, nc - j)
                             inside = c[i0 + i : i0 + i + rows, j0 + j : j0 + j + columns]
                             add_corner(corner, nr, inside, p0)

@@ -3,9 +3,8 @@
 import importlib
 
 from tilewright.errors import UnavailableError
-from tilewright.kernels import kernel
-from tilewright.kernels.catalog import FLOATS
-from tilewright.limits import get_threads
+from tilewright.host.limits import get_threads
+from tilewright.kernels import FLOATS, kernel
 from tilewright.operands import writeable_alias
 
 

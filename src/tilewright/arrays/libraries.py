@@ -1,0 +1,258 @@
+"""Whose array it is: what each library says of one that lies on a GPU, its current stream, its memory, its type of answer.
+
+A library is found by its own array and through ``sys.modules``: whoever has an array has imported what made it, and nothing
+here imports a library for anybody.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError
+from ..runtime.gpu.current import device_of, gpu_at
+from . import dlpack
+from .gpu_array import DTYPES, GpuArray, contiguous_strides
+from .matrix import GpuMatrix
+
+
+class Library:
+    """What a product asks of a library. ``views``: its arrays can be transposed without a copy; ``mutable``: be ``out``."""
+
+    name, mutable, views = "", True, True
+
+    def on_gpu(self, x: Any) -> bool:
+        """Whether an array of it lies on a GPU."""
+        raise NotImplementedError
+
+    def view(self, x: Any, name: str) -> GpuArray:
+        """Where the argument ``name`` lies. Raises OperandError and DTypeError."""
+        raise NotImplementedError
+
+    def stream(self, device: int) -> int:
+        """The handle of the stream on which the caller works now."""
+        raise NotImplementedError
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
+        """An array with anything in it, row-major, of the current stream's memory; and its address. Raises MemoryError."""
+        raise NotImplementedError
+
+    def transposed(self, x: Any) -> Any:
+        """A view with its last two axes swapped."""
+        raise NotImplementedError
+
+    def answer(self, x: Any) -> Any:
+        """What the caller gets of an array from ``empty``, when all is asked for that fills it."""
+        return x
+
+    def written(self, out: Any) -> None:
+        """Told when ``out`` was given other values."""
+
+    def hold(self, stream: int, device: int, things: Any) -> None:
+        """Told when all is asked for that reads and writes ``things``; where they would be gone too early, they are kept."""
+
+
+def library_of(x: Any) -> Library | None:
+    """The library of an array on a GPU; None for everything else."""
+    kind = type(x)
+    if kind is np.ndarray:
+        return None
+    if kind not in _known:
+        if len(_known) > 256:  # somebody makes types as they go
+            _known.clear()
+        _known[kind] = _recognised(x)
+    library = _known[kind]
+    return library if library is not None and library.on_gpu(x) else None
+
+
+_known: dict[type, Library | None] = {}
+
+
+def _recognised(x: Any) -> Library | None:
+    if isinstance(x, np.ndarray | np.generic | int | float | complex | list | tuple):
+        return None
+    for name, array, library in (("torch", "Tensor", Torch), ("cupy", "ndarray", Cupy), ("jax", "Array", Jax)):
+        kind = getattr(sys.modules.get(name), array, None)
+        if kind is not None and isinstance(x, kind):
+            return _one(library, name)
+    foreign = hasattr(type(x), "__dlpack_device__") or hasattr(type(x), "__cuda_array_interface__")
+    return _one(Foreign) if foreign else None
+
+
+@functools.cache
+def _one(library: Callable[..., Library], *name: str) -> Library:
+    return library(*(sys.modules[n] for n in name))
+
+
+def _dtype(name: str, kind: str, dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise DTypeError(
+            f"{name} is a {kind} of {dtype} on a GPU: {' and '.join(DTYPES)} have kernels there; convert it"
+        )
+    return dtype
+
+
+class Torch(Library):
+    name = "torch"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._dtypes = {getattr(torch, dtype): dtype for dtype in DTYPES}
+        self._kinds = {dtype: kind for kind, dtype in self._dtypes.items()} | {"uint8": torch.uint8}
+        self._devices: dict[int, Any] = {}
+        # What ``current_stream`` asks, without making an object of it.
+        self._handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+    def on_gpu(self, x: Any) -> bool:
+        return bool(x.is_cuda)
+
+    def view(self, x: Any, name: str) -> GpuArray:
+        torch = self._torch
+        if x.requires_grad and torch.is_grad_enabled():
+            raise OperandError(
+                f"{name} requires grad, and no gradient of the product would be recorded: "
+                f"multiply within torch.no_grad() or torch.inference_mode(), or pass {name}.detach()"
+            )
+        if x.layout is not torch.strided:
+            raise OperandError(f"{name} is a tensor of layout {x.layout}: pass {name}.to_dense()")
+        dtype = self._dtypes.get(x.dtype) or _dtype(name, "tensor", str(x.dtype).removeprefix("torch."))
+        if x.is_neg():
+            x = x.resolve_neg()
+        try:
+            return GpuArray(x.data_ptr(), tuple(x.shape), x.stride(), dtype, x.get_device(), x)
+        except RuntimeError as error:  # within a transformation or a trace there is no memory
+            raise OperandError(f"{name} has no memory to read: {str(error).splitlines()[0]}") from None
+
+    def stream(self, device: int) -> int:
+        if self._handle is not None:
+            return int(self._handle(device))
+        return int(self._torch.cuda.current_stream(device).cuda_stream)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
+        if device not in self._devices:
+            self._devices[device] = self._torch.device("cuda", device)
+        try:
+            x = self._torch.empty(shape, dtype=self._kinds[dtype], device=self._devices[device])
+        except self._torch.cuda.OutOfMemoryError as error:
+            raise MemoryError(str(error).splitlines()[0]) from None
+        return x, x.data_ptr()
+
+    def transposed(self, x: Any) -> Any:
+        return x.transpose(-1, -2)
+
+    def written(self, out: Any) -> None:
+        if not out.is_inference():
+            self._torch.autograd.graph.increment_version(out)  # so that a gradient that needs the old values says so
+
+
+class Cupy(Library):
+    name = "cupy"
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+
+    def on_gpu(self, x: Any) -> bool:
+        return isinstance(x, self._cupy.ndarray)
+
+    def view(self, x: Any, name: str) -> GpuArray:
+        dtype, size = _dtype(name, "cupy.ndarray", x.dtype.name), x.itemsize
+        if any(stride % size for stride in x.strides):
+            raise OperandError(f"{name} has strides of {x.strides} bytes: they must be whole elements; pass a copy")
+        strides = tuple(stride // size for stride in x.strides)
+        return GpuArray(int(x.data.ptr), x.shape, strides, dtype, int(x.device.id), x)
+
+    def stream(self, device: int) -> int:
+        return int(self._cupy.cuda.get_current_stream(device).ptr)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
+        with self._cupy.cuda.Device(device):
+            x = self._cupy.empty(shape, dtype)
+        return x, int(x.data.ptr)
+
+    def transposed(self, x: Any) -> Any:
+        return x.swapaxes(-1, -2)
+
+
+class Foreign(Library):
+    """Anything else that speaks DLPack or CUDA's array interface: works on a stream of ours, in order with its own.
+
+    It could not be told when an array of it is written, so none can be ``out``.
+    """
+
+    name, mutable, views = "DLPack", False, False
+
+    def on_gpu(self, x: Any) -> bool:
+        try:
+            device = x.__dlpack_device__()[0] if hasattr(type(x), "__dlpack_device__") else dlpack.CUDA
+            return device in (dlpack.CUDA, dlpack.CUDA_MANAGED)
+        except Exception:  # whatever a foreign object raises: it is not known to lie on a GPU
+            return False
+
+    def view(self, x: Any, name: str) -> GpuArray:
+        try:
+            found = self._by_dlpack(x) if hasattr(type(x), "__dlpack__") else self._by_interface(x)
+        except (LaunchError, OperandError):
+            raise
+        except Exception as error:  # as above: refused by name, with its own reason
+            raise OperandError(f"{name} cannot be used as a matrix: {type(x).__name__} says {error}") from error
+        return found._replace(dtype=_dtype(name, type(x).__name__, found.dtype))
+
+    def _by_dlpack(self, x: Any) -> GpuArray:
+        own = self.stream(x.__dlpack_device__()[1])
+        return dlpack.read(x.__dlpack__(stream=own))
+
+    def _by_interface(self, x: Any) -> GpuArray:
+        says = x.__cuda_array_interface__
+        dtype, shape = np.dtype(says["typestr"]), tuple(says["shape"])
+        given = says.get("strides")
+        strides = tuple(s // dtype.itemsize for s in given) if given else contiguous_strides(shape)
+        pointer = int(says["data"][0] or 0)
+        device = device_of(pointer)
+        if says.get("stream"):
+            gpu_at(device).order(int(says["stream"]), self.stream(device))
+        return GpuArray(pointer, shape, strides, dtype.name, device, x)
+
+    def stream(self, device: int) -> int:
+        return gpu_at(device).device.stream
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
+        gpu = gpu_at(device)
+        try:
+            with gpu:
+                memory = gpu.device.allocate(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
+        except LaunchError as error:
+            raise MemoryError(str(error)) from None
+        x = GpuMatrix(gpu, memory, shape, dtype, gpu.device.stream)
+        return x, x.pointer
+
+    def hold(self, stream: int, device: int, things: Any) -> None:
+        gpu_at(device).keep_until_now(stream, things)
+
+
+class Jax(Foreign):
+    name = "jax"
+
+    def __init__(self, jax: Any) -> None:
+        self._jax = jax
+
+    def on_gpu(self, x: Any) -> bool:
+        if isinstance(x, self._jax.core.Tracer):
+            return False  # it lies nowhere, and is refused as such
+        return any(device.platform in ("gpu", "cuda") for device in x.devices())
+
+    def view(self, x: Any, name: str) -> GpuArray:
+        if len(x.devices()) > 1:
+            raise OperandError(f"{name} lies on {len(x.devices())} devices: put it on one")
+        return super().view(x, name)
+
+    def answer(self, x: Any) -> Any:
+        return self._jax.dlpack.from_dlpack(x)
+
+
+def enough(needed: int, device: int, error: MemoryError) -> MemoryLimitError:
+    """The error that says how much memory a product would have needed."""
+    return MemoryLimitError(f"the product needs {needed:,} bytes more on GPU {device}: {error}")

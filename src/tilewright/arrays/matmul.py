@@ -1,0 +1,136 @@
+"""``matmul`` of arrays on a GPU: nothing leaves it, nothing waits, and the answer is of the caller's library.
+
+The call returns when the work is asked for on the caller's current stream, in whose order it happens. What is compiled or
+loaded for a shape the first time takes its time then.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from ..errors import OperandError, UsageError, did_you_mean
+from ..planning.gpu import GpuPlan
+from ..runtime.gpu.current import gpu_at
+from .gpu_array import GpuArray
+from .libraries import Library, enough, library_of
+from .matrix import GpuMatrix
+from .recipe import Recipe, arrange, make_recipe, planned
+
+_PRECISIONS = ("standard", "highest")
+
+
+def is_on_gpu(*values: Any) -> bool:
+    """Whether any of these is an array on a GPU: then ``matmul`` here is the one to call."""
+    return any(map(library_of, values))
+
+
+def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> Any:
+    """The product of two arrays on one GPU; ``tilewright.matmul`` says what it promises.
+
+    Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has not the
+    memory (nothing is written then), UsageError, UnavailableError without ``cuda.core``.
+    """
+    compute = _compute(precision, algorithm)
+    library, others, x, y = _operands(a, b, out)
+    target = None if out is None else _target(out, x)
+    stream = library.stream(x.device)
+    key = (x[1:5], y[1:5], None if target is None else target[1:5], _apart(target, x, y), library.views, compute)
+    recipe = _recipe(*key)
+    order, gpu = recipe.order, gpu_at(x.device)
+    if target is None:
+        result, pointer = _allocated(library, order.shape, order.dtype, x.device, order)
+    else:
+        result, pointer = out, target.pointer
+    workspace, at = (
+        _allocated(library, (order.workspace_bytes,), "uint8", x.device) if order.workspace_bytes else (None, 0)
+    )
+    for other in others:
+        gpu.order(other.stream(x.device), stream)
+    with gpu:
+        recipe.submit(x.pointer, y.pointer, pointer, at, stream)
+    for other in others:  # who frees or overwrites an operand there does it after us
+        gpu.order(stream, other.stream(x.device))
+    for one in (library, *others):
+        one.hold(stream, x.device, (x, y, target, workspace))
+    if target is not None:
+        if (owner := library_of(out)) is not None:
+            owner.written(out)
+        return out
+    result = library.answer(result)
+    return library.transposed(result) if order.transposed else result
+
+
+def plan(a: Any, b: Any, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
+    """What ``matmul`` would run for these arrays; nothing is compiled. Raises what it raises."""
+    compute = _compute(precision, algorithm)
+    library, _, x, y = _operands(a, b, None)
+    return planned(arrange(x, y, None, apart=True, views=library.views, compute=compute), gpu_at(x.device))
+
+
+@functools.lru_cache(maxsize=1024)
+def _recipe(x: Any, y: Any, out: Any, apart: bool, views: bool, compute: str) -> Recipe:
+    """By shapes, strides, dtypes and the GPU; addresses do not count."""
+    arrays = [None if key is None else GpuArray(0, *key) for key in (x, y, out)]
+    first, second, target = arrays
+    assert first is not None
+    assert second is not None
+    return make_recipe(arrange(first, second, target, apart=apart, views=views, compute=compute), gpu_at(first.device))
+
+
+def _compute(precision: str, algorithm: str) -> str:
+    """The dtype to multiply in; "" for the operands' own."""
+    if precision not in _PRECISIONS:
+        raise UsageError(f"precision {precision!r} is not known: {did_you_mean(str(precision), _PRECISIONS)}")
+    if algorithm != "classical":
+        raise UsageError(f"algorithm {algorithm!r}: on a GPU there is classical alone")
+    return "float64" if precision == "highest" else ""
+
+
+def _operands(a: Any, b: Any, out: Any) -> tuple[Library, list[Library], GpuArray, GpuArray]:
+    """The library that answers, those that have other operands, and both operands. Raises OperandError by the argument."""
+    first, second = library_of(a), library_of(b)
+    third = first if out is None else library_of(out)
+    if first is None or second is None or third is None:
+        raise OperandError(_apart_from_each_other({"a": a, "b": b, "out": out}, [first, second, third]))
+    x, y = first.view(a, "a"), second.view(b, "b")
+    if x.device != y.device:
+        raise OperandError(f"a is on GPU {x.device}, b on GPU {y.device}: move one to the other")
+    others = (
+        [] if first is second is third else [other for other in dict.fromkeys((second, third)) if other is not first]
+    )
+    return first, others, x, y
+
+
+def _apart_from_each_other(values: dict[str, Any], libraries: list[Library | None]) -> str:
+    places = dict(zip(values, libraries, strict=True))
+    off = next(name for name, library in places.items() if library is None)
+    on = next(name for name, library in places.items() if library is not None and values[name] is not None)
+    return f"{off} is a {type(values[off]).__name__} that is not on a GPU, and {on} is on one: move one to the other"
+
+
+def _target(out: Any, x: GpuArray) -> GpuArray:
+    """Where ``out`` lies. Raises OperandError where it cannot be written or is elsewhere."""
+    library = library_of(out)
+    assert library is not None
+    if not library.mutable and not isinstance(out, GpuMatrix):
+        raise OperandError(f"out is a {type(out).__name__}, which cannot be written by others: take the answer instead")
+    target = library.view(out, "out")
+    if target.device != x.device:
+        raise OperandError(f"out is on GPU {target.device}, a and b are on GPU {x.device}: give one there")
+    if target.repeats:
+        raise OperandError(f"out has strides {target.strides}: several of its elements are one in memory")
+    return target
+
+
+def _apart(target: GpuArray | None, *operands: GpuArray) -> bool:
+    return target is None or not any(target.overlaps(x) for x in operands)
+
+
+def _allocated(library: Library, shape: tuple[int, ...], dtype: str, device: int, order: Any = None) -> tuple[Any, int]:
+    try:
+        return library.empty(shape, dtype, device)
+    except MemoryError as error:
+        size = math.prod(shape) * {"float32": 4, "float64": 8, "uint8": 1}[dtype]
+        raise enough(size + (order.workspace_bytes if order else 0), device, error) from None

@@ -1,0 +1,70 @@
+"""The answer for arrays of a library that we do not know: on the GPU, with DLPack and CUDA's array interface."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..errors import OperandError
+from ..runtime.gpu.current import Gpu
+from ..runtime.gpu.memory import Memory
+from . import dlpack
+
+
+class GpuMatrix:
+    """A row-major array on a GPU. Any library takes it without a copy: ``torch.from_dlpack(c)``, ``cupy.from_dlpack(c)``.
+
+    What fills it may still be under way: who takes it by DLPack on a stream has it in that stream's order.
+    """
+
+    def __init__(self, gpu: Gpu, memory: Memory, shape: tuple[int, ...], dtype: str, stream: int) -> None:
+        self._gpu, self._memory, self._stream = gpu, memory, stream
+        self._readers: set[int] = set()
+        self.shape, self.dtype = shape, np.dtype(dtype)
+
+    def __repr__(self) -> str:
+        return f"GpuMatrix(shape={self.shape}, dtype={self.dtype}, GPU {self._gpu.ordinal})"
+
+    @property
+    def pointer(self) -> int:
+        return self._memory.pointer
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer if math.prod(self.shape) else 0, False),
+            "version": 3,
+            "stream": self._stream,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self._gpu.ordinal
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"{self!r} is given without a copy, on its own GPU")
+        if stream != -1:
+            self._gpu.order(self._stream, stream or 0)
+            self._readers.add(stream or 0)
+        return dlpack.make(self.pointer, self.shape, self.dtype.name, self._gpu.ordinal, self)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise OperandError(
+            f"{self!r} lies on a GPU: give it to its library, such as torch.from_dlpack(c).cpu().numpy()"
+        )
+
+    def __del__(self) -> None:
+        for stream in self._readers:  # what they asked for goes before whatever gets this memory next
+            self._gpu.order(stream, self._stream)
+        self._memory.close()

@@ -1,0 +1,231 @@
+"""How one product of GPU arrays is done: what is copied first, how the result lies, and every launch, prepared once.
+
+Kernels take row-major matrices without gaps. A column-major matrix is the transpose of one, so two column-major operands
+give Cᵀ = Bᵀ·Aᵀ with no copy at all. Everything else is copied on the GPU, in that one of the two ways which copies less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..planning.gpu import GpuPlan, choose
+from ..problem import Layout, Problem, layout
+from ..runtime.gpu.current import Gpu
+from ..runtime.gpu.gpu_product import GpuProduct, prepared
+from .gpu_array import GpuArray, Matrix, collapsed, row_major
+from .strided_copy import Copy, prepared_copy
+
+#: Parts of the workspace begin at multiples of it.
+_ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class Place:
+    """One of the three matrices of a product: how the caller's lies, and how the kernel has it.
+
+    ``steps``: elements from one matrix of a batch to the next, along each of its axes. ``at``: byte of the workspace where
+    the kernel's copy is, None where it takes the caller's.
+    """
+
+    label: str
+    given: Matrix
+    taken: Matrix
+    steps: tuple[int, ...]
+    at: int | None = None
+
+    @property
+    def is_copied(self) -> bool:
+        return self.at is not None
+
+
+@dataclass(frozen=True)
+class Order:
+    """The product as the kernel sees it, C = P·Q; where ``turned``, P is the caller's b and Q its a, and all are transposed.
+
+    ``shape``: what is allocated for a result that the caller has not given; ``transposed``: the caller gets a view of it.
+    """
+
+    shapes: Layout
+    batch: tuple[int, ...]
+    dtype: str
+    compute: str
+    turned: bool
+    p: Place
+    q: Place
+    c: Place
+    shape: tuple[int, ...]
+    transposed: bool
+    workspace_bytes: int
+
+    @property
+    def mnk(self) -> tuple[int, int, int]:
+        return self.p.given.rows, self.q.given.columns, self.p.given.columns
+
+
+def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, apart: bool, views: bool, compute: str = "") -> Order:
+    """Decide for operands and, if there is one, an ``out`` that lies ``apart`` from them; only their addresses do not count.
+
+    ``views``: the result may be a transposed view. ``compute``: the dtype to multiply in, if not the operands'. Raises
+    ShapeError.
+    """
+    shapes = layout(x.shape, y.shape)
+    dtype = str(np.result_type(x.dtype, y.dtype))
+    compute = compute or dtype
+    shape = shapes.result
+    if out is not None and out.shape != shape:
+        raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
+    are_matrices = len(x.shape) > 1, len(y.shape) > 1
+    a, a_steps = _matrix(x, (shapes.m, shapes.k), shapes.batch, rows=are_matrices[0])
+    b, b_steps = _matrix(y, (shapes.k, shapes.n), shapes.batch, columns=are_matrices[1])
+    batch, m = shapes.batch, shapes.m
+    if batch and not any(b_steps) and (rows := _as_one(x, out, shapes)) is not None:
+        m, batch, a_steps, b_steps = m * math.prod(batch), (), (), ()
+        a, views = Matrix(m, shapes.k, *rows, x.dtype), False
+    if out is None:
+        c, c_steps = row_major(m, shapes.n, dtype), _steps(batch, m * shapes.n)
+    elif batch == shapes.batch:
+        c, c_steps = _matrix(out, (m, shapes.n), batch, rows=are_matrices[0], columns=are_matrices[1])
+    else:
+        c, c_steps = row_major(m, shapes.n, out.dtype), ()
+    straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
+    turned = ("b", b.turned, b_steps), ("a", a.turned, a_steps), ("C", c.turned, c_steps)
+    may_be_view = views and out is None and len(shape) - len(batch) == 2
+    is_turned = _copied(turned, compute, apart, may_be_view) < _copied(straight, compute, apart, False)
+    (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = turned if is_turned else straight
+    transposed = is_turned and may_be_view and not c.is_row_major and c.dtype == compute
+    if transposed:
+        c, shape = row_major(c.rows, c.columns, c.dtype), (*batch, c.rows, c.columns)
+    places, used = [], 0
+    for label, given, steps in ((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps)):
+        taken = row_major(given.rows, given.columns, compute)
+        copied = given.dtype != compute or not given.is_row_major or (label == "C" and not apart)
+        places.append(Place(label, given, taken if copied else given, steps, used if copied else None))
+        used += -(-taken.nbytes // _ALIGNMENT) * _ALIGNMENT if copied else 0
+    first, second, result = places
+    return Order(shapes, batch, dtype, compute, is_turned, first, second, result, shape, transposed, used)
+
+
+def _copied(places: tuple[tuple[str, Matrix, tuple[int, ...]], ...], compute: str, apart: bool, any_c: bool) -> int:
+    """Bytes that are copied of one product; of C none where it may lie as it likes."""
+    found = 0
+    for label, matrix, _ in places:
+        fits = matrix.dtype == compute and (matrix.is_row_major or (label == "C" and any_c))
+        found += 0 if fits and (apart or label != "C") else matrix.nbytes
+    return found
+
+
+def _matrix(
+    x: GpuArray, sizes: tuple[int, int], batch: tuple[int, ...], *, rows: bool = True, columns: bool = True
+) -> tuple[Matrix, tuple[int, ...]]:
+    """The matrices of an array: how each lies, and how far it is to the next along each axis of the batch.
+
+    An array without an axis of ``rows``, or of ``columns``, has one.
+    """
+    outer = len(x.shape) - rows - columns
+    inner = iter(x.strides[outer:])
+    matrix = Matrix(*sizes, next(inner) if rows else 0, next(inner) if columns else 0, x.dtype)
+    steps = tuple(0 if n == 1 else step for n, step in zip(x.shape[:outer], x.strides[:outer], strict=True))
+    return matrix, (0,) * (len(batch) - outer) + steps
+
+
+def _as_one(x: GpuArray, out: GpuArray | None, shapes: Layout) -> tuple[int, int] | None:
+    """The strides of a batch of matrices under each other, times one b, as one matrix; None where they do not lie so."""
+    if len(x.shape) != len(shapes.batch) + 2 or x.shape[:-2] != shapes.batch:
+        return None
+    if out is not None and (len(out.shape) != len(x.shape) or not _is_contiguous(out)):
+        return None
+    row = collapsed(x.shape[:-1], x.strides[:-1])
+    return None if row is None else (row, x.strides[-1])
+
+
+def _is_contiguous(x: GpuArray) -> bool:
+    return collapsed(x.shape, x.strides) in (0, 1)
+
+
+def _steps(batch: tuple[int, ...], size: int) -> tuple[int, ...]:
+    return tuple(size * math.prod(batch[i + 1 :]) for i in range(len(batch)))
+
+
+# ---- launches --------------------------------------------------------------------------------------------------------
+
+
+def planned(order: Order, gpu: Gpu) -> GpuPlan:
+    """What the order would run on a GPU, in words."""
+    m, n, k = order.mnk
+    device, shapes = gpu.device, order.shapes
+    choice = choose(order.compute, m, n, k, capability=device.capability, sms=device.sms, gpu=device.name)
+    problem = Problem(shapes.m, shapes.n, shapes.k, order.dtype, math.prod(shapes.batch))
+    copies = tuple(_words(place, order.turned) for place in (order.p, order.q, order.c) if place.is_copied)
+    launch = choice.kernel.launch(m, n, k, **choice.params)
+    where = f"{device.name}, number {gpu.ordinal}"
+    return GpuPlan(problem, choice, launch, order.compute, where, order.turned, copies, order.workspace_bytes)
+
+
+def _words(place: Place, turned: bool) -> str:
+    given = place.given.turned if turned else place.given
+    why = f"{given.order}, {given.dtype}" if given.dtype != place.taken.dtype else given.order
+    if place.label == "C" and given.is_row_major and given.dtype == place.taken.dtype:
+        why = "it overlaps an operand"
+    return f"{place.label} ({why}), {place.taken.nbytes:,} bytes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All launches of an order, prepared on a GPU."""
+
+    order: Order
+    product: GpuProduct
+    before: tuple[tuple[int, Copy], ...]
+    after: Copy | None
+
+    def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+        """Ask for all of it: addresses of the arrays and of the workspace, and a stream. The GPU must be the current one."""
+        order = self.order
+        p, q = (b, a) if order.turned else (a, b)
+        if not order.batch and order.workspace_bytes == 0:
+            self.product(p, q, c, stream)
+            return
+        last: list[int | None] = [None, None]
+        for offsets in _offsets(order):
+            given = [p + offsets[0], q + offsets[1], c + offsets[2]]
+            taken = list(given)
+            for i, place in enumerate((order.p, order.q, order.c)):
+                if place.at is not None:
+                    taken[i] = workspace + place.at
+            for i, copy in self.before:
+                if last[i] != given[i]:  # one matrix for many of a batch is copied once
+                    copy(given[i], taken[i], stream)
+                    last[i] = given[i]
+            self.product(taken[0], taken[1], taken[2], stream)
+            if self.after is not None:
+                self.after(taken[2], given[2], stream)
+
+
+def make_recipe(order: Order, gpu: Gpu) -> Recipe:
+    """Compile and load what the order needs. Raises what ``prepared`` does."""
+    device = gpu.device
+    choice = planned(order, gpu).choice
+    m, n, k = order.mnk
+    with gpu:
+        product = prepared(device, choice.kernel, order.compute, m, n, k, params=choice.params)
+        before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
+        copies = tuple((i, prepared_copy(device, place.given, place.taken)) for i, place in before)
+        after = prepared_copy(device, order.c.taken, order.c.given) if order.c.at is not None else None
+    return Recipe(order, product, copies, after)
+
+
+def _offsets(order: Order) -> Iterator[tuple[int, int, int]]:
+    """Bytes to the matrices of each product of a batch."""
+    found = []
+    for place in (order.p, order.q, order.c):
+        total = np.zeros((1,) * len(order.batch), np.int64)
+        for axis, (n, step) in enumerate(zip(order.batch, place.steps, strict=True)):
+            along = np.arange(n, dtype=np.int64) * step * np.dtype(place.given.dtype).itemsize
+            total = total + along.reshape((n,) + (1,) * (len(order.batch) - axis - 1))
+        found.append(np.broadcast_to(total, order.batch).ravel().tolist())
+    return zip(*found, strict=True)

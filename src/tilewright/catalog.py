@@ -1,0 +1,165 @@
+"""Every kernel by name: the ladder's rungs, the engine's kernels, references, and files of a user's own.
+
+Nothing lists them: a kernel is found because its file lies in one of the folders below.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, overload
+
+from .errors import UsageError, did_you_mean
+from .host.disk import fingerprint
+from .host.sources import PACKAGE
+from .kernels import CudaKernel, Kernel
+from .kernels.blocking import Blocking, trying
+from .kernels.declared import split_name
+from .kernels.header import read_kernel
+
+#: Where kernels for the CPU lie: the ladder, the engine, the vendors' libraries.
+_FOLDERS = ("kernels/cpu", "engine/cpu", "kernels/ref")
+
+
+@functools.cache
+def catalog() -> dict[str, Kernel]:
+    """Every kernel of the package that runs on the CPU by name, in reading order, references last."""
+    found = []
+    for folder in _FOLDERS:
+        for path in sorted((PACKAGE / folder).glob("[0-9a-z]*.py")):
+            module = f"{PACKAGE.name}.{folder.replace('/', '.')}.{path.stem}"
+            found.append(_only_kernel(importlib.import_module(module)))
+    return {k.name: k for k in sorted(found, key=lambda k: (k.is_reference, k.order))}
+
+
+def adding_kernel(dtype: str) -> Kernel | None:
+    """The highest rung on the CPU that can add to C, whatever the shape; None for a dtype that none of them has."""
+    return next((k for k in reversed(catalog().values()) if k.adds and dtype in k.dtypes), None)
+
+
+@functools.cache
+def cuda_catalog() -> dict[str, CudaKernel]:
+    """Every CUDA kernel of the package by name, in reading order."""
+    found = [_cuda_kernel(path, "cuda") for path in (PACKAGE / "kernels/cuda").glob("[0-9a-z]*.cu")]
+    return {k.name: k for k in sorted(found, key=lambda k: (k.order, k.name))}
+
+
+def load_cuda_file(path: str | Path) -> CudaKernel:
+    """A user's own kernel from a ``.cu`` file anywhere. Raises UsageError for a file without a header, or a wrong one."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise UsageError(f"kernel file {path} does not exist")
+    return _cuda_kernel(path, "my")
+
+
+def _cuda_kernel(path: Path, folder: str) -> CudaKernel:
+    number, stem = split_name(re.sub(r"\W+", "_", path.stem))
+    return read_kernel(path, name=f"{folder}/{stem}", order=number, entry=stem)
+
+
+def load_file(path: str | Path) -> Kernel:
+    """A user's own kernel from a ``.py`` file anywhere. Raises UsageError for a file that declares none."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise UsageError(f"kernel file {path} does not exist")
+    split_name(path.stem)
+    return _loaded(path, f"tilewright_user_{path.stem}")
+
+
+def remade(kernel: Kernel, chosen: Blocking) -> Kernel:
+    """The same kernel, from its file, made for another blocking."""
+    # A module name of its own goes into the names of its machine code: two of them must not share one.
+    with trying(chosen):
+        return _loaded(kernel.path, f"tilewright_blocking_{fingerprint(chosen)}_{kernel.path.stem}")
+
+
+def _loaded(path: Path, name: str) -> Kernel:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"kernel file {path}: must be a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"kernel file {path}: {type(error).__name__}: {error}") from error
+    return _only_kernel(module)
+
+
+def _only_kernel(module: ModuleType) -> Kernel:
+    found = [value for value in vars(module).values() if isinstance(value, Kernel)]
+    if len(found) != 1:
+        raise UsageError(
+            f"kernel file {module.__file__}: must declare exactly one kernel, found {len(found)}; it needs\n"
+            "    from tilewright.kernels import kernel\n"
+            '    @kernel(idea="what it does differently", row="", parent="cpu/naive")\n'
+            "    def my_kernel(a, b, c): ..."
+        )
+    return found[0]
+
+
+@overload
+def find(names: Iterable[str], *, device: Literal["cpu"] = "cpu") -> list[Kernel]: ...
+@overload
+def find(names: Iterable[str], *, device: Literal["cuda"]) -> list[CudaKernel]: ...
+def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel] | list[CudaKernel]:
+    """Kernels by name (``cpu/ikj``, or ``ikj`` for short) or by path of a user's file, in the order given.
+
+    No name at all means the whole ladder of ``device``. Raises UsageError with a suggestion for a name not known, and for a
+    kernel of another device.
+    """
+    known: dict[str, Any] = dict(cuda_catalog() if device == "cuda" else catalog())
+    chosen = [_find_one(name, device, known) for name in names]
+    return chosen or [k for k in known.values() if k.device == device]
+
+
+def _find_one(name: str, device: str, known: dict[str, Any]) -> Any:
+    full = name if "/" in name else f"{device}/{name}"
+    if name.endswith((".py", ".cu")):
+        runs_on = "cuda" if name.endswith(".cu") else "cpu"
+        if runs_on == device:
+            return load_cuda_file(name) if device == "cuda" else load_file(name)
+    elif full in known:
+        return known[full]
+    elif full in (other := catalog() if device == "cuda" else cuda_catalog()):
+        runs_on = other[full].device
+    else:
+        raise UsageError(f"kernel {name!r} is not known: {did_you_mean_kernel(name, [*known, *other], listed=known)}")
+    raise UsageError(f"kernel {name!r} runs on device {runs_on}, not on device {device}")
+
+
+def did_you_mean_kernel(name: str, names: Iterable[str], listed: Iterable[str] | None = None) -> str:
+    """``did_you_mean`` for kernels of several devices: a name without its device is compared with names without theirs.
+
+    Where none is like it, those ``listed`` are named, by default all.
+
+    >>> did_you_mean_kernel("coalescd", ["cpu/packed", "cuda/coalesced", "cuda/tf32"])
+    'did you mean cuda/coalesced?'
+    """
+    pool = list(names)
+    compared = {full: full if "/" in name else full.partition("/")[2] for full in pool}
+    close = difflib.get_close_matches(name, dict.fromkeys(compared.values()), n=2, cutoff=0.6)
+    found = [full for like in close for full in pool if compared[full] == like]
+    return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(sorted(listed or pool))}"
+
+
+def tunable() -> list[str]:
+    """The kernels of which ``tilewright tune`` has something to try: a blocking, or parameters."""
+    cpu = [name for name, kernel in catalog().items() if kernel.blocking is not None]
+    return cpu + [name for name, kernel in cuda_catalog().items() if kernel.parameters]
+
+
+def reference(name: str) -> Kernel:
+    """A vendor library by name (``openblas``, ``mkl``, …), installed or not."""
+    known = {k.name.split("/")[1]: k for k in catalog().values() if k.is_reference}
+    short = name.removeprefix("ref/")
+    if short not in known:
+        raise UsageError(f"reference {name!r} is not known: {did_you_mean(short, known)}")
+    return known[short]

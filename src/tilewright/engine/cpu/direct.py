@@ -1,0 +1,177 @@
+"""Small products from the operands where they lie (S1.10): packing them would take as long as multiplying.
+
+What fits into the first-level cache is read from there as fast as from a packed panel, so a small product is nothing but
+tiles: an element of A, wherever it lies, is broadcast from memory into the multiply-adds with up to NV vectors of a row of
+B. There is a tile for every height and width, the last vector masked, and C is cut into tiles of nearly equal size:
+no arithmetic is done on padding but in the lanes of that last vector.
+
+MR = 8 rows, even where registers are left: two units with a latency of four cycles are busy from eight accumulators on,
+and more rows would want more address registers than there are.
+
+    for j in even steps of ≤ NV vectors       a panel of B's columns: K rows of it stay in the first-level cache
+      for i in even steps of ≤ MR             tile(rows, vectors): K steps in registers, one write
+
+B without unit stride along a row is copied first; of a C without it the product is computed beside it and copied last.
+A column of C would use one lane of each vector: it is computed by dot products instead.
+"""
+
+import math
+
+import numba as nb
+from numba.extending import overload
+
+from tilewright import codegen
+from tilewright.host.machine import machine
+from tilewright.kernels import NUMERIC, kernel
+
+BITS = machine().vector_bits or 128
+REGISTERS = machine().vector_registers or 16
+NV = 3
+MR = 8
+# mr·nv accumulators, nv vectors of B, an element of A and the mask: 8, 8, 8 rows with 32 registers, 8, 6, 3 with 16.
+HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
+
+# A of so many rows and columns stays in the second-level cache, from which every panel of B reads it once more.
+LARGEST = math.isqrt((machine().l2 or 256 << 10) // 8)
+# Rows of C that a thread of a team takes at a time: four tiles, some microseconds.
+BAND = 4 * MR
+
+tile = codegen.direct_tile(HEIGHTS, BITS)
+pack = codegen.packer(BITS)
+
+
+@nb.njit(nogil=True)
+def even(length, most):
+    """How to cut ``length`` into the fewest parts of at most ``most``: the least part, and how many are one longer."""
+    if length <= most:
+        return length, 0
+    parts = (length + most - 1) // most
+    size = length // parts
+    return size, length - parts * size
+
+
+@nb.njit(nogil=True)
+def unit_stride(x):
+    return x.shape[1] == 1 or x.strides[1] == codegen.itemsize(x)
+
+
+@nb.njit(nogil=True)
+def beside(x):
+    """An uninitialised matrix of the same shape with unit stride along a row, and rows that start on a cache line."""
+    rows, columns = x.shape
+    line = codegen.ALIGNMENT // codegen.itemsize(x)
+    length = ((columns + line - 1) // line | 1) * line  # an odd number of lines: they fall into all sets of a cache
+    return codegen.aligned_empty(rows * length, x).reshape((rows, length))[:, :columns]
+
+
+@nb.njit(nogil=True)
+def better_turned(m, n, a_row, a_column, b_row, b_column, c_row, one):
+    """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, by sizes and strides: a matrix that lies by columns, times a vector."""
+    by_columns = n == 1 and m > 1 and a_row == one and a_column != one and c_row == one
+    return by_columns or (m == 1 and n > 1 and b_row == one and b_column != one)
+
+
+@nb.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def dots(a, b, c):
+    """A matrix that lies by rows times a column, two rows at a time: each sum is spread over the lanes of vectors."""
+    m, k = a.shape
+    column, down = codegen.as_row(b, k), a.strides[0]
+    for i in range(0, m, 2):
+        j = min(i + 1, m - 1)
+        upper, lower = codegen.as_row(codegen.moved(a, i * down), k), codegen.as_row(codegen.moved(a, j * down), k)
+        above, below = upper[0] * column[0], lower[0] * column[0]
+        for p in range(1, k):
+            above += upper[p] * column[p]
+            below += lower[p] * column[p]
+        c[i, 0], c[j, 0] = above, below
+
+
+def copy_rows(x, rows, columns, target, ld):
+    """Rows of x, ``ld`` elements apart."""
+
+
+@overload(copy_rows)
+def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below take them
+    def by_vectors(x, rows, columns, target, ld):
+        pack(x, 0, rows, 0, columns, target, 0, ld)
+
+    def by_elements(x, rows, columns, target, ld):
+        for r in range(rows):
+            for s in range(columns):
+                target[r * ld + s] = x[r, s]
+
+    return by_elements if isinstance(x.dtype, nb.types.Complex) else by_vectors
+
+
+@nb.njit(nogil=True)
+def products(a, b, c, count, step_a, step_b, step_c):
+    """``count`` products of one shape, whose matrices lie so many bytes behind those before them."""
+    m, k = a.shape
+    n = b.shape[1]
+    a_row, a_column = a.strides
+    one = codegen.itemsize(c)
+    lanes = BITS // 8 // one
+    straight_b, straight_c = unit_stride(b), unit_stride(c)
+    b_rows, c_rows = b if straight_b else beside(b), c if straight_c else beside(c)
+    b_row, c_row = b_rows.strides[0], c_rows.strides[0]
+    rows_by_column = n == 1 and k > 0 and a_column == one and b_row == one
+    # Where one tile is all, it does the whole batch.
+    one_tile = straight_b and straight_c and 0 < n <= lanes * NV and m <= HEIGHTS[(n - 1) // lanes]
+    at_once = count if one_tile and not rows_by_column else 1
+    for which in range(0, count, at_once):
+        a_now = codegen.moved(a, which * step_a)
+        b_now = codegen.moved(b_rows, which * step_b if straight_b else 0)
+        c_now = codegen.moved(c_rows, which * step_c if straight_c else 0)
+        if not straight_b:
+            copy_rows(codegen.moved(b, which * step_b), k, n, codegen.as_row(b_rows, k * b_row // one), b_row // one)
+        if rows_by_column:
+            dots(a_now, b_now, c_now)
+            continue
+        vectors, wider = even((n + lanes - 1) // lanes, NV)
+        j = 0
+        while j < n:
+            nv = vectors + (wider > 0)
+            wider -= 1
+            columns = min(nv * lanes, n - j)
+            rows, higher = even(m, HEIGHTS[nv - 1])
+            i = 0
+            while i < m:
+                mr = rows + (higher > 0)
+                higher -= 1
+                at_a, at_b, at_c = (
+                    codegen.address(a_now, i, 0),
+                    codegen.address(b_now, 0, j),
+                    codegen.address(c_now, i, j),
+                )
+                size, batch = (mr, nv, columns, k), (at_once, step_a, step_b, step_c)
+                tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch)
+                i += mr
+            j += columns
+        if not straight_c:
+            c_there = codegen.moved(c, which * step_c)
+            for i in range(m):
+                for j in range(n):
+                    c_there[i, j] = c_rows[i, j]
+
+
+@kernel(
+    order=21,
+    idea="Multiply small matrices where they lie, in tiles of every height and width: packing them would cost as much.",
+    row="S1.10, S1.11",
+    parent="cpu/register_tile",
+    dtypes=NUMERIC,
+    shared="team",
+    strided=True,
+    suits=lambda m, n, k: max(m, n, k) <= LARGEST,
+    params={"mr": MR, "nv": NV, "vector_bits": BITS},
+)
+def direct(a, b, c, space, counters):  # noqa: ARG001  # nothing is kept from job to job
+    m, n = c.shape
+    (a_row, a_column), (b_row, b_column) = a.strides, b.strides
+    if better_turned(m, n, a_row, a_column, b_row, b_column, c.strides[0], codegen.itemsize(c)):
+        a, b, c, m = b.T, a.T, c.T, n
+    while True:
+        i = BAND * codegen.fetch_add(counters, 0, 1)
+        if i >= m:
+            return
+        products(a[i : i + BAND], b, c[i : i + BAND], 1, 0, 0, 0)

@@ -1,0 +1,52 @@
+"""8-bit and 16-bit integers are multiplied in lanes of 16 bits: 8-bit ones are widened while they are packed.
+
+Products and sums are wanted modulo 2⁸ or 2¹⁶, as numpy's. Arithmetic modulo 2⁸ survives arithmetic modulo 2¹⁶, of which
+only the lower half is kept, whatever the upper one was; so one tile serves signed and unsigned, 8 bits and 16. No processor
+multiplies vectors of 8-bit integers without taking them apart, at every step of k; packing takes them apart once.
+"""
+
+import numba as nb
+import numpy as np
+
+from tilewright import codegen
+from tilewright.engine import jobs
+from tilewright.kernels import kernel
+
+convert, widen = codegen.row_converter(jobs.BITS), codegen.converting_packer(jobs.BITS)
+
+
+@nb.njit(nogil=True, inline="always")
+def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+    """By way of the corner: C is narrower than the tile. What C holds is widened and added to."""
+    width = vectors * (jobs.BITS // 8 // codegen.itemsize(corner))
+    if accumulate:
+        widen(c, top, rows, left, columns, corner, 0, width)
+    jobs.tile(kc, a, b, codegen.offset(corner, 0), width, accumulate, max(rows, jobs.MR - 1), vectors, width)
+    for r in range(rows):
+        row = codegen.offset(corner, r * width)
+        convert(row, codegen.itemsize(corner), codegen.address(c, top + r, left), c.strides[1], columns)
+
+
+product = jobs.team_product(*jobs.packers(widen), write)
+
+
+@kernel(
+    order=19,
+    idea="Multiply 8-bit and 16-bit integers in lanes of 16 bits: widened while packing, cut off while writing.",
+    row="S1.11",
+    parent="cpu/packed",
+    dtypes=("int8", "uint8", "int16", "uint16"),
+    shared="team",
+    grain=(jobs.MR, jobs.NR),
+    strided=True,
+    params={"mr": jobs.MR, "nv": jobs.NV, "vector_bits": jobs.BITS, "kc": jobs.KC, "mc": jobs.MC, "nc": jobs.NC},
+    workspace=lambda m, n, k: 2 * jobs.space_needed(m, n, k),
+    counters=jobs.counters_needed,
+    suits=lambda m, n, k: True,
+    adds=True,
+)
+def narrow_integers(a, b, c, space, counters):
+    (m, k), n = a.shape, b.shape[1]
+    if k == 0 and not counters[counters.size - 2]:
+        c[:] = 0
+    product(a, b, c, m, n, k, space.view(np.int16), counters)

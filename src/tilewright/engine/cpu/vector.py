@@ -1,0 +1,215 @@
+"""One operand is a vector, or a few: the other is read once, where it lies, at the speed of memory.
+
+Packing reads a matrix, writes it and reads it again, which pays where each element is used many times. Here each is used
+once for every column of the narrow operand: with six columns and float32, 12 operations for 4 bytes, where a core does 28
+for each byte that memory brings. So the wide operand X of Z = X·Y (X is A; or Bᵀ, where C has fewer rows than columns)
+streams past:
+
+- its rows have unit stride along k: dot products of four rows at a time with the columns of Y, which stay in cache;
+- its columns have unit stride: four of them at a time, scaled, are added to a strip of Z that stays in L1.
+
+Four streams are what the hardware's prefetchers follow best: two, eight and sixteen were slower by 3 to 15 %. For more than
+one vector they need help: with six, 29 GB/s where the next four rows are asked for, 19 where they are not.
+"""
+
+import numba as nb
+
+from tilewright import codegen
+from tilewright.host.machine import machine
+from tilewright.kernels import kernel
+
+BITS = machine().vector_bits or 128
+#: Rows of X at a time: 4 · 6 sums fill 32 registers, 2 · 6 fill 16.
+ROWS = 4 if (machine().vector_registers or 16) >= 32 else 2
+STEPS = 4
+#: Most steps of k between additions to Z.
+KC = 2048
+#: Rows of X that a thread takes at once.
+BAND = 32
+#: Bytes of a row of X that are read at a stretch: long for one vector; for more of them, so short that the next four
+#: rows' stretches, asked for meanwhile, fit into L1 beside these.
+DOTS_STRETCH, DOTS_STRETCH_OF_ONE = 4096, 8192
+#: The same of a column of X, and of Z, whose strip stays in L1.
+UPDATE_STRETCH, UPDATE_STRETCH_OF_ONE = 2048, 16384
+#: Parts of the product for threads to share, where strips alone give fewer; and the fewest steps of k in a part.
+JOBS, SHORTEST = 16, 128
+
+dots_1 = codegen.row_dots(ROWS, 1, 2, BITS)
+dots_2 = codegen.row_dots(ROWS, 2, 1, BITS, prefetch=True)
+dots_4 = codegen.row_dots(ROWS, 4, 1, BITS, prefetch=True)
+dots_6 = codegen.row_dots(ROWS, 6, 1, BITS, prefetch=True)
+update_1 = codegen.row_updates(1, STEPS, BITS)
+update_2 = codegen.row_updates(2, STEPS, BITS, prefetch=True)
+update_4 = codegen.row_updates(4, STEPS, BITS, prefetch=True)
+update_6 = codegen.row_updates(6, STEPS, BITS, prefetch=True)
+update_last = codegen.row_updates(6, 1, BITS)
+buffer = codegen.stack_buffer(ROWS * KC)
+
+
+@nb.njit(nogil=True)
+def dot(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
+    if y_live == 1:
+        dots_1(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
+    elif y_live == 2:
+        dots_2(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
+    elif y_live <= 4:
+        dots_4(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
+    else:
+        dots_6(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
+
+
+@nb.njit(nogil=True)
+def update(steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
+    if steps == 1:
+        update_last(count, x, x_row, y, y_row, y_column, z, z_row, live)
+    elif live == 1:
+        update_1(count, x, x_row, y, y_row, y_column, z, z_row, live)
+    elif live == 2:
+        update_2(count, x, x_row, y, y_row, y_column, z, z_row, live)
+    elif live <= 4:
+        update_4(count, x, x_row, y, y_row, y_column, z, z_row, live)
+    else:
+        update_6(count, x, x_row, y, y_row, y_column, z, z_row, live)
+
+
+@nb.njit(nogil=True)
+def group(t):
+    """Columns of Y at a time: at most 6, and where there are more, about as many each time."""
+    passes = -(-t // 6)
+    return max(1, -(-t // passes))
+
+
+@nb.njit(nogil=True)
+def by_dots(x, y, z, space, counters):
+    """Dot products along k. Columns of Y without unit stride are copied into ``space``, rows of X to the stack."""
+    f, k = x.shape
+    t = y.shape[1]
+    size = codegen.itemsize(x)
+    x_in_place, y_in_place = x.strides[1] == size, y.strides[0] == size
+    y_row = y.strides[1] // size if y_in_place else k
+    x_row = x.strides[0] // size if x_in_place else KC
+    copied = buffer(space)
+    if not y_in_place:
+        codegen.copy_together(y.T, space, counters, 1)
+    columns, bands = group(t), -(-f // BAND)
+    stretch = min(KC, (DOTS_STRETCH if t > 1 else DOTS_STRETCH_OF_ONE) // size)
+    while True:
+        band = codegen.fetch_add(counters, 0, 1)
+        if band >= bands:
+            break
+        first = band * BAND
+        last = min(f, first + BAND)
+        for p0 in range(0, max(k, 1), stretch):
+            kc = min(stretch, k - p0)
+            for i in range(first, last, ROWS):
+                rows = min(ROWS, last - i)
+                if not x_in_place:
+                    copy_rows(x[i : i + rows, p0 : p0 + kc], copied)
+                x_part = codegen.address(x, i, p0) if x_in_place else copied
+                for j in range(0, t, columns):
+                    live = min(columns, t - j)
+                    y_part = codegen.address(y, p0, j) if y_in_place else codegen.offset(space, j * k + p0)
+                    z_row, z_column = z.strides[0] // size, z.strides[1] // size
+                    dot(kc, x_part, x_row, rows, y_part, y_row, live, codegen.address(z, i, j), z_row, z_column, p0)
+
+
+@nb.njit(nogil=True)
+def copy_rows(x, target):
+    rows, kc = x.shape
+    for i in range(rows):
+        for p in range(kc):
+            target[i * KC + p] = x[i, p]
+
+
+@nb.njit(nogil=True)
+def by_updates(x, y, z, space, counters):
+    """X has unit stride down its columns. Z is cut into strips, and where there are few, k into pieces.
+
+    The pieces of a strip, and a strip whose Z has no unit stride, are made in ``space``; whoever finishes a strip's last
+    piece adds them up in the order of k.
+    """
+    f, k = x.shape
+    t = y.shape[1]
+    size = codegen.itemsize(x)
+    width = (UPDATE_STRETCH if t > 1 else UPDATE_STRETCH_OF_ONE) // size
+    strips = -(-f // width)
+    pieces = max(1, min(JOBS // max(1, strips), k // SHORTEST))
+    length = -(-k // (pieces * STEPS)) * STEPS
+    in_place = z.strides[0] == size and pieces == 1
+    while True:
+        job = codegen.fetch_add(counters, 0, 1)
+        if job >= strips * pieces:
+            break
+        strip, piece = job // pieces, job % pieces
+        first = strip * width
+        count = min(width, f - first)
+        part = slice(min(k, piece * length), min(k, (piece + 1) * length))
+        place = (
+            codegen.address(z, first, 0) if in_place else codegen.offset(space, t * (pieces * first + piece * count))
+        )
+        z_row = z.strides[1] // size if in_place else count
+        update_strip(x[first : first + count, part], y[part], place, z_row)
+        if not in_place and codegen.fetch_add(counters, 3 + strip, 1) == pieces - 1:
+            add_pieces(codegen.offset(space, t * pieces * first), pieces, z[first : first + count])
+
+
+@nb.njit(nogil=True)
+def update_strip(x, y, z, z_row):
+    count, k = x.shape
+    t = y.shape[1]
+    size = codegen.itemsize(x)
+    x_row, y_row, y_column = x.strides[1] // size, y.strides[1] // size, y.strides[0] // size
+    rows = group(t)
+    for i in range(t):
+        for j in range(count):
+            z[i * z_row + j] = 0
+    p = 0
+    while p < k:
+        steps = STEPS if p + STEPS <= k else 1
+        for i in range(0, t, rows):
+            x_part, y_part, place = codegen.address(x, 0, p), codegen.address(y, p, i), codegen.ahead(z, i * z_row)
+            update(steps, count, x_part, x_row, y_part, y_row, y_column, place, z_row, min(rows, t - i))
+        p += steps
+
+
+@nb.njit(nogil=True)
+def add_pieces(parts, pieces, z):
+    count, t = z.shape
+    for piece in range(1, pieces):
+        for at in range(t * count):
+            parts[at] += parts[piece * t * count + at]
+    for i in range(t):
+        for j in range(count):
+            z[j, i] = parts[i * count + j]
+
+
+def workspace(m, n, k):
+    """Columns of Y side by side; or Z; or the pieces of its strips, of which there are few where there are many pieces."""
+    f, t = max(m, n), min(m, n)
+    width = (UPDATE_STRETCH if t > 1 else UPDATE_STRETCH_OF_ONE) // 4
+    return t * max(f, k, min(f, width) * JOBS)
+
+
+@kernel(
+    order=14,
+    idea="A product with a vector, or a few: the other operand is read once, where it lies, in four long streams.",
+    row="S1, S3.1",
+    parent="cpu/register_tile",
+    shared="team",
+    strided=True,
+    params={"vector_bits": BITS, "rows": ROWS, "steps": STEPS, "stretch": KC},
+    workspace=workspace,
+    counters=lambda m, n, k: 4 + max(m, n) // (UPDATE_STRETCH // 8),
+    suits=lambda m, n, k: (0 < m <= 24 or 0 < n <= 12) and k >= 64 and max(m, n) * k >= 100_000,
+)
+def vector(a, b, c, space, counters):
+    few_columns = b.shape[1] <= a.shape[0]
+    x = a if few_columns else b.T
+    y = b if few_columns else a.T
+    z = c if few_columns else c.T
+    if z.shape[1] == 0:
+        return
+    if x.strides[0] == codegen.itemsize(x) and x.strides[1] != codegen.itemsize(x):
+        by_updates(x, y, z, space, counters)
+    else:
+        by_dots(x, y, z, space, counters)

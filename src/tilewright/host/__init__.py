@@ -1,0 +1,1 @@
+"""This machine: facts, limits, quotas, and the user's cache."""

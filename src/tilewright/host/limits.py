@@ -1,0 +1,128 @@
+"""How many threads a product may use: what the caller says, else the environment, else what this process may have.
+
+The number never changes a result's bits, only its time. Few products use all they may: a small one stays on one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import operator
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+
+from ..errors import UsageError
+from .machine import machine
+from .system import ROOT, affinity
+
+#: Ours is asked first. OMP_NUM_THREADS may be a list, one number for each level of nesting: the first counts.
+VARIABLES = ("TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS")
+#: Nobody means more; a typing error should not start a million threads.
+MOST = 4096
+#: Threads that share a product bear this name, and start no others.
+WORKER = "tilewright"
+
+_of_this_context: contextvars.ContextVar[int | None] = contextvars.ContextVar("tilewright_threads", default=None)
+_of_the_process: int | None = None
+
+
+def set_threads(count: int | None) -> None:
+    """Let every product of this process use ``count`` threads at most; None returns to the default.
+
+    The default is ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, and never more than the CPUs that affinity mask
+    and cgroup quota leave this process. Here more may be asked for. Raises UsageError for anything but a positive number.
+
+    >>> import tilewright as tw
+    >>> tw.set_threads(1)
+    >>> tw.get_threads()
+    1
+    >>> tw.set_threads(None)
+    """
+    global _of_the_process
+    _of_the_process = None if count is None else _checked(count)
+
+
+@contextlib.contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Within the block, let products use ``count`` threads at most, in this thread or asyncio task alone.
+
+    Blocks nest, the inner one counts, and each restores what was before it. ``set_threads`` does not reach inside. A thread
+    started within the block does not inherit it (``asyncio.to_thread`` does). Raises UsageError as ``set_threads`` does.
+
+    >>> import tilewright as tw
+    >>> with tw.use_threads(1):
+    ...     tw.get_threads()
+    1
+    """
+    token = _of_this_context.set(_checked(count))
+    try:
+        yield
+    finally:
+        _of_this_context.reset(token)
+
+
+def get_threads() -> int:
+    """How many threads a product started here and now may use.
+
+    Raises UsageError for a ``$TILEWRIGHT_NUM_THREADS`` that is no positive number.
+    """
+    if threading.current_thread().name == WORKER:
+        return 1
+    return _of_this_context.get() or _of_the_process or _default()
+
+
+def why_threads() -> str:
+    """In words, what ``get_threads`` goes by."""
+    if threading.current_thread().name == WORKER:
+        return "inside another product's thread"
+    if _of_this_context.get():
+        return "use_threads"
+    if _of_the_process:
+        return "set_threads"
+    allowed, why = _allowed()
+    name, count = environment_threads()
+    return f"${name}" if count and count < allowed else why
+
+
+def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, int] | tuple[None, None]:
+    """The variable that counts and its number, or None twice. Raises UsageError where ours is wrong; OMP's is not ours."""
+    environ = os.environ if environ is None else environ
+    for name in VARIABLES:
+        text = environ.get(name, "").strip()
+        match = re.match(r"\+?0*([1-9]\d*)\s*(,|$)", text)
+        if match:
+            return name, min(int(match[1]), MOST)
+        if text and name == VARIABLES[0]:
+            raise UsageError(f"${name} must be a positive number, got {text!r}")
+    return None, None
+
+
+def _default() -> int:
+    allowed, _ = _allowed()
+    return min(_environment_now() or allowed, allowed)
+
+
+@functools.cache
+def _environment_now() -> int | None:
+    """Read once, as every BLAS does: a program that sets it later means the programs that it starts."""
+    return environment_threads()[1]
+
+
+def _allowed() -> tuple[int, str]:
+    """The CPUs this thread may use now. The affinity mask is asked each time: pools of workers pin them after import."""
+    cores, why = machine().usable_cores, machine().usable_why
+    mask = len(affinity(ROOT) or ())
+    return (mask, "what the affinity mask allows") if 0 < mask < cores else (cores, why)
+
+
+def _checked(count: object) -> int:
+    try:
+        number = 0 if isinstance(count, bool) else operator.index(count)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if not 1 <= number <= MOST:
+        raise UsageError(f"threads must be a whole number from 1 to {MOST}, got {count!r}")
+    return number

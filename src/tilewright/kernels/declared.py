@@ -1,0 +1,140 @@
+"""How a kernel for the CPU declares itself: a Python function under the ``@kernel`` decorator, alone in its file.
+
+The decorator says what no compiler can know: the idea in a sentence, the parent rung, the row of ``docs/sources.md``
+that it answers. Runner, bench, tests, report and documents read that, so **adding a kernel means adding one file**. A
+user's own file with this decorator, anywhere on disk, is a first-class kernel too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import UsageError
+from ..host.sources import PACKAGE
+from .blocking import Blocking
+
+#: How a kernel may be shared among threads: not at all; by bands of rows of C; by rectangles of C; by itself.
+Sharing = Literal["serial", "rows", "tiles", "team"]
+
+FLOATS = ("float32", "float64")
+#: Every dtype that a kernel of plain loops can multiply: complex numbers, and integers with wrap-around.
+NUMERIC = (
+    *FLOATS,
+    "complex64",
+    "complex128",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """What a kernel says of itself, and its function.
+
+    ``function(a, b, c)`` computes C = A·B for float arrays of shapes (m, k), (k, n), (m, n); it writes every element
+    of C and never reads C first. It is compiled by Numba unless ``compiled`` is false. A kernel ``over`` another one,
+    such as a recursion, gets a fourth argument, a team of threads with ``multiply`` (that kernel), ``add`` and
+    ``subtract``, each ``(x, y, out)``.
+
+    ``error_bound(m, n, k, **params)`` is for algorithms without the classical componentwise bound: a factor f with
+    max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None where the classical bound holds. ``workspace(m, n, k)`` counts the
+    elements that the kernel allocates on one thread. ``grain`` is the tile that cuts among threads should respect.
+    ``params`` are its numbers (tile sizes, leaf), of which those in ``tunable`` can be set at each call.
+
+    A kernel for a ``team`` is called by every thread of it at once, as ``function(a, b, c, space, counters)``: ``space`` is
+    ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised, ``counters`` are
+    ``counters(m, n, k)`` 64-bit zeros (one if not said), by which the threads share out the work (``codegen.fetch_add``,
+    ``codegen.wait_for``), and two more behind them: whether the product is to be added to C, of a kernel that says it
+    ``adds``, and how many threads were asked. It must be right with any number of threads, whichever of them come first,
+    and no thread that others wait for may allocate: an error on one would leave the others waiting. Ctrl-C sets all
+    counters to 2^40 in the middle of anything: then every thread must return soon, and touch nothing beyond its operands
+    and its space.
+
+    ``blocking`` is what ``blocking()`` answered when the kernel's module was loaded, said by a kernel that takes its tile
+    and blocks from there alone: ``tilewright tune`` may look for better ones.
+
+    ``suits(m, n, k)`` says where the plan prefers this kernel to the rungs below it; a kernel without it is never planned.
+    ``source_hash`` is that of the kernel's file as it was when the kernel was declared.
+    """
+
+    name: str
+    order: int
+    function: Callable[..., None]
+    path: Path
+    idea: str
+    row: str
+    parent: str | None = None
+    dtypes: tuple[str, ...] = FLOATS
+    shared: Sharing = "serial"
+    grain: tuple[int, int] = (1, 1)
+    strided: bool = False
+    over: str | None = None
+    compiled: bool = True
+    fastmath: frozenset[str] = frozenset({"contract"})
+    params: dict[str, Any] = field(default_factory=dict)
+    tunable: frozenset[str] = frozenset()
+    error_bound: Callable[..., float | None] | None = None
+    workspace: Callable[[int, int, int], int] | None = None
+    counters: Callable[[int, int, int], int] | None = None
+    suits: Callable[[int, int, int], bool] | None = None
+    adds: bool = False
+    blocking: Blocking | None = None
+    source_hash: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Taken now and not when asked for: a file edited since is not what this function does.
+        object.__setattr__(self, "source_hash", hashlib.sha256(self.path.read_bytes()).hexdigest()[:16])
+
+    @property
+    def device(self) -> str:
+        return self.name.split("/")[0]
+
+    @property
+    def is_reference(self) -> bool:
+        return self.device == "ref"
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record repeats, so that a report needs no kernel."""
+        return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
+
+
+def kernel(
+    *,
+    idea: str,
+    row: str,
+    parent: str | None = None,
+    name: str | None = None,
+    **declared: Any,
+) -> Callable[[Callable[..., None]], Kernel]:
+    """Declare the decorated function to be a kernel; the other keywords are the fields of ``Kernel``.
+
+    The name is ``<folder>/<file name without its number>`` unless ``name`` is given. Keyword-only arguments of the
+    function are its parameters, with their defaults.
+    """
+
+    def declare(function: Callable[..., None]) -> Kernel:
+        path = Path(inspect.getfile(function))
+        number, stem = split_name(path.stem)
+        number = declared.pop("order", number)
+        signature = inspect.signature(function).parameters.values()
+        tunable = {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
+        declared["params"] = {**declared.get("params", {}), **tunable}
+        declared["tunable"] = frozenset(tunable)
+        own = name or (f"{path.parent.name}/{stem}" if path.parent.parent.parent == PACKAGE else f"my/{stem}")
+        return Kernel(own, number, function, path, idea=idea, row=row, parent=parent, **declared)
+
+    return declare
+
+
+def split_name(stem: str) -> tuple[int, str]:
+    """``"03_blocked"`` → (3, "blocked"): the number is for reading order only."""
+    match = re.fullmatch(r"(?:(\d+)_)?(\w+)", stem)
+    if match is None:
+        raise UsageError(f"kernel file {stem!r}: the name must be letters, digits and underscores")
+    return int(match[1] or 1000), match[2]

@@ -1,0 +1,1 @@
+"""Times kernels beside references."""

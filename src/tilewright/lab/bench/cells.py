@@ -1,0 +1,164 @@
+"""What a benchmark consists of: settings, and the cells they ask for.
+
+A kernel is a ``Kernel`` on the CPU; on a GPU a ``CudaKernel``, or a ``Reference`` for a library. What is asked of it here
+they share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from ...kernels import Kernel
+from ...records.bench import BenchRecord
+from ..inputs.params import Values, check_names, param_sets, with_kept
+from ..inputs.sizes import Shape
+
+#: The parameters that the tuner kept for a kernel, dtype and shape; None where it kept none.
+Kept = Callable[[Any, str, Shape], Mapping[str, int] | None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own.
+
+    No ``dtypes`` means each kernel's own: float32 where it takes that, else the first that it takes. ``params`` are values
+    to try: every combination that a kernel allows is measured. ``tuned`` puts what the tuner kept under them.
+    """
+
+    kernels: list[Any]
+    references: list[Any]
+    sizes: list[Shape]
+    dtypes: list[str]
+    threads: list[int]
+    repeat: int = 4
+    limit_s: float = 10.0
+    seed: int = 1
+    params: Values = field(default_factory=dict)
+    tuned: bool = False
+    operands: tuple[np.ndarray, np.ndarray] | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, low in (("repeat", 1), ("limit_s", 0)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= low and value > 0):
+                raise UsageError(f"{name.removesuffix('_s')} must be positive and finite, got {value}")
+        check_names(self.params, self.kernels)
+        for kernel in self.kernels:
+            param_sets(kernel, self.params)  # raises before anything is measured
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel with one set of parameters, one shape, one dtype, one number of threads; on a GPU, one precision."""
+
+    kernel: Any
+    shape: Shape
+    dtype: str
+    threads: int
+    params: dict[str, Any]
+    device: str = "cpu"
+    precision: str = "standard"
+
+    @property
+    def flops(self) -> int:
+        return 2 * math.prod(self.shape)
+
+    @property
+    def label(self) -> str:
+        """What a progress line says."""
+        return " ".join([self.kernel.name, self.record("ok").shape, self.dtype, *self._set])
+
+    @property
+    def _set(self) -> list[str]:
+        return [f"{name}={value}" for name, value in sorted(self.params.items())]
+
+    def record(self, verdict: str, **known: Any) -> BenchRecord:
+        """The cell's identity as a record, with whatever else is known."""
+        (m, n, k), kernel = self.shape, self.kernel
+        tunables = {name: kernel.params[name] for name in sorted(kernel.tunable)} | self.params
+        about = kernel.about | {"constants": {key: v for key, v in kernel.params.items() if key not in tunables}}
+        return BenchRecord(
+            kernel=kernel.name,
+            device=self.device,
+            m=m,
+            n=n,
+            k=k,
+            dtype=self.dtype,
+            precision=self.precision,
+            threads=self.threads,
+            params=tunables,
+            about=about,
+            verdict=verdict,
+            **known,
+        )
+
+    @property
+    def series(self) -> tuple[str, str, int]:
+        """The curve this cell is a point of."""
+        return (" ".join([self.kernel.name, *self._set]), f"{self.dtype} {self.precision}", self.threads)
+
+
+@dataclass
+class Outcome:
+    """What became of a cell; the fields are those of the record."""
+
+    verdict: str
+    reason: str = ""
+    samples_s: list[float] = field(default_factory=list)
+    reference_samples_s: list[float] = field(default_factory=list)
+    max_abs_error: float | None = None
+    error_over_bound: float | None = None
+    rms_error: float | None = None
+
+
+def cells(settings: Settings, kept: Kept = lambda kernel, dtype, shape: None) -> list[Cell]:
+    """Every cell in the order of measurement: sizes first, so that each size is predicted from the one before.
+
+    ``kept`` is what the tuner kept, for settings that are ``tuned``.
+    """
+    if settings.device == "cuda":
+        return _device_cells(settings, kept)
+    made = []
+    for shape in settings.sizes:
+        for dtype in settings.dtypes:
+            for threads in sorted({1, *settings.threads}):
+                chosen = [kernel for kernel in settings.kernels if threads in _thread_counts(kernel, settings)]
+                for kernel in dict.fromkeys([*chosen, *settings.references] if chosen else []):
+                    for params in param_sets(kernel, settings.params):
+                        made.append(Cell(kernel, shape, dtype, threads, params))
+    return made
+
+
+def _device_cells(settings: Settings, kept: Kept) -> list[Cell]:
+    """A kernel on a GPU is measured with the dtypes it takes, beside the libraries with the same dtype and precision."""
+    own = {kernel: own_dtype(kernel) for kernel in settings.kernels}
+    made = []
+    for shape in settings.sizes:
+        for dtype in settings.dtypes or dict.fromkeys(own.values()):
+            chosen = [k for k in own if (dtype in k.dtypes if settings.dtypes else dtype == own[k])]
+            beside = [library for library in settings.references if dtype in library.dtypes]
+            for precision in dict.fromkeys(kernel.precision for kernel in chosen):
+                alike = [kernel for kernel in chosen if kernel.precision == precision]
+                for kernel in (*alike, *beside):
+                    best = kept(kernel, dtype, shape) if settings.tuned and kernel.tunable else None
+                    for params in param_sets(kernel, settings.params):
+                        chosen_set = with_kept(kernel, best, params)
+                        made.append(Cell(kernel, shape, dtype, 1, chosen_set, "cuda", precision))
+    return made
+
+
+def own_dtype(kernel: Any) -> str:
+    """What a CUDA kernel is measured with where nobody says: float32 if it takes that, else the first that it takes."""
+    return "float32" if "float32" in kernel.dtypes else kernel.dtypes[0]
+
+
+def _thread_counts(kernel: Kernel, settings: Settings) -> set[int]:
+    """A serial kernel runs on one thread, and is compared with the reference on one."""
+    return {1} if kernel.shared == "serial" else set(settings.threads)

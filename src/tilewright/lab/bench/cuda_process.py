@@ -1,0 +1,129 @@
+"""A process that has the GPU to itself, so that a kernel may crash it, or never end, and the bench goes on.
+
+After an illegal address CUDA refuses everything that the process asks from then on, and nothing but the end of its process
+ends a kernel that hangs. The process is asked one thing at a time; before it gives the GPU something to do, it says within
+how many seconds it will be heard of again, and is ended when it is not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ...errors import TilewrightError
+from ...runtime.gpu.cublas import ARITHMETIC_VARIABLES
+from ...runtime.gpu.device import open_device
+from .cells import Settings
+from .device import DeviceBench
+
+#: Longest wait for a process to start and to open the GPU.
+START_S = 120.0
+
+_Target = Callable[[Connection, Settings], None]
+
+
+class LostError(Exception):
+    """The process did not answer: it ended by itself, or did not end ``doing`` something within ``seconds``."""
+
+    def __init__(self, words: str, doing: str = "", seconds: float = 0.0) -> None:
+        super().__init__(words)
+        self.doing, self.seconds = doing, seconds
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A message from the process: what it does next, and within how many seconds it will be heard of again."""
+
+    seconds: float
+    doing: str
+
+
+def serve(connection: Connection, settings: Settings) -> None:
+    """What runs in the process: opens the GPU, says what it is, and answers until nobody asks any more.
+
+    A question is the name of a method of ``DeviceBench`` with its arguments; the answer is what the method returns, or the
+    TilewrightError that it raises.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which ends this process
+    for name in ARITHMETIC_VARIABLES:
+        os.environ.pop(name, None)
+
+    def watch(seconds: float, doing: str) -> None:
+        connection.send(Watch(seconds, doing))
+
+    try:
+        bench = DeviceBench(open_device(), settings, watch=watch)
+        connection.send(bench.facts())
+    except TilewrightError as error:
+        connection.send(error)
+        return
+    while True:
+        try:
+            name, args, named = connection.recv()
+        except EOFError:  # the bench is gone
+            return
+        try:
+            connection.send(getattr(bench, name)(*args, **named))
+        except TilewrightError as error:
+            connection.send(error)
+
+
+class GpuProcess:
+    """The process, seen from the bench: started when it is first asked, and again after it was lost."""
+
+    def __init__(self, settings: Settings, target: _Target = serve) -> None:
+        self._settings, self._target = settings, target
+        self._process: Any = None
+        self._connection: Any = None
+
+    def start(self) -> dict[str, Any]:
+        """The facts of its GPU. Raises UnavailableError where there is none, LostError where the process ends."""
+        context = multiprocessing.get_context("spawn")  # a fork would inherit threads and locks of our libraries
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=self._target, args=(theirs, self._settings), daemon=True)
+        self._process.start()
+        theirs.close()
+        try:
+            return self._answer(Watch(START_S, "opening the GPU"))
+        except TilewrightError:
+            self.stop()
+            raise
+
+    def ask(self, method: str, *args: Any, **named: Any) -> Any:
+        """What ``DeviceBench``'s method returns. Raises what it raises, and LostError where no answer comes."""
+        if self._process is None:
+            self.start()
+        self._connection.send((method, args, named))
+        return self._answer(Watch(START_S, f"answering {method}"))
+
+    def _answer(self, watch: Watch) -> Any:
+        while True:
+            try:
+                if not self._connection.poll(watch.seconds):
+                    self.stop()
+                    words = f"{watch.doing} did not end within {watch.seconds:.3g} s"
+                    raise LostError(words, watch.doing, watch.seconds)
+                message = self._connection.recv()
+            except (EOFError, ConnectionError):
+                self._process.join()
+                code = self._process.exitcode
+                self.stop()
+                raise LostError(f"the process that ran it ended (exit code {code}) while {watch.doing}") from None
+            if isinstance(message, TilewrightError):
+                raise message
+            if not isinstance(message, Watch):
+                return message
+            watch = message
+
+    def stop(self) -> None:
+        """End it, whatever it does; the next question starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+        self._process = self._connection = None

@@ -1,0 +1,119 @@
+"""The bench on a GPU: cells one after another, each predicted from those before it, in a process that may be lost.
+
+What is timed, and what must hold before a time counts, is in ``device_bench``. Here is what a bench on the CPU decides too:
+which cells are not worth starting, what becomes of one whose process crashed or hung, and the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+from ...errors import TilewrightError, UnavailableError
+from ...records.bench import BenchRecord
+from .cells import Cell, Outcome, Settings
+from .cuda_process import GpuProcess, LostError
+from .device import FIRST, Measured
+from .device_timing import SAMPLE_S, WARM_S
+
+#: A product that took this long takes in proportion to its operations; shorter ones may be all overhead.
+TELLING_S = 1e-3
+#: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
+GUESS_FLOPS = 1e12
+#: Seconds a cell takes beside its samples: compiling, operands, verification.
+AROUND_S = 0.5
+
+
+class CudaBench:
+    """Measures cells on the first GPU. Raises UnavailableError, with the reason, where there is none."""
+
+    def __init__(self, settings: Settings, environment: dict[str, Any], process: GpuProcess | None = None) -> None:
+        self.settings = settings
+        self._process = process or GpuProcess(settings)
+        self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
+        self._peaks: dict[str, float | None] = {}
+        try:
+            facts = self._process.start()
+        except LostError as error:
+            raise UnavailableError(f"the GPU cannot be used: {error}") from None
+        libraries = environment.get("blas", {}) | {"cublas": facts.pop("cublas")}
+        self.environment = environment | facts | {"blas": libraries}
+
+    def measure(self, cell: Cell) -> BenchRecord:
+        """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
+        predicted, limit = self.predicted_s(cell), self.settings.limit_s
+        if predicted is not None and predicted > limit and self._last[cell.series][1] >= min(TELLING_S, limit):
+            self.remember(cell, predicted)
+            words = f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s"
+            return self.record(cell, Measured(Outcome("time_limit", words)))
+        return self.record(cell, self.ask(cell))
+
+    def ask(self, cell: Cell, **how: Any) -> Measured:
+        """What became of a cell, where it is started; ``how`` as ``DeviceBench.measure`` takes it."""
+        try:
+            measured = self._process.ask("measure", cell, **how)
+        except LostError as error:
+            if error.doing == FIRST:
+                words = (
+                    f"one product had not ended after {error.seconds:.3g} s, the limit is {self.settings.limit_s:g} s"
+                )
+                return Measured(Outcome("time_limit", words), once_s=error.seconds)
+            return Measured(Outcome("wrong", str(error)))
+        except TilewrightError as error:  # nothing that was foreseen: what this process may still do nobody knows
+            verdict = "unsupported" if isinstance(error, UnavailableError) else "wrong"
+            measured = Measured(Outcome(verdict, str(error)), lost=True)
+        if measured.lost:
+            self._process.stop()
+        return measured
+
+    def record(self, cell: Cell, measured: Measured) -> BenchRecord:
+        """All that is known of a cell; its first product is what the size after is predicted from."""
+        if measured.once_s is not None:
+            self.remember(cell, measured.once_s)
+        outcome = measured.outcome
+        moment = {"kernel_source": cell.kernel.source_hash} | measured.moment
+        record = cell.record(
+            peak_gflops=self._peak(cell.dtype) if cell.precision == "standard" else None,
+            reference=self.settings.references[0].name if outcome.reference_samples_s else None,
+            seed=self.settings.seed,
+            environment=self.environment | moment,
+            **vars(outcome),
+        ).with_rates()
+        return dataclasses.replace(record, about=record.about | measured.about)
+
+    def _peak(self, dtype: str) -> float | None:
+        """Measured once in a run; None, too, where that fails, which costs no cell its record."""
+        if dtype not in self._peaks:
+            self._peaks[dtype] = None
+            with contextlib.suppress(TilewrightError, LostError):
+                self._peaks[dtype] = self._process.ask("peak", dtype)
+        return self._peaks[dtype]
+
+    # ---- prediction
+
+    def remember(self, cell: Cell, seconds: float) -> None:
+        """What one product of this cell took, or was predicted to: the size after is predicted from it."""
+        self._last[cell.series] = (cell.flops, seconds)
+
+    def predicted_s(self, cell: Cell) -> float | None:
+        """Seconds of one product, from the size before at the same rate; None at the first size."""
+        if cell.series not in self._last:
+            return None
+        flops, seconds = self._last[cell.series]
+        return seconds * cell.flops / flops if flops else seconds
+
+    def remaining_s(self, todo: list[Cell]) -> float:
+        """A guess of the time that cells will take."""
+        samples, loops = self.settings.repeat + 4, 2 if self.settings.references else 1
+        total = AROUND_S * len(todo)
+        for cell in todo:
+            once = self.predicted_s(cell)
+            once = cell.flops / GUESS_FLOPS if once is None else once
+            if once <= self.settings.limit_s:
+                total += loops * (WARM_S + samples * max(once, SAMPLE_S))
+        return total
+
+    def close(self) -> None:
+        """End the process, and give back the GPU's memory."""
+        self._process.stop()

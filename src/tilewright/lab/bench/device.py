@@ -1,0 +1,297 @@
+"""The life of a cell on a GPU, in the process that has the GPU to itself.
+
+Supported, and does it compile? → fits in memory? → run once into poison, and verify → time, alternating with the reference
+on the same operands → verify what was written last, and that nothing else was → what is known. The GPU's own words for a
+launch that it refuses or stops are the reason in the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import CompileError, LaunchError, UnavailableError, UsageError
+from ...host.machine import bytes_text
+from ...runtime.gpu.cublas import Cublas
+from ...runtime.gpu.device import Device, Submission
+from ...runtime.gpu.memory import Memory
+from ...runtime.gpu.nvml import Gauge
+from ...runtime.gpu.nvrtc import compile_kernel, compiler
+from ..inputs.formats import Format, format_of
+from ..verify.device_verify import DeviceChecks, DeviceOracle
+from .cells import Cell, Outcome, Settings
+from .device_peaks import device_peak_gflops
+from .device_sets import DeviceSets, Layout, given_values, random_values
+from .device_timing import Loop
+from .residency import formula_values, residency
+
+#: Samples of each cell, at least, while they have not taken LONG_S; up to MOST_SAMPLES while they are cheap.
+LEAST_SAMPLES, LONG_S = 7, 2.0
+MOST_SAMPLES, CHEAP_S = 10, 0.1
+#: Share of the GPU's memory that one cell may use.
+MEMORY_SHARE = 0.95
+#: Longest time to get a cell ready, and what is granted to a sample beyond the limit for one product.
+PREPARE_S, GRACE_S = 900.0, 10.0
+
+FIRST = "the first product"
+
+#: Is told, before the GPU is given something to do, what that is and within how many seconds it will hear of the next thing.
+Watch = Callable[[float, str], None]
+#: A product as something to submit, once it is known what it is to multiply.
+Product = Callable[[Memory, Memory, Memory], Submission]
+
+
+@dataclass
+class Measured:
+    """What became of a cell: the outcome, seconds of its first product, what the kernel needs of the GPU, what the
+    instruments said; ``lost`` where the GPU takes no more from this process."""
+
+    outcome: Outcome
+    once_s: float | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    moment: dict[str, Any] = field(default_factory=dict)
+    lost: bool = False
+
+
+class DeviceBench:
+    """One GPU, and what the last cell left on it: operands and oracle serve all cells of one shape, dtype and precision."""
+
+    def __init__(self, gpu: Device, settings: Settings, *, watch: Watch = lambda seconds, what: None) -> None:
+        self.gpu, self.settings, self.watch = gpu, settings, watch
+        self.gauge = Gauge(gpu.pci_bus_id)
+        self._room = int(MEMORY_SHARE * gpu.memory_bytes()[0])
+        self._cublas: Cublas | None = None
+        self._key: Any = None
+        self._held: tuple[DeviceSets, DeviceOracle] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What the environment of every record says of this GPU."""
+        try:
+            library = self._library().version
+        except UnavailableError:
+            library = None
+        return {
+            "gpu": self.gpu.name,
+            "arch": self.gpu.arch,
+            "sms": self.gpu.sms,
+            "gpu_l2": self.gpu.l2_bytes,
+            "gpu_memory": self.gpu.memory_bytes()[1],
+            **self.gauge.facts(),
+            "nvrtc": compiler(),
+            "cublas": library,
+        }
+
+    def peak(self, dtype: str) -> float | None:
+        """The measured roof for a dtype, in GFLOPS; None where it is not measured."""
+        self.watch(PREPARE_S, "measuring the peak")
+        return device_peak_gflops(self.gpu, dtype)
+
+    def measure(self, cell: Cell, *, beside: bool = True, repeat: int | None = None) -> Measured:
+        """Measure one cell, or find out why not; ``beside`` the reference, if there is one.
+
+        ``repeat`` is the number of samples where it is given, else the settings' and what more is cheap.
+        """
+        measured = Measured(Outcome("wrong"))
+        try:
+            self._attempt(cell, beside, repeat, measured)
+        except (UnavailableError, UsageError, CompileError) as error:
+            measured.outcome = Outcome("unsupported", str(error))
+        except MemoryError as error:
+            measured.outcome = Outcome("out_of_memory", str(error) or "the host's memory is full")
+        except _StoppedError as error:
+            measured.outcome = Outcome("wrong", str(error))
+        except LaunchError as error:
+            full = "CUDA_ERROR_OUT_OF_MEMORY" in str(error)
+            measured.outcome = Outcome("out_of_memory" if full else "unsupported", str(error))
+        measured.lost = self._is_lost()
+        if measured.outcome.verdict not in ("ok", "unsupported") and not measured.lost:
+            self._drop()  # whatever else it wrote to, the next kernel gets operands as they should be
+        return measured
+
+    def _attempt(self, cell: Cell, beside: bool, repeat: int | None, measured: Measured) -> None:
+        product = self._prepared(cell, measured)
+        sets, oracle = self._ready(cell)
+        if not self._first(product, sets, oracle, measured):
+            return
+        launches = [product(a, b, c) for a, b, c in zip(sets.a, sets.b, sets.c, strict=True)]
+        loop = Loop(self.gpu, sets.checks, launches, sets.c)
+        other = self._reference(cell, sets) if beside else None
+        self._sample(loop, other, measured, repeat)
+        again = self._verified(sets, oracle, loop.last)
+        if again.verdict != "ok":
+            measured.outcome = again
+
+    def _is_lost(self) -> bool:
+        """Whether an error has stuck: the GPU then refuses everything else that this process asks."""
+        try:
+            self.gpu.wait()
+        except LaunchError:
+            return True
+        return False
+
+    # ---- what it needs
+
+    def _prepared(self, cell: Cell, measured: Measured) -> Product:
+        """The product of this cell, once its operands are known. Raises what makes a cell unsupported."""
+        self.watch(PREPARE_S, "compiling")
+        if cell.dtype not in cell.kernel.dtypes:
+            raise UsageError(f"{cell.kernel.name} has no {cell.dtype}: it takes {', '.join(cell.kernel.dtypes)}")
+        if cell.kernel.is_reference:
+            library = self._library()
+            return lambda a, b, c: library.gemm(a, b, c, cell.shape, cell.dtype, precision=cell.precision)
+        (m, n, k), kernel, gpu = cell.shape, cell.kernel, self.gpu
+        launch = kernel.launch(m, n, k, **cell.params)
+        if not launch.blocks:
+            raise UsageError(f"C is {m}x{n}: it has no elements, so nothing is launched")
+        compiled = compile_kernel(kernel, arch=gpu.arch, **cell.params)
+        entry = compiled.entry(kernel.entry)
+        has = gpu.attributes(compiled, entry)
+        shared = has.shared_bytes + launch.shared_bytes
+        measured.about = {
+            "threads": launch.threads,
+            "registers": has.registers,
+            "local_bytes": has.local_bytes,
+            "shared_bytes": shared,
+            "arch": gpu.arch,
+            **residency(gpu.arch, launch.threads, has.registers, shared),
+            "formulas": formula_values(kernel, cell.shape, cell.params),
+        }
+        return lambda a, b, c: gpu.prepare(
+            compiled, entry, launch.grid, launch.block, (a, b, c, m, n, k), launch.shared_bytes
+        )
+
+    def _library(self) -> Cublas:
+        if self._cublas is None:
+            self._cublas = Cublas(self.gpu)
+        return self._cublas
+
+    def _ready(self, cell: Cell) -> tuple[DeviceSets, DeviceOracle]:
+        """The operands of this cell's shape and dtype, and their oracle. Raises MemoryError where they do not fit."""
+        key = (cell.shape, cell.dtype, cell.precision)
+        if self._held is not None and self._key == key:
+            return self._held
+        self._drop()
+        form, (m, n, _) = format_of(cell.dtype, cell.precision), cell.shape
+        layout = Layout.of(cell.shape, form, self.gpu.l2_bytes)
+        needed = layout.nbytes + 16 * m * n
+        if needed > self._room:
+            raise MemoryError(f"needs {bytes_text(needed)} with its verification, {bytes_text(self._room)} are free")
+        checks = DeviceChecks(self.gpu, form)
+        values = self._values(cell, form)
+        sets = DeviceSets(self.gpu, checks, layout, values)
+        oracle = DeviceOracle(checks, cell.shape, sets.a[0], sets.b[0], values, seed=self.settings.seed)
+        self._key, self._held = key, (sets, oracle)
+        return self._held
+
+    def _values(self, cell: Cell, form: Format) -> Any:
+        given = self.settings.operands
+        return random_values(cell.shape, form, self.settings.seed) if given is None else given_values(*given, form)
+
+    def _drop(self) -> None:
+        """Free the operands: of another size, or such as a wrong kernel may have written to."""
+        for held in self._held or ():
+            held.close()
+        self._key = self._held = None
+
+    # ---- its life
+
+    def _first(self, product: Product, sets: DeviceSets, oracle: DeviceOracle, measured: Measured) -> bool:
+        """Run it once, into poison, and verify. Returns whether it is worth timing."""
+        limit = self.settings.limit_s
+        submit, timer = product(sets.a[0], sets.b[0], sets.c[0]), self.gpu.timer()
+        sets.poison()
+        self.watch(limit + GRACE_S, FIRST)
+        timer.start()
+        submit()
+        with _running():
+            measured.once_s = timer.stop()
+        if measured.once_s > limit:
+            measured.outcome = Outcome("time_limit", f"took {measured.once_s:.3g} s, the limit is {limit:g} s")
+        else:
+            measured.outcome = self._verified(sets, oracle, 0)
+        if measured.outcome.verdict != "ok":
+            return False
+        measured.outcome.rms_error = oracle.rms_error(sets.c[0])
+        return True
+
+    def _verified(self, sets: DeviceSets, oracle: DeviceOracle, index: int) -> Outcome:
+        self.watch(PREPARE_S, "the verification")
+        if changed := sets.changed():
+            return Outcome("wrong", f"{changed}: a kernel writes to C alone")
+        check = oracle.check(sets.c[index])
+        verdict = "ok" if check.ok else "wrong"
+        return Outcome(verdict, check.reason, [], [], check.max_abs_error, check.error_over_bound)
+
+    def _reference(self, cell: Cell, sets: DeviceSets) -> Loop | None:
+        """The library that R refers to, unless this cell is that library, or it does not take this dtype or size."""
+        references = self.settings.references
+        if not references or cell.kernel.name == references[0].name or cell.dtype not in references[0].dtypes:
+            return None
+        try:
+            library = self._library()
+            launches = [
+                library.gemm(a, b, r, cell.shape, cell.dtype, precision=cell.precision)
+                for a, b, r in zip(sets.a, sets.b, sets.r, strict=True)
+            ]
+            launches[0]()
+            self.gpu.wait()
+        except (UnavailableError, LaunchError):
+            return None
+        return Loop(self.gpu, sets.checks, launches, sets.r)
+
+    def _sample(self, loop: Loop, other: Loop | None, measured: Measured, repeat: int | None) -> None:
+        """Alternate samples of the kernel and the reference, and look at the instruments between them."""
+        outcome, loops = measured.outcome, [loop] if other is None else [loop, other]
+        samples, spent = (outcome.samples_s, outcome.reference_samples_s), 0.0
+        allowance = self.settings.limit_s + GRACE_S
+        with _running():
+            for one in loops:
+                self.watch(2 * allowance, "warming up")
+                one.warm_up()
+            readings = [self.gauge.read()]
+            while not self._enough(len(outcome.samples_s), spent, repeat):
+                for one, into in zip(loops, samples, strict=False):
+                    self.watch(allowance, "a sample")
+                    into.append(one.sample())
+                    spent += one.spent_s
+                readings.append(self.gauge.read())
+        measured.moment = _moment(readings)
+
+    def _enough(self, count: int, spent: float, repeat: int | None) -> bool:
+        if repeat is not None:
+            return count >= repeat
+        if count < self.settings.repeat or (count < LEAST_SAMPLES and spent < LONG_S):
+            return False
+        return spent >= CHEAP_S or count >= MOST_SAMPLES
+
+
+class _StoppedError(Exception):
+    """The GPU stopped a kernel, as against having refused to start it."""
+
+
+@contextlib.contextmanager
+def _running() -> Iterator[None]:
+    try:
+        yield
+    except LaunchError as error:
+        raise _StoppedError(str(error)) from error
+
+
+def _moment(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the instruments said while a cell was sampled: clocks before and after, the highest of power and temperature,
+    and every reason for a low clock."""
+    first, last = readings[0], readings[-1]
+
+    def highest(name: str) -> Any:
+        return max((r[name] for r in readings if r[name] is not None), default=None)
+
+    return {
+        "clock_mhz_before": first["clock_mhz"],
+        "clock_mhz_after": last["clock_mhz"],
+        "memory_clock_mhz": last["memory_clock_mhz"],
+        "power_w": highest("power_w"),
+        "temperature_c": highest("temperature_c"),
+        "throttled": ", ".join(sorted({reason for r in readings for reason in r["throttled"]})),
+    }

@@ -1,0 +1,156 @@
+"""What a benchmark multiplies: seeded random matrices, or the user's own, enough of them to leave no cache warm."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import TilewrightError, UsageError
+from ...host.machine import machine
+from ...operands import aligned_copy, aligned_empty, load_matrix
+from ..inputs.sizes import LARGEST, Shape
+from ..verify.oracles import oracle
+
+#: Sets rotate until together they are this many times the last cache.
+ROTATION = 2
+_MOST_SETS = 16_384
+
+
+def set_bytes(shape: Shape, itemsize: int) -> int:
+    """Bytes of one set: A, B, and two of C (the kernel's and the reference's)."""
+    m, n, k = shape
+    return (m * k + k * n + 2 * m * n) * itemsize
+
+
+def sets_needed(shape: Shape, itemsize: int) -> int:
+    """How many sets a cell rotates through: 1 where a single one cannot stay in the cache anyway."""
+    cache = machine().l3 or machine().l2 or 32 << 20
+    return min(_MOST_SETS, max(1, math.ceil(ROTATION * cache / max(1, set_bytes(shape, itemsize)))))
+
+
+def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarray], str]:
+    """The user's matrices, and the words for them in the record: file names, and what tells their contents apart.
+
+    Raises UsageError where they have no product, and what ``load_matrix`` raises for a file that holds no matrix.
+    """
+    a, b = (_load(path) for path in paths)
+    if a.shape[1] != b.shape[0]:
+        raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: A's columns must equal B's rows")
+    if max(*a.shape, *b.shape) > LARGEST:  # of a matrix without elements a side can still be 2^60
+        raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: a size is at most {LARGEST:,}")
+    contents = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            contents.update(hashlib.file_digest(file, "sha256").digest())
+    names = " ".join(path.name for path in paths)
+    return (a, b), f"{names} (sha256 {contents.hexdigest()[:12]})"
+
+
+def _load(path: Path) -> np.ndarray:
+    try:
+        return load_matrix(path)
+    except TilewrightError as error:
+        raise type(error)(f"operands: {error}") from None
+
+
+def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
+    """Raises UsageError where the product could exceed the largest number: every kernel would look wrong.
+
+    Integers wrap around, as they should.
+    """
+    if np.dtype("float32" if dtype == "bfloat16" else dtype).kind in "iu":
+        return
+    largest = float(np.finfo("float32" if dtype == "bfloat16" else dtype).max)  # those two have about the same range
+    in_a, in_b = (float(max(x.max(initial=0), -x.min(initial=0))) for x in (a, b))
+    if not max(in_a, in_b, in_a * in_b * a.shape[1]) <= largest:
+        rule = f"the largest of A times that of B times k must stay within {dtype}'s {largest:.3g}"
+        raise UsageError(f"operands: {rule}, got {in_a:.3g}, {in_b:.3g} and {a.shape[1]}; scale them")
+
+
+@dataclass
+class OperandSets:
+    """The operands of one shape and dtype. ``c`` is the kernel's output, ``r`` the reference's; NaN until written."""
+
+    a: list[np.ndarray]
+    b: list[np.ndarray]
+    c: list[np.ndarray]
+    r: list[np.ndarray]
+    seed: int
+    oracles: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._original = self._checksums()
+
+    @classmethod
+    def random(cls, shape: Shape, dtype: str, seed: int) -> OperandSets:
+        """Uniform in [−1, 1), real and imaginary parts too, integers over all of their range; from the seed and the shape
+        alone, so that every kernel and every run gets the same."""
+        m, n, k = shape
+        rng = np.random.default_rng([seed, m, n, k])
+        count = sets_needed(shape, np.dtype(dtype).itemsize)
+        a = [_uniform(rng, (m, k), dtype) for _ in range(count)]
+        b = [_uniform(rng, (k, n), dtype) for _ in range(count)]
+        return cls(a, b, *_outputs(shape, dtype, count), seed)
+
+    @classmethod
+    def given(cls, a: np.ndarray, b: np.ndarray, dtype: str, seed: int) -> OperandSets:
+        """The user's matrices; copies at other addresses where one pair would stay in the cache."""
+        shape = (a.shape[0], b.shape[1], a.shape[1])
+        count = sets_needed(shape, np.dtype(dtype).itemsize)
+        many_a, many_b = ([aligned_copy(x, dtype) for _ in range(count)] for x in (a, b))
+        return cls(many_a, many_b, *_outputs(shape, dtype, count), seed)
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def oracle(self, index: int) -> Any:
+        if index not in self.oracles:
+            self.oracles[index] = oracle(self.a[index], self.b[index], seed=self.seed)
+        return self.oracles[index]
+
+    def changed(self) -> str:
+        """The names of the operands that a kernel has written to, found by a checksum of the first set."""
+        pairs = zip("AB", self._original, self._checksums(), strict=True)
+        return " and ".join(name for name, before, now in pairs if before != now)
+
+    def _checksums(self) -> tuple[int, int]:
+        return zlib.crc32(self.a[0].data), zlib.crc32(self.b[0].data)
+
+    def poison(self) -> None:
+        for c in self.c:
+            poison(c)
+
+
+def poison(c: np.ndarray) -> None:
+    """Fill an output with NaN: an element that is not written cannot look right. Integers get their largest number."""
+    c.fill({"c": complex(np.nan, np.nan), "f": np.nan}[c.dtype.kind] if c.dtype.kind in "cf" else np.iinfo(c.dtype).max)
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.ndarray:
+    x = aligned_empty(shape, dtype)
+    if x.dtype.kind in "iu":
+        limits = np.iinfo(x.dtype)
+        x[...] = rng.integers(limits.min, limits.max, shape, x.dtype, endpoint=True)
+        return x
+    if x.dtype == np.float16:
+        x[...] = rng.uniform(-1, 1, shape)
+        return x
+    real = x.view(x.real.dtype) if x.dtype.kind == "c" else x
+    rng.random(dtype=real.dtype, out=real)
+    real *= 2
+    real -= 1
+    return x
+
+
+def _outputs(shape: Shape, dtype: str, count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    m, n, _ = shape
+    made = [aligned_empty((m, n), dtype) for _ in range(2 * count)]
+    for x in made:
+        poison(x)
+    return made[:count], made[count:]

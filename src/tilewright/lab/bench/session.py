@@ -1,0 +1,324 @@
+"""One run of the bench from what a person typed: parse, choose, resume, measure with progress, keep what is done."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from ...catalog import catalog, find, reference
+from ...errors import UnavailableError, UsageError, did_you_mean
+from ...host.machine import machine
+from ...kernels import NUMERIC, Kernel
+from ...planning.tuned import best_params
+from ...records.bench import BenchRecord, Writer
+from ...runtime.cpu.runner import call_once, runner
+from ...runtime.gpu.cublas import CUBLAS, Reference
+from ..inputs.environment import environment
+from ..inputs.formats import FORMATS
+from ..inputs.params import asked_sets, param_sets, parse_params
+from ..inputs.sizes import Shape, parse_seconds, parse_sizes
+from .cells import Cell, Settings, cells
+from .cuda_sweep import CudaBench
+from .library import LIBRARY
+from .library import NAMES as LIBRARY_NAMES
+from .operand_sets import check_range, read_operands
+from .sweep import Bench
+
+DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
+_DTYPES = {"cpu": (*NUMERIC, "float16"), "cuda": tuple(FORMATS)}
+#: What must not have changed in the environment for a cell of an earlier run to be kept.
+_SHAPING = {
+    "cpu": ("kernel_source", "processor", "cores", "llvm_cpu", "numpy", "numba", "operands"),
+    "cuda": ("kernel_source", "gpu", "driver", "nvrtc", "blas", "operands"),
+}
+
+
+AnyBench = Bench | CudaBench
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of ``tilewright bench`` as they were typed."""
+
+    kernels: list[str] = field(default_factory=list)
+    device: str = "cpu"
+    sizes: str | None = None
+    operands: tuple[Path, Path] | None = None
+    dtype: str | None = None
+    threads: str | None = None
+    against: str | None = None
+    repeat: int = 4
+    limit: str = "10s"
+    seed: int = 1
+    params: list[str] = field(default_factory=list)
+    tuned: bool = False
+
+
+@dataclass
+class Done:
+    """The records of a run, resumed ones included, and whether it was cut short."""
+
+    records: list[BenchRecord] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def run(request: Request, *, json_file: Path | None, resume: bool, console: Console) -> Done:
+    """Measure what was asked for. Ctrl-C ends the run and keeps every finished cell."""
+    settings, operands = _settings(request)
+    with contextlib.closing(_bench(settings, environment(operands=operands))) as bench:
+        _say_left_out(settings, console)
+        return _run(bench, _cells(settings, bench, console), json_file, resume, console)
+
+
+def _bench(settings: Settings, where: dict[str, Any]) -> AnyBench:
+    return CudaBench(settings, where) if settings.device == "cuda" else Bench(settings, where)
+
+
+def _say_left_out(settings: Settings, console: Console) -> None:
+    for kernel in settings.kernels:
+        asked, allowed = asked_sets(kernel, settings.params), len(param_sets(kernel, settings.params))
+        if allowed < asked:
+            words = f"{kernel.name}: {asked - allowed} of {asked} combinations left out: it does not allow them"
+            console.print(words, highlight=False, markup=False)
+
+
+def _cells(settings: Settings, bench: AnyBench, console: Console) -> list[Cell]:
+    """The cells asked for, with what the tuner kept for this GPU where that was asked for too."""
+    found: dict[str, None] = {}
+
+    def kept(kernel: Any, dtype: str, shape: Shape) -> dict[str, Any] | None:
+        best = best_params(kernel, bench.environment["gpu"], dtype, shape)
+        if best is not None:
+            found[kernel.name] = None
+        return best
+
+    made = cells(settings, kept)
+    if settings.tuned:
+        words = f"kept for {', '.join(found)}" if found else "nothing is kept; tilewright tune KERNEL finds the best"
+        console.print(f"tuned: {words}", highlight=False, markup=False)
+    return made
+
+
+def _run(bench: AnyBench, todo: list[Cell], json_file: Path | None, resume: bool, console: Console) -> Done:
+    if json_file is None:
+        return _measure(bench, todo, Done(), None, console)
+    with Writer(json_file, resume=resume) as writer:
+        kept = _kept(writer.done, todo, bench)
+        for cell in todo:
+            if (record := kept.get(_cell_key(cell))) and record.median_s:
+                bench.remember(cell, record.median_s)
+        left = [cell for cell in todo if _cell_key(cell) not in kept]
+        return _measure(bench, left, Done(list(kept.values())), writer, console)
+
+
+def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | None, console: Console) -> Done:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    shown = console.is_terminal  # and drawn between cells only: a thread that redraws would compete with the kernel
+    with Progress(*columns, console=console, transient=True, disable=not shown, auto_refresh=False) as progress:
+        task = progress.add_task("", total=len(todo), left="")
+        try:
+            for index, cell in enumerate(todo):
+                if shown:
+                    left = f"about {_clock(bench.remaining_s(todo[index:]))} left"
+                    progress.update(task, description=cell.label, left=left, refresh=True)
+                record = bench.measure(cell)
+                done.records.append(record)
+                if writer is not None:
+                    writer.write(record)
+                progress.advance(task)
+        except KeyboardInterrupt:
+            done.interrupted = True
+            kept = f" in {writer.path}; --resume continues" if writer else ""
+            console.print(f"interrupted: {len(done.records)} finished cells kept{kept}", highlight=False, markup=False)
+    return done
+
+
+def _clock(seconds: float) -> str:
+    return f"{round(seconds / 60)} min" if seconds > 90 else f"{max(1, round(seconds))} s"
+
+
+# ---- resume ----------------------------------------------------------------------------------------------------------
+
+
+def _cell_key(cell: Cell) -> tuple[Any, ...]:
+    return cell.record("ok").cell
+
+
+def _kept(done: list[BenchRecord], todo: list[Cell], bench: AnyBench) -> dict[tuple[Any, ...], BenchRecord]:
+    """Cells of an earlier run that still stand, the last record of each, in the order of measurement.
+
+    They stand if nothing has changed that shapes them: kernel source and constants, machine, libraries, operands and
+    seed, and the reference. Cells without a time that another limit or more memory would give one are asked again.
+    """
+    last = {record.cell: record for record in done}
+    wanted = ((key, cell) for cell in todo if (key := _cell_key(cell)) in last)
+    return {key: last[key] for key, cell in wanted if _stands(last[key], cell, bench)}
+
+
+def _stands(record: BenchRecord, cell: Cell, bench: AnyBench) -> bool:
+    then, now = record.environment, bench.environment | {"kernel_source": cell.kernel.source_hash}
+    references = bench.settings.references
+    reference = references[0].name if references and references[0] is not cell.kernel else None
+    return (
+        all(then.get(key) == now[key] for key in _SHAPING[cell.device])
+        and record.about.get("constants") == cell.record("ok").about["constants"]
+        and record.seed == bench.settings.seed
+        and record.verdict not in ("time_limit", "out_of_memory")
+        and (record.reference == reference or not record.samples_s)
+    )
+
+
+# ---- what was typed --------------------------------------------------------------------------------------------------
+
+
+def _settings(request: Request) -> tuple[Settings, str]:
+    device = request.device
+    if device not in _DTYPES:
+        raise UsageError(f"device {device!r}: {did_you_mean(device, _DTYPES)}")
+    if request.tuned and device != "cuda":
+        raise UsageError(f"tuned: only kernels on a GPU are tuned; add --device cuda, got {device}")
+    kernels = _kernels(request.kernels, device)
+    given, operands = _operands(request)
+    sizes = parse_sizes(DEFAULT_SIZES[device] if request.sizes is None else request.sizes)
+    dtypes = _dtypes(request, kernels)
+    if device == "cpu" and not request.kernels:  # of the whole ladder, the rungs that take what is asked for
+        kernels = [kernel for kernel in kernels if set(dtypes) & set(kernel.dtypes)]
+    if given is not None:
+        sizes = [(given[0].shape[0], given[1].shape[1], given[0].shape[1])]
+        if device == "cpu" and not request.dtype:
+            dtypes = [np.result_type(*given).name]
+        for dtype in dtypes or ["float32"]:
+            check_range(*given, dtype)
+    settings = Settings(
+        kernels=kernels,
+        references=_libraries(request.against) if device == "cuda" else _references(request.against),
+        sizes=sizes,
+        dtypes=dtypes,
+        threads=_threads(request),
+        repeat=request.repeat,
+        limit_s=parse_seconds("limit", request.limit),
+        seed=_seed(request.seed),
+        params=parse_params(request.params),
+        tuned=request.tuned,
+        operands=given,
+        device=device,
+    )
+    return settings, operands
+
+
+def _dtypes(request: Request, kernels: list[Any]) -> list[str]:
+    """Those asked for; on a GPU, where kernels have few, those that some kernel takes, and without a word each its own."""
+    if request.dtype is None:
+        return ["float32"] if request.device == "cpu" else []
+    asked = _listed("dtype", request.dtype, _DTYPES[request.device])
+    if request.device == "cuda" and not any(dtype in kernel.dtypes for dtype in asked for kernel in kernels):
+        taken = ", ".join(f"{kernel.name} {'/'.join(kernel.dtypes)}" for kernel in kernels)
+        raise UsageError(f"dtype {request.dtype!r}: none of the chosen kernels takes it: {taken}")
+    return asked
+
+
+def _kernels(names: list[str], device: str) -> list[Any]:
+    """Each kernel once; two files of one name would be one row of the table and one cell of the records."""
+    try:
+        found: list[Any] = list(find(names, device="cuda") if device == "cuda" else _on_cpu(names))
+    except SystemExit as error:  # raised by a file of the user's
+        raise UsageError(f"kernel files {' '.join(names)}: one of them ends the program (exit {error})") from None
+    chosen: dict[str, Any] = {}
+    for kernel in found:
+        if (other := chosen.setdefault(kernel.name, kernel)).path != kernel.path:
+            raise UsageError(f"kernel {kernel.name}: {other.path} and {kernel.path} have one name; rename one of them")
+    return list(chosen.values())
+
+
+def _on_cpu(names: list[str]) -> list[Kernel]:
+    """The library call is no rung of the ladder, but may be named beside them."""
+    return [one for name in names for one in ([LIBRARY] if name in LIBRARY_NAMES else find([name]))] or find([])
+
+
+def _operands(request: Request) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:
+    """The user's matrices, and the words for them in the record."""
+    if request.operands is None:
+        return None, "uniform[-1,1)"
+    if request.sizes is not None:
+        raise UsageError(f"sizes {request.sizes!r}: operands have a size of their own; give one or the other")
+    return read_operands(request.operands)
+
+
+def _references(against: str | None) -> list[Kernel]:
+    """Those asked for, which must be there; without a word, all that are there, numpy's own first."""
+    if against == "none":
+        return []
+    if against is not None:
+        chosen = list(dict.fromkeys(reference(name.strip()) for name in against.split(",")))
+        for kernel in chosen:
+            _try(kernel)
+        return chosen
+    found = []
+    for kernel in sorted((k for k in catalog().values() if k.is_reference), key=lambda k: k.name != "ref/openblas"):
+        try:
+            _try(kernel)
+        except UnavailableError:
+            continue
+        found.append(kernel)
+    return found
+
+
+def _libraries(against: str | None) -> list[Reference]:
+    """cuBLAS, which the process that has the GPU will look for: where it is not there, its own cells say so."""
+    if against == "none":
+        return []
+    for name in ("cublas" if against is None else against).split(","):
+        if (short := name.strip().removeprefix("ref/")) != "cublas":
+            raise UsageError(f"reference {short!r} is not known on a GPU: {did_you_mean(short, ['cublas', 'none'])}")
+    return [CUBLAS]
+
+
+def _try(kernel: Kernel) -> None:
+    """Libraries are found at their first call; raises UnavailableError where there is none, or a broken one."""
+    try:
+        call_once(runner(kernel, "float32"), "float32")
+    except OSError as error:
+        raise UnavailableError(f"{kernel.name}: the library does not load: {error}") from None
+
+
+def _listed(name: str, text: str, known: tuple[str, ...]) -> list[str]:
+    items = [item.strip() for item in text.split(",")]
+    for item in items:
+        if item not in known:
+            raise UsageError(f"{name} {item!r}: {did_you_mean(item, known)}")
+    return list(dict.fromkeys(items))
+
+
+def _threads(request: Request) -> list[int]:
+    cores, text = machine().usable_cores, request.threads
+    if request.device == "cuda":
+        if text is not None:
+            raise UsageError(f"threads {text!r}: a GPU has no such number to choose; leave it out with --device cuda")
+        return [1]
+    if text is None:
+        return [cores]
+    try:
+        counts = [int(item) for item in text.split(",")]
+    except ValueError:
+        raise UsageError(f"threads must be numbers joined by commas, got {text!r}") from None
+    for count in counts:
+        if not 1 <= count <= 4 * cores:
+            raise UsageError(f"threads must be from 1 to {4 * cores} ({cores} cores are usable here), got {count}")
+    return sorted(set(counts))
+
+
+def _seed(seed: int) -> int:
+    if seed < 0:
+        raise UsageError(f"seed must not be negative, got {seed}")
+    return seed

@@ -1,0 +1,238 @@
+"""The protocol: what is timed, beside what, and what must hold before a time counts.
+
+A cell is one kernel on one shape, dtype and thread count. Its life: supported? → predicted within the limit? → fits in
+memory? → run once into poisoned output, and verify → time, alternating with the reference on the same operands →
+verify once more, and that it wrote to C alone → record. A cell that leaves early says why. Nothing is held back until
+the end, so an interrupted run loses only the cell it was in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+
+from ...errors import UnavailableError, UsageError
+from ...host.limits import use_threads
+from ...host.machine import available_memory, bytes_text, current_clock_mhz
+from ...records.bench import BenchRecord
+from ...runtime.cpu.peaks import peak_gflops
+from ...runtime.cpu.runner import Product, call_once, runner
+from ..inputs.sizes import Shape
+from .cells import Cell, Outcome, Settings
+from .operand_sets import OperandSets, set_bytes, sets_needed
+from .timing import SAMPLE_S, Loop, band_s, timed
+
+#: Samples beyond ``repeat`` are taken while a cell has spent less than this on them, up to MOST_SAMPLES.
+CHEAP_S = 0.1
+MOST_SAMPLES = 10
+#: A product that took this long takes in proportion to its operations; shorter ones may be all overhead.
+TELLING_S = 0.01
+#: Share of the available memory that one cell may use.
+MEMORY_SHARE = 0.9
+#: The real dtype that others are computed in, and its operations for each of theirs.
+_COMPUTED_IN = {
+    "float32": ("float32", 1),
+    "float64": ("float64", 1),
+    "complex64": ("float32", 4),
+    "complex128": ("float64", 4),
+    "float16": ("float32", 1),
+}
+#: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
+GUESS_FLOPS = 20e9
+
+
+class Bench:
+    """Measures cells one after another, and predicts each from those before it."""
+
+    def __init__(self, settings: Settings, environment: dict[str, Any]) -> None:
+        self.settings = settings
+        self.environment = environment
+        self._pools = threadpoolctl.ThreadpoolController()
+        self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
+        self._peaks: dict[tuple[str, int], float | None] = {}
+        self._key: tuple[Shape, str] | None = None
+        self._sets: OperandSets | None = None
+
+    def measure(self, cell: Cell) -> BenchRecord:
+        """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
+        clock = current_clock_mhz()
+        with self._pools.limit(limits=cell.threads), use_threads(cell.threads):  # the vendors' and the library's own
+            outcome = self._outcome(cell)
+        return self._record(cell, outcome, clock)
+
+    def remaining_s(self, todo: list[Cell]) -> float:
+        """A guess of the time that cells will take: known rates where there are, a modest one elsewhere."""
+        limit, samples = self.settings.limit_s, self.settings.repeat + 2
+        loops = 2 if self.settings.references else 1
+        total = 0.0
+        for cell in todo:
+            once = self.predicted_s(cell)
+            once = cell.flops / GUESS_FLOPS if once is None else once
+            total += 0.05 if once > limit else samples * loops * max(once, SAMPLE_S)
+        return total
+
+    def remember(self, cell: Cell, seconds: float) -> None:
+        """What one product of this cell took, or was predicted to: the size after is predicted from it."""
+        self._last[cell.series] = (cell.flops, seconds)
+
+    def predicted_s(self, cell: Cell) -> float | None:
+        """Seconds of one product, from the size before at the same rate; None at the first size."""
+        if cell.series not in self._last:
+            return None
+        flops, seconds = self._last[cell.series]
+        return seconds * cell.flops / flops if flops else seconds
+
+    def close(self) -> None:
+        """Nothing is held that another would wait for."""
+
+    # ---- a cell's life -----------------------------------------------------------------------------------------------
+
+    def _outcome(self, cell: Cell) -> Outcome:
+        try:
+            outcome = self._attempt(cell)
+        except (UnavailableError, UsageError) as error:
+            return Outcome("unsupported", str(error))
+        except MemoryError as error:
+            return Outcome("out_of_memory", str(error) or "allocation failed")
+        except (Exception, SystemExit) as error:  # a user's kernel may raise anything: that is its result
+            outcome = Outcome("wrong", f"{type(error).__name__}: {error}")
+        if outcome.verdict == "wrong":
+            self._sets = None  # whatever else it wrote to, the next kernel gets operands as they should be
+        return outcome
+
+    def _attempt(self, cell: Cell) -> Outcome:
+        limit = self.settings.limit_s
+        run = runner(cell.kernel, cell.dtype, threads=cell.threads, params=cell.params)
+        if not cell.kernel.compiled:
+            call_once(run, cell.dtype)  # what its first call costs must not be timed
+        early = self._too_slow_by_far(cell) or self._too_large(cell)
+        if early:
+            return early
+        sets = self._operands(cell)
+        predicted = self.predicted_s(cell)
+        if predicted is None or predicted > limit / 10:  # ask the kernel itself, on a few rows of these operands
+            predicted = band_s(run, cell, sets, limit, predicted)
+        self.remember(cell, predicted)
+        if predicted > limit:
+            return Outcome("time_limit", f"predicted {predicted:.3g} s for one product, the limit is {limit:g} s")
+        return self._measure(run, cell, sets)
+
+    def _too_slow_by_far(self, cell: Cell) -> Outcome | None:
+        predicted, limit = self.predicted_s(cell), self.settings.limit_s
+        if predicted is None or predicted <= 3 * limit or self._last[cell.series][1] < min(TELLING_S, limit):
+            return None
+        self.remember(cell, predicted)
+        return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
+
+    def _too_large(self, cell: Cell) -> Outcome | None:
+        (m, n, k), itemsize = cell.shape, np.dtype(cell.dtype).itemsize
+        if self._key != (cell.shape, cell.dtype):
+            self._key, self._sets = None, None  # the last size's operands make room first
+        held = 0 if self._sets is None else set_bytes(cell.shape, itemsize) * len(self._sets)
+        needed = set_bytes(cell.shape, itemsize) * sets_needed(cell.shape, itemsize)
+        needed += 2 * m * n  # which elements of C are finite, while it is verified
+        if cell.kernel.workspace is not None:
+            copies = 1 if cell.kernel.shared == "team" else cell.threads  # a team works in one
+            needed += cell.kernel.workspace(m, n, k) * itemsize * copies
+        available = available_memory()
+        if available is None or needed - held <= MEMORY_SHARE * available:
+            return None
+        return Outcome("out_of_memory", f"needs {bytes_text(needed)}, {bytes_text(available + held)} available")
+
+    def _operands(self, cell: Cell) -> OperandSets:
+        if self._sets is None:
+            seed, given = self.settings.seed, self.settings.operands
+            self._sets = (
+                OperandSets.random(cell.shape, cell.dtype, seed)
+                if given is None
+                else OperandSets.given(*given, cell.dtype, seed)
+            )
+            self._key = (cell.shape, cell.dtype)
+        return self._sets
+
+    def _measure(self, run: Product, cell: Cell, sets: OperandSets) -> Outcome:
+        sets.poison()
+        once = timed(run, sets.a[0], sets.b[0], sets.c[0])
+        self.remember(cell, once)
+        if once > self.settings.limit_s:
+            return Outcome("time_limit", f"took {once:.3g} s, the limit is {self.settings.limit_s:g} s")
+        outcome = self._verified(cell, sets, 0)
+        if outcome.verdict != "ok":
+            return outcome
+        outcome.rms_error = sets.oracle(0).rms_error(sets.c[0])
+        reference = self._reference(cell)
+        sets.poison()
+        last = self._sample(run, reference, sets, outcome, cell.threads, once)
+        again = self._verified(cell, sets, last)
+        return outcome if again.verdict == "ok" else again
+
+    def _verified(self, cell: Cell, sets: OperandSets, index: int) -> Outcome:
+        if changed := sets.changed():
+            return Outcome("wrong", f"the kernel changed {changed}: a kernel writes to C alone")
+        kernel = cell.kernel
+        normwise = None
+        if kernel.error_bound is not None:
+            tunables = {key: kernel.params[key] for key in kernel.tunable} | cell.params
+            normwise = kernel.error_bound(*cell.shape, **tunables)
+        check = sets.oracle(index).check(sets.c[index], normwise=normwise)
+        verdict = "ok" if check.ok else "wrong"
+        return Outcome(verdict, check.reason, [], [], check.max_abs_error, check.error_over_bound)
+
+    def _reference(self, cell: Cell) -> Product | None:
+        """The library that R refers to, unless this cell is that library, or it cannot run or would take too long."""
+        if not self.settings.references or cell.kernel is self.settings.references[0]:
+            return None
+        reference = self.settings.references[0]
+        predicted = self.predicted_s(Cell(reference, cell.shape, cell.dtype, cell.threads, {}))
+        if predicted is not None and predicted > self.settings.limit_s:
+            return None
+        try:
+            run = runner(reference, cell.dtype, threads=cell.threads)
+            call_once(run, cell.dtype)
+        except (UnavailableError, UsageError):
+            return None
+        return run
+
+    def _sample(
+        self, run: Product, reference: Product | None, sets: OperandSets, outcome: Outcome, threads: int, once: float
+    ) -> int:
+        """Alternate samples of the kernel and the reference; returns the set whose output was written last."""
+        loop = Loop(run, sets, sets.c, threads, warm_s=once)
+        beside = None if reference is None else Loop(reference, sets, sets.r, threads)
+        spent = 0.0
+        while True:
+            outcome.samples_s.append(loop.sample())
+            spent += loop.spent_s
+            if beside is not None:
+                outcome.reference_samples_s.append(beside.sample())
+                spent += beside.spent_s
+            count = len(outcome.samples_s)
+            if count >= self.settings.repeat and (spent >= CHEAP_S or count >= MOST_SAMPLES):
+                return loop.last
+
+    def _record(self, cell: Cell, outcome: Outcome, clock: float | None) -> BenchRecord:
+        key = (cell.dtype, cell.threads)
+        if key not in self._peaks:
+            self._peaks[key] = _peak(*key)
+        moment = {
+            "clock_mhz_before": clock,
+            "clock_mhz_after": current_clock_mhz(),
+            "kernel_source": cell.kernel.source_hash,
+        }
+        return cell.record(
+            peak_gflops=self._peaks[key],
+            reference=self.settings.references[0].name if outcome.reference_samples_s else None,
+            seed=self.settings.seed,
+            environment=self.environment | moment,
+            **vars(outcome),
+        ).with_rates()
+
+
+def _peak(dtype: str, threads: int) -> float | None:
+    """In the dtype's own operations; None for integers, whose roof is not measured."""
+    if dtype not in _COMPUTED_IN:
+        return None
+    real, operations = _COMPUTED_IN[dtype]
+    return peak_gflops(real, threads, fresh=True) / operations

@@ -1,0 +1,98 @@
+"""Samples of time: long enough for the clock, on rotating operands, with nobody else of this process awake."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ...runtime.cpu.runner import Product
+from .cells import Cell
+from .operand_sets import OperandSets, poison
+
+#: A sample lasts at least this long: short products are repeated within it.
+SAMPLE_S = 0.01
+#: A product of this length needs no warm-up of its own.
+LONG_S = 1.0
+#: Longest wait for other threads of this process to fall asleep.
+QUIET_S = 0.5
+
+
+class Loop:
+    """Samples of one function over rotating operands; each lasts SAMPLE_S at least and is divided by its runs.
+
+    The first samples, which find out how many runs that takes, are dropped (S1.2). A long product that has just run
+    ``warm_s`` seconds was warmed up by that.
+    """
+
+    def __init__(
+        self, run: Product, sets: OperandSets, outputs: list[np.ndarray], threads: int, warm_s: float = 0.0
+    ) -> None:
+        self._run, self._sets, self._outputs, self._threads = run, sets, outputs, threads
+        self.last, self.spent_s, self._inner = -1, 0.0, 1
+        if warm_s >= LONG_S:
+            return
+        once = self.sample()
+        if once < SAMPLE_S:
+            once = min(once, self.sample())
+        self._inner = max(1, math.ceil(SAMPLE_S / max(once, 1e-7)))
+
+    def sample(self) -> float:
+        sets, run = self._sets, self._run
+        order = [(self.last + 1 + i) % len(sets) for i in range(self._inner)]
+        calls = [(sets.a[i], sets.b[i], self._outputs[i]) for i in order]
+        if self._threads > 1:
+            wait_until_quiet()
+            if self.spent_s < 10 * SAMPLE_S:  # a long product wakes its threads in a negligible part of itself
+                run(*calls[-1])
+        poison(calls[-1][2])  # the result that is verified afterwards must come from a timed run
+        start = time.perf_counter()
+        for a, b, c in calls:
+            run(a, b, c)
+        self.spent_s = time.perf_counter() - start
+        self.last = order[-1]
+        return self.spent_s / self._inner
+
+
+def wait_until_quiet() -> None:
+    """Sleep until this process uses no processor time.
+
+    A library's idle threads spin for a while before they sleep (numpy's OpenBLAS about 0.1 s), and on few cores they would
+    take one from whoever runs next: 0.3 to 0.8 of its speed, seen on 2 cores.
+    """
+    deadline = time.perf_counter() + QUIET_S
+    while time.perf_counter() < deadline:
+        before = time.process_time()
+        time.sleep(5e-3)
+        if time.process_time() - before < 1e-3:
+            return
+
+
+def timed(run: Callable[..., None], *args: np.ndarray) -> float:
+    start = time.perf_counter()
+    run(*args)
+    return time.perf_counter() - start
+
+
+def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s: float | None) -> float:
+    """Predict a product from its first rows, the same B and the same strides: a cliff at this size shows in them too.
+
+    Few rows overstate it, because a kernel may prepare all of B for them: so m/32 of them, or just a few where the
+    guess from another size is none, or too high to afford that. They are doubled for as long as they predict too much
+    and took a small part of the limit: nobody waits for a prediction.
+    """
+    m = cell.shape[0]
+    a, b, c = sets.a[0], sets.b[0], sets.c[0]
+    affordable = guess_s is not None and guess_s <= 4 * limit_s
+    rows = min(m, max(cell.kernel.grain[0] * cell.threads, m // 32 if affordable else 1))
+    while True:
+        took = timed(run, a[:rows], b, c[:rows])
+        if not cell.kernel.compiled and limit_s / 8 < took <= limit_s:
+            # A library may have prepared itself for such shapes, once and for all.
+            took = timed(run, a[:rows], b, c[:rows])
+        predicted = took * (m / rows if rows else 1)
+        if predicted <= limit_s or rows == m or took > limit_s / 8:
+            return predicted
+        rows = min(m, 2 * rows)

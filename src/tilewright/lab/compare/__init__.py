@@ -1,0 +1,1 @@
+"""Statistics of samples, and verdicts on two sets of records."""

@@ -1,0 +1,1 @@
+"""Explains a kernel from its own code, with or without a GPU."""

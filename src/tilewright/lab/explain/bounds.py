@@ -1,0 +1,87 @@
+"""The least time that each resource of a card allows a product, and what of that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...records.explanation import Access, Bound
+from ...simulator.gpus import Gpu
+
+#: A turn of L1 moves this many sectors of global memory: 128 bytes.
+SECTORS_A_TURN = 4
+#: What the rules of sectors and banks were measured on.
+MEASURED = (9, 0)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What any kernel must do for a product: operations, and the bytes of its operands, each moved once."""
+
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The unit that a kernel computes with, in words, and its rate in GFLOPS, None where the table has none."""
+
+    words: str
+    gflops: float | None
+
+
+def arithmetic(card: Gpu, dtype: str, precision: str, *, matrix: bool) -> Arithmetic:
+    """The unit for operands of ``dtype``; ``matrix``: the kernel has matrix instructions, on what ``precision`` rounds to.
+
+    >>> from tilewright.simulator.gpus import find_gpu
+    >>> arithmetic(find_gpu("A100"), "float32", "tf32", matrix=True)
+    Arithmetic(words='matrix instructions on tf32', gflops=156000.0)
+    >>> arithmetic(find_gpu("T4"), "bfloat16", "standard", matrix=True).gflops is None
+    True
+    """
+    if not matrix:
+        return Arithmetic(dtype, {"float32": card.fp32_gflops, "float64": card.fp64_gflops}.get(dtype))
+    if dtype == "float64":
+        return Arithmetic("matrix instructions on float64", card.fp64_tensor_gflops)
+    short = {"float16": "f16", "bfloat16": "bf16"}.get(dtype, precision)
+    words = f"matrix instructions on {dtype if short == 'standard' else short}"
+    return Arithmetic(words, card.tensor_gflops.get(short))
+
+
+def bounds(card: Gpu, peak: float | None, work: Work, blocks: int, accesses: Sequence[Access]) -> list[Bound]:
+    """The least time that arithmetic, device memory and the memory pipe of the multiprocessors allow.
+
+    Device memory must move each operand once. The pipe of a multiprocessor (L1 and shared memory) takes a turn a cycle:
+    four sectors of global memory, or a wavefront of shared memory. Fewer blocks than multiprocessors leave some idle. None
+    of these knows latency, so all are optimistic.
+    """
+    found = []
+    busy = min(blocks, card.sms)
+    if peak:
+        found.append(Bound("arithmetic", work.operations, "operations", peak * 1e9 * busy / card.sms))
+    if card.bandwidth_gbs:
+        found.append(Bound("device memory", work.bytes, "bytes", card.bandwidth_gbs * 1e9))
+    if card.clock_mhz:
+        turns = sum(
+            a.wavefronts if a.space == "shared" else max(a.requests, -(-a.sectors // SECTORS_A_TURN)) for a in accesses
+        )
+        found.append(Bound("L1 and shared memory", turns, "turns", busy * card.clock_mhz * 1e6))
+    return found
+
+
+def unknown(card: Gpu, unit: Arithmetic) -> list[str]:
+    """What the bounds leave out for want of a rate, and what they assume of a card on which nothing was measured."""
+    missing = [
+        ("arithmetic", f"rate for {unit.words}", unit.gflops),
+        ("device memory", "bandwidth", card.bandwidth_gbs),
+        ("L1 and shared memory", "clock", card.clock_mhz),
+    ]
+    notes = [
+        f"no bound by {name}: the {card.name}'s {what} is not known here" for name, what, rate in missing if not rate
+    ]
+    if card.compute_capability != MEASURED:
+        notes.append(
+            f"the rules of sectors and banks were measured on an H200; that the {card.name} follows them, and that its L1 "
+            "takes a turn a cycle, is assumed"
+        )
+    return notes

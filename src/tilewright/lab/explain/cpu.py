@@ -1,0 +1,215 @@
+"""What a kernel on the CPU should do, what it did, and what the processor counted meanwhile.
+
+The expectation is S3.1's model over the kernel's own tile and blocks (``cpu_counts``) and the instructions of its inner loop
+(``inner_loop``); the time is what the plan predicts. Beside it stands a verified run, timed, and another one under the
+processor's counters (``perf_counters``), as far as the system gives any.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ...catalog import find
+from ...errors import UsageError
+from ...host.machine import machine
+from ...kernels import Kernel
+from ...operands import DTYPES
+from ...planning.prediction import Prediction, predict
+from ...problem import Problem
+from ...runtime.cpu.runner import runner
+from ..bench.operand_sets import OperandSets
+from ..bench.timing import Loop
+from ..inputs.environment import environment
+from ..inputs.sizes import parse_sizes
+from . import cpu_counts, cpu_events
+from .cpu_events import Row
+from .inner_loop import InnerLoop, inner_loop
+from .perf_counters import System
+
+KIND = "explain cpu"
+SCHEMA = 1
+#: Samples of the time, of which the least counts, for others use this machine too; fewer of products of seconds.
+SAMPLES, SAMPLED_S = 5, 2.0
+
+
+@dataclass(frozen=True)
+class CpuExplanation:
+    """Plain data, that JSON can hold. Bytes in ``traffic`` are what a level gets from the next one, of one product.
+
+    ``tile`` and ``block``: h, w and operations_per_access (S3.1), None where the kernel declares none. ``loop``: the
+    instructions of a turn of the inner loop. ``predicted``: seconds, bound, and the seconds of each roof; None for dtypes
+    without a measured peak. ``measured``: seconds (the least of samples_s). ``verified``: ok, reason, error_over_bound.
+    """
+
+    kernel: str
+    about: dict[str, Any]
+    m: int
+    n: int
+    k: int
+    dtype: str
+    threads: int
+    operations: int
+    tile: dict[str, float] | None
+    block: dict[str, float] | None
+    loop: dict[str, int] | None
+    traffic: list[dict[str, Any]]
+    predicted: dict[str, Any] | None
+    measured: dict[str, Any]
+    verified: dict[str, Any]
+    rows: list[Row]
+    notes: list[str]
+    environment: dict[str, Any]
+    kind: str = KIND
+    schema: int = SCHEMA
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured time: above 1 the kernel is ahead of the model."""
+        return self.predicted["seconds"] / self.measured["seconds"] if self.predicted else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def explain_cpu(
+    kernel: Kernel,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str = "float32",
+    threads: int = 1,
+    seed: int = 1,
+    system: System | None = None,
+) -> CpuExplanation:
+    """C = A·B for A (m, k) and B (k, n), random, by ``kernel``: expected, timed, verified and counted.
+
+    ``system`` stands for the system calls of the counters. Raises UsageError for a product without elements, and for what
+    ``runner`` refuses.
+
+    >>> from tilewright.kernels import catalog
+    >>> explain_cpu(catalog()["cpu/naive"], 16, 16, 16).verified["ok"]
+    True
+    """
+    if not m * n * k:
+        raise UsageError(f"{kernel.name} at {m}x{n}x{k}: there is nothing to multiply")
+    run = runner(kernel, dtype, threads=threads)
+    problem = Problem(m, n, k, dtype)
+    loop = inner_loop(kernel, dtype)
+    sets = _operands(problem, seed)
+    samples = _samples(Loop(run, sets, sets.c, threads))
+    prediction = predict(problem, kernel.params, dtype, threads) if kernel.error_bound is None else None
+    known = cpu_events.expected(kernel, problem, threads, loop, prediction, machine())
+    events = cpu_events.events_of(machine(), dtype, kernel.params.get("vector_bits", 0))
+    verified = _verified(kernel, problem, sets)  # before the counters run, which need no result
+    rows = cpu_events.counted(lambda: run(sets.a[0], sets.b[0], sets.c[0]), min(samples), known, events, system)
+    return CpuExplanation(
+        kernel=kernel.name,
+        about={"idea": kernel.idea, "row": kernel.row, "params": kernel.params},
+        m=m,
+        n=n,
+        k=k,
+        dtype=dtype,
+        threads=threads,
+        operations=cpu_counts.operations(problem),
+        tile=_side(cpu_counts.tile_of(kernel, problem)),
+        block=_side(_block(kernel, problem, threads)),
+        loop=None if loop is None else dataclasses.asdict(loop),
+        traffic=[dataclasses.asdict(t) for t in cpu_counts.traffic(kernel, problem, threads, machine())],
+        predicted=None if prediction is None else _roofs(prediction),
+        measured={"seconds": min(samples), "samples_s": samples},
+        verified=verified,
+        rows=rows,
+        notes=_notes(kernel, problem, threads, loop),
+        environment=environment(operands=f"random, seed {seed}"),
+    )
+
+
+def check(names: Iterable[str], size: str, dtype: str, threads: int, seed: int) -> list[tuple[Kernel, int, int, int]]:
+    """Every kernel with every size of the words of the command. Raises UsageError before anything runs."""
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r} is not known: one of {', '.join(DTYPES)}")
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}")
+    if seed < 0:
+        raise UsageError(f"seed must not be negative, got {seed}")
+    pairs = [(kernel, *shape) for kernel in find(names) for shape in parse_sizes(size)]
+    for kernel, m, n, k in pairs:
+        need, have = Problem(m, n, k, dtype).bytes_least, machine().memory_total
+        if kernel.is_reference:
+            raise UsageError(f"{kernel.name} is a library: only kernels whose source is here can be explained")
+        if dtype not in kernel.dtypes:
+            raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
+        if threads > 1 and kernel.shared == "serial":
+            raise UsageError(f"{kernel.name} runs on one thread, got --threads {threads}")
+        if not m * n * k:
+            raise UsageError(f"{kernel.name} at {m}x{n}x{k}: there is nothing to multiply")
+        if have and 2 * need > have:
+            raise UsageError(
+                f"{kernel.name} at {m}x{n}x{k}: the operands take {need >> 30:,} GiB, there are {have >> 30:,}"
+            )
+    return pairs
+
+
+def _operands(problem: Problem, seed: int) -> OperandSets:
+    """One pair of operands alone, for the model's caches are warm ones."""
+    whole = OperandSets.random((problem.m, problem.n, problem.k), problem.dtype, seed)
+    return OperandSets(whole.a[:1], whole.b[:1], whole.c[:1], whole.r[:1], seed)
+
+
+def _samples(loop: Loop) -> list[float]:
+    samples = [loop.sample()]
+    while len(samples) < SAMPLES and sum(samples) < SAMPLED_S:
+        samples.append(loop.sample())
+    return samples
+
+
+def _verified(kernel: Kernel, problem: Problem, sets: OperandSets) -> dict[str, Any]:
+    """Of the result of the last timed run."""
+    own = {name: kernel.params[name] for name in kernel.tunable}
+    bound = kernel.error_bound and kernel.error_bound(problem.m, problem.n, problem.k, **own)
+    verdict = sets.oracle(0).check(sets.c[0], **({"normwise": bound} if bound else {}))
+    changed = sets.changed()
+    if changed:
+        verdict = dataclasses.replace(verdict, ok=False, reason=f"the kernel has written to {changed}")
+    return verdict.as_dict()
+
+
+def _roofs(prediction: Prediction) -> dict[str, Any]:
+    return {**dataclasses.asdict(prediction), "seconds": prediction.seconds, "bound": prediction.bound}
+
+
+def _side(side: cpu_counts.Side | None) -> dict[str, float] | None:
+    if side is None:
+        return None
+    return {"h": side.h, "w": side.w, "operations_per_access": side.operations_per_access}
+
+
+def _block(kernel: Kernel, problem: Problem, threads: int) -> cpu_counts.Side | None:
+    cut = cpu_counts.tiling(kernel, problem, threads)
+    return cut.block if cut else cpu_counts.block_of(kernel, problem)
+
+
+def _notes(kernel: Kernel, problem: Problem, threads: int, loop: InnerLoop | None) -> list[str]:
+    notes = []
+    cut = cpu_counts.tiling(kernel, problem, threads)
+    if kernel.error_bound is not None:
+        notes.append("it does fewer multiplications than 2mnk: the model of S3.1 does not count it")
+    elif cut is None and cpu_counts.tile_of(kernel, problem) is None:
+        notes.append("it declares no tile: operations and the traffic that every kernel needs are all the model knows")
+    elif cut is None:
+        notes.append(
+            "it declares a tile but no blocks: edges are not counted, nor operands that are read more than once"
+        )
+    if loop is not None and cut is not None and loop.multiplies:
+        steps = loop.multiplies / (cut.tile.h * cut.tile.w / cut.lanes)
+        by_tile = round(steps * (cut.tile.h + cut.tile.w // cut.lanes))
+        if loop.loads > by_tile:
+            spilled = f"{loop.loads - by_tile} of {loop.loads} loads in a turn of the inner loop"
+            notes.append(f"{spilled} fetch no operand: there are too few registers")
+    if threads > 1:
+        notes.append("threads that wait for one another execute instructions too, which the model leaves out")
+    return notes

@@ -1,0 +1,255 @@
+"""What a kernel on the CPU should do, counted from its tile and its blocks: multiply-adds, loads, bytes at each level.
+
+The rule is S3.1's: a block of C that is w × h, kept over all of K, reads wK + Kh elements and writes wh for 2whK operations:
+2/(1/w + 1/h) operations an access. It holds for the tile in registers, which is fed by the first-level cache, and again
+for the blocks, which are fed by the last one (S1.7: 2n³/L + n² for blocks of L × L). Between them stand two questions that
+sizes answer: does a sliver of B stay in L1 from tile to tile, and a panel of B in L2 from block to block?
+
+Traffic is what is brought in, C's lines before they are written among it; what is written back comes on top. It is a model:
+caches hold what fits, nothing else is evicted, and prefetching brings nothing that is not needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...engine import jobs
+from ...host.machine import Machine
+from ...kernels import Kernel
+from ...problem import Problem
+from ...runtime.cpu.runner import grid
+
+#: What these are packed as, which is what is multiplied; bytes of an element.
+_PACKED_BYTES = {"int8": 2, "uint8": 2, "float16": 4, "bfloat16": 4}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A block of C, h rows × w columns, that is kept while all of K passes."""
+
+    h: int
+    w: int
+
+    @property
+    def operations_per_access(self) -> float:
+        """S3.1.
+
+        >>> round(Side(6, 64).operations_per_access, 2)
+        10.97
+        """
+        return 2 / (1 / self.w + 1 / self.h)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a kernel that packs cuts one product, counted in real numbers as they are packed, of ``size`` bytes.
+
+    ``rows`` and ``vectors`` are what all tiles of a column, or of a row, of C compute together: more than C has where
+    edges are filled up. ``tiles`` and ``slivers`` count them. K is cut into ``deep`` phases; A is packed ``a_passes`` times
+    and B ``b_passes`` times, each sliver of which meets ``bands`` blocks of A.
+    """
+
+    k: int
+    size: int
+    lanes: int
+    tile: Side
+    rows: int
+    tiles: int
+    vectors: int
+    slivers: int
+    deep: int
+    bands: int
+    block: Side
+    a_passes: int = 1
+    b_passes: int = 1
+
+    @property
+    def multiplies(self) -> int:
+        """Multiply-adds of a vector."""
+        return self.rows * self.vectors * self.k
+
+    @property
+    def loads(self) -> int:
+        """A step of a tile loads an element of each row and its vectors of B; C is loaded from the second phase on."""
+        inner = self.k * (self.rows * self.slivers + self.tiles * self.vectors)
+        return inner + self.rows * self.vectors * (self.deep - 1)
+
+    @property
+    def loaded_bytes(self) -> int:
+        vector = self.lanes * self.size
+        inner = self.k * (self.rows * self.slivers * self.size + self.tiles * self.vectors * vector)
+        return inner + self.rows * self.vectors * vector * (self.deep - 1)
+
+
+def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
+    """Of a kernel with the field's five loops around a tile; None for one that declares no such blocks."""
+    if not {"mr", "nv", "kc", "mc", "nc"} <= kernel.params.keys() or kernel.error_bound is not None:
+        return None
+    if not problem.m * problem.n * problem.k:
+        return None
+    return (_team if kernel.shared == "team" else _tiles)(kernel, problem, threads)
+
+
+def _team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
+    """As cpu/packed and all of ``kernels.jobs`` cut: evenly, with tiles and slivers of two sizes that differ by one."""
+    p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
+    m, n, k, size = problem.m, problem.n * real, problem.k * real, packed_bytes(problem.dtype)
+    lanes, mr, nv = p["vector_bits"] // 8 // size, p["mr"], p["nv"]
+    kc, nc = p["kc"] * real, p["nc"] * real
+    if size == 8 and kc > jobs.KC:
+        kc = jobs.KC  # a panel of A of 8-byte elements must fit in L1 as well
+    tiles, vectors = math.ceil(m / mr), math.ceil(n / lanes)
+    slivers, deep = math.ceil(vectors / nv), math.ceil(k / kc)
+    panels = math.ceil(slivers / (nc // (nv * lanes)))
+    bands = math.ceil(m * max(4, size) / (8 * p["mc"]))
+    if threads > 1:
+        of_panel = math.ceil(min(n, nc) / kernel.grain[1])
+        rounds = max(math.ceil(bands / threads), math.ceil(jobs.JOBS / of_panel))
+        bands = max(bands, min(math.ceil(m / (4 * mr)), rounds * threads))
+    bands = min(bands, tiles)
+    return Tiling(
+        k=k,
+        size=size,
+        lanes=lanes,
+        tile=Side(mr, nv * lanes),
+        rows=sum(high if high >= mr - 1 else mr for high in (_part(m, tiles, t) for t in range(tiles))),
+        tiles=tiles,
+        vectors=sum(max(_part(vectors, slivers, s), nv - 1) for s in range(slivers)),
+        slivers=slivers,
+        deep=deep,
+        bands=bands,
+        block=Side(math.ceil(m / bands), math.ceil(n / panels)),
+        a_passes=panels,  # by the thread that stays with a band; who helps it packs the band once more
+    )
+
+
+def _part(length: int, parts: int, index: int) -> int:
+    """The length of one of ``parts`` that differ by one at most."""
+    return length // parts + (index < length % parts)
+
+
+def _tiles(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
+    """As cpu/register_tile cuts: whole blocks, whole tiles, and for each thread a rectangle of its own."""
+    p, size = kernel.params, packed_bytes(problem.dtype)
+    m, n, k = problem.m, problem.n, problem.k
+    lanes = p["vector_bits"] // 8 // size
+    nr = p["nv"] * lanes
+    across, along = grid(m, n, threads)
+    high, wide = math.ceil(m / across), math.ceil(n / along)
+    return Tiling(
+        k=k,
+        size=size,
+        lanes=lanes,
+        tile=Side(p["mr"], nr),
+        rows=math.ceil(m / p["mr"]) * p["mr"],
+        tiles=math.ceil(m / p["mr"]),
+        vectors=math.ceil(n / nr) * p["nv"],
+        slivers=math.ceil(n / nr),
+        deep=math.ceil(k / p["kc"]),
+        bands=across * math.ceil(high / p["mc"]),
+        block=Side(min(p["mc"], high), min(p["nc"], wide)),
+        a_passes=along * math.ceil(wide / p["nc"]),
+        b_passes=across,
+    )
+
+
+def packed_bytes(dtype: str) -> int:
+    """Bytes of a real number of ``dtype`` as it is multiplied.
+
+    >>> packed_bytes("complex64"), packed_bytes("float16")
+    (4, 4)
+    """
+    whole = np.dtype(dtype).itemsize
+    return _PACKED_BYTES.get(dtype, whole // 2 if dtype.startswith("complex") else whole)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that are brought from one level into the next; None where the model does not say."""
+
+    into: str
+    source: str
+    bytes: int | None
+
+
+LEVELS = (("registers", "L1"), ("L1", "L2"), ("L2", "L3"), ("L3", "memory"))
+
+
+def traffic(kernel: Kernel, problem: Problem, threads: int, here: Machine) -> list[Traffic]:
+    """What each level gets from the next, for operands that have just been used.
+
+    Of a kernel with blocks of C alone (``rows`` × ``block``) S1.7's count; of one without, what no kernel can do without.
+    """
+    cut = tiling(kernel, problem, threads)
+    if cut is not None:
+        amounts = _packed_traffic(cut, problem, here)
+    else:
+        least = problem.bytes_least
+        block = block_of(kernel, problem)
+        if block is not None:
+            reads = problem.m * problem.n * problem.k * (1 / block.w + 1 / block.h)
+            least = round(reads + problem.m * problem.n) * problem.itemsize
+        outer = [0 if problem.bytes_least <= (held or 0) else least for held in (here.l2, here.l3)]
+        amounts = [None, problem.bytes_least if block is None else None, *outer]
+    return [Traffic(*level, amount) for level, amount in zip(LEVELS, amounts, strict=True)]
+
+
+def block_of(kernel: Kernel, problem: Problem) -> Side | None:
+    """The block of C that a kernel without tiles in registers holds (S1.7), no larger than C."""
+    p = kernel.params
+    if not {"rows", "block"} <= p.keys() or not problem.m * problem.n:
+        return None
+    return Side(min(p["rows"], problem.m), min(p["block"], problem.n))
+
+
+def tile_of(kernel: Kernel, problem: Problem) -> Side | None:
+    """The tile of C in registers, in real numbers, of a kernel that declares one."""
+    p = kernel.params
+    if not {"mr", "nv", "vector_bits"} <= p.keys():
+        return None
+    return Side(p["mr"], p["nv"] * (p["vector_bits"] // 8 // packed_bytes(problem.dtype)))
+
+
+def _packed_traffic(cut: Tiling, problem: Problem, here: Machine) -> list[int | None]:
+    """Packing reads an operand and writes its copy, which stays where it fits; then the tiles read the copies."""
+    l1, l2, l3 = here.l1d or 0, here.l2 or 0, here.l3 or here.l2 or 0
+    kc, vector = math.ceil(cut.k / cut.deep), cut.lanes * cut.size
+    own_a, own_b, own_c = (
+        x * problem.itemsize for x in (problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
+    )
+    packed_a, packed_b = cut.rows * cut.k * cut.size, cut.vectors * vector * cut.k
+    strip, sliver = cut.tile.h * kc * cut.size, cut.tile.w * kc * cut.size
+    block, panel = cut.block.h * kc * cut.size, cut.block.w * kc * cut.size
+    taken = own_a * cut.a_passes + own_b * cut.b_passes
+    c_passes = own_c * cut.deep
+
+    meets_b = cut.bands if sliver + 2 * strip <= l1 else cut.tiles
+    meets_a = cut.a_passes if block + sliver <= l1 else cut.slivers
+    into_l1 = (
+        taken + packed_a * cut.a_passes + packed_b * cut.b_passes + c_passes + packed_b * meets_b + packed_a * meets_a
+    )
+
+    footprint = own_a + own_b + own_c + block + panel
+    again = 0 if block + panel <= l2 else packed_b * (cut.b_passes + cut.bands)
+    into_l2 = 0 if footprint <= l2 else taken + c_passes + again
+    return [cut.loaded_bytes, into_l1, into_l2, 0 if footprint <= l3 else taken + c_passes]
+
+
+def operations(problem: Problem) -> int:
+    """Real operations: four multiply-adds for a complex one."""
+    return problem.flops * (4 if problem.dtype.startswith("complex") else 1)
+
+
+def vector_multiplies(kernel: Kernel, problem: Problem, threads: int) -> int | None:
+    """Multiply-adds of a vector; of a kernel with a tile but no blocks without what edges add, None without a tile."""
+    if kernel.error_bound is not None:
+        return None
+    cut = tiling(kernel, problem, threads)
+    if cut is not None:
+        return cut.multiplies
+    bits = kernel.params.get("vector_bits")
+    lanes = bits // 8 // packed_bytes(problem.dtype) if bits else 0
+    return math.ceil(operations(problem) / 2 / lanes) if lanes else None

@@ -1,0 +1,150 @@
+"""Quantities of a product on the CPU: what the model expects of each, and which counter of the processor counts it.
+
+What Linux calls cache references are reads of the last cache on Intel's processors, and of the second level on AMD's, whose
+last cache counts for all cores together and has no counter that a program may have for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...host.machine import Machine
+from ...kernels import Kernel
+from ...planning.prediction import Prediction
+from ...problem import Problem
+from ..bench.timing import wait_until_quiet
+from . import cpu_counts, perf_counters
+from .inner_loop import InnerLoop
+from .perf_counters import HARDWARE, RAW, SOFTWARE, Event, System, cache_event
+
+#: Counters run for so long at least, for they may have to take turns.
+COUNTED_S = 0.4
+#: Bytes of a line of a cache, where the machine does not say.
+_LINE = 64
+
+#: The quantities in the order of the table, with their units.
+UNITS = {
+    "multiply-adds": "",
+    "instructions": "",
+    "loads": "",
+    "lines into L1": "",
+    "lines into L2": "",
+    "lines into L3": "",
+    "cycles": "",
+    "processor time": "s",
+    "page faults": "",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A quantity of one product: what the model expects, and what a counter of the processor said; None is not known.
+
+    ``share`` is the part of the time that the counter ran, from which the count is scaled; ``reason`` is why there is none.
+    """
+
+    what: str
+    unit: str
+    expected: float | None
+    counter: str
+    counted: float | None
+    share: float = 1.0
+    reason: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Counted over expected."""
+        return self.counted / self.expected if self.counted is not None and self.expected else None
+
+
+def expected(
+    kernel: Kernel, problem: Problem, threads: int, loop: InnerLoop | None, prediction: Prediction | None, here: Machine
+) -> dict[str, float]:
+    """What the model says, of the quantities that it knows.
+
+    Loads and instructions are those of the inner loop for every multiply-add; loads without it the tile's.
+    """
+    known: dict[str, float | None] = {"page faults": 0}
+    multiplies = cpu_counts.vector_multiplies(kernel, problem, threads)
+    if multiplies is not None:
+        known["multiply-adds"] = multiplies
+        cut = cpu_counts.tiling(kernel, problem, threads)
+        known["loads"] = None if cut is None else cut.loads
+    if multiplies and loop is not None:
+        turns = multiplies / loop.multiplies
+        known |= {"instructions": turns * loop.instructions, "loads": turns * loop.reads}
+    line = next((cache.line for cache in here.caches if cache.line), _LINE)
+    for level in cpu_counts.traffic(kernel, problem, threads, here)[1:]:
+        known[f"lines into {level.into}"] = None if level.bytes is None else math.ceil(level.bytes / line)
+    known["processor time"] = None if prediction is None else prediction.seconds * threads
+    return {what: value for what, value in known.items() if value is not None}
+
+
+def counted(
+    job: Callable[[], None],
+    seconds: float,
+    known: dict[str, float],
+    events: list[tuple[str, Event]],
+    system: System | None = None,
+) -> list[Row]:
+    """A row for each event, and for each quantity without one; ``job`` takes about ``seconds``, and is repeated."""
+    times = max(1, math.ceil(COUNTED_S / max(seconds, 1e-7)))
+
+    def repeated() -> None:
+        for _ in range(times):
+            job()
+
+    wait_until_quiet()  # threads that stand by from the product before are busy too
+    found = perf_counters.count(repeated, [event for _, event in events], system)
+    rows = [
+        Row(
+            what,
+            UNITS[what],
+            known.get(what),
+            one.event.name,
+            None if one.value is None else one.value / times,
+            one.share,
+            one.reason,
+        )
+        for (what, _), one in zip(events, found, strict=True)
+    ]
+    without = UNITS.keys() - {row.what for row in rows}
+    rows += [
+        Row(what, UNITS[what], known.get(what), "", None, reason="no event of it is known here") for what in without
+    ]
+    return sorted(rows, key=lambda row: list(UNITS).index(row.what))
+
+
+def events_of(here: Machine, dtype: str, vector_bits: int) -> list[tuple[str, Event]]:
+    """What to count on this processor, each with the quantity that it stands for."""
+    amd = here.vendor == "AuthenticAMD"
+    references, misses = ("lines into L1", "lines into L2") if amd else ("lines into L2", "lines into L3")
+    chosen = [
+        ("instructions", Event("instructions", HARDWARE, 1)),
+        ("loads", cache_event("L1-dcache-loads", 0)),
+        ("lines into L1", cache_event("L1-dcache-load-misses", 0, misses=True)),
+        (references, Event("cache-references", HARDWARE, 2)),
+        (misses, Event("cache-misses", HARDWARE, 3)),
+        ("lines into L2", cache_event("LLC-loads", 2)),
+        ("lines into L3", cache_event("LLC-load-misses", 2, misses=True)),
+        ("cycles", Event("cycles", HARDWARE, 0)),
+        ("processor time", Event("task-clock", SOFTWARE, 1, each=10**9)),
+        ("page faults", Event("page-faults", SOFTWARE, 2)),
+    ]
+    arithmetic = _arithmetic(here, dtype, vector_bits)
+    return [("multiply-adds", arithmetic), *chosen] if arithmetic else chosen
+
+
+def _arithmetic(here: Machine, dtype: str, vector_bits: int) -> Event | None:
+    """Vector multiply-adds of floats, by the processor's own event: on Intel's each counts 2, on AMD's 2 for each lane."""
+    size = cpu_counts.packed_bytes(dtype)
+    if not dtype.startswith(("float", "complex")) or vector_bits not in (128, 256, 512):
+        return None
+    if here.vendor == "GenuineIntel":
+        kind = {128: 0x04, 256: 0x10, 512: 0x40}[vector_bits] << (size == 4)
+        return Event(f"fp_arith.{vector_bits}b_{'single' if size == 4 else 'double'}", RAW, kind << 8 | 0xC7, each=2)
+    if here.vendor == "AuthenticAMD" and (here.family or 0) >= 0x17:
+        return Event("fp_ret_sse_avx_ops.mac", RAW, 0x0803, each=2 * vector_bits // 8 // size)
+    return None

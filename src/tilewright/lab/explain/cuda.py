@@ -1,0 +1,260 @@
+"""Explains a CUDA kernel at a size on a GPU, without that GPU: formulas beside counts, occupancy, bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...host.machine import machine
+from ...kernels.cuda_kernel import CudaKernel, Launch
+from ...records.explanation import Access, Defect, Explanation, Formula
+from ...runtime.gpu.nvrtc import Compiled, compiler
+from ...simulator.findings import STEP_LIMIT
+from ...simulator.gpus import Gpu
+from ...simulator.machine.simulate import MAX_BYTES, MAX_STEPS
+from ...simulator.microscope import Observation, observe
+from ...simulator.occupancy import Occupancy, occupancy
+from ..inputs.environment import environment
+from ..inputs.formats import FORMATS, format_of
+from ..verify.verify import Check, Oracle
+from . import formulas
+from .bounds import Arithmetic, Work, arithmetic, bounds, unknown
+from .prepared import SIZES, Prepared, prepare
+
+_SPACES = {"load": ("ld", "cp.async"), "store": ("st",)}
+
+
+def explain(
+    kernel: CudaKernel,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    gpu: str = "H200",
+    params: Mapping[str, int] | None = None,
+    whole: bool | None = None,
+    seed: int = 1,
+    max_steps: int = MAX_STEPS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Explanation:
+    """What ``kernel`` does for C[m×n] = A[m×k]·B[k×n] on ``gpu``, counted by the microscope on random operands.
+
+    ``params`` are those that differ from the defaults. ``whole`` runs every block; None does up to m·n·k = 512³ and takes a
+    sample beyond. A run is stopped after ``max_steps`` steps. Raises UsageError for a GPU, parameters, sizes or a signature
+    that cannot be, and what the compiler and the microscope raise.
+    """
+    prepared = prepare(kernel, m, n, k, gpu=gpu, params=params, whole=whole)
+    return explain_prepared(prepared, seed=seed, max_steps=max_steps, progress=progress)
+
+
+def explain_prepared(
+    p: Prepared, *, seed: int = 1, max_steps: int = MAX_STEPS, progress: Callable[[int, int], None] | None = None
+) -> Explanation:
+    """``explain`` for what is prepared already."""
+    kernel, size = p.kernel, (p.m, p.n, p.k)
+    a, b, c = operands(kernel, *size, seed)
+    seen = observe(
+        p.module,
+        p.entry,
+        p.launch.grid,
+        p.launch.block,
+        [a, b, c, *size],
+        text=kernel.source,
+        name=str(kernel.path),
+        compiled=p.compiled,
+        sampled=p.sampled,
+        outputs=[2],
+        shared_bytes=p.launch.shared_bytes,
+        max_steps=max_steps,
+        max_bytes=(machine().memory_total or 2 * MAX_BYTES) // 2,
+        progress=progress,
+    )
+    work = Work(formulas.gemm_flops(*size), sum(array.nbytes for array in (a, b, c)))
+    unit = arithmetic(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
+    counts = [count(kernel, *size, p.params, seen.accesses) for count in (_formulas, _s3_1)]
+    return Explanation(
+        kernel=kernel.name,
+        file=kernel.path.name,
+        source=kernel.source,
+        m=p.m,
+        n=p.n,
+        k=p.k,
+        dtype=kernel.dtypes[0],
+        params=p.params,
+        about=kernel.about,
+        gpu=_card(p.card, unit),
+        launch=dataclasses.asdict(p.launch) | {"blocks": p.launch.blocks, "threads": p.launch.threads},
+        resources=dataclasses.asdict(p.compiled.resources[p.entry]),
+        occupancy=_occupancy(p.card, occupancy_of(p.compiled, p.entry, p.launch, p.card)),
+        accesses=seen.accesses,
+        counters=seen.counters,
+        formulas=[*counts[0], *counts[1]],
+        bounds=bounds(p.card, unit.gflops, work, p.launch.blocks, seen.accesses),
+        defects=_defects(kernel, seen),
+        verified=_verified(kernel, a, b, seen),
+        run=_run(p, seen),
+        notes=list(dict.fromkeys([*_stopped(seen), *p.notes, *kernel.notes, *seen.notes, *unknown(p.card, unit)])),
+        environment=environment(operands=f"uniform [-1, 1), seed {seed}") | {"compiler": compiler(), "arch": p.arch},
+    )
+
+
+def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random A and B, and a C of NaN, so that an element nobody writes is seen; as they are stored (see ``formats``)."""
+    form = format_of(kernel.dtypes[0], kernel.precision)
+    rng = np.random.default_rng(seed)
+    made = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]
+    for array in made:
+        array *= 2
+        array -= 1
+    a, b = (form.stored(array) for array in made)
+    return a, b, form.stored(np.full((m, n), np.nan, form.working))
+
+
+def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *, sampled: bool = False) -> Check:
+    """Is ``c`` the product, within what the kernel's format promises? ``sampled``: of the elements that were written."""
+    form = format_of(kernel.dtypes[0], kernel.precision)
+    oracle = Oracle(form.values(a), form.values(b))
+    own = None if form == FORMATS.get(form.name) and form.rounding == 0 else form
+    check = (oracle.check_written if sampled else oracle.check)(form.values(c), form=own)
+    unwritten = "was never written (C starts as NaN), or is not a number"
+    return dataclasses.replace(check, reason=re.sub(r"is nan: .*", unwritten, check.reason))
+
+
+def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: Gpu) -> Occupancy:
+    """How many blocks of a compiled kernel a multiprocessor of the card holds."""
+    needs = compiled.resources[entry]
+    return occupancy(card, launch.threads, needs.registers, needs.shared_bytes + launch.shared_bytes)
+
+
+# ---- counts by formula -----------------------------------------------------------------------------------------------
+
+
+def counted(accesses: Sequence[Access], name: str) -> int:
+    """What the microscope counted of a formula's name: ``global_load_sectors``.
+
+    >>> counted([Access(7, "global", "ld", 4, requests=2, bytes=256, sectors=8)], "global_load_sectors")
+    8
+    """
+    space, kind, what = name.split("_")
+    return sum(getattr(a, what) for a in accesses if a.space == space and a.kind in _SPACES[kind])
+
+
+def _formulas(
+    kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
+) -> list[Formula]:
+    found = []
+    for name, formula in kernel.formulas.items():
+        space, kind, what = name.split("_")
+        value = formula(m=m, n=n, k=k, **params)
+        found.append(Formula(kernel.row, f"{space} {kind}s, {what}", formula.text, value, counted(accesses, name)))
+    return found
+
+
+def _s3_1(
+    kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
+) -> list[Formula]:
+    """S3.1: operations for each element that crosses from or to global memory, by the tile and as counted."""
+    moved = sum(a.sectors for a in accesses if a.space == "global") * formulas.SECTOR
+    elements = moved / format_of(kernel.dtypes[0]).itemsize
+    if not kernel.tile or not elements:
+        return []
+    w, h = (side(m=m, n=n, k=k, **params) for side in kernel.tile)
+    what = f"operations for an element moved, tile {w}×{h}"
+    value = formulas.operations_per_access(w, h, k) if k else None
+    return [Formula("S3.1", what, "2whk / (wh + wk + kh)", value, 2 * m * n * k / elements)]
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+
+def _card(card: Gpu, unit: Arithmetic) -> dict[str, Any]:
+    major, minor = card.compute_capability
+    return {
+        "name": card.name,
+        "compute_capability": f"{major}.{minor}",
+        "sms": card.sms,
+        "clock_mhz": card.clock_mhz,
+        "peak_gflops": unit.gflops,
+        "bandwidth_gbs": card.bandwidth_gbs,
+        "source": card.source,
+    }
+
+
+def _occupancy(card: Gpu, resident: Occupancy) -> dict[str, Any]:
+    limits = card.limits
+    by_registers = [
+        (count, occupancy(card, resident.threads, count, resident.shared).warps)
+        for count in range(16, limits.registers_per_thread + 1)
+    ]
+    by_shared = [
+        (size, occupancy(card, resident.threads, resident.registers, size).warps)
+        for size in range(0, limits.shared_per_block_optin + 1, 1024)
+    ]
+    return {
+        **{name: getattr(resident, name) for name in ("blocks", "warps", "max_warps", "fraction", "limits")},
+        **{name: getattr(resident, name) for name in ("threads", "registers", "shared")},
+        "limiting": list(resident.limiting),
+        "by_registers": by_registers,
+        "by_shared": by_shared,
+    }
+
+
+def _defects(kernel: CudaKernel, seen: Observation) -> list[Defect]:
+    """What the microscope found, with arguments by the names that the source gives them."""
+    found = re.search(rf"\b{kernel.entry}\s*\(([^)]*)\)", kernel.source)
+    names = re.findall(r"(\w+)\s*(?:,|$)", found[1]) if found else []
+    if len(names) != len(SIZES):
+        names = list("abcmnk")
+
+    def named(match: re.Match[str]) -> str:
+        return names[int(match[1])]
+
+    return [
+        Defect(f.kind, f.line, f.block, f.thread, re.sub(r"\bargument ([0-5])\b", named, f.text))
+        for f in seen.findings
+        if f.kind != STEP_LIMIT
+    ]
+
+
+def _stopped(seen: Observation) -> list[str]:
+    """Where the run was when it reached its limit of steps; nothing where it did not."""
+    return [f"line {f.line}: {f.text}" if f.line else f.text for f in seen.findings if f.kind == STEP_LIMIT]
+
+
+def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observation) -> dict[str, Any]:
+    """``ok`` is None where the limit of steps stopped the run: nothing can be said of a result that is not complete."""
+    if _stopped(seen):
+        reason = f"stopped after {seen.run.steps:,} steps: result not complete, not verified"
+        return {"ok": None, "reason": reason, "error_over_bound": None, "of": ""}
+    sampled = seen.run.sampled
+    check = verified(kernel, a, b, seen.arrays[2], sampled=sampled)
+    of = "the elements that the sampled blocks wrote" if sampled else "every element"
+    return check.as_dict() | {"of": of}
+
+
+def _run(p: Prepared, seen: Observation) -> dict[str, Any]:
+    run = seen.run
+    unseen = _edges_unseen(p) if run.sampled else ""
+    return {
+        "blocks_run": run.blocks_run,
+        "blocks_total": run.blocks_total,
+        "steps": run.steps,
+        "complete": run.complete,
+        "exact": seen.exact and not unseen,
+        "words": "; ".join([seen.words, unseen] if unseen else [seen.words]),
+        "seconds": seen.seconds,
+    }
+
+
+def _edges_unseen(p: Prepared) -> str:
+    """Why a sample may have missed what hangs over an edge of C: blocks in rows of tiles, but numbered along x alone."""
+    if p.launch.grid[0] != p.launch.blocks or not p.kernel.tile:
+        return ""
+    width, height = (side(m=p.m, n=p.n, k=p.k, **p.params) for side in p.kernel.tile)
+    if p.n <= width or p.m <= height or (p.n % width == 0 and p.m % height == 0):
+        return ""
+    return f"they are numbered along x alone, and which hang over an edge of C is not known: tiles of {width}×{height}"

@@ -1,0 +1,89 @@
+"""The loop of a compiled kernel in which the arithmetic is done, and its instructions, counted in the machine code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from ...kernels import Kernel
+from ...runtime.cpu.runner import compiled
+
+#: A multiplication: fused with an addition, or of integers, which have none fused; x86-64 and AArch64.
+_MULTIPLY = re.compile(r"v?fn?m(add|sub)|v?pmul[lh]|v?pmadd|v?pdp|v?mul[sp][sdh]\b|fm(la|ls|ul)\b|fmadd|ml[as]\b|mul\b")
+_PREFETCH = re.compile(r"prefetch|prfm")
+_LABEL = re.compile(r"(\.?L\w+):")
+_JUMP = re.compile(r"(?:j\w+|b\.?\w*|cbn?z|tbn?z)\s(?:.*[\s,])?(\.?L\w+)$")
+_LOAD_OF_ARM = re.compile(r"ld(r|p|ur|1)")
+
+
+@dataclass(frozen=True)
+class InnerLoop:
+    """One turn of it: ``multiplies`` are vector (or scalar) multiply-adds, ``loads`` read memory, prefetches apart."""
+
+    multiplies: int
+    loads: int
+    prefetches: int
+    instructions: int
+
+    @property
+    def reads(self) -> int:
+        """What a processor's counter of loads counts: it does not tell prefetches apart."""
+        return self.loads + self.prefetches
+
+
+def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
+    """Of a kernel compiled for ``dtype``; None for one that is not compiled, or whose loops are not straight lines.
+
+    Machine code from disk cannot be read, so it is compiled anew: a second, or a few.
+    """
+    if not kernel.compiled or kernel.over is not None:
+        return None
+    code: Any = compiled(kernel, np.dtype(dtype))
+    fresh: Any = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
+    fresh.compile(code.signatures[0])
+    (text,) = fresh.inspect_asm().values()
+    return read_loop(text)
+
+
+def read_loop(assembly: str) -> InnerLoop | None:
+    """The loop with the most multiplications; of equal ones the shortest, for others do more beside, once in a while.
+
+    >>> read_loop("L1:\\n vmovups (%rax), %ymm1\\n vfmadd231ps %ymm1, %ymm2, %ymm0\\n addq $32, %rax\\n jne L1")
+    InnerLoop(multiplies=1, loads=1, prefetches=0, instructions=4)
+    """
+    found = [_counted(body) for body in _loops(assembly)]
+    return max(found, key=lambda loop: (loop.multiplies, -loop.instructions), default=None)
+
+
+def _loops(assembly: str) -> list[list[str]]:
+    """Straight lines of instructions that end in a jump to their own beginning and multiply."""
+    loops: list[list[str]] = []
+    label, body = "", list[str]()
+    for line in (raw.split("#")[0].strip() for raw in assembly.splitlines()):
+        if match := _LABEL.match(line):
+            label, body = match[1], []
+        elif line and not line.startswith((".", "//")):
+            body.append(line)
+            jump = _JUMP.match(line.replace("\t", " "))
+            if jump and jump[1] == label and any(_MULTIPLY.match(one) for one in body):
+                loops.append(list(body))
+    return loops
+
+
+def _counted(body: list[str]) -> InnerLoop:
+    multiplies = sum(bool(_MULTIPLY.match(line)) for line in body)
+    prefetches = sum(bool(_PREFETCH.match(line)) for line in body)
+    return InnerLoop(multiplies, sum(_loads(line) for line in body), prefetches, len(body))
+
+
+def _loads(line: str) -> bool:
+    """Whether it reads memory: in AT&T's order what is written stands last, and only moves write to memory."""
+    if "[" in line:
+        return bool(_LOAD_OF_ARM.match(line))
+    if "(" not in line or line.startswith(("lea", "nop")) or _PREFETCH.match(line):
+        return False
+    return not (re.match(r"v?mov|vst", line) and line.endswith(")"))

@@ -1,0 +1,115 @@
+"""What this machine's GPU counts for a kernel that was explained: ``tilewright explain --measure``."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from ...errors import LaunchError, UnavailableError, UsageError
+from ...kernels.cuda_kernel import CudaKernel
+from ...records.explanation import Explanation
+from ...runtime.gpu.device import open_device
+from ...runtime.gpu.nvrtc import compile_kernel, compiler
+from ...simulator.gpus import find_gpu
+from ...simulator.sass.disassembly import MachineInstruction, disassemble, parse
+from . import hardware
+from .cuda import operands, verified
+from .launched import Launch
+
+#: What is kept of each source line.
+BY_LINE = ("sectors", "wavefronts", "executed")
+
+
+def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any]:
+    """Launch ``kernel`` as ``found`` explains it, under NVIDIA's profiler, on the operands of ``seed``: plain JSON values.
+
+    ``counters``: name → count. ``by_line``: source line → what its instructions counted (``BY_LINE``, those that are not
+    0). ``verified``: ok, reason, error_over_bound of the GPU's own C (None where that has no bound). ``environment``: gpu,
+    driver, ncu, compiler, arch, command. Raises what ``check_gpu`` raises, and LaunchError where the GPU refuses or stops
+    the kernel.
+
+    >>> found = explain(kernel, 64, 64, 64)  # doctest: +SKIP
+    >>> measured(kernel, found, seed=1)["counters"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]  # doctest: +SKIP
+    40960
+    """
+    return measured_together(kernel, [found], seed)[0]
+
+
+def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: int) -> list[dict[str, Any]]:
+    """``measured`` for several sizes of a kernel with the same parameters: the profiler is started once for all of them."""
+    check_gpu(found[0].gpu["name"])
+    params, arch = found[0].params, found[0].environment["arch"]
+    compiled = compile_kernel(kernel, arch=arch, **params)
+    entry = compiled.entry(kernel.entry)
+    launches = []
+    for e in found:
+        if e.params != params or e.environment["arch"] != arch:
+            raise UsageError(
+                f"{kernel.name}: measured together must have the same parameters, got {e.params} and {params}"
+            )
+        how = kernel.launch(e.m, e.n, e.k, **params)
+        args = (*operands(kernel, e.m, e.n, e.k, seed), e.m, e.n, e.k)
+        launches.append(Launch(entry, how.grid, how.block, args, how.shared_bytes))
+    profiles = hardware.profile_launches(compiled, launches)
+    code = parse(disassemble(compiled.cubin))[entry]
+    environment = {
+        **tools(),
+        "compiler": compiler(),
+        "arch": arch,
+        "command": shlex.join(["tilewright", *sys.argv[1:]]),
+    }
+    return [
+        _counted(kernel, launch, profile, code) | {"environment": environment}
+        for launch, profile in zip(launches, profiles, strict=True)
+    ]
+
+
+def _counted(
+    kernel: CudaKernel, launch: Launch, profile: hardware.Profile, code: Sequence[MachineInstruction]
+) -> dict[str, Any]:
+    if profile.kernel != launch.entry:
+        raise LaunchError(f"{kernel.name}: {launch.entry} was launched, but ncu counted {profile.kernel}")
+    a, b = launch.args[:2]
+    by_line = {
+        str(line): {name: counts[name] for name in BY_LINE if counts[name]}
+        for (file, line), counts in hardware.by_line(profile.instructions, code).items()
+        if PurePosixPath(file).name == kernel.path.name
+    }
+    verdict = verified(kernel, a, b, profile.arrays[2]).as_dict()
+    return {"counters": profile.counters, "by_line": by_line, "verified": verdict}
+
+
+def check_gpu(name: str) -> None:
+    """Whether this machine's GPU is the card of that name, and can be profiled.
+
+    Raises UnavailableError without a GPU or without ncu, UsageError where the card is another.
+    """
+    gpu = open_device()
+    hardware.find_ncu()
+    try:
+        card = find_gpu(gpu.name)
+    except UsageError:
+        unknown = f"--measure counts on this machine's {gpu.name}, and of that card nothing is known here"
+        raise UnavailableError(unknown) from None
+    if find_gpu(name) is not card:
+        raise UsageError(f"--measure counts on this machine's {gpu.name}: give --gpu {shlex.quote(card.name)}")
+
+
+def tools() -> dict[str, str]:
+    """The GPU, its driver and the profiler, as they call themselves."""
+    gpu, _, driver = _said(
+        "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"
+    ).partition(", ")
+    return {"gpu": gpu, "driver": driver, "ncu": _said(str(hardware.find_ncu()), "--version").rpartition("\n")[2]}
+
+
+def _said(*command: str) -> str:
+    """What a command prints; its error in place of that, since no note is worth a lost measurement."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        return str(error)

@@ -1,0 +1,70 @@
+"""Where a record was made: everything one needs to decide whether two records may be compared."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import shlex
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import threadpoolctl
+
+from ...host.machine import machine
+from ...host.sources import PACKAGE
+
+
+def environment(*, operands: str, command: str | None = None) -> dict[str, Any]:
+    """Processor, caches, libraries, thread pools, revision, command and time, as plain JSON values."""
+    m = machine()
+    pools = threadpoolctl.threadpool_info()
+    return {
+        "processor": m.processor or platform.machine(),
+        "cores": m.usable_cores,
+        "cores_why": m.usable_why,
+        "llvm_cpu": m.llvm_cpu,
+        "vector_bits": m.vector_bits,
+        "vector_registers": m.vector_registers,
+        "caches": {f"L{c.level} {c.type}": str(c) for c in m.caches},
+        "memory_bytes": m.memory_total,
+        "system": m.system,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("tilewright", "numpy", "numba", "llvmlite")},
+        **{name: _version(name) for name in ("torch",) if name in sys.modules},  # measured beside, or out of it
+        "blas": {p["internal_api"]: p["version"] for p in pools if p["user_api"] == "blas"},
+        "blas_kernels": {p["internal_api"]: p["architecture"] for p in pools if p.get("architecture")},
+        "thread_pools": sorted({f"{p['internal_api']} ({p.get('threading_layer', p['user_api'])})" for p in pools}),
+        "operands": operands,
+        "git": _git_revision(),
+        "command": command or shlex.join(["tilewright", *sys.argv[1:]]),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    """The revision of the working tree this package is run from, "+" when changed; None for an installed package."""
+    here = PACKAGE.resolve()
+    git = ["git", "-C", str(here)]
+    try:
+        known = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=False)
+        if known.returncode != 0:
+            return None
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no", "--", str(here)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")

@@ -1,0 +1,106 @@
+"""The dtypes that are multiplied on a GPU: how they are stored, and how far a right product may be off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UsageError, did_you_mean
+
+#: By how much a kernel of a precision may round its float32 operands: tensor cores cut off what they have no bits for.
+OPERANDS = {"standard": 0.0, "tf32": 2.0**-10, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A dtype of operands and result. NumPy has no bfloat16, so matrices travel as ``storage``, which has its bits.
+
+    Sums round with ``unit``, and the sum with ``rounding`` where it is stored in fewer bits than it was added up in:
+    16-bit formats are multiplied by tensor cores, which sum in float32 and cut off what does not fit. ``tiny`` is the
+    smallest number above 0. ``operands`` is what operands may be rounded by before they are multiplied.
+    """
+
+    name: str
+    storage: np.dtype[Any]
+    unit: float
+    rounding: float
+    tiny: float
+    operands: float = 0.0
+
+    @property
+    def itemsize(self) -> int:
+        return self.storage.itemsize
+
+    @property
+    def working(self) -> np.dtype[Any]:
+        """NumPy's dtype that holds its values exactly."""
+        return np.dtype(np.float64 if self.name == "float64" else np.float32)
+
+    def stored(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Numbers rounded to this format, as their bits: C-contiguous, of dtype ``storage``."""
+        x = np.ascontiguousarray(x, self.working)
+        if self.name != "bfloat16":
+            return x.astype(self.storage, copy=False)
+        bits = x.view(np.uint32)
+        # To nearest, ties to even; a NaN must not carry over into infinity.
+        rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+        return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
+
+    def values(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """The numbers again, exactly, as ``working``.
+
+        >>> FORMATS["bfloat16"].values(FORMATS["bfloat16"].stored(np.array([1.0, 1.003, -3.5, np.nan])))
+        array([ 1. ,  1. , -3.5,  nan], dtype=float32)
+        """
+        if self.name != "bfloat16":
+            return stored.astype(self.working, copy=False)
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+
+    def bound(self, k: int) -> tuple[float, float, float]:
+        """Factors of |A||B|, of |A·B|, and a number: their sum bounds each element's error, of a sum over ``k``.
+
+        γ_k with this format's unit, what rounding both operands of a product does to it, the oracle's own γ_k in float64,
+        what storing the result rounds, and one subnormal a product; the factors are infinite where k is so large that
+        nothing can be said.
+        """
+        sums, products = _gamma(k, self.unit), self.operands * (2 + self.operands)
+        relative = (sums * (1 + products) + products) * (1 + self.rounding) + _gamma(k, 2.0**-53)
+        return relative, self.rounding, max(1, k) * self.tiny
+
+
+def _gamma(k: int, unit: float) -> float:
+    """k·u/(1 − k·u): Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1."""
+    ku = max(1, k) * unit
+    return ku / (1 - ku) if ku < 1 else np.inf
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("float32", np.dtype(np.float32), 2.0**-24, 0.0, 2.0**-149),
+        Format("float64", np.dtype(np.float64), 2.0**-53, 0.0, 2.0**-1074),
+        Format("float16", np.dtype(np.float16), 2.0**-23, 2.0**-11, 2.0**-24),
+        Format("bfloat16", np.dtype(np.uint16), 2.0**-23, 2.0**-8, 2.0**-133),
+    )
+}
+
+
+def format_of(dtype: str, precision: str = "standard") -> Format:
+    """A dtype multiplied with a precision: "standard", or for float32 what its operands may be rounded to, as "tf32".
+
+    Raises UsageError for any other.
+
+    >>> format_of("float32", "tf32").bound(1)[0] > 1000 * format_of("float32").bound(1)[0]
+    True
+    """
+    known = OPERANDS if dtype == "float32" else ["standard"]
+    if dtype not in FORMATS or precision not in known:
+        what, words = ("dtype", FORMATS) if dtype not in FORMATS else (f"precision of {dtype}", known)
+        given = dtype if dtype not in FORMATS else precision
+        raise UsageError(f"{what} {given!r}: {did_you_mean(given, words)}")
+    if precision == "standard":
+        return FORMATS[dtype]
+    return replace(FORMATS[dtype], unit=2.0**-23, operands=OPERANDS[precision])

@@ -1,7 +1,0 @@
-"""The microscope: runs the PTX of a kernel on the CPU and sees what every instruction does."""
-
-from .findings import Finding
-from .ops import UnknownInstruction
-from .simulate import Run, simulate
-
-__all__ = ["Finding", "Run", "UnknownInstruction", "simulate"]

@@ -1,0 +1,272 @@
+"""The best blocking of a kernel on this CPU: found by measuring others in turns with the analytic one.
+
+Successive halving. First candidates are tried, those that differ from the analytic choice in one number before those that
+differ in two: each is compiled from a module loaded anew, verified, and sampled in alternation with the analytic choice on
+the same operands, which is what its ratio refers to, whatever else the machine does meanwhile. The best few go on, of whom
+the slower half drops out after each round, and with them the analytic choice itself, as a candidate: by how much it seems
+to differ from itself is the noise. Of those who remain, the best must beat that.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import math
+import multiprocessing
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ...catalog import load_file, remade, tunable
+from ...errors import UsageError
+from ...host.machine import Machine, machine
+from ...kernels import FLOATS, Kernel
+from ...kernels.blocking import STEPS, Blocking, analytic, in_force, tallest
+from ...records.bench import BenchRecord
+from ...runtime.cpu.runner import compiled
+from ..bench.cells import Cell, Settings
+from ..bench.sweep import Bench
+from ..compare.intervals import ratio_interval
+from ..inputs.environment import environment
+from ..inputs.sizes import Shape
+
+#: How many reach the rounds, and samples of each in a trial or a round, as many of the analytic choice beside them.
+FINALISTS, PAIRS = 8, 2
+#: So many rounds at most, and so many at least, for fewer samples than ten prove nothing; the dtypes not asked for get that.
+ROUNDS, FEWEST_ROUNDS = 12, 5
+#: Share of the budget for the trials.
+FIRST_SHARE = 0.6
+#: A tile higher than this leaves products of few rows no tile that fits them.
+MOST_ROWS = 10
+
+#: Parts of the analytic choice that are tried, itself first.
+_KC_PARTS = (1, 1 / 2, 3 / 4, 5 / 4, 3 / 2, 2)
+_BLOCK_PARTS = (1, 1 / 2, 3 / 4, 5 / 4, 3 / 2)
+_PANEL_PARTS = (1, 1 / 4, 1 / 2, 2)
+
+#: Is told of every record as soon as it is known.
+Listener = Callable[[BenchRecord], None]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A blocking, and its record: samples in turns with the analytic choice, which its ``ratio`` refers to."""
+
+    blocking: Blocking
+    record: BenchRecord
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the ratio."""
+        return ratio_interval(self.record.samples_s, self.record.reference_samples_s)[:2]
+
+
+@dataclass(frozen=True)
+class TunedBlocking:
+    """What was found: the finalists, best first, the analytic choice among them; how many were tried; what has no time.
+
+    ``winner`` is one that is proved better than the analytic choice, or None; ``why`` says it in words.
+    """
+
+    finalists: list[Tried]
+    tried: int
+    failed: list[BenchRecord]
+    analytic: Blocking
+    winner: Tried | None
+    why: str
+
+
+# ---- what there is to try --------------------------------------------------------------------------------------------
+
+
+def candidates(here: Machine, itemsize: int, before: Blocking, seed: int = 1) -> Iterator[Blocking]:
+    """Each once: the analytic choice, the one in force ``before``, and then by chance, those nearest to the first ahead.
+
+    For elements of ``itemsize`` bytes: the steps of k of others stay what they are, as far as they can.
+    """
+    first = analytic(here)
+    widths = sorted((nv for nv in range(2, 7) if tallest(here, nv) <= MOST_ROWS), key=lambda nv: nv != first.nv)
+    axes = (widths, (first.unroll, *({1, 2, 4, 8} - {first.unroll})), _KC_PARTS, _BLOCK_PARTS, _PANEL_PARTS)
+    choices = list(itertools.product(*axes))
+    random.Random(seed).shuffle(choices)
+    near = sorted(choices, key=lambda chosen: sum(x != axis[0] for x, axis in zip(chosen, axes, strict=True)))
+    seen = set()
+    for one in itertools.chain([first, before], (_candidate(here, itemsize, *chosen) for chosen in near)):
+        identity = tuple(one.numbers.items())
+        if identity not in seen and (one == first or one.sound(here)):
+            yield one
+        seen.add(identity)
+
+
+def _candidate(
+    here: Machine, itemsize: int, nv: int, unroll: int, kc_part: float, block_part: float, panel_part: float
+) -> Blocking:
+    base = analytic(here) if nv == analytic(here).nv else analytic(here, mr=tallest(here, nv), nv=nv)
+    block, panel = int(base.block_bytes * block_part), int(base.panel_bytes * panel_part)
+    chosen = replace(base, unroll=unroll, block_bytes=block, panel_bytes=panel)
+    if kc_part == 1:
+        return chosen
+    if itemsize <= 4:
+        kc = max(STEPS, int(base.kc * kc_part) // STEPS * STEPS)
+        return replace(chosen, kc=kc, kc_of_8_bytes=min(kc, base.kc_of_8_bytes))
+    kc = max(STEPS, int(base.kc_of_8_bytes * kc_part) // STEPS * STEPS)
+    return replace(chosen, kc=max(kc, base.kc), kc_of_8_bytes=kc)
+
+
+@contextlib.contextmanager
+def compiled_first(kernel: Kernel, dtype: str, wanted: Iterator[Blocking]) -> Iterator[Iterator[Blocking]]:
+    """The same, each when its code lies on disk: other processes compile a few at once, while nothing is measured."""
+    workers = min(16, machine().usable_cores)
+    if workers < 2 or not kernel.compiled:
+        yield wanted
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    try:
+        yield _in_batches(pool, kernel, dtype, wanted, workers)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _in_batches(
+    pool: concurrent.futures.Executor, kernel: Kernel, dtype: str, wanted: Iterator[Blocking], count: int
+) -> Iterator[Blocking]:
+    yield from itertools.islice(wanted, 1)  # the analytic choice, which is there already
+    while batch := list(itertools.islice(wanted, count)):
+        # A compiler that crashes ends all this; on what, the bench finds out.
+        with contextlib.suppress(concurrent.futures.BrokenExecutor):
+            concurrent.futures.wait([pool.submit(_compile, kernel.path, dtype, chosen) for chosen in batch])
+        yield from batch
+
+
+def _compile(path: Path, dtype: str, chosen: Blocking) -> None:
+    compiled(remade(load_file(path), chosen), np.dtype(dtype))
+
+
+# ---- the search ------------------------------------------------------------------------------------------------------
+
+
+def check_tunable(kernel: Kernel, dtype: str) -> None:
+    """Raises UsageError for a kernel whose blocking cannot be searched for, and for a dtype that it does not take."""
+    if kernel.blocking is None:
+        why = "its tile and its blocks are fixed in its source, or come from another kernel's search"
+        raise UsageError(f"{kernel.name} cannot be tuned: {why}; can be: {', '.join(tunable())}")
+    if dtype not in kernel.dtypes:
+        raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
+
+
+class Search:
+    """Measures blockings of one kernel beside the analytic one, for one shape, dtype and number of threads."""
+
+    def __init__(self, kernel: Kernel, shape: Shape, dtype: str, threads: int, *, limit_s: float, seed: int) -> None:
+        self.kernel, self.shape, self.dtype, self.threads, self.seed = kernel, shape, dtype, threads, seed
+        self.analytic = analytic(machine())
+        base = remade(kernel, self.analytic)
+        settings = Settings([kernel], [base], [shape], [dtype], [threads], repeat=PAIRS, limit_s=limit_s, seed=seed)
+        self._bench = Bench(settings, environment(operands="uniform[-1,1)"))
+        self._made: dict[Blocking, Kernel] = {}
+
+    def measure(self, chosen: Blocking, before: BenchRecord | None = None) -> Tried:
+        """PAIRS samples of it, beyond those of its record ``before``; one that is wrong has none."""
+        if chosen not in self._made:
+            self._made[chosen] = remade(self.kernel, chosen)
+        record = self._bench.measure(Cell(self._made[chosen], self.shape, self.dtype, self.threads, {}))
+        if before is not None and record.verdict == "ok":
+            samples = before.samples_s + record.samples_s
+            record = replace(
+                record, samples_s=samples, reference_samples_s=before.reference_samples_s + record.reference_samples_s
+            )
+        return Tried(chosen, replace(record, params=chosen.numbers).with_rates())
+
+    def rounds(self, finalists: list[Tried], end: float) -> list[Tried]:
+        """Finalists measured afresh, in turns, the slower half dropped after each of the first rounds; best first.
+
+        The analytic choice stays, whatever its place. Until ``end``, but FEWEST_ROUNDS at least.
+        """
+        dropped: list[Tried] = []
+        left = [self.measure(one.blocking) for one in finalists]
+        for number in range(1, ROUNDS):
+            if number >= FEWEST_ROUNDS and time.monotonic() > end:
+                break
+            left = _best_first(left)
+            others = [one for one in left if one.blocking != self.analytic]
+            slower = others[max(1, len(others) // 2) :]
+            dropped = [*slower, *dropped]
+            left = [self._again(one) for one in left if one not in slower]
+        return [*_best_first(left), *dropped]
+
+    def _again(self, one: Tried) -> Tried:
+        return self.measure(one.blocking, one.record) if one.record.verdict == "ok" else one
+
+
+def _best_first(tried: list[Tried]) -> list[Tried]:
+    return sorted(tried, key=lambda one: -(one.record.ratio or -math.inf))
+
+
+def tune(
+    kernel: Kernel,
+    shape: Shape,
+    dtype: str,
+    *,
+    threads: int = 1,
+    budget_s: float = 60.0,
+    limit_s: float = 10.0,
+    seed: int = 1,
+    tell: Listener = lambda record: None,
+) -> TunedBlocking:
+    """Search for about ``budget_s`` seconds; the analytic choice and the one in force are always tried.
+
+    Raises what ``check_tunable`` raises.
+    """
+    check_tunable(kernel, dtype)
+    start, good, failed = time.monotonic(), [], []
+    search = Search(kernel, shape, dtype, threads, limit_s=limit_s, seed=seed)
+    always = (search.analytic, in_force())
+    near, end = candidates(machine(), np.dtype(dtype).itemsize, in_force(), seed), start + FIRST_SHARE * budget_s
+    with compiled_first(kernel, dtype, _until(end, near, always)) as ready:
+        for chosen in _until(end, ready, always):
+            one = search.measure(chosen)
+            tell(one.record)
+            if one.record.verdict == "ok" and one.record.ratio is not None:
+                good.append(one)
+            else:
+                failed.append(one.record)
+    finalists = _best_first(good)[:FINALISTS]
+    finalists += [one for one in good if one.blocking in always and one not in finalists]
+    ranked = search.rounds(finalists, start + budget_s)
+    for one in ranked:
+        tell(one.record)
+    winner, why = _judged(search, ranked, limit_s, tell)
+    return TunedBlocking(ranked, len(good) + len(failed), failed, search.analytic, winner, why)
+
+
+def _until(end: float, near: Iterator[Blocking], always: tuple[Blocking, ...]) -> Iterator[Blocking]:
+    return itertools.takewhile(lambda one: one in always or time.monotonic() < end, near)
+
+
+def _judged(search: Search, ranked: list[Tried], limit_s: float, tell: Listener) -> tuple[Tried | None, str]:
+    """The best, if it is proved better than the analytic choice, and not proved worse with the kernel's other floats."""
+    sound = [one for one in ranked if one.record.ratio is not None]
+    base = next((one for one in sound if one.blocking == search.analytic), None)
+    if base is None:
+        return None, "The analytic choice itself could not be measured: nothing to compare with."
+    best, noise = sound[0], max(1.0, base.interval[1])
+    if best is base or best.interval[0] <= noise:
+        words = f"the analytic choice measured beside itself may look {noise - 1:.1%} faster"
+        return None, f"None is faster than the analytic choice by more than the noise: {words}."
+    for dtype in FLOATS:
+        if dtype in search.kernel.dtypes and dtype != search.dtype:
+            beside = Search(search.kernel, search.shape, dtype, search.threads, limit_s=limit_s, seed=search.seed)
+            (other,) = beside.rounds([best], 0.0)
+            tell(other.record)
+            if other.record.ratio is None:
+                return None, f"The best one failed with {dtype}: {other.record.reason or other.record.verdict}"
+            if other.interval[1] < 1:
+                return None, f"The best one is slower with {dtype}: R {other.record.ratio:.3f}."
+    low, high = best.interval
+    words = f"R {best.record.ratio:.3f} ({low:.3f} to {high:.3f})"
+    return best, f"The best one is faster than the analytic choice: {words}."

@@ -1,0 +1,197 @@
+"""The best parameters of a CUDA kernel for a size, on this GPU: found by trying what its header allows.
+
+Successive halving, in two steps. Each combination, the defaults first and the others in random order, is compiled, verified
+and given one sample, for as long as most of the budget lasts. Then the best few are measured in turns, round after round, so
+that what the GPU does meanwhile (clocks, heat) falls on all of them alike. The winner is kept on disk.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import math
+import multiprocessing
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import CompileError, UnavailableError, UsageError
+from ...host.machine import machine
+from ...kernels.cuda_kernel import CudaKernel
+from ...planning.tuned import kept_at
+from ...records.bench import BenchRecord
+from ...runtime.gpu.nvrtc import compile_kernel
+from ..bench.cells import Cell
+from ..bench.cuda_sweep import CudaBench
+from ..bench.device import Measured
+from ..inputs.sizes import Shape
+
+#: How many reach the second step, and the samples each gets there.
+FINALISTS, ROUNDS = 8, 7
+#: Share of the budget that the first step may use.
+FIRST_SHARE = 0.8
+#: Up to so many combinations are listed and shuffled; of more, random ones are drawn.
+MOST_LISTED = 100_000
+
+#: Is told of every record as soon as it is known.
+Listener = Callable[[BenchRecord], None]
+_Tried = tuple[Cell, Measured]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found: the finalists, best first; how many combinations were tried; those that have no time."""
+
+    finalists: list[BenchRecord]
+    tried: int
+    failed: list[BenchRecord]
+
+
+# ---- what there is to try --------------------------------------------------------------------------------------------
+
+
+def combinations(kernel: CudaKernel, shape: Shape, seed: int = 1) -> Iterator[dict[str, int]]:
+    """Every combination of a kernel's parameters that its header allows, each once: the defaults first, then by chance."""
+    seen: set[tuple[int, ...]] = set()
+    choices = [p.values for p in kernel.parameters]
+    for values in itertools.chain([tuple(kernel.params.values())], _drawn(choices, random.Random(seed))):
+        params = dict(zip(kernel.params, values, strict=True))
+        if values not in seen and _launches(kernel, shape, params):
+            yield params
+        seen.add(values)
+
+
+def _drawn(choices: Sequence[Sequence[int]], rng: random.Random) -> Iterator[tuple[int, ...]]:
+    """All combinations, shuffled; of too many to list, random ones, of which some come again."""
+    total = math.prod(map(len, choices))
+    if total > MOST_LISTED:
+        yield from (tuple(map(rng.choice, choices)) for _ in range(total))
+    else:
+        listed = list(itertools.product(*choices))
+        rng.shuffle(listed)
+        yield from listed
+
+
+def _launches(kernel: CudaKernel, shape: Shape, params: dict[str, int]) -> bool:
+    """Whether the header's values, constraints and limits let it be launched so."""
+    try:
+        return kernel.launch(*shape, **params).blocks > 0
+    except UsageError:
+        return False
+
+
+# ---- the two steps ---------------------------------------------------------------------------------------------------
+
+
+def tune(
+    bench: CudaBench,
+    kernel: CudaKernel,
+    shape: Shape,
+    dtype: str,
+    *,
+    budget_s: float = 60.0,
+    seed: int = 1,
+    tell: Listener = lambda record: None,
+) -> Tuned:
+    """Try combinations of ``kernel``'s parameters for about ``budget_s`` seconds, at least the defaults.
+
+    The bench's settings hold the limit and the operands' seed. Raises UsageError for a kernel without parameters, and for a
+    dtype that it does not take.
+    """
+    if dtype not in kernel.dtypes:
+        raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
+    if not kernel.parameters:
+        raise UsageError(f"{kernel.name} has no parameters to tune")
+    start, good, failed = time.monotonic(), [], []
+    with compiled_ahead(kernel, bench.environment["arch"], combinations(kernel, shape, seed)) as ready:
+        for params in ready:
+            cell = Cell(kernel, shape, dtype, 1, params, "cuda", kernel.precision)
+            measured = bench.ask(cell, beside=False, repeat=1)
+            tell(record := bench.record(cell, measured))
+            if record.verdict == "ok":
+                good.append((cell, measured))
+            else:
+                failed.append(record)
+            if time.monotonic() - start > FIRST_SHARE * budget_s:
+                break
+    good.sort(key=lambda one: one[1].outcome.samples_s[0])
+    finalists = _final(bench, good[:FINALISTS], start + budget_s)
+    for record in finalists:
+        tell(record)
+    return Tuned(finalists, len(good) + len(failed), failed)
+
+
+def _final(bench: CudaBench, finalists: list[_Tried], end: float) -> list[BenchRecord]:
+    """Samples in turns, one round at least, best median first. The sample that chose them is not among theirs."""
+    chosen = [(cell, bench.ask(cell, beside=False, repeat=1)) for cell, _ in finalists]
+    for _ in range(ROUNDS - 1):
+        if time.monotonic() > end:
+            break
+        chosen = [(cell, _again(bench, cell, measured)) for cell, measured in chosen]
+    records = [bench.record(cell, measured) for cell, measured in chosen]
+    return sorted(records, key=lambda r: math.inf if r.median_s is None else r.median_s)
+
+
+def _again(bench: CudaBench, cell: Cell, before: Measured) -> Measured:
+    """One sample more of a cell; one that is wrong now has no time at all."""
+    if before.outcome.verdict != "ok":
+        return before
+    measured = bench.ask(cell, beside=False, repeat=1)
+    if measured.outcome.verdict == "ok":
+        measured.outcome.samples_s[:0] = before.outcome.samples_s
+    return measured
+
+
+@contextlib.contextmanager
+def compiled_ahead(
+    kernel: CudaKernel, arch: str, wanted: Iterable[dict[str, int]]
+) -> Iterator[Iterator[dict[str, int]]]:
+    """The same combinations, each when it is compiled: other processes compile the next ones while one is measured.
+
+    What they compile is kept on disk, where the process that has the GPU finds it.
+    """
+    workers = min(16, machine().usable_cores - 1)
+    if workers < 2:
+        yield iter(wanted)
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    try:
+        yield _in_order(pool, kernel, arch, iter(wanted), 2 * workers)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _in_order(
+    pool: concurrent.futures.Executor, kernel: CudaKernel, arch: str, wanted: Iterator[dict[str, int]], ahead: int
+) -> Iterator[dict[str, int]]:
+    waiting: deque[tuple[dict[str, int], concurrent.futures.Future[None]]] = deque()
+    with contextlib.suppress(concurrent.futures.BrokenExecutor):  # a compiler that crashed; the bench finds out on what
+        while True:
+            for params in itertools.islice(wanted, ahead - len(waiting)):
+                waiting.append((params, pool.submit(_compile, kernel, arch, params)))
+            if not waiting:
+                return
+            waiting[0][1].result()
+            yield waiting.popleft()[0]
+    yield from (params for params, _ in waiting)
+    yield from wanted
+
+
+def _compile(kernel: CudaKernel, arch: str, params: dict[str, int]) -> None:
+    with contextlib.suppress(CompileError, UsageError, UnavailableError):  # the bench will meet them too, and say so
+        compile_kernel(kernel, arch=arch, **params)
+
+
+# ---- kept on disk ----------------------------------------------------------------------------------------------------
+
+
+def keep(record: BenchRecord) -> Path | None:
+    """Keep the parameters of a record as the best for its kernel, GPU, dtype and sizes like its own; None if nothing can
+    be written."""
+    shape = (record.m, record.n, record.k)
+    file = kept_at(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)
+    return file.write_json({"kernel": record.kernel, "shape": shape, "params": record.params, "gflops": record.gflops})

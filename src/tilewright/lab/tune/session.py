@@ -1,0 +1,157 @@
+"""One call of ``tilewright tune``: words → kernel and size → the best parameters, kept, with progress on the way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ...catalog import catalog, cuda_catalog, did_you_mean_kernel, find, tunable
+from ...errors import UsageError, did_you_mean
+from ...kernels import Kernel, blocking
+from ...kernels.cuda_kernel import CudaKernel
+from ...records.bench import BenchRecord, Writer
+from ..bench.cells import Settings, own_dtype
+from ..bench.cuda_sweep import CudaBench
+from ..inputs.environment import environment
+from ..inputs.formats import FORMATS
+from ..inputs.sizes import Shape, parse_seconds, parse_sizes
+from .cpu import TunedBlocking, check_tunable
+from .cpu import tune as tune_blocking
+from .cuda import Listener, Tuned, keep, tune
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of ``tilewright tune`` as they were typed; those that were not have defaults by the kernel's device."""
+
+    kernel: str
+    size: str | None = None
+    dtype: str | None = None
+    budget: str = "60s"
+    limit: str | None = None
+    seed: int = 1
+    threads: int | None = None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it names a kernel of the CPU: a short name only one that no CUDA kernel has."""
+        if "/" in self.kernel or self.kernel.endswith((".py", ".cu")):
+            return self.kernel.endswith(".py") or self.kernel.startswith(("cpu/", "ref/"))
+        return f"cpu/{self.kernel}" in catalog() and f"cuda/{self.kernel}" not in cuda_catalog()
+
+
+def run(request: Request, *, json_file: Path | None, console: Console) -> Tuned:
+    """Try combinations until the budget is spent; the best is kept, and each record written as soon as it is known.
+
+    Raises UsageError, and UnavailableError where there is no GPU.
+    """
+    kernel, shape, dtype = _chosen(request)
+    budget, limit = parse_seconds("budget", request.budget), parse_seconds("limit", request.limit or "1s")
+    if request.threads is not None:
+        raise UsageError(f"threads: {kernel.name} runs on a GPU")
+    settings = Settings([kernel], [], [shape], [dtype], [1], limit_s=limit, seed=request.seed, device="cuda")
+    with contextlib.ExitStack() as stack:
+        bench = stack.enter_context(contextlib.closing(CudaBench(settings, environment(operands="uniform[-1,1)"))))
+        tell = stack.enter_context(_listener(kernel.name, json_file, console))
+        tuned = tune(bench, kernel, shape, dtype, budget_s=budget, seed=request.seed, tell=tell)
+    if tuned.finalists and tuned.finalists[0].gflops:
+        keep(tuned.finalists[0])
+    return tuned
+
+
+def run_on_cpu(request: Request, *, json_file: Path | None, console: Console) -> TunedBlocking:
+    """The same for a kernel on the CPU: what is proved better than the analytic choice is kept, for every process to come.
+
+    Raises UsageError.
+    """
+    kernel, shape, dtype = _chosen_on_cpu(request)
+    budget, limit = parse_seconds("budget", request.budget), parse_seconds("limit", request.limit or "10s")
+    threads = 1 if request.threads is None else request.threads
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}")
+    with _listener(kernel.name, json_file, console) as tell:
+        found = tune_blocking(
+            kernel, shape, dtype, threads=threads, budget_s=budget, limit_s=limit, seed=request.seed, tell=tell
+        )
+    if found.winner is not None:
+        record = found.winner.record
+        known = {"ratio": record.ratio, "kernel": kernel.name, "dtype": dtype, "shape": shape, "threads": threads}
+        blocking.keep(found.winner.blocking, known)
+    return found
+
+
+def forget(request: Request) -> bool:
+    """Forget what was kept for the CPU; whether there was anything. Raises UsageError for a CUDA kernel."""
+    if not request.on_cpu:
+        raise UsageError(
+            f"reset: what was kept for {request.kernel} is for a GPU, and is replaced by a new search alone"
+        )
+    _chosen_on_cpu(request)
+    return blocking.forget()
+
+
+@contextlib.contextmanager
+def _listener(name: str, json_file: Path | None, console: Console) -> Iterator[Listener]:
+    """Shows and writes each record that it is told of."""
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(Writer(json_file)) if json_file else None
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.completed} tried {task.description}", markup=False),
+            TimeElapsedColumn(),
+        )
+        progress = stack.enter_context(
+            Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        )
+        task, best = progress.add_task("", total=None), 0.0
+
+        def tell(record: BenchRecord) -> None:
+            nonlocal best
+            best = max(best, record.gflops or 0)
+            progress.update(task, advance=1, description=f"{name}, best {best:,.0f} GFLOPS")
+            if writer is not None:
+                writer.write(record)
+
+        yield tell
+
+
+def _chosen(request: Request) -> tuple[CudaKernel, Shape, str]:
+    """The kernel, the size and the dtype: without a word float32 if the kernel takes it, else the first that it takes."""
+    _refuse_unknown(request.kernel)
+    (kernel,) = find([request.kernel], device="cuda")
+    if not kernel.parameters:
+        raise UsageError(f"{kernel.name} cannot be tuned: it has no parameters; can be: {', '.join(tunable())}")
+    if request.dtype is not None and request.dtype not in FORMATS:
+        raise UsageError(f"dtype {request.dtype!r}: {did_you_mean(request.dtype, FORMATS)}")
+    return kernel, _size(request, "4096"), request.dtype or own_dtype(kernel)
+
+
+def _refuse_unknown(name: str) -> None:
+    """Raises UsageError for a name that no kernel has, whatever its device, with those that can be tuned."""
+    every = [*catalog(), *cuda_catalog()]
+    if name.endswith((".py", ".cu")) or name in every or any(full.partition("/")[2] == name for full in every):
+        return
+    raise UsageError(f"kernel {name!r} is not known: {did_you_mean_kernel(name, tunable())}")
+
+
+def _chosen_on_cpu(request: Request) -> tuple[Kernel, Shape, str]:
+    _refuse_unknown(request.kernel)
+    (kernel,) = find([request.kernel])
+    dtype = request.dtype or own_dtype(kernel)
+    check_tunable(kernel, dtype)
+    return kernel, _size(request, "2048"), dtype
+
+
+def _size(request: Request, default: str) -> Shape:
+    size = request.size or default
+    shapes = parse_sizes(size)
+    if len(shapes) != 1:
+        raise UsageError(f"size {size!r}: one size in one run; parameters that suit two suit neither best")
+    if request.seed < 0:
+        raise UsageError(f"seed must not be negative, got {request.seed}")
+    return shapes[0]

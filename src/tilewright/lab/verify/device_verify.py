@@ -1,0 +1,158 @@
+"""The oracle, where the result is: every element on the GPU is compared there, with the bound that holds on the CPU.
+
+A·B and |A||B| are computed once for a pair of operands, in float64, by a plain kernel that shares nothing with what it
+judges: no ladder rung, no library. So cuBLAS and kernels in float64 are held to it as all others are. It is itself held to
+the host's oracle up to 4096³, where that takes a second or two: every element of small products, whole rows, whole columns
+and random signs of larger ones. Beyond that it is the same kernel.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UnavailableError
+from ...runtime.gpu.device import Device, Submission
+from ...runtime.gpu.memory import Memory
+from ...runtime.gpu.nvrtc import compile_file
+from ..inputs.formats import Format
+from ..inputs.sizes import Shape
+from .verify import Check, ErrorSample, Oracle
+
+SOURCE = Path(__file__).with_name("device_verify.cu")
+#: Largest m·n·k whose oracle is held to the host's.
+CONFIRMED = 4096**3
+
+_THREADS = 256
+_NOTHING = 2**64 - 1
+
+
+class Found(NamedTuple):
+    """What a comparison found: the first element outside its bound, the largest error, the largest error over its bound."""
+
+    first: int | None
+    worst: float
+    ratio: float
+
+
+class DeviceChecks:
+    """The kernels of ``device_verify.cu`` for one format, on one GPU."""
+
+    def __init__(self, gpu: Device, form: Format) -> None:
+        self.gpu, self.form = gpu, form
+        self._compiled = compile_file(SOURCE, arch=gpu.arch, defines={f"DTYPE_{form.name.upper()}": 1})
+
+    def product(self, a: Memory, b: Memory, exact: Memory, magnitude: Memory, shape: Shape) -> None:
+        """exact = A·B and magnitude = |A||B|, in float64."""
+        m, n, k = shape
+        grid = (-(-n // 32), min(-(-m // 32), 65535))
+        self.gpu.launch(self._compiled, "exact_product", grid, (32, 8), (a, b, exact, magnitude, m, n, k))
+
+    def compare(self, c: Memory, exact: Memory, magnitude: Memory, k: int) -> Found:
+        """Every element of ``c`` with its exact value and its bound."""
+        count = c.nbytes // self.form.itemsize
+        with self.gpu.put(np.array([_NOTHING, 0, 0], np.uint64)) as found:
+            args = (c, exact, magnitude, count, *self.form.bound(k), found)
+            self.gpu.launch(self._compiled, "compare", self._blocks(count), _THREADS, args)
+            seen = self.gpu.get(found, np.uint64, 3)
+        worst, ratio = seen[1:].view(np.float64)
+        return Found(None if seen[0] == _NOTHING else int(seen[0]), float(worst), float(ratio))
+
+    def checksums(self, first: Memory, period: int, parts: int) -> NDArray[np.uint64]:
+        """A number for each of ``parts`` pieces of memory like ``first``, ``period`` bytes apart: it tells any two
+        contents apart that differ in one place, and others but for an accident of 1 in 2^64."""
+        units = first.nbytes // 2
+        with self.gpu.put(np.zeros(parts, np.uint64)) as sums:
+            grid = (self._blocks(units, parts), parts)
+            self.gpu.launch(self._compiled, "checksum", grid, _THREADS, (first, period, units, sums))
+            return self.gpu.get(sums, np.uint64, parts)
+
+    def touched(self, first: Memory, period: int, parts: int) -> tuple[int, int] | None:
+        """Part and byte of the first byte that is not 0xFF any more, of pieces as ``checksums`` takes them."""
+        with self.gpu.put(np.array([_NOTHING], np.uint64)) as place:
+            grid = (self._blocks(first.nbytes, parts), parts)
+            self.gpu.launch(self._compiled, "touched", grid, _THREADS, (first, period, first.nbytes, place))
+            (seen,) = self.gpu.get(place, np.uint64, 1)
+        return None if seen == _NOTHING else divmod(int(seen), first.nbytes)
+
+    def hold(self, seconds: float) -> Submission:
+        """What keeps the GPU busy for so long, while launches are queued behind it."""
+        return self.gpu.prepare(self._compiled, "hold", 1, 1, (int(seconds * 1e9),))
+
+    def _blocks(self, count: int, parts: int = 1) -> int:
+        """Blocks along x: enough to fill the GPU, not more than there is work for."""
+        return max(1, min(-(-count // _THREADS), 8 * self.gpu.sms // parts))
+
+
+class DeviceOracle:
+    """Knows A·B in float64 for one pair of operands on a GPU: ``a`` and ``b`` there, ``values`` the same on the host.
+
+    It keeps 16 bytes for each element of C. Raises UnavailableError where its own product is not what the host's oracle
+    expects: then nothing can be verified on this GPU.
+    """
+
+    def __init__(
+        self,
+        checks: DeviceChecks,
+        shape: Shape,
+        a: Memory,
+        b: Memory,
+        values: tuple[NDArray[np.floating], NDArray[np.floating]],
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._checks, self._gpu, self._shape = checks, checks.gpu, shape
+        self._values = values
+        self._error_sample: ErrorSample | None = None
+        m, n, k = shape
+        self._exact, self._magnitude = (self._gpu.allocate(8 * m * n) for _ in range(2))
+        checks.product(a, b, self._exact, self._magnitude, shape)
+        if m * n * k <= CONFIRMED:
+            a_values, b_values = values
+            self._confirm(self._exact, a_values, b_values, seed)
+            self._confirm(self._magnitude, np.abs(a_values), np.abs(b_values), seed)
+
+    def _confirm(self, product: Memory, a: NDArray[np.floating], b: NDArray[np.floating], seed: int) -> None:
+        check = Oracle(a, b, seed=seed).check(self._gpu.get(product, np.float64, self._shape[:2]))
+        if not check.ok:
+            raise UnavailableError(
+                f"{self._gpu.name}: the product that results are held against is wrong: {check.reason}"
+            )
+
+    def check(self, c: Memory) -> Check:
+        """Compare ``c``, m×n in this format, with A·B: every element must be a number within its bound."""
+        found = self._checks.compare(c, self._exact, self._magnitude, self._shape[2])
+        if found.first is None:
+            return Check(True, found.worst, found.ratio)
+        return Check(False, found.worst, found.ratio, self._reason(c, found.first))
+
+    def rms_error(self, c: Memory) -> float | None:
+        """The typical error of a ``c`` that passes, of the elements that ``verify.ErrorSample`` takes on the CPU too."""
+        if self._error_sample is None:
+            self._error_sample = ErrorSample(*self._values)
+        form, sample, (_, n, _) = self._checks.form, self._error_sample, self._shape
+        row_bytes = n * form.itemsize
+        rows = [self._gpu.get(c.part(int(i) * row_bytes, row_bytes), form.storage, n) for i in sample.rows]
+        return sample.rms_error(form.values(np.array(rows)[:, sample.columns]))
+
+    def _reason(self, c: Memory, at: int) -> str:
+        """What is wrong with the element at that place, in the words of ``verify.Oracle``."""
+        form, itemsize = self._checks.form, self._checks.form.itemsize
+        stored = self._gpu.get(c.part(at * itemsize, itemsize), form.storage, 1)
+        value = float(form.values(stored)[0])
+        where = f"C{list(divmod(at, self._shape[1]))}"
+        if not np.isfinite(value):
+            return f"{where} is {value}: not written, or not a number"
+        exact, magnitude = (
+            float(self._gpu.get(memory.part(at * 8, 8), np.float64, 1)[0]) for memory in (self._exact, self._magnitude)
+        )
+        relative, rounding, tiny = form.bound(self._shape[2])
+        bound = relative * magnitude + rounding * abs(exact) + tiny
+        return f"{where} is off by {abs(value - exact):.3g}, the bound is {bound:.3g}"
+
+    def close(self) -> None:
+        self._exact.close()
+        self._magnitude.close()

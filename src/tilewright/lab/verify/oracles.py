@@ -1,0 +1,96 @@
+"""Oracles for every dtype: what is not a real float is compared as one, or exactly.
+
+- Complex numbers: C as a real matrix is the product of A and B as real ones of twice the size, so the classical bound with
+  γ_2k holds for each part, and the real oracle compares.
+- float16 and bfloat16 are held to float32's bound, and the one rounding of the result.
+- Integers are exact modulo 2^bits, and so is the comparison C·X = A·(B·X) for random X (Freivalds 1977): one column of X
+  misses a wrong row with probability 1/2 at most, ``COLUMNS`` of them with 2^−COLUMNS.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ..inputs.formats import FORMATS
+from .verify import Check, Oracle
+
+#: Random columns by which integers are compared.
+COLUMNS = 32
+
+
+def oracle(a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> Oracle | ComplexOracle | HalfOracle | IntegerOracle:
+    """The one for the operands' dtype: ``check(c)`` and ``rms_error(c)``.
+
+    >>> a = np.full((2, 3), 100, np.int8)
+    >>> oracle(a, a.T).check(a @ a.T).ok, oracle(a, a.T).check(a @ a.T + np.int8(1)).ok
+    (True, False)
+    """
+    if a.dtype.kind == "c":
+        return ComplexOracle(a, b, seed=seed)
+    if a.dtype.kind in "iu":
+        return IntegerOracle(a, b, seed=seed)
+    return (HalfOracle if a.dtype.name in ("float16", "bfloat16") else Oracle)(a, b, seed=seed)
+
+
+def as_real(x: np.ndarray) -> np.ndarray:
+    """m × n complex numbers as m × 2n real ones, real and imaginary parts side by side.
+
+    >>> as_real(np.array([[1 + 2j, 3 + 4j]]))
+    array([[1., 2., 3., 4.]])
+    """
+    return np.ascontiguousarray(x).view(x.real.dtype).reshape(len(x), 2 * x.shape[1])
+
+
+class ComplexOracle:
+    """[x y]·⎡u v; −v u⎤ = [xu − yv, xv + yu]: B's rows stand twice, once times i."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
+        twice = np.stack([b, 1j * b], axis=1).astype(b.dtype).reshape(2 * len(b), b.shape[1])
+        self._real = Oracle(as_real(a), as_real(twice), seed=seed)
+
+    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:
+        """A place in the reason counts real and imaginary parts as columns."""
+        return self._real.check(as_real(c), normwise=normwise)
+
+    def rms_error(self, c: np.ndarray) -> float | None:
+        return self._real.rms_error(as_real(c))
+
+
+class HalfOracle:
+    def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
+        self._form = dataclasses.replace(FORMATS[a.dtype.name], unit=2.0**-24)
+        self._wide = Oracle(a.astype(np.float32), b.astype(np.float32), seed=seed)
+
+    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # no kernel has another
+        return self._wide.check(c.astype(np.float32), form=self._form)
+
+    def rms_error(self, c: np.ndarray) -> float | None:
+        return self._wide.rms_error(c.astype(np.float32))
+
+
+class IntegerOracle:
+    def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
+        self.a, self.b = a, b
+        self._x = np.random.default_rng(seed).integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], COLUMNS), endpoint=True)
+
+    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # exact is exact
+        if c.shape != (len(self.a), self.b.shape[1]):
+            return Check(False, np.inf, np.inf, f"C is {c.shape}")
+        expected, found = _wrapped(self.a, _wrapped(self.b, self._x)), _wrapped(c, self._x)
+        wrong = np.flatnonzero((expected.astype(c.dtype) != found.astype(c.dtype)).any(axis=1))
+        if not wrong.size:
+            return Check(True, 0.0, 0.0)
+        row = int(wrong[0])
+        exact = _wrapped(self.a[row : row + 1], self.b)[0].astype(c.dtype)
+        column = int(np.flatnonzero(c[row] != exact)[0])
+        return Check(False, np.inf, np.inf, f"C[{row}, {column}] is {c[row, column]}, A·B there is {exact[column]}")
+
+    def rms_error(self, c: np.ndarray) -> None:  # noqa: ARG002
+        return None
+
+
+def _wrapped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A·B modulo 2^64, of which the lower bits are A·B modulo any smaller power."""
+    return np.matmul(a.astype(np.int64), b.astype(np.int64))

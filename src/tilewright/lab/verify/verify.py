@@ -1,0 +1,278 @@
+"""Is this C really A·B? Decided against a wider product and a bound from rounding-error analysis, never by eye.
+
+A classical product in any order of summation satisfies |C − Ĉ| ≤ γ_k·(|A||B|) componentwise, γ_k = k·u/(1 − k·u)
+(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5). A kernel that declares another bound (the
+fast recursions satisfy only a normwise one) is held to that. The oracle is float64, and its own rounding is added.
+
+- Small products are compared element by element.
+- Large ones by whole rows and columns, edges of C among them, and by random signs: the columns of C are taken in blocks
+  of 64, each block's are added up with random signs x, and C·x is compared with A·(B·x). The signs are independent of
+  the errors, so by Hoeffding |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with probability 3e-14.
+- Every element of every C must be finite: outputs are poisoned with NaN before a kernel runs, so one that nobody wrote
+  is found wherever it is. Comparisons are written so that NaN fails them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..inputs.formats import Format
+
+#: Largest m·n·k that is compared whole: 1024³ costs about 0.1 s in float64.
+WHOLE = 1024**3
+#: Rows, and columns, that are compared of a larger product.
+SAMPLED = 24
+#: Rows, and columns, whose crossings tell the typical error: 4,096 elements tell it within some percent.
+ERROR_SAMPLE = 64
+#: Standard deviations granted to a sum with random signs.
+SIGNS = 8.0
+#: Columns of C in one such sum: the fewer, the smaller an error that stands out; a 64th of the product's work for 64.
+BLOCK = 64
+
+
+Index = slice | np.ndarray
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome: whether C passes, the largest error seen, the largest error in units of its bound, and why not."""
+
+    ok: bool
+    max_abs_error: float
+    error_over_bound: float
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, bool | str | float | None]:
+        """Plain JSON values: an error that no bound allows has no ratio, for JSON has no infinity."""
+        worst = self.error_over_bound if math.isfinite(self.error_over_bound) else None
+        return {"ok": self.ok, "reason": self.reason, "error_over_bound": worst}
+
+
+@dataclass(frozen=True)
+class Line:
+    """Part of C with its exact values and bounds: an index into C, and two arrays of that part's shape."""
+
+    index: tuple[Index, Index]
+    exact: np.ndarray
+    magnitude: np.ndarray  # |A||B| there
+
+
+class ErrorSample:
+    """Elements of A·B, 64 rows by 64 columns spread evenly over it, exact enough to tell typical errors of a C.
+
+    Typical is the root mean square, ‖C − A·B‖ over ‖A·B‖: a largest error grows with the number of elements compared, and
+    on a GPU all are. Evenly, because Strassen's error differs between the quarters of C. The exact values have at least
+    11 bits more than the operands: float64 for float32, the processor's long double for float64.
+
+    >>> a, b = np.random.default_rng(1).uniform(-1, 1, (2, 100, 100)).astype(np.float32)
+    >>> 1 < ErrorSample(a, b).rms_error((a @ b)[np.ix_(*[ErrorSample(a, b).rows] * 2)]) * 2**24 < 10
+    True
+    """
+
+    def __init__(self, a: np.ndarray, b: np.ndarray) -> None:
+        self.rows, self.columns = _spread(a.shape[0]), _spread(b.shape[1])
+        self._wide = np.dtype(np.longdouble if a.dtype == np.float64 else np.float64)
+        self._exact = a[self.rows].astype(self._wide) @ b[:, self.columns].astype(self._wide)
+
+    def rms_error(self, part: np.ndarray) -> float | None:
+        """Of C's elements there; None where A·B is zero or no number, or this machine has no wider floats than C's."""
+        if _unit(self._wide) >= _unit(part.dtype):
+            return None
+        size = float(np.abs(self._exact).max(initial=0))
+        if not 0 < size < np.inf:
+            return None
+        # Scaled first: squares leave the range of numbers long before these norms do.
+        errors, exact = ((x / size).astype(np.float64) for x in (part - self._exact, self._exact))
+        return float(np.linalg.norm(errors) / np.linalg.norm(exact))
+
+
+def _spread(length: int) -> np.ndarray:
+    return np.unique(np.linspace(0, max(0, length - 1), min(length, ERROR_SAMPLE)).astype(np.intp))
+
+
+class Oracle:
+    """Knows A·B in float64, wholly or in samples, for one pair of operands; computed once, at the first check."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
+        self.a, self.b = a, b
+        self.k = max(1, a.shape[1])
+        self._rng = np.random.default_rng(seed)
+        self._error_sample: ErrorSample | None = None
+
+    def rms_error(self, c: np.ndarray) -> float | None:
+        """The typical error of a ``c`` that passes; see ``ErrorSample``."""
+        if self._error_sample is None:
+            self._error_sample = ErrorSample(self.a, self.b)
+        sample = self._error_sample
+        return sample.rms_error(c[np.ix_(sample.rows, sample.columns)])
+
+    @property
+    def whole(self) -> bool:
+        """Whether every element is compared."""
+        (m, k), n = self.a.shape, self.b.shape[1]
+        return m * n * k <= WHOLE and m * n <= WHOLE // 64
+
+    def check(self, c: np.ndarray, *, normwise: float | None = None, form: Format | None = None) -> Check:
+        """Compare ``c`` (m×n, float32 or float64) with A·B.
+
+        ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|. ``form`` is the format of a
+        product that rounds more than ``c``'s dtype tells; it is compared by elements, rows and columns, not by signs.
+        """
+        if c.shape != (self.a.shape[0], self.b.shape[1]):
+            return Check(False, np.inf, np.inf, f"C is {c.shape}")
+        unwritten = _first(~np.isfinite(c))
+        if unwritten is not None:
+            return Check(False, np.inf, np.inf, f"C{list(unwritten)} is {c[unwritten]}: not written, or not a number")
+        worst, worst_ratio = 0.0, 0.0
+        for line in self._lines:
+            error = np.abs(c[line.index].astype(np.float64) - line.exact)
+            found = _judged(line, error, self._bound(c.dtype, line, normwise, form))
+            worst, worst_ratio = max(worst, found.max_abs_error), max(worst_ratio, found.error_over_bound)
+            if not found.ok:
+                return Check(False, worst, worst_ratio, found.reason)
+        if form is not None:
+            return Check(True, worst, worst_ratio)
+        return self._check_signs(c, normwise, worst, worst_ratio)
+
+    def check_written(self, c: np.ndarray, *, form: Format | None = None) -> Check:
+        """Compare the elements of ``c`` that are numbers, where only some blocks of a grid were run; NaN is unwritten."""
+        written = ~np.isnan(c)
+        rows, columns = (np.flatnonzero(written.any(axis=axis)) for axis in (1, 0))
+        if not rows.size:
+            return Check(False, np.inf, np.inf, "nothing was written")
+        line = self._line(rows, columns)
+        part = np.ix_(rows, columns)
+        error = np.where(written[part], np.abs(c[part].astype(np.float64) - line.exact), 0)
+        return _judged(line, error, self._bound(c.dtype, line, None, form))
+
+    def _bound(self, dtype: np.dtype, line: Line, normwise: float | None, form: Format | None) -> np.ndarray:
+        magnitude = line.magnitude
+        if form is not None:
+            relative, rounding, tiny = form.bound(self.k)
+            return relative * magnitude + rounding * np.abs(line.exact) + tiny
+        oracle = _gamma(self.k, np.float64) * magnitude
+        tiny = self.k * float(np.finfo(dtype).smallest_subnormal)
+        if normwise is None:
+            return _gamma(self.k, dtype) * magnitude + oracle + tiny
+        return np.full_like(magnitude, normwise * _unit(dtype) * self._largest + tiny) + oracle
+
+    @functools.cached_property
+    def _largest(self) -> float:
+        return float(np.abs(self.a).max(initial=0)) * float(np.abs(self.b).max(initial=0))
+
+    @functools.cached_property
+    def _lines(self) -> list[Line]:
+        if self.whole:
+            return [self._line(slice(None), slice(None))]
+        m, n = self.a.shape[0], self.b.shape[1]
+        return [self._line(self._sample(m), slice(None)), self._line(slice(None), self._sample(n))]
+
+    def _sample(self, length: int) -> np.ndarray:
+        """First, last, both sides of a middle block edge, and random ones."""
+        fixed = [0, length - 1, length // 2 - 1, length // 2]
+        drawn = self._rng.integers(0, length, SAMPLED)
+        return np.unique(np.clip(np.concatenate([fixed, drawn]), 0, length - 1))
+
+    def _line(self, rows: Index, columns: Index) -> Line:
+        a, b = self.a[rows], self.b[:, columns]
+        exact = np.zeros((a.shape[0], b.shape[1]))
+        magnitude = np.zeros_like(exact)
+        for part in _steps(self.a.shape[1] if exact.size else 0, a.shape[0] + b.shape[1]):
+            wide_a, wide_b = a[:, part].astype(np.float64), b[part].astype(np.float64)
+            exact += wide_a @ wide_b
+            magnitude += np.abs(wide_a) @ np.abs(wide_b)
+        return Line((rows, columns), exact, magnitude)
+
+    @functools.cached_property
+    def _signs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """x; and for every row and block: A·(B·x), a bound of ‖(|A||B|)_i‖₂, |A|·(|B|·1) for the oracle's rounding."""
+        (m, k), n = self.a.shape, self.b.shape[1]
+        x = self._rng.choice([-1.0, 1.0], n)
+        starts = np.arange(0, n, BLOCK)
+        bx, norms, sums = (np.empty((k, starts.size)) for _ in range(3))
+        for part in _steps(k, n):
+            wide = self.b[part].astype(np.float64)
+            bx[part] = np.add.reduceat(wide * x, starts, axis=1)
+            norms[part] = np.sqrt(np.add.reduceat(wide * wide, starts, axis=1))
+            sums[part] = np.add.reduceat(np.abs(wide), starts, axis=1)
+        abx, row_norms, row_sums = (np.empty((m, starts.size)) for _ in range(3))
+        for part in _steps(m, k):
+            wide = self.a[part].astype(np.float64)
+            abx[part] = wide @ bx
+            np.abs(wide, out=wide)
+            row_norms[part] = wide @ norms  # the triangle inequality
+            row_sums[part] = wide @ sums
+        return x, abx, row_norms, row_sums
+
+    def _check_signs(self, c: np.ndarray, normwise: float | None, worst: float, ratio: float) -> Check:
+        if self.whole:
+            return Check(True, worst, ratio)
+        x, abx, norms, sums = self._signs
+        cx = np.empty_like(abx)
+        for part in _steps(*c.shape):
+            cx[part] = np.add.reduceat(c[part].astype(np.float64) * x, np.arange(0, x.size, BLOCK), axis=1)
+        if normwise is None:
+            bound = SIGNS * _gamma(self.k, c.dtype) * norms
+        else:
+            bound = np.full_like(norms, SIGNS * normwise * _unit(c.dtype) * self._largest * np.sqrt(BLOCK))
+        bound += _gamma(self.k + BLOCK, np.float64) * sums + BLOCK * float(np.finfo(c.dtype).smallest_subnormal)
+        bad = _first(~_within(np.abs(cx - abx), bound))
+        if bad is not None:
+            row, first = bad[0], bad[1] * BLOCK
+            last = min(first + BLOCK, x.size) - 1
+            where = f"C[{row}, {first}:{last + 1}]"
+            return Check(False, worst, np.inf, f"{where} is wrong: with random signs x, C·x ≠ A·(B·x)")
+        return Check(True, worst, ratio)
+
+
+def _judged(line: Line, error: np.ndarray, bound: np.ndarray) -> Check:
+    """Errors of a part of C against their bounds."""
+    bad = _first(~_within(error, bound))
+    worst, ratio = float(error.max(initial=0.0)), _ratio(error, bound)
+    if bad is None:
+        return Check(True, worst, ratio)
+    where = f"C{_place(line.index, bad)}"
+    return Check(False, worst, ratio, f"{where} is off by {error[bad]:.3g}, the bound is {bound[bad]:.3g}")
+
+
+def _unit(dtype: np.dtype | type) -> float:
+    """The unit roundoff u: half the distance from 1 to the next number."""
+    return float(np.finfo(dtype).eps) / 2
+
+
+def _gamma(k: int, dtype: np.dtype | type) -> float:
+    ku = k * _unit(dtype)
+    return ku / (1 - ku) if ku < 1 else np.inf
+
+
+def _within(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """NaN fails every comparison; an infinite error is within no bound, not even an infinite one."""
+    return (error <= bound) & (error < np.inf)
+
+
+def _ratio(error: np.ndarray, bound: np.ndarray) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(error == 0, 0.0, error / bound)
+    return float(ratio.max(initial=0.0))
+
+
+def _first(bad: np.ndarray) -> tuple[int, ...] | None:
+    """The index of the first true element in memory order, or None."""
+    if not bad.any():
+        return None
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+
+
+def _place(index: tuple[Index, Index], inside: tuple[int, ...]) -> list[int]:
+    return [int(i[at]) if isinstance(i, np.ndarray) else at for i, at in zip(index, inside, strict=True)]
+
+
+def _steps(length: int, width: int, *, elements: int = 1 << 23) -> Iterator[slice]:
+    """Slices of ``length`` so that a slice × ``width`` float64 array stays within 64 MiB."""
+    step = max(1, elements // max(1, width))
+    return (slice(start, min(length, start + step)) for start in range(0, length, step))

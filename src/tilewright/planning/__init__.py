@@ -1,0 +1,1 @@
+"""The one place that decides what runs: path, kernel, tiles, threads, precision."""

@@ -1,0 +1,128 @@
+"""How long a product should take: what arithmetic, the last cache and memory need at least, the longest of which counts.
+
+The roofs are measured on this machine (``peaks``). What must pass through each level follows from the blocks (S3.1,
+S1.7): a block of C that is w × h, kept over all of K, reads w·K + K·h and writes w·h, so larger blocks mean less traffic.
+For the five loops around a register tile of MR × NR that is
+
+    arithmetic   whole tiles: m and n rounded up to MR and NR
+    last cache   packed B once for each block of MC rows; packed A written and read; the tiles of C once for each KC
+    memory       A once for each NC columns, B once, C once for each KC; from the last cache where all operands fit in it
+
+It is a model: no latency, no conflict, no edge but the tile's. It says which roof holds and about how long, not more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..host.machine import machine
+from ..problem import Problem
+from ..runtime.cpu.peaks import bandwidth_gbs, cache_bandwidth_gbs, peak_gflops
+
+#: What a call of the least product costs, and what waking threads adds: orders of magnitude.
+CALL_S = 2e-7
+WAKE_S = 2e-5
+
+#: The dtypes whose peak is known, with the one it is measured for and real operations for each of the dtype's own.
+_REAL = {
+    "float32": ("float32", 1),
+    "float64": ("float64", 1),
+    "complex64": ("float32", 4),
+    "complex128": ("float64", 4),
+}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The register tile and the cache blocks of a kernel; those that it does not have are as large as the product."""
+
+    mr: int
+    nr: int
+    mc: int
+    kc: int
+    nc: int
+    packs: bool
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any], compute: str, m: int, n: int, k: int) -> Blocks:
+        """Of a kernel's parameters, which name them as the field does, for a product of this shape."""
+        lanes = params.get("vector_bits", 0) // 8 // np.dtype(compute).itemsize
+        whole = {"mr": 1, "nr": params.get("nv", 0) * lanes or 1, "mc": m, "kc": k, "nc": n}
+        found = {name: params.get(name, size) for name, size in whole.items()}
+        counts = {name: max(1, size) if isinstance(size, int) else max(1, whole[name]) for name, size in found.items()}
+        return cls(**counts, packs={"mc", "kc"} <= params.keys())
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds that each level needs, and what comes on top of the longest."""
+
+    compute_s: float
+    cache_s: float
+    memory_s: float
+    overhead_s: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute_s, self.cache_s, self.memory_s) + self.overhead_s
+
+    @property
+    def bound(self) -> str:
+        """The level that needs longest; "the call itself" where none needs as long as that."""
+        needs = {"compute": self.compute_s, "cache": self.cache_s, "memory": self.memory_s}
+        longest = max(needs, key=needs.__getitem__)
+        return longest if needs[longest] >= self.overhead_s else "the call itself"
+
+    def __str__(self) -> str:
+        parts = {"compute": self.compute_s, "cache": self.cache_s, "memory": self.memory_s, "call": self.overhead_s}
+        return ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in parts.items())
+
+
+def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: int) -> Prediction | None:
+    """For a kernel with these parameters that works in ``compute``; None for dtypes whose peak is not measured."""
+    if compute not in _REAL:
+        return None
+    real, operations = _REAL[compute]
+    m, n, k = problem.m, problem.n, problem.k
+    blocks = Blocks.of(params, compute, m, n, k)
+    size = np.dtype(compute).itemsize
+    tiles = math.ceil(m / blocks.mr) * blocks.mr * math.ceil(n / blocks.nr) * blocks.nr
+    cached, moved = _traffic(m, n, k, blocks)
+    own = problem.bytes_least * size // problem.itemsize
+    from_memory = own > (machine().l3 or machine().l2 or 0)
+    cache_gbs = cache_bandwidth_gbs("float64", threads)
+    outer_gbs = bandwidth_gbs("float64", threads) if from_memory else cache_gbs
+    return Prediction(
+        compute_s=2 * tiles * k * operations * problem.batch / (peak_gflops(real, threads) * 1e9),
+        cache_s=cached * size * problem.batch / (cache_gbs * 1e9),
+        memory_s=moved * size * problem.batch / (outer_gbs * 1e9),
+        overhead_s=CALL_S + (WAKE_S if threads > 1 else 0),
+    )
+
+
+def _traffic(m: int, n: int, k: int, blocks: Blocks) -> tuple[int, int]:
+    """Elements that pass through the last cache, and those that come from the operands and go to C."""
+    k_steps, a_passes = max(1, math.ceil(k / blocks.kc)), max(1, math.ceil(n / blocks.nc))
+    c_elements = m * n * (2 * k_steps - 1)  # the first step writes it, the others read and write it
+    moved = m * k * a_passes + k * n + c_elements
+    if not blocks.packs:
+        return moved, moved
+    packed_a, packed_b = 2 * m * k * a_passes, k * n * (1 + math.ceil(m / blocks.mc))
+    return packed_a + packed_b + c_elements, moved
+
+
+def seconds_text(seconds: float) -> str:
+    """A time in words.
+
+    >>> seconds_text(0.0123), seconds_text(4.2e-6), seconds_text(75)
+    ('12.3 ms', '4.2 µs', '75 s')
+    """
+    for unit, scale in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

@@ -1,0 +1,26 @@
+"""The parameters of CUDA kernels that ``tilewright tune`` found to be the best on a GPU, kept on disk."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..host.disk import CacheFile, fingerprint
+from ..kernels.cuda_kernel import CudaKernel
+
+Shape = tuple[int, int, int]
+
+
+def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
+    """What was kept for this very source, on a GPU of this name, for sizes within a factor of √2 of the same powers of two;
+    None where nothing was."""
+    try:
+        return kernel.checked(kept_at(kernel.source_hash, gpu, dtype, shape).read_json()["params"])
+    except (ValueError, KeyError, TypeError, AttributeError):  # not there, or not what was written
+        return None
+
+
+def kept_at(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
+    """The file for (m, n, k) and sizes like it."""
+    bucket = [round(math.log2(max(1, size))) for size in shape]
+    return CacheFile("tuned", f"{fingerprint(source_hash, gpu, dtype, bucket)}.json")

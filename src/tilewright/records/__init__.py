@@ -1,0 +1,1 @@
+"""Evidence as plain data: bench records, explanations, timelines."""

@@ -1,0 +1,242 @@
+"""What ``explain`` found out about a kernel, as plain data: one JSON object, readable on any machine.
+
+Counts come from the microscope (or from formulas, where they say so) and need no GPU; ``measured`` holds a GPU's own
+counters where one was asked. Terminal and page draw from this alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import RecordError
+from .explanation_rules import hold_explanation
+from .json_data import dumped, parsed, shown, text_of
+
+SCHEMA = 1
+KIND = "explain"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one source line did to one memory, all warps of the launch together, with accesses of one width.
+
+    ``space`` is global, shared or local; ``kind`` is ld, st, atom, red, cp.async, ldmatrix or stmatrix; ``nbytes`` is what
+    one lane moves. A request is one instruction of one warp. Global and local memory move ``sectors`` of 32 bytes, shared
+    memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is what they would cost at
+    best: the sectors that the different bytes of each request would fill, or the wavefronts without conflicts.
+
+    ``lanes`` is an example, the request that costs most: the byte address each of the 32 lanes asks for, less ``origin``, a
+    multiple of 128; None for a lane that does not take part.
+    """
+
+    line: int
+    space: str
+    kind: str
+    nbytes: int
+    requests: int
+    bytes: int
+    sectors: int = 0
+    wavefronts: int = 0
+    conflicts: int = 0
+    least: int = 0
+    origin: int = 0
+    lanes: list[int | None] = field(default_factory=list)
+
+    @property
+    def cost(self) -> int:
+        """Sectors, or wavefronts of shared memory."""
+        return self.wavefronts if self.space == "shared" else self.sectors
+
+    @property
+    def unit(self) -> str:
+        return "wavefronts" if self.space == "shared" else "sectors"
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A count as a source writes it, beside what was counted; ``row`` such as "S0.3", ``value`` None where it has none."""
+
+    row: str
+    what: str
+    text: str
+    value: float | None
+    counted: float | None = None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least time that one resource allows: ``amount`` of ``unit`` at ``rate`` of them a second."""
+
+    name: str
+    amount: float
+    unit: str
+    rate: float
+
+    @property
+    def seconds(self) -> float:
+        return self.amount / self.rate
+
+
+@dataclass(frozen=True)
+class Defect:
+    """Something wrong that the microscope saw; ``block`` and ``thread`` are the first that showed it."""
+
+    kind: str
+    line: int
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    text: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A kernel, a size and a GPU: what it does to memory, what limits it, and the least time it can take.
+
+    Dicts: ``gpu`` (name, compute_capability, sms, clock_mhz, peak_gflops, bandwidth_gbs), ``launch`` (grid, block, blocks,
+    threads, shared_bytes), ``resources`` (registers, local_bytes, shared_bytes: static; max_threads), ``occupancy`` (blocks,
+    warps, max_warps, fraction, limiting, limits by resource, by_registers and by_shared: pairs of a registers or bytes and
+    resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
+    seconds), ``verified`` (ok, None where the result was not looked at; reason, error_over_bound), ``measured`` (counters,
+    by_line, environment) or None.
+    """
+
+    kernel: str
+    file: str
+    source: str
+    m: int
+    n: int
+    k: int
+    dtype: str
+    params: dict[str, int]
+    about: dict[str, Any]
+    gpu: dict[str, Any]
+    launch: dict[str, Any]
+    resources: dict[str, Any]
+    occupancy: dict[str, Any]
+    accesses: list[Access]
+    counters: dict[str, int]
+    formulas: list[Formula]
+    bounds: list[Bound]
+    defects: list[Defect]
+    verified: dict[str, Any]
+    run: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    measured: dict[str, Any] | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+    kind: str = KIND
+
+    @property
+    def shape(self) -> str:
+        """``1000`` for a square product, ``6x2000x4`` (m × n × k) otherwise."""
+        return str(self.n) if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def bound(self) -> Bound | None:
+        """What limits the kernel: the resource that needs the longest; None where the GPU's rates are not known."""
+        return max(self.bounds, key=lambda bound: bound.seconds, default=None)
+
+    @property
+    def launchable(self) -> bool:
+        """Whether a multiprocessor of the card has room for one block."""
+        return self.occupancy.get("blocks") != 0
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the kernel is known to be wrong, or cannot be launched."""
+        measured_wrong = bool(self.measured) and (self.measured or {}).get("verified", {}).get("ok") is False
+        return bool(self.defects) or self.verified.get("ok") is False or not self.launchable or measured_wrong
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run reached its limit of steps, so that its result was not verified."""
+        return self.run.get("complete") is False and self.verified.get("ok") is None
+
+    @property
+    def unrated(self) -> str:
+        """Why no rate means anything; empty where the bound's does."""
+        if not self.launchable:
+            names = {"shared": "shared memory"}
+            limiting = " and ".join(names.get(name, name) for name in self.occupancy.get("limiting", []))
+            return f"it cannot be launched on this card: a block needs too much of {limiting}"
+        if self.run.get("complete") is False:
+            return "its run was stopped before the end"
+        return "its result is wrong" if self.verified.get("ok") is False else ""
+
+    @property
+    def gflops(self) -> float | None:
+        """The rate that the bound allows; None where it is not known, or means nothing (see ``unrated``)."""
+        bound = None if self.unrated else self.bound
+        return self.flops / bound.seconds / 1e9 if bound and bound.seconds else None
+
+    def at(self, line: int) -> list[Access]:
+        """The accesses of a source line."""
+        return [access for access in self.accesses if access.line == line]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+_NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": Defect}
+
+
+def from_dict(data: Any, where: str) -> Explanation:
+    """An explanation from what its JSON holds; ``where`` names the file. Raises RecordError for anything else."""
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        given = data.get("kind") if isinstance(data, dict) else data
+        raise RecordError(f"{where}: kind must be {KIND!r}, got {shown(given)}")
+    if data.get("schema") != SCHEMA:
+        raise RecordError(f"{where}: schema must be {SCHEMA}, got {shown(data.get('schema'))}")
+    hold_explanation(data, where)
+    try:
+        nested = {name: [_known(kind, item) for item in data[name]] for name, kind in _NESTED.items()}
+        return _known(Explanation, data | nested)
+    except (TypeError, KeyError) as error:
+        raise RecordError(f"{where}: is no whole explanation: {error}") from None
+
+
+def _known(kind: Any, data: dict[str, Any]) -> Any:
+    """A dataclass from the fields that it knows: a later version may have more."""
+    names = {f.name for f in fields(kind)}
+    return kind(**{key: value for key, value in data.items() if key in names})
+
+
+def read_explanations(path: str | Path) -> list[Explanation]:
+    """Every explanation of a file, one JSON object or a list of them.
+
+    Raises RecordError for a file that holds none, and for a field that breaks its rule, which it names.
+    """
+    data = parsed(text_of(path, "an explanation"), str(path), "explanation")
+    several = isinstance(data, list)
+    found = [
+        from_dict(item, f"{path}, explanation {i}" if several else str(path))
+        for i, item in enumerate(data if several else [data], 1)
+    ]
+    if not found:
+        raise RecordError(f"{path}: holds no explanation")
+    return found
+
+
+def holds_explanations(path: str | Path) -> bool:
+    """Whether a file is one of explanations, and not of benchmark records; false where it cannot be read."""
+    try:
+        data = parsed(text_of(path, "an explanation"), str(path), "explanation")
+    except RecordError:
+        return False
+    first = data[0] if isinstance(data, list) and data else data
+    return isinstance(first, dict) and first.get("kind") == KIND
+
+
+def to_json(explanations: Iterable[Explanation]) -> str:
+    """One explanation as an object, several as a list; infinities, which JSON has not, are refused."""
+    items = [explanation.as_dict() for explanation in explanations]
+    return dumped(items[0] if len(items) == 1 else items, indent=1) + "\n"

@@ -1,0 +1,300 @@
+"""What happened when in a product that was streamed, as plain data: a header and then a piece a line, JSON Lines.
+
+The header says what was multiplied, how it was cut and what was expected; each further line is a piece of work on one lane
+of one place. A file may hold several timelines one behind the other. Page, trace and figure are derived from this alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import RecordError
+from .json_data import (
+    COUNT,
+    MOST_S,
+    NUMBERS,
+    OBJECT,
+    POSITIVE,
+    TEXT,
+    TRUTH,
+    Rule,
+    dumped,
+    hold,
+    is_count,
+    many,
+    parsed,
+    shown,
+    text_of,
+)
+
+SCHEMA = 1
+KIND = "timeline"
+
+#: From where the operands lie, on the host or on another GPU, to where the result lies; lanes of other names follow.
+LANES = ("stage in", "copy in", "copy over", "compute", "copy out", "stage out")
+COMPUTE = "compute"
+
+_BLOCK = re.compile(r"([ABC])\[(\d{1,9}), (\d{1,9})\](?: step (\d{1,9}))?")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of work: seconds from the beginning of the run. ``name`` is such as ``A[0, 3]`` or ``C[1, 2] step 4``."""
+
+    place: str
+    lane: str
+    name: str
+    start_s: float
+    end_s: float
+
+
+class Work(NamedTuple):
+    """What a piece does: so many bytes or operations, for one of the matrices A, B and C."""
+
+    amount: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What a lane of a place did: seconds in which anything ran there, its pieces, and their work where it is known."""
+
+    name: str
+    busy_s: float
+    pieces: int
+    work: Work | None
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes or operations a second, while it was busy."""
+        return self.work.amount / self.busy_s if self.work and self.busy_s else None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of one place: the time in which it computed, and in which it did not: before, between and after its steps."""
+
+    place: str
+    total_s: float
+    compute_s: float
+    first_s: float
+    between_s: float
+    last_s: float
+    lanes: tuple[Lane, ...]
+
+    @property
+    def exposed_s(self) -> float:
+        """Time in which nothing was computed here."""
+        return self.first_s + self.between_s + self.last_s
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A streamed product C[m×n] = A[m×k]·B[k×n] and what happened when.
+
+    ``blocks`` are a tile's rows, its columns, and the length of a step; ``seconds`` is the whole run, which may end after
+    the last piece. ``expected`` is what the plan said: total_s, compute_s, first_s, exposed_s (between steps) and last_s.
+    Of all ``tiles`` of C, ``before`` were finished when the run began, and ``finished`` by it. What is ``predicted`` did
+    not run: its pieces are the plan's.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    itemsize: int
+    blocks: tuple[int, int, int]
+    pieces: list[Piece]
+    tiles: int = 0
+    before: int = 0
+    finished: int = 0
+    seconds: float = 0.0
+    predicted: bool = False
+    plan: str = ""
+    expected: dict[str, float] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+    kind: str = KIND
+
+    @property
+    def complete(self) -> bool:
+        """Whether the product was finished; an interrupted run's timeline has the pieces up to then."""
+        return self.predicted or self.before + self.finished == self.tiles
+
+    @property
+    def total_s(self) -> float:
+        return max([self.seconds, *(piece.end_s for piece in self.pieces)])
+
+    @property
+    def places(self) -> list[str]:
+        return sorted({piece.place for piece in self.pieces}, key=lambda place: (len(place), place))
+
+    def lanes(self, place: str) -> dict[str, list[Piece]]:
+        """The pieces of each lane of a place, by their beginning."""
+        found: dict[str, list[Piece]] = {}
+        for piece in self.pieces:
+            if piece.place == place:
+                found.setdefault(piece.lane, []).append(piece)
+        known = [name for name in LANES if name in found]
+        return {
+            name: sorted(found[name], key=lambda piece: (piece.start_s, piece.end_s))
+            for name in dict.fromkeys([*known, *found])
+        }
+
+    def work(self, piece: Piece) -> Work | None:
+        """The bytes that a block or a tile has, or the operations of a step; None where the name does not tell.
+
+        >>> Timeline(5, 6, 7, "float32", 4, (4, 4, 4), []).work(Piece("cpu", "compute", "C[1, 1] step 1", 0, 1))
+        Work(amount=12, unit='operations')
+        """
+        match = _BLOCK.fullmatch(piece.name)
+        if match is None:
+            return None
+        (bm, bn, bk), (x, y) = self.blocks, (int(match[2]), int(match[3]))
+        if match[1] == "C" and match[4]:
+            sides = (self.m, bm, x), (self.n, bn, y), (self.k, bk, int(match[4]))
+            return _work(2 * math.prod(itertools.starmap(_part, sides)), "operations")
+        across = {
+            "A": ((self.m, bm), (self.k, bk)),
+            "B": ((self.k, bk), (self.n, bn)),
+            "C": ((self.m, bm), (self.n, bn)),
+        }
+        down, along = across[match[1]]
+        return _work(_part(*down, x) * _part(*along, y) * self.itemsize, "bytes")
+
+    def summary(self, place: str) -> Summary:
+        total, lanes = self.total_s, self.lanes(place)
+        steps = union((piece.start_s, piece.end_s) for piece in lanes.get(COMPUTE, []))
+        computing = sum(end - start for start, end in steps)
+        first, last = (steps[0][0], total - steps[-1][1]) if steps else (total, 0.0)
+        between = steps[-1][1] - steps[0][0] - computing if steps else 0.0
+        found = tuple(self._lane(name, pieces) for name, pieces in lanes.items())
+        return Summary(place, total, computing, first, max(0.0, between), last, found)
+
+    def _lane(self, name: str, pieces: Sequence[Piece]) -> Lane:
+        busy = sum(end - start for start, end in union((piece.start_s, piece.end_s) for piece in pieces))
+        known = [self.work(piece) for piece in pieces]
+        units = {work.unit if work else None for work in known}
+        unit = units.pop() if len(units) == 1 else None
+        work = Work(sum(work.amount for work in known if work), unit) if unit else None
+        return Lane(name, busy, len(pieces), work)
+
+
+def _part(length: int, size: int, number: int) -> int:
+    """The length of part ``number`` of parts of ``size``, the last of which is shorter."""
+    return max(0, min(length - number * size, size))
+
+
+def _work(amount: int, unit: str) -> Work | None:
+    return Work(amount, unit) if amount else None
+
+
+def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The time that spans cover, overlaps once, in order.
+
+    >>> union([(2, 3), (0, 1), (0.5, 1.5)])
+    [(0, 1.5), (2, 3)]
+    """
+    covered: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if covered and start <= covered[-1][1]:
+            covered[-1] = covered[-1][0], max(covered[-1][1], end)
+        else:
+            covered.append((start, end))
+    return covered
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+#: Lanes of all places of a file at most: each takes room on the page.
+MOST_LANES = 1000
+
+#: A plan's times are sums and differences, and can be tiny.
+_TIME = Rule("seconds, from 0 on", lambda value: POSITIVE.holds(value) and value <= MOST_S)
+_RULES = {
+    **dict.fromkeys(("m", "n", "k", "itemsize", "tiles", "before", "finished"), COUNT),
+    "blocks": many("three positive whole numbers", lambda value: is_count(value) and value > 0, least=3, most=3),
+    **{"dtype": TEXT, "plan": TEXT, "seconds": _TIME, "predicted": TRUTH},
+    **{"expected": NUMBERS, "environment": OBJECT},
+}
+_PIECE_RULES = {"place": TEXT, "lane": TEXT, "name": TEXT, "start_s": _TIME, "end_s": _TIME}
+
+
+def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
+    """Writes them into a new file, each as its header and its pieces. Raises OSError."""
+    with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        for timeline in timelines:
+            header = {f.name: getattr(timeline, f.name) for f in fields(timeline) if f.name != "pieces"}
+            first = {"kind": header.pop("kind"), "schema": header.pop("schema")}
+            for line in itertools.chain([first | header], map(asdict, timeline.pieces)):
+                file.write(dumped(line) + "\n")
+
+
+def read_timelines(path: str | Path) -> list[Timeline]:
+    """Every timeline of a file.
+
+    Raises RecordError for one that is missing, holds none, is damaged or foreign; it names the line and the field.
+    """
+    found: list[Timeline] = []
+    for number, line in enumerate(text_of(path, "a timeline").split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        data = parsed(line, where, "timeline")
+        if not isinstance(data, dict):
+            raise RecordError(f"{where}: must be an object, got {type(data).__name__}")
+        if "kind" in data:
+            found.append(_header(data, where))
+        elif found:
+            found[-1].pieces.append(_piece(data, where))
+        else:
+            raise RecordError(f"{where}: a timeline begins with its header, whose kind is {KIND!r}")
+    if not found:
+        raise RecordError(f"{path}: holds no timeline")
+    lanes = {(i, piece.place, piece.lane) for i, timeline in enumerate(found) for piece in timeline.pieces}
+    if len(lanes) > MOST_LANES:
+        raise RecordError(
+            f"{path}: has {len(lanes):,} lanes in all its places, more than {MOST_LANES:,}: no run has so many"
+        )
+    return found
+
+
+def holds_timelines(path: str | Path) -> bool:
+    """Whether a file is one of timelines; false where it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            data = parsed(file.readline(), str(path), "timeline")
+    except (OSError, RecordError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == KIND
+
+
+def _header(data: dict[str, Any], where: str) -> Timeline:
+    if data["kind"] != KIND or data.get("schema") != SCHEMA:
+        given = f"{shown(data['kind'])} of schema {shown(data.get('schema'))}"
+        raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {given}")
+    hold(data, _RULES, where)
+    known = {f.name for f in fields(Timeline)} - {"pieces"}
+    try:
+        return Timeline(pieces=[], **{key: value for key, value in data.items() if key in known})
+    except TypeError as error:
+        raise RecordError(f"{where}: is no whole header: {str(error).split('()', 1)[-1].strip()}") from None
+
+
+def _piece(data: dict[str, Any], where: str) -> Piece:
+    hold(data, _PIECE_RULES, where)
+    try:
+        piece = Piece(**{f.name: data[f.name] for f in fields(Piece)})
+    except KeyError as error:
+        raise RecordError(
+            f"{where}: a piece has {', '.join(f.name for f in fields(Piece))}; {error} is missing"
+        ) from None
+    if piece.end_s < piece.start_s:
+        raise RecordError(f"{where}: start_s and end_s must be in order, got {piece.start_s} and {piece.end_s}")
+    return piece

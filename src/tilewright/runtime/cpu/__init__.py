@@ -1,0 +1,1 @@
+"""One kernel on the CPU: compiled, cached, shared among threads."""

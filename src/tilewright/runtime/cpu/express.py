@@ -1,0 +1,152 @@
+"""The short way for small products: one call from Python into machine code, which reads the arrays itself.
+
+A product of 4×4 matrices takes 10 ns, asking an array for its shape 40, a call through Numba's own unpacking of arrays 300.
+So this makes a function that Python calls like its built-in ones (``METH_FASTCALL``). It reads shape, strides and flags
+where NumPy's C interface has kept them since 2006, checks what the long way checks, and calls the kernel that the long way
+would plan, for one product or a whole batch. It answers with the result; or with None where anything at all is not plain
+(other types, dtypes that differ, overlap, an empty axis, a wrong shape, much work), and the long way computes or refuses.
+
+The code is in ``express_code``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numba.core import types
+from numba.core.ccallback import CFunc
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
+
+from . import express_code as code
+from .code_cache import CodeCache
+from .express_code import KERNEL
+from .interrupts import apart
+
+#: ``short(a, b, out)`` is the product or None; with a fourth argument, the operands were admitted and any work will do.
+Short = Callable[..., Any]
+
+#: What machine code points to.
+_alive: list[Any] = []
+_learning = threading.Lock()
+
+
+class _MethodDef(ctypes.Structure):
+    """PyMethodDef of Python's C interface."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("code", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+
+
+_METH_FASTCALL = 0x80
+_ADDRESS = types.voidptr
+
+
+@functools.cache
+def _made() -> tuple[Short, np.ndarray]:
+    """The function and the facts that it carries; as long as no dtype is in them, it answers None to everything."""
+    facts = np.zeros(code.DTYPES // 8 + code.WORDS_OF_DTYPE * code.MOST_DTYPES, np.int64)
+    if not _as_expected():
+        return never, facts
+    numpy_functions = _numpy_functions()
+    facts[:4] = id(np.ndarray), id(None), numpy_functions[94], numpy_functions[76]  # NewFromDescr, Return
+    signature = ((_ADDRESS, _ADDRESS, types.intp), _ADDRESS)
+    compiled: Any = CFunc(code.express, signature, {}, {"error_model": "numpy"})
+    compiled._cache = _cache(code.express, facts.dtype)
+    compiled.compile()
+    method = _MethodDef(b"express", compiled.address, _METH_FASTCALL, None)
+    create = ctypes.pythonapi.PyCFunction_NewEx
+    create.restype, create.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    _alive.extend((compiled, method))
+    return create(ctypes.addressof(method), facts, None), facts
+
+
+def _cache(function: Any, dtype: np.dtype) -> CodeCache:
+    """Keyed by the kernel too: what suits it is part of the code."""
+    source: Any = SimpleNamespace(function=function, source_hash=KERNEL.source_hash)
+    return CodeCache(source, dtype)
+
+
+def never(a: Any, b: Any, out: Any, admitted: bool = False, /) -> None:
+    """For a Python whose objects we cannot read: every product goes the long way."""
+
+
+def _as_expected() -> bool:
+    """Whether this is CPython with its GIL, and an array's fields are where we read them."""
+    if sys.implementation.name != "cpython" or object.__basicsize__ != 16 or sys.maxsize != 2**63 - 1:
+        return False
+    x = np.zeros((3, 5, 2), np.float32)[:, ::-2]
+    fields = ctypes.string_at(id(x), np.ndarray.__basicsize__)
+
+    def word(at: int) -> int:
+        return int.from_bytes(fields[at : at + 8], sys.byteorder)
+
+    whole = 2**64 - 1
+    expected = (
+        *((code.TYPE, id(np.ndarray), whole), (code.DATA, x.ctypes.data, whole), (code.BASE, id(x.base), whole)),
+        *((code.DTYPE, id(x.dtype), whole), (code.AXES, x.ndim, 0xFFFF), (code.FLAGS, x.flags.num, 0x7FF)),
+    )
+    if any((word(at) ^ value) & mask for at, value, mask in expected):
+        return False
+    return all(
+        tuple((ctypes.c_int64 * 3).from_address(word(at))) == sizes
+        for at, sizes in ((code.SHAPE, x.shape), (code.STRIDES, x.strides))
+    )
+
+
+def _numpy_functions() -> Any:
+    """Addresses of NumPy's functions for C, whose places in the table never change."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return (ctypes.c_int64 * 95).from_address(pointer(_multiarray_umath._ARRAY_API, None))
+
+
+def _machine_code(dtype: np.dtype) -> Any:
+    """What the kernel's loop over a batch becomes for ``dtype``."""
+    njit: Any = nb.njit
+    function = code.products_of_kernel.py_func
+    dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(function)
+    dispatcher._cache = _cache(function, dtype)
+    matrix = types.Array(nb.from_dtype(dtype), 2, "A")
+    dispatcher.compile((matrix,) * 3 + (types.intp,) * 4)
+    (compiled,) = dispatcher.overloads.values()
+    return compiled
+
+
+def learn(dtype: np.dtype, most_work: int) -> Short:
+    """The function, which from now on knows ``dtype``; compiled at the first call, from disk where it was before.
+
+    What takes more than ``most_work`` multiply-adds, all products of a batch together, it leaves: threads may share that.
+    """
+    return apart(functools.partial(_learned, dtype, most_work))
+
+
+def _learned(dtype: np.dtype, most_work: int) -> Short:
+    """On a thread that no interrupt reaches, for there is a lock."""
+    with _learning:
+        function, facts = _made()
+        facts[code.MOST_WORK // 8] = most_work
+        dtypes = facts[code.DTYPES // 8 :].reshape(-1, code.WORDS_OF_DTYPE)
+        if function is not never and id(dtype) not in dtypes[:, 0] and not dtypes[-1, 0]:
+            compiled = _machine_code(dtype)
+            address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+            dtypes[np.flatnonzero(dtypes[:, 0] == 0)[0]] = id(dtype), address, dtype.itemsize
+            _alive.extend((compiled, dtype))
+        return function
+
+
+def _renew() -> None:
+    """A thread that was learning in the parent is not in the child."""
+    global _learning
+    _learning = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

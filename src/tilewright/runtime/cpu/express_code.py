@@ -1,0 +1,267 @@
+"""The machine code of ``express``: what it reads of Python's objects and NumPy's arrays, and what it makes of that.
+
+All of it is compiled; ``x`` is always the address of an array, ``facts`` that of the numbers below.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numba as nb
+
+from ...catalog import catalog
+from ...codegen import objects
+
+#: What a product costs beside its multiply-adds, counted in them.
+WORK_OF_A_CALL = 1000
+#: Work from which other Python threads may run meanwhile: letting them costs 50 ns, this lasts a microsecond or more.
+WORTH_RELEASING = 60_000
+#: Beyond, counts might overflow. Nobody has the time for so many either.
+MOST_PRODUCTS = 1 << 32
+
+KERNEL = catalog()["cpu/direct"]
+_module = sys.modules[KERNEL.function.__module__]
+#: The kernel's own loop over a batch, of which one product is a batch of one.
+products_of_kernel = _module.products
+
+# Bytes from the start of a Python object, and of an array: PyArrayObject_fields of NumPy's ndarraytypes.h.
+TYPE, DATA, AXES, SHAPE, STRIDES, BASE, DTYPE, FLAGS = 8, 16, 24, 32, 40, 48, 56, 64
+# Flags that are asked for, and what they must be: aligned; and writeable, without a warning about writing.
+ALIGNED, WRITEABLE = (0x100, 0x100), (0x80000500, 0x500)
+# What the function must know, in bytes from the start of ``facts``; then, for each dtype: itself, its code, its size.
+NDARRAY, NONE, CREATE, UNWRAP, MOST_WORK, DTYPES = 0, 8, 16, 24, 32, 40
+WORDS_OF_DTYPE, MOST_DTYPES = 3, 12
+
+_any_njit: Any = nb.njit
+_inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # nobody calls them but each other
+_suits = _inner(KERNEL.suits)
+_better_turned = _inner(
+    getattr(_module.better_turned, "py_func", _module.better_turned)
+)  # itself where nothing compiles
+
+
+@_inner
+def plain(x, facts, flags, admitted):
+    """Whether x is an ndarray itself, with these flags, and its memory an ndarray's own: nobody can have unmapped it."""
+    asked, wanted = flags
+    ndarray = objects.word(facts, NDARRAY)
+    if objects.word(x, TYPE) != ndarray or objects.number(x, FLAGS) & asked != wanted:
+        return False
+    while not admitted and objects.word(x, BASE):
+        x = objects.follow(x, BASE)
+        if objects.word(x, TYPE) != ndarray:
+            return False
+    return True
+
+
+@_inner
+def size(x, axis):
+    return objects.word(objects.follow(x, SHAPE), 8 * axis)
+
+
+@_inner
+def stride(x, axis):
+    return objects.word(objects.follow(x, STRIDES), 8 * axis)
+
+
+@_inner
+def bounds(x, itemsize):
+    """The first byte of an array's memory, and the first behind it."""
+    low = objects.word(x, DATA)
+    high = low + itemsize
+    for axis in range(objects.number(x, AXES)):
+        reach = (size(x, axis) - 1) * stride(x, axis)
+        low += min(0, reach)
+        high += max(0, reach)
+    return low, high
+
+
+@_inner
+def apart(x, y, itemsize):
+    low_x, high_x = bounds(x, itemsize)
+    low_y, high_y = bounds(y, itemsize)
+    return high_x <= low_y or high_y <= low_x
+
+
+@_inner
+def own(x):
+    """How many of an operand's axes belong to each product."""
+    return min(2, objects.number(x, AXES))
+
+
+@_inner
+def batch(x, own_axes, axis):
+    """Size and stride of an axis of the batch, counted from the last, which is 1; stride 0 where it broadcasts."""
+    at = objects.number(x, AXES) - own_axes - axis
+    length = size(x, at) if at >= 0 else 1
+    return length, stride(x, at) if length > 1 else 0
+
+
+@_inner
+def broadcast(x, y):
+    """The size that two become, −1 where they do not."""
+    if x == y or y == 1:
+        return x
+    return y if x == 1 else -1
+
+
+@_inner
+def matrix(x, column):
+    """Address, rows, columns and strides of an operand's first matrix; one axis alone is a row, or a ``column``."""
+    axes, data = objects.number(x, AXES), objects.follow(x, DATA)
+    if axes > 1:
+        return data, size(x, axes - 2), size(x, axes - 1), stride(x, axes - 2), stride(x, axes - 1)
+    if column:
+        return data, size(x, axes - 1), 1, stride(x, axes - 1), 0
+    return data, 1, size(x, axes - 1), 0, stride(x, axes - 1)
+
+
+@_inner
+def moved(x, offset):
+    return objects.behind(x[0], offset), x[1], x[2], x[3], x[4]
+
+
+@_inner
+def turned(x):
+    return x[0], x[2], x[1], x[4], x[3]
+
+
+@_inner
+def products(code, itemsize, a, b, c, axes, count):
+    """All products of a batch of ``axes`` axes: along the last of them by the kernel itself, one call for all others."""
+    own_a, own_b, own_c = own(a), own(b), own(a) + own(b) - 2
+    first_a, first_b, data = matrix(a, False), matrix(b, True), objects.follow(c, DATA)
+    last = objects.number(c, AXES) - 1
+    row, column = stride(c, last - own_b + 1) if own_a == 2 else 0, stride(c, last) if own_b == 2 else itemsize
+    first_c = data, first_a[1], first_b[2], row, column
+    inner, step_c = batch(c, own_c, 1)
+    step_a, step_b = batch(a, own_a, 1)[1], batch(b, own_b, 1)[1]
+    # A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ.
+    _, m, n, _, _ = first_c
+    turn = n > 1 and column != itemsize and row == itemsize
+    turn = turn or _better_turned(m, n, *first_a[3:], *first_b[3:], row, itemsize)
+    done = True
+    for outer in range(count // inner):
+        at_a = at_b = at_c = 0
+        rest = outer
+        for axis in range(2, axes + 1):
+            length, stride_c = batch(c, own_c, axis)
+            index = rest % length
+            rest //= length
+            at_a += index * batch(a, own_a, axis)[1]
+            at_b += index * batch(b, own_b, axis)[1]
+            at_c += index * stride_c
+        x, y, z = moved(first_a, at_a), moved(first_b, at_b), moved(first_c, at_c)
+        if turn:
+            x, y, z = turned(y), turned(x), turned(z)
+        steps = (inner, step_b, step_a, step_c) if turn else (inner, step_a, step_b, step_c)
+        done &= objects.call(code, itemsize, x, y, z, steps)
+    return done
+
+
+@_inner
+def how_many(a, b, axes):
+    """The products of a batch; 0 where its axes do not broadcast, or the number might overflow."""
+    own_a, own_b = own(a), own(b)
+    count = 1
+    for axis in range(1, axes + 1):
+        length = broadcast(batch(a, own_a, axis)[0], batch(b, own_b, axis)[0])
+        if length <= 0 or length > MOST_PRODUCTS // count:
+            return 0
+        count *= length
+    return count
+
+
+@_inner
+def fits(facts, c, a, b, m, n, axes, itemsize, admitted):
+    """Whether the caller's C is what the product may be written to, and lies apart from the operands."""
+    own_a, own_b = own(a), own(b)
+    own_c = own_a + own_b - 2
+    if not plain(c, facts, WRITEABLE, admitted):
+        return False
+    if objects.word(c, DTYPE) != objects.word(a, DTYPE) or objects.number(c, AXES) != axes + own_c:
+        return False
+    if (own_a == 2 and size(c, axes) != m) or (own_b == 2 and size(c, axes + own_a - 1) != n):
+        return False
+    for axis in range(1, axes + 1):
+        if batch(c, own_c, axis)[0] != broadcast(batch(a, own_a, axis)[0], batch(b, own_b, axis)[0]):
+            return False
+    return apart(c, a, itemsize) and apart(c, b, itemsize)
+
+
+@_inner
+def new(facts, a, b, m, n, axes, count):
+    """An array for the result, of three axes at most."""
+    dtype = objects.follow(a, DTYPE)
+    objects.new_reference(dtype)
+    rows, columns = (m, n) if own(a) == 2 else (n, n)
+    shape = objects.words((count, rows, columns) if axes else (rows, columns, 0))
+    axes += own(a) + own(b) - 2
+    return objects.new_array(objects.follow(facts, CREATE), objects.follow(facts, NDARRAY), dtype, axes, shape)
+
+
+@_inner
+def entry_of(facts, dtype):
+    """Where this dtype stands in ``facts``, 0 if it does not."""
+    for at in range(DTYPES, DTYPES + 8 * WORDS_OF_DTYPE * MOST_DTYPES, 8 * WORDS_OF_DTYPE):
+        if objects.word(facts, at) == dtype:
+            return at
+    return 0
+
+
+@_inner
+def computed(facts, a, b, c, admitted):
+    """The result, a new reference; or None, which is not; or NULL with Python's error where it could not be allocated."""
+    none = objects.follow(facts, NONE)
+    if not plain(a, facts, ALIGNED, admitted) or not plain(b, facts, ALIGNED, admitted):
+        return none
+    dtype = objects.word(a, DTYPE)
+    at = entry_of(facts, dtype)
+    if at == 0 or objects.word(b, DTYPE) != dtype or min(own(a), own(b)) == 0:
+        return none
+    code, itemsize = objects.follow(facts, at + 8), objects.word(facts, at + 16)
+    (_, m, k, _, _), (_, k_of_b, n, _, _) = matrix(a, False), matrix(b, True)
+    if k != k_of_b or not _suits(m, n, k):
+        return none
+    own_a, own_b = own(a), own(b)
+    axes = max(objects.number(a, AXES) - own_a, objects.number(b, AXES) - own_b)
+    count = how_many(a, b, axes)
+    work = count * (m * n * k + WORK_OF_A_CALL)
+    if m * n * k * count == 0 or (not admitted and work > objects.word(facts, MOST_WORK)):
+        return none
+    mine = objects.integer(c) == objects.integer(none)
+    if mine:
+        if axes > 1:
+            return none
+        c = new(facts, a, b, m, n, axes, count)
+        if objects.integer(c) == 0:
+            return c
+    elif not fits(facts, c, a, b, m, n, axes, itemsize, admitted):
+        return none
+    thread = objects.save_thread() if work > WORTH_RELEASING else none
+    done = products(code, itemsize, a, b, c, axes, count)
+    if work > WORTH_RELEASING:
+        objects.restore_thread(thread)
+    if not done:
+        if mine:
+            objects.drop_reference(c)
+        return none
+    if not mine:
+        objects.new_reference(c)
+        return c
+    return objects.unwrapped(objects.follow(facts, UNWRAP), c)
+
+
+# Not compiled yet: this is what ``run.express`` makes a C function of.
+def express(self, arguments, count):
+    """What Python calls, with the address of ``facts``' array, and of as many arguments as ``count`` says."""
+    facts = objects.follow(self, DATA)
+    none = objects.follow(facts, NONE)
+    result = none
+    if count >= 3:
+        a, b, c = objects.follow(arguments, 0), objects.follow(arguments, 8), objects.follow(arguments, 16)
+        result = computed(facts, a, b, c, count > 3)
+    if objects.integer(result) == objects.integer(none):
+        objects.new_reference(none)
+    return result

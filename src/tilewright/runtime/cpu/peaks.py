@@ -1,0 +1,145 @@
+"""The roofs of this machine, measured: fused multiply-adds per second, bytes per second from memory and the last cache.
+
+A datasheet's clock is not the clock of a shared machine, so both are measured per dtype and thread count, by the best
+of several short runs (a roof is what the machine can do when nobody disturbs it), and kept on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from ... import codegen
+from ...codegen.jit import need_jit
+from ...host.disk import CacheFile, fingerprint
+from ...host.machine import available_memory, machine
+from ...operands import aligned_empty
+from .threads import Team
+
+#: Independent chains of FMAs: latency 4 on two pipes needs 8; 12 leaves slack and fits 16 registers.
+CHAINS = 12
+BITS = machine().vector_bits or 128
+_SAMPLES = 8
+_SAMPLE_S = 0.02
+
+_chains = codegen.fma_chains(CHAINS, BITS)
+
+
+@nb.njit(nogil=True)
+def _multiply_add(steps: int, x: np.ndarray) -> None:
+    _chains(steps, codegen.offset(x, 0))
+
+
+@nb.njit(nogil=True, fastmath={"contract"})
+def _triad(x: np.ndarray, y: np.ndarray, out: np.ndarray, repeats: int) -> None:
+    for r in range(repeats):
+        factor = x.dtype.type(3 + r)  # another one each time, or a compiler may do it once
+        for i in range(out.size):
+            out[i] = x[i] + factor * y[i]
+
+
+def peak_gflops(dtype: str = "float32", threads: int = 1, *, fresh: bool = False) -> float:
+    """The most fused multiply-adds this machine does, in 1e9 operations per second (an FMA is two).
+
+    ``fresh`` measures again (about 0.3 s) and keeps the better of the old and the new figure.
+    """
+    return _remembered("fma", dtype, threads, _measure_peak, fresh)
+
+
+def bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = False) -> float:
+    """The memory bandwidth of a triad out = x + 3·y over arrays four times the last cache, in 1e9 bytes per second.
+
+    Counted as STREAM counts: two arrays read, one written; the line fetched before it is written is not counted.
+    """
+    return _remembered("triad", dtype, threads, _measure_bandwidth, fresh)
+
+
+def cache_bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = False) -> float:
+    """The bandwidth of the same triad over arrays that fill half the last cache, in 1e9 bytes per second."""
+    return _remembered("cached triad", dtype, threads, _measure_cache_bandwidth, fresh)
+
+
+def roofs(*, fresh: bool = False) -> list[dict[str, Any]]:
+    """Every roof of this machine, on one thread and on all: what, dtype, threads, value, unit, and a line of text."""
+    found = []
+    for threads in sorted({1, machine().usable_cores}):
+        on = f"{threads} thread{'s' if threads > 1 else ''}"
+        for dtype in ("float32", "float64"):
+            value = peak_gflops(dtype, threads, fresh=fresh)
+            found.append(_roof(f"FMA peak, {dtype}, {on}", dtype, threads, value, "GFLOPS"))
+        value = cache_bandwidth_gbs("float64", threads, fresh=fresh)
+        found.append(_roof(f"last-level cache triad, {on}", "float64", threads, value, "GB/s"))
+        value = bandwidth_gbs("float64", threads, fresh=fresh)
+        found.append(_roof(f"memory triad, {on}", "float64", threads, value, "GB/s"))
+    return found
+
+
+def _roof(what: str, dtype: str, threads: int, value: float, unit: str) -> dict[str, Any]:
+    text = f"{value:.1f} {unit}"
+    return {"what": what, "dtype": dtype, "threads": threads, "value": value, "unit": unit, "text": text}
+
+
+def _measure_peak(dtype: str, threads: int) -> float:
+    lanes = BITS // 8 // np.dtype(dtype).itemsize
+    operands = [np.array([0.5, 1.0], dtype) for _ in range(threads)]
+    _multiply_add(10, operands[0])
+    steps, elapsed = 10_000, 0.0
+    while elapsed < _SAMPLE_S:
+        steps *= 2
+        elapsed = _timed([functools.partial(_multiply_add, steps, operands[0])])
+    jobs = [functools.partial(_multiply_add, steps, x) for x in operands]
+    best = min(_timed(jobs) for _ in range(_SAMPLES))
+    return 2.0 * CHAINS * lanes * steps * threads / best / 1e9
+
+
+def _measure_bandwidth(dtype: str, threads: int) -> float:
+    available = available_memory() or 1 << 30
+    return _triad_gbs(dtype, threads, 3 * min(4 * _last_cache(), available // 8), repeats=1)
+
+
+def _measure_cache_bandwidth(dtype: str, threads: int) -> float:
+    return _triad_gbs(dtype, threads, _last_cache() // 2, repeats=16)
+
+
+def _last_cache() -> int:
+    return machine().l3 or machine().l2 or 32 << 20
+
+
+def _triad_gbs(dtype: str, threads: int, nbytes: int, repeats: int) -> float:
+    """Over ``nbytes`` in all, ``repeats`` times a sample."""
+    size = max(8, nbytes // 3 // np.dtype(dtype).itemsize // threads)
+    arrays = [[aligned_empty(size, dtype) for _ in range(3)] for _ in range(threads)]
+    for x, y, out in arrays:
+        x[:], y[:], out[:] = 1.5, 2.5, 0.0  # touch the pages: an untouched page is one shared page of zeros
+        _triad(x[:8], y[:8], out[:8], 1)
+    jobs = [functools.partial(_triad, x, y, out, repeats) for x, y, out in arrays]
+    best = min(_timed(jobs) for _ in range(_SAMPLES))
+    return 3.0 * size * threads * np.dtype(dtype).itemsize * repeats / best / 1e9
+
+
+def _timed(jobs: Sequence[Callable[[], None]]) -> float:
+    start = time.perf_counter()
+    Team(len(jobs)).run(jobs)
+    return time.perf_counter() - start
+
+
+def _remembered(what: str, dtype: str, threads: int, measure: Callable[[str, int], float], fresh: bool) -> float:
+    facts = (machine().processor, machine().llvm_cpu, machine().usable_cores, machine().l3, Path(__file__))
+    file = CacheFile("peaks", f"{fingerprint(*facts)}.json")
+    known = file.read_json()
+    key = f"{what} {dtype} {threads}"
+    best = known.get(key, 0.0)
+    if not isinstance(best, float) or not 0 < best < math.inf:
+        best = 0.0
+    if fresh or not best:
+        need_jit("what measures this machine's peaks")
+        best = max(measure(dtype, threads), best)
+        file.write_json(known | {key: best})
+    return best

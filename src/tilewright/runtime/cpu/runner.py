@@ -1,0 +1,233 @@
+"""Runs one CPU kernel: compiles it, keeps the machine code on disk, cuts C among threads.
+
+A kernel is a function of three matrices and knows no threads. What it declares is how its C may be cut: ``rows`` (bands
+of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides). A kernel for a ``team`` shares
+its work out itself: all threads run the same function on the same operands, and counters that all see tell each what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numba.core import types
+
+from ...catalog import catalog
+from ...codegen.jit import need_jit
+from ...errors import ShapeError, UsageError
+from ...kernels import Kernel
+from ...operands import row_major, writeable_alias
+from .code_cache import CodeCache
+from .interrupts import apart
+from .standby import Standby, source_of, words
+from .stop import run_stoppable
+from .threads import Team, cuts
+from .workspace import workspace
+
+Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+
+#: What compiled code gets for dtypes that Numba does not know: integers with their bits (``codegen.row_converter``).
+_STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
+
+
+# ---- compile ---------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
+    """The kernel's machine code for ``dtype``: from disk where it was compiled before, else compiled now (about 1 s).
+
+    On a thread of its own: an interrupt would leave the compiler's locks taken and its registries half filled. Raises
+    UnavailableError where ``$NUMBA_DISABLE_JIT`` is set.
+    """
+    need_jit(kernel.name)
+    return apart(functools.partial(_compile, kernel, dtype))
+
+
+def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
+    dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
+    dispatcher._cache = CodeCache(kernel, dtype)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
+    element = nb.from_dtype(_STORAGE.get(dtype.name, dtype))
+    matrix = types.Array(element, 2, "A" if kernel.strided else "C")
+    shared = (types.Array(element, 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
+    tunable = [nb.typeof(value) for name, value in kernel.params.items() if name in kernel.tunable]
+    dispatcher.compile((matrix, matrix, matrix, *shared, *tunable))
+    dispatcher.disable_compile()
+    return dispatcher
+
+
+@functools.cache
+def standby() -> Standby:
+    """The machine code by which workers wait awake."""
+    return apart(_compile_standby)
+
+
+def _compile_standby() -> Standby:
+    def machine_code(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+        dispatcher = nb.njit(nogil=True)(function)
+        dispatcher._cache = CodeCache(source_of(function), np.dtype(np.int64))  # type: ignore[arg-type,attr-defined]
+        dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return Standby(machine_code)
+
+
+# ---- cut among threads -----------------------------------------------------------------------------------------------
+
+
+def grid(m: int, n: int, threads: int) -> tuple[int, int]:
+    """How many cuts along m and along n give ``threads`` rectangles of the least perimeter.
+
+    A thread of a p×q grid reads A's m/p rows and B's n/q columns, so the operands are read q·m·k + p·k·n times in all.
+
+    >>> grid(1000, 1000, 4), grid(100, 10000, 4), grid(10000, 10, 2)
+    ((2, 2), (1, 4), (2, 1))
+    """
+    divisors = [p for p in range(1, threads + 1) if threads % p == 0]
+    return min(((p, threads // p) for p in divisors), key=lambda pq: pq[1] * m + pq[0] * n)
+
+
+class Composer(Team):
+    """What a composed kernel works with: the kernel it is built over, and additions, all on the same threads."""
+
+    def __init__(self, threads: int, base: Product) -> None:
+        super().__init__(threads)
+        self.multiply = base
+
+    def add(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """out = x + y, rows shared among the threads."""
+        self._elementwise(np.add, x, y, out)
+
+    def subtract(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """out = x − y, rows shared among the threads."""
+        self._elementwise(np.subtract, x, y, out)
+
+    def _elementwise(self, operation: Any, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        bands = cuts(out.shape[0], self.threads)
+        self.run([functools.partial(operation, x[r], y[r], out=out[r]) for r in bands])
+
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+
+def runner(
+    kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, Any] | None = None, add: bool = False
+) -> Product:
+    """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
+
+    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides; every element of ``c`` is written, none is read; with
+    ``add`` the product is added to what ``c`` holds, by a kernel that ``adds``.
+    Raises UsageError for a dtype, thread count or parameter that the kernel does not have.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.name not in kernel.dtypes:
+        raise UsageError(f"{kernel.name} has no {dtype.name}: it takes {', '.join(kernel.dtypes)}")
+    if add and not kernel.adds:
+        raise UsageError(f"{kernel.name} cannot add to C")
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}")
+    params = {name: kernel.params[name] for name in kernel.tunable} | _checked(kernel, params or {})
+    if kernel.over is not None:
+        base = runner(catalog()[kernel.over], dtype, threads=threads)
+        return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
+    if not kernel.compiled:
+        return functools.partial(kernel.function, **params) if params else kernel.function
+    machine_code = compiled(kernel, dtype)
+    code = functools.partial(machine_code, **params) if params else machine_code
+    if kernel.shared == "team":
+        if threads > 1:
+            standby()  # compiled now
+        return functools.partial(_run_team, code, Team(threads), kernel, add)
+    if kernel.strided:
+        return functools.partial(_run_tiles, code, Team(threads), kernel.grain)
+    workers = threads if kernel.shared == "rows" else 1
+    return functools.partial(_run_rows, code, Team(workers), kernel.grain[0])
+
+
+def _check_shapes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """Machine code trusts its arguments: what does not fit here would be written to somebody else's memory."""
+    if a.shape[1] != b.shape[0] or c.shape != (a.shape[0], b.shape[1]):
+        raise ShapeError(f"a is {a.shape}, b is {b.shape}, c is {c.shape}: must be (m, k), (k, n), (m, n)")
+
+
+def call_once(run: Product, dtype: Any) -> None:
+    """Multiply 1×1 matrices: a library is looked for, and code of a kernel's own making compiled, at the first call.
+
+    Raises what the kernel raises, UnavailableError for a library that is not installed.
+    """
+    a, b, c = (np.ones((1, 1), dtype) for _ in range(3))
+    run(a, b, c)
+
+
+def _checked(kernel: Kernel, params: dict[str, Any]) -> dict[str, Any]:
+    for name in params:
+        if name not in kernel.tunable:
+            rule = "is fixed in its source" if name in kernel.params else "is not a parameter of it"
+            raise UsageError(f"{kernel.name}: {name} {rule}; tunable: {', '.join(sorted(kernel.tunable)) or 'none'}")
+    return params
+
+
+def _run_composed(
+    function: Callable[..., None],
+    team: Composer,
+    params: dict[str, Any],
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+) -> None:
+    function(a, b, c, team, **params)
+
+
+def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """For kernels that need C order: operands of other strides are copied first, C is copied back last."""
+    _check_shapes(a, b, c)
+    a, b = writeable_alias(row_major(a)), writeable_alias(row_major(b))
+    target = c if c.flags.c_contiguous else np.empty(c.shape, c.dtype)
+    if team.threads == 1:
+        code(a, b, target)
+    else:
+        bands = cuts(c.shape[0], team.threads, grain)
+        team.run([functools.partial(code, a[band], b, target[band]) for band in bands])
+    if target is not c:
+        np.copyto(c, target)
+
+
+def _run_team(
+    code: Callable[..., None], team: Team, kernel: Kernel, add: bool, a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> None:
+    """For kernels that share their work out themselves. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
+    _check_shapes(a, b, c)
+    if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
+        a, b, c = b.T, a.T, c.T
+    if c.dtype.name in _STORAGE:
+        a, b, c = (x.view(_STORAGE[c.dtype.name]) for x in (a, b, c))
+    a, b = writeable_alias(a), writeable_alias(b)
+    shape = (*c.shape, a.shape[1])
+    elements = kernel.workspace(*shape) if kernel.workspace else 0
+    counters = np.zeros((kernel.counters(*shape) if kernel.counters else 1) + 2, np.int64)
+    counters[-2:] = add, team.threads
+    with workspace(elements * c.itemsize) as memory:
+        arrays = a, b, c, memory[: elements * c.itemsize].view(c.dtype), counters
+        awake = () if team.threads == 1 or isinstance(code, functools.partial) else (words(code, *arrays), standby())
+        run_stoppable(team, functools.partial(code, *arrays), counters, 2 * math.prod(shape), *awake)
+
+
+def _run_tiles(
+    code: Callable[..., None], team: Team, grain: tuple[int, int], a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> None:
+    """For kernels that take any strides. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
+    _check_shapes(a, b, c)
+    if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
+        a, b, c = b.T, a.T, c.T
+    a, b = writeable_alias(a), writeable_alias(b)
+    if team.threads == 1:
+        code(a, b, c)
+        return
+    across, along = grid(c.shape[0], c.shape[1], team.threads)
+    rows, columns = cuts(c.shape[0], across, grain[0]), cuts(c.shape[1], along, grain[1])
+    team.run([functools.partial(code, a[r], b[:, s], c[r, s]) for r in rows for s in columns])

@@ -1,0 +1,88 @@
+"""One product of a GPU's matrices by one kernel, prepared once for a shape: each call of it is one launch.
+
+Operands are addresses of contiguous row-major matrices on that GPU. Nothing is allocated, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from ...kernels.cuda_kernel import CudaKernel
+from .device import Device
+from .nvrtc import Compiled, compile_kernel
+
+#: ``product(a, b, c, stream)``: addresses, and the handle of a stream of that GPU (an int, or what has it as ``handle``).
+GpuProduct = Callable[[int, int, int, Any], None]
+
+#: Kernels count rows, columns and steps in 32 bits, and round them up to whole tiles.
+MOST = 2**31 - 1024
+
+#: Two threads that need the same kernel wait for one compilation, and loading is not for two at once.
+_lock = threading.Lock()
+
+
+def prepared(
+    device: Device,
+    kernel: CudaKernel,
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    add: bool = False,
+    params: Mapping[str, int] | None = None,
+) -> GpuProduct:
+    """C[m×n] = A[m×k]·B[k×n] on ``device``, or with ``add`` C += A·B: compiled, loaded and checked now, kept from then on.
+
+    ``params`` are the kernel's that are not to be its defaults. The device must be the calling thread's current one when it
+    is prepared and at each call, which costs microseconds and returns when the work is queued. What stops the kernel shows
+    where somebody waits for the stream.
+
+    Raises UsageError for a dtype, a size or parameters that the kernel does not take, or where it cannot ``add``;
+    CompileError; LaunchError where the GPU refuses the launch.
+
+    >>> product = prepared(gpu, cuda_catalog()["cuda/register_banks"], "float32", 512, 512, 512)  # doctest: +SKIP
+    >>> product(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream().cuda_stream)  # doctest: +SKIP
+    """
+    chosen = tuple(sorted((params or {}).items()))
+    with _lock:
+        return _prepared(device, kernel, dtype, (m, n, k), add, chosen)
+
+
+@functools.lru_cache(maxsize=4096)
+def _prepared(
+    device: Device, kernel: CudaKernel, dtype: str, shape: tuple[int, int, int], add: bool, chosen: Any
+) -> GpuProduct:
+    if dtype not in kernel.dtypes:
+        raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
+    if not 0 <= min(shape) <= max(shape) <= MOST:
+        m, n, k = shape
+        raise UsageError(f"m={m}, n={n}, k={k}: a product on a GPU has sizes from 0 to {MOST}")
+    params = dict(chosen)
+    compiled = _compiled(kernel, device.arch, add, chosen)
+    launch = kernel.launch(*shape, **params)
+    if not launch.blocks or (add and not shape[2]):
+        return _nothing
+    run = device.launcher(compiled, compiled.entry(kernel.entry), launch.grid, launch.block, launch.shared_bytes)
+    rows, columns, steps = (np.int32(size) for size in shape)
+
+    def product(a: int, b: int, c: int, stream: Any) -> None:
+        handle = stream if type(stream) is int else int(getattr(stream, "handle", stream))
+        run(handle, a, b, c, rows, columns, steps)
+
+    return product
+
+
+@functools.cache
+def _compiled(kernel: CudaKernel, arch: str, add: bool, chosen: tuple[tuple[str, int], ...]) -> Compiled:
+    return compile_kernel(kernel, arch=arch, add=add, **dict(chosen))
+
+
+def _nothing(a: int, b: int, c: int, stream: Any) -> None:
+    """There is no C, or nothing to add to it."""

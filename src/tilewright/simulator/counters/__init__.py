@@ -1,0 +1,1 @@
+"""What hardware counters would read: sectors, wavefronts, bank conflicts."""

@@ -1,0 +1,100 @@
+"""Which blocks stand for a whole grid: corners, edges and the inside, two of each, so that they can be compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from ..machine.state import Dim
+from ..machine.stillness import loads_anew
+from ..ptx.program import Program
+from ..ptx.provenance import words
+from .sectors import WARP, Ints
+
+#: Along an axis of this many blocks or fewer, every block is one of its own.
+FEW = 4
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Blocks of a grid by linear index, ascending, and how many blocks each stands for, by either of two choices.
+
+    A grid is cut along each axis into its first block, its last (which may hang over the edge of a matrix) and those
+    between. The two choices differ in the blocks they take from between: where both predict the same counts, blocks of
+    one kind do alike, unless :func:`doubt` has something to say.
+    """
+
+    blocks: Ints
+    weights: tuple[Ints, Ints]
+    total: int
+
+    def standing_for(self, choice: int, threads: int) -> _Weights:
+        """For :class:`Counters`: warp numbers → how many warps each stands for, in blocks of ``threads``."""
+        return _Weights(self.blocks, self.weights[choice], -(-threads // WARP))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    blocks: Ints
+    weights: Ints
+    warps: int  # a block
+
+    def __call__(self, warps: Ints) -> Ints:
+        return self.weights[np.searchsorted(self.blocks, warps // self.warps)]
+
+
+def sample(grid: Dim) -> Sample:
+    """The sample of a grid.
+
+    >>> some = sample((100, 50, 1))
+    >>> len(some.blocks), *(int(w.sum()) for w in some.weights), some.total
+    (37, 5000, 5000, 5000)
+    >>> len(sample((4, 3, 1)).blocks)  # so few: all of them
+    12
+    """
+    weights: dict[int, list[int]] = {}
+    for choice in (0, 1):
+        for z, y, x in product(*(_axis(size, choice) for size in reversed(grid))):
+            index = (z[0] * grid[1] + y[0]) * grid[0] + x[0]
+            weights.setdefault(index, [0, 0])[choice] = z[1] * y[1] * x[1]
+    blocks = sorted(weights)
+    first, second = (np.array([weights[b][choice] for b in blocks], np.int64) for choice in (0, 1))
+    return Sample(np.array(blocks, np.int64), (first, second), math.prod(grid))
+
+
+def doubt(program: Program) -> str:
+    """Why counts of a sample cannot be those of the whole grid whatever the sample shows, in words; "" if nothing is known.
+
+    Work that blocks share out among themselves by global atomics, or wait for, depends on who runs.
+    """
+    for ins in program.code:
+        if not loads_anew(ins) or "shared" in ins.parts or ins.parts[0] == "mbarrier":
+            continue
+        made = ins.operands[0]
+        if ins.parts[0] == "ld" or (made != "_" and any(made in words(o) for other in program.code if other is not ins
+                                                        for o in (*other.operands, *(other.guard or ())[:1]))):  # fmt: skip
+            return f"what blocks do depends on others, of which not all are run ({ins.place()}: {ins.text})"
+    return ""
+
+
+def _axis(size: int, choice: int) -> list[tuple[int, int]]:
+    """Positions along an axis, with how many each stands for.
+
+    Odd and even blocks between stand for their own. The first choice takes early ones, 1 and an even one that is no
+    multiple of 4, the second late ones, the last and a power of two: so a row that begins amid a sector, and work that
+    only the first few blocks do, are seen to differ.
+    """
+    if size <= FEW:
+        return [(i, 1) for i in range(size)]
+    last, odds, evens = size - 2, (size - 1) // 2, (size - 2) // 2
+    if choice == 0:
+        picks = {1: odds, size // 12 * 4 + 2: evens}
+    else:
+        power = 1 << last.bit_length() - 1
+        picks = {last - (last % 2 == 0): odds, power: evens}
+        if last not in picks:
+            picks |= {last: 1, power: evens - 1}
+    return [(0, 1), *picks.items(), (size - 1, 1)]

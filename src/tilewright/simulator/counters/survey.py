@@ -1,0 +1,115 @@
+"""What each source line asks of memory, beside what the same bytes would cost at best, with one warp as an example.
+
+The counters say what the hardware would count; this keeps what a reader needs to see why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from ...records.explanation import Access
+from ..ptx.parse import Instruction
+from .count import Counters, Execution, Key
+from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
+
+#: Executions of an instruction that are looked at for the example.
+LOOKED_AT = 16
+
+
+@dataclass
+class _Example:
+    """The dearest request seen of one instruction."""
+
+    looked_at: int = 0
+    cost: int = -1
+    origin: int = 0
+    lanes: tuple[int | None, ...] = ()
+
+
+def least_sectors(table: Ints, nbytes: int) -> Ints:
+    """Sectors that the different bytes of each warp fill when packed: (w, 32) addresses → (w,).
+
+    >>> lanes = np.arange(32)
+    >>> least_sectors(np.stack([4 * lanes, 4096 * lanes, 0 * lanes]), 4).tolist()
+    [4, 4, 1]
+    """
+    return -(-count_distinct(table) * nbytes // SECTOR)
+
+
+class Survey:
+    """An observer that passes everything on to ``counters`` and remembers examples and best cases.
+
+    ``main`` is the file whose lines are wanted: what was inlined from another file counts at the line that called it.
+    """
+
+    def __init__(self, counters: Counters, main: str) -> None:
+        self.counters, self.main = counters, PurePosixPath(main).name
+        self._least: dict[Key, int] = {}
+        self._examples: dict[Key, _Example] = {}
+        self._lines: dict[int, int] = {}
+
+    def on_access(
+        self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
+    ) -> None:
+        self.counters.on_access(space, kind, ins, warps, lanes, addresses, nbytes)
+        done = self.counters.executed(space, kind, ins, warps, lanes, addresses, nbytes)
+        if done is None:
+            return
+        self._lines.setdefault(ins.index, self._line(ins))
+        example = self._examples.setdefault(done.key, _Example())
+        look = example.looked_at < LOOKED_AT
+        if space == "shared" and not look:
+            return
+        if space != "shared":
+            least = least_sectors(done.table, done.nbytes) if space == "global" else self.counters.cost(done)[0]
+            self._least[done.key] = self._least.get(done.key, 0) + int(least @ self.counters.standing_for(done.ids))
+        if look:
+            example.looked_at += 1
+            self._look(example, done)
+
+    def _look(self, example: _Example, done: Execution) -> None:
+        table, (cost, _) = done.table, self.counters.cost(done)
+        # Of equals the one with most lanes: a full warp shows more than a remainder.
+        worst = int(np.argmax(cost * 64 + (table != IDLE).sum(axis=1)))
+        if cost[worst] > example.cost:
+            example.cost = int(cost[worst])
+            example.origin = int(table[worst].min()) // LINE * LINE
+            example.lanes = tuple(None if at == IDLE else int(at) - example.origin for at in table[worst])
+
+    def _line(self, ins: Instruction) -> int:
+        places = [ins.where, ins.inlined_at]
+        return next((p.line for p in places if p and PurePosixPath(p.file).name == self.main), ins.line)
+
+    def accesses(self) -> list[Access]:
+        """Line by line, accesses of one kind and width together, in order of the source."""
+        found: dict[tuple[int, str, str, int], list[Access]] = {}
+        for key, tally in self.counters.tallies().items():
+            if not tally.lanes:
+                continue  # issued, and moves nothing
+            least = self._least.get(key, 0) if tally.space != "shared" else tally.wavefronts - tally.conflicts
+            example = self._examples.get(key, _Example())
+            line = self._lines.get(key[0], tally.line)
+            found.setdefault((line, tally.space, tally.kind, tally.nbytes), []).append(
+                Access(
+                    *(line, tally.space, tally.kind, tally.nbytes, tally.requests, tally.bytes),
+                    *(tally.sectors, tally.wavefronts, tally.conflicts, least),
+                    *(example.origin, list(example.lanes)),
+                )
+            )
+        return [_together(found[place]) for place in sorted(found)]
+
+
+def _together(parts: Iterable[Access]) -> Access:
+    """Accesses of one line as one, with the example of the dearest request."""
+    parts = list(parts)
+    dearest = max(parts, key=lambda part: part.cost / part.requests if part.requests else 0)
+    sums = {
+        name: sum(getattr(part, name) for part in parts)
+        for name in ("requests", "bytes", "sectors", "wavefronts", "conflicts", "least")
+    }
+    place = (dearest.line, dearest.space, dearest.kind, dearest.nbytes)
+    return Access(*place, **sums, origin=dearest.origin, lanes=dearest.lanes)

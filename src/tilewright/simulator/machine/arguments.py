@@ -1,0 +1,171 @@
+"""What a caller gives a kernel, checked: grid and block, which blocks to run, arrays and numbers as parameters take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import OperandError, UsageError
+from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
+from ...runtime.gpu.arguments import extent
+from ..ptx.variables import SIZES, Variable
+from .clocks import Ints
+from .state import DTYPES, Array, Dim
+
+#: Blocks that a run can tell apart.
+MOST_BLOCKS = 1 << 26
+
+
+def dimensions(name: str, value: int | Sequence[int]) -> Dim:
+    """A grid or block as (x, y, z).
+
+    Raises UsageError where it is not one to three positive numbers, or more than a GPU takes.
+
+    >>> dimensions("grid", (4, 2))
+    (4, 2, 1)
+    """
+    x, y, z = extent(name, value)
+    if name == "block" and x * y * z > MOST_THREADS:
+        raise UsageError(f"block {value!r} has {x * y * z} threads: at most {MOST_THREADS} are allowed")
+    most = MOST_BLOCK if name == "block" else MOST_GRID
+    if x > most[0] or y > most[1] or z > most[2]:
+        raise UsageError(f"{name} {value!r} is larger than {most}, the most that a GPU takes along x, y, z")
+    return x, y, z
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """An option that counts something. Raises UsageError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise UsageError(f"{name} must be a whole number of at least {least}, given {value!r}")
+    return int(value)
+
+
+def positions(outputs: Any) -> list[int]:
+    """Positions of arguments, checked."""
+    if isinstance(outputs, str) or not isinstance(outputs, Sequence | np.ndarray | set | frozenset):
+        raise UsageError(f"outputs must be positions of arguments, such as [2], given {outputs!r}")
+    return [whole_number("each of outputs", output, 0) for output in outputs]
+
+
+def size_in_words(nbytes: int) -> str:
+    return f"{nbytes >> 20:,} MiB" if nbytes >= 1 << 20 else f"{nbytes:,} bytes"
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a grid that are run, in order; ``chosen`` is None for all."""
+
+    total: int
+    chosen: Ints | None = None
+
+    @classmethod
+    def of(cls, grid: Dim, blocks: int | Sequence[int] | None) -> Blocks:
+        """All blocks, those of the linear indices given, or so many spread over the grid."""
+        total = math.prod(grid)
+        if blocks is None:
+            if total > MOST_BLOCKS:
+                raise UsageError(
+                    f"the grid has {total:,} blocks, too many to run all: say how many to take, or which (blocks=)"
+                )
+            return cls(total)
+        if isinstance(blocks, int | np.integer):
+            count = min(whole_number("blocks", blocks, 1), total, MOST_BLOCKS)
+            spread = [i * (total - 1) // max(1, count - 1) for i in range(count)]
+            return cls(total, np.array(spread, np.int64))
+        given = np.asarray(blocks) if not isinstance(blocks, str) else np.zeros(0)
+        if given.ndim != 1 or not given.size or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= total:
+            raise UsageError(f"blocks must be a number, or indices from 0 to {total - 1}, given {blocks!r}")
+        return cls(total, np.unique(given.astype(np.int64)))
+
+    @property
+    def count(self) -> int:
+        return self.total if self.chosen is None else int(self.chosen.size)
+
+    def part(self, first: int, count: int) -> Ints:
+        """Indices in the grid of blocks ``first …`` of the run."""
+        stop = min(first + count, self.count)
+        return np.arange(first, stop, dtype=np.int64) if self.chosen is None else self.chosen[first:stop]
+
+    def at(self, ordinal: int) -> int:
+        return ordinal if self.chosen is None else int(self.chosen[ordinal])
+
+
+def is_pointer(param: Variable) -> bool:
+    return param.size == 8 and param.type in ("u64", "b64", "s64")
+
+
+def _scalars(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:
+    """The types of numbers that a type is made of: itself, or those of the fields of a structure."""
+    if dtype.subdtype is not None:
+        return _scalars(dtype.subdtype[0])
+    if dtype.names is None:
+        return [dtype]
+    return [scalar for name in dtype.names for scalar in _scalars(dtype[name])]
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind not in "OSUMm" and dtype.itemsize <= {"f": 8, "c": 16}.get(dtype.kind, 1 << 31)
+
+
+def checked_array(name: str, value: Array) -> Array:
+    """An array as a kernel sees it: its elements in C order. Raises OperandError where its bytes mean nothing to a GPU."""
+    if not all(_is_number(dtype) for dtype in _scalars(value.dtype)):
+        raise OperandError(f"{name} is an array of {value.dtype}: give one of numbers that a GPU has")
+    if not value.dtype.isnative:
+        raise OperandError(
+            f"{name} is an array of {value.dtype}, of the other byte order: give {value.dtype.newbyteorder('=')}"
+        )
+    return np.ascontiguousarray(value)
+
+
+def bytes_of(name: str, param: Variable, value: Any) -> bytes:
+    """A number, a structure or None (a null pointer) as the bytes of a kernel parameter.
+
+    Raises OperandError where it is not of the parameter's type or does not fit.
+    """
+    kind = f".{param.type}" + (f"[{param.size}]" if param.size != SIZES[param.type] else "")
+    if value is None and is_pointer(param):
+        return bytes(8)
+    if isinstance(value, np.ndarray) and param.size == SIZES[param.type]:
+        raise OperandError(f"{name} is an array, but the kernel's parameter is a {kind}: give a number")
+    if isinstance(value, np.float16) and param.size == 2 and param.type[0] == "b":  # the structure that __half is
+        return value.tobytes()
+    if isinstance(value, bytes | bytearray | np.void | np.ndarray):
+        data = (
+            bytes(value) if isinstance(value, bytes | bytearray) else checked_array(name, np.asarray(value)).tobytes()
+        )
+        if len(data) != param.size:
+            raise OperandError(f"{name} has {len(data)} bytes, the kernel's parameter {param.size}")
+        return data
+    if isinstance(value, complex | np.complexfloating) or not isinstance(value, int | float | np.number | np.bool_):
+        raise OperandError(f"{name} is a {type(value).__name__}: give an array, a number or bytes")
+    if param.size != SIZES[param.type] or param.size > 8:
+        raise OperandError(f"{name} is a number, but the kernel's parameter is a {kind}: give its bytes")
+    if isinstance(value, np.generic) and value.dtype.itemsize == param.size:
+        same = DTYPES.get(param.type)
+        if param.type[0] == "b" or same is None or "f" not in (same.kind, value.dtype.kind) or same == value.dtype:
+            return value.tobytes()
+    if param.type in ("f16", "f32", "f64"):
+        return _real(name, kind, DTYPES[param.type], value)
+    if isinstance(value, float | np.floating):
+        hint = ", for example np.float32(2)" if param.type[0] == "b" else ""
+        raise OperandError(f"{name} is {value!r}, the kernel's parameter a {kind}: give a number of its type{hint}")
+    number, bits = int(value), 8 * param.size
+    if not -(1 << bits - 1) <= number < 1 << bits:
+        raise OperandError(f"{name} is {number}, which does not fit the kernel's parameter, a {kind}")
+    return (number & ((1 << bits) - 1)).to_bytes(param.size, "little")
+
+
+def _real(name: str, kind: str, dtype: np.dtype[Any], value: Any) -> bytes:
+    with np.errstate(over="ignore"):
+        try:
+            real = dtype.type(value)
+        except OverflowError:
+            real = dtype.type(np.inf)
+    if np.isinf(real) and value not in (np.inf, -np.inf):
+        raise OperandError(f"{name} is {str(value)[:24]}, which does not fit the kernel's parameter, a {kind}")
+    return bytes(real.tobytes())

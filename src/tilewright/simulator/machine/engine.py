@@ -1,0 +1,248 @@
+"""Runs a batch of blocks: which lanes run what next, and where they meet again.
+
+Lanes that stand at the same run of instructions go together. The lowest in program order goes first, so lanes that took
+different ways meet where the ways join, as compilers lay code out; where a warp must be together (``.sync``) those who
+come early wait. A run is a list of steps bound once; the loop over them is all the Python there is per instruction.
+Lanes that loop rest after a while and let all others run: they may wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import TilewrightError
+from ..findings import STEP_LIMIT
+from ..ptx.parse import Instruction
+from ..ptx.program import Program
+from .barriers import Barriers
+from .clocks import Ints
+from .gathering import Gathering, is_warp_barrier
+from .runs import CONFUSED, Run, bind_runs, unreadable
+from .state import TIMERS, Lanes
+from .stillness import Stillness, loads_anew
+
+#: A loop rests after so many rounds, and after fewer if it polls memory.
+PATIENCE, POLLS = 1 << 16, 64
+
+Moved = tuple[int, "Ints | None"]
+
+
+class StoppedError(Exception):
+    """The kernel does not end: reported already."""
+
+
+class Engine:
+    """Binds a program to the lanes of a batch and runs it for one set of blocks after the other."""
+
+    def __init__(self, program: Program, lanes: Lanes) -> None:
+        self.program, self.lanes = program, lanes
+        self.barriers, self.gathering, self.stillness = Barriers(lanes), Gathering(lanes), Stillness(lanes)
+        self.runs = bind_runs(program, lanes)
+        self.done = len(self.runs)
+        self.ready: dict[int, list[Ints | None]] = {}
+        self.resting: dict[int, list[Ints | None]] = {}
+        self.admitted: list[tuple[int, Ints]] = []  # who may execute what a warp executes together
+        self.polled: dict[int, Run] = {}  # by where they rest, what those who rest looked at
+        self.loops: dict[int, tuple[int, int]] = {}  # first run of a loop → when it began anew, and its last run
+        self.steps = 0
+        self.stuck = False
+        self.tick: Callable[[], None] = lambda: None
+        self.timed = bool(TIMERS & lanes.specials.keys())
+
+    # ---- the loop
+
+    def run(self, limit: int) -> None:
+        """Run until every lane has left the kernel. Raises StoppedError where that takes more than ``limit`` steps."""
+        self.barriers.clear()
+        self.gathering.clear()
+        self.stillness.clear()
+        self.admitted.clear()
+        self.resting.clear()
+        self.loops.clear()
+        self.ready = {0: [None]} if self.runs else {}
+        while True:
+            if self.admitted:
+                self._go(*self.admitted.pop(), limit, admitted=True)
+            elif self.ready:
+                at = min(self.ready)
+                self._go(at, self._together(self.ready.pop(at)), limit)
+            elif self.resting:
+                self._wake()
+            elif self.gathering.held:
+                self._admit(self.gathering.give_up())
+            elif self.barriers.waiting.any():
+                self.stuck = True
+                self.barriers.report_stuck()
+            else:
+                return
+
+    def _go(self, at: int, sel: Ints | None, limit: int, admitted: bool = False) -> None:
+        """Run a group until it parts, waits, rests or falls behind another."""
+        patience, polled = PATIENCE, None
+        while True:
+            run = self.runs[at]
+            if run.collective is not None and sel is not None and not admitted:
+                self.stillness.disturbed = True
+                self._admit(self.gathering.admit(at, run.collective, sel))
+                return
+            admitted = False
+            self._execute(run, sel, limit)
+            moved = self._leave(run, at, sel)
+            if moved is None:
+                return
+            if run.polls:
+                patience, polled = patience - PATIENCE // POLLS, run
+            if moved[0] <= at:
+                patience -= 1
+                self.loops[moved[0]] = (self.steps, at)
+            at, sel = moved
+            if patience < 0:
+                self.resting.setdefault(at, []).append(sel)
+                self.polled[at] = polled or run
+                return
+            if self.ready and at >= min(self.ready):
+                self._push(at, sel)
+                return
+
+    def _execute(self, run: Run, sel: Ints | None, limit: int) -> None:
+        try:
+            for step in run.steps:
+                step(sel)
+        except TilewrightError:
+            raise
+        except CONFUSED as error:
+            raise unreadable(run.code[run.steps.index(step)], error) from error
+        if run.collective is not None and is_warp_barrier(run.collective):
+            self.gathering.meet([(run.collective, sel)])
+        self.stillness.disturbed |= run.stores
+        self.steps += len(run.steps) + 1
+        self.tick()
+        if self.timed:
+            self.lanes.tick(self.steps)
+        if self.steps > limit:
+            loop = self._loop() or run
+            code = loop.end or loop.last
+            text = f"still running after {limit:,} steps (max_steps): an endless loop, or a limit too low: {code.text}"
+            self._report(code, sel, text, STEP_LIMIT)
+            raise StoppedError
+
+    def _loop(self) -> Run | None:
+        """The end of the longest loop that still runs."""
+        live = [(last - first, last) for first, (when, last) in self.loops.items() if when > self.steps // 2]
+        return self.runs[max(live)[1]] if live else None
+
+    def _admit(self, groups: list[tuple[int, Ints]]) -> None:
+        """Let lanes execute what their warp executes together; a warp barrier may be met at several places."""
+        barriers = [(self.runs[at].last, group) for at, group in groups if self._is_barrier(at)]
+        if len(barriers) > 1:
+            self.gathering.meet(barriers)
+        for at, group in groups:
+            if self._is_barrier(at) and len(barriers) > 1:
+                self._push(at + 1, group)
+            else:
+                self.admitted.append((at, group))
+
+    def _is_barrier(self, at: int) -> bool:
+        run = self.runs[at]
+        return run.collective is not None and is_warp_barrier(run.collective)
+
+    def _wake(self) -> None:
+        """All others had their turn: those who rest go on, unless nothing can change for them any more."""
+        self.ready, self.resting = self.resting, {}
+        if not self.stillness.complete():
+            return
+        for at, groups in self.ready.items():
+            sel = self._together(groups)
+            run = self.polled[at]
+            code = next((i for i in run.code if loads_anew(i)), run.end or run.last)
+            count = self.lanes.size if sel is None else sel.size
+            others = int(self.barriers.waiting.sum()) + sum(group.size for _, group in self.gathering.held.values())
+            text = f"{count} threads loop for ever: nothing that they look at changes any more"
+            text += f", and {others} wait at a barrier" if others else ""
+            self._report(code, sel, f"{text}{self.lanes.launch.not_begun(self.lanes)}: {code.text}")
+        raise StoppedError
+
+    def _report(self, ins: Instruction, sel: Ints | None, text: str, kind: str = "endless wait") -> None:
+        self.lanes.region = None
+        self.lanes.report(kind, ins, sel, np.ones(1, bool), None, text)
+
+    def _push(self, at: int, sel: Ints | None) -> None:
+        if at >= self.done:
+            self._exit(sel)
+        else:
+            self.ready.setdefault(at, []).append(sel)
+
+    def _together(self, groups: list[Ints | None]) -> Ints | None:
+        """Groups that meet, as one, in order of lane; None is all lanes."""
+        if len(groups) == 1:
+            return groups[0]
+        mask = np.zeros(self.lanes.size, bool)
+        for group in groups:
+            mask[slice(None) if group is None else group] = True
+        return None if mask.all() else np.flatnonzero(mask)
+
+    # ---- the end of a run
+
+    def _leave(self, run: Run, at: int, sel: Ints | None) -> Moved | None:
+        """Where the lanes go on together, or None when they part or stop."""
+        end = run.end
+        if end is None:
+            return self._on(at + 1, sel)
+        if run.guard is not None:
+            p = run.guard if sel is None else run.guard[sel]
+            if end.guard and end.guard[1]:
+                p = ~p
+            if not p.any():
+                return self._on(at + 1, sel)
+            if not p.all():
+                who = self.lanes.every if sel is None else sel
+                self._push(at + 1, who[~p])
+                sel = who[p]
+                moved = self._jump(run, end, at, sel)
+                if moved is not None:
+                    self._push(*moved)
+                return None
+        return self._jump(run, end, at, sel)
+
+    def _on(self, at: int, sel: Ints | None) -> Moved | None:
+        if at >= self.done:
+            self._exit(sel)
+            return None
+        return at, sel
+
+    def _jump(self, run: Run, end: Instruction, at: int, sel: Ints | None) -> Moved | None:
+        name = end.parts[0]
+        if name == "bra":
+            return self._on(run.targets[0], sel)
+        self.stillness.disturbed = True
+        who = self.lanes.every if sel is None else sel
+        if name == "brx":
+            assert run.index is not None
+            index = np.minimum(run.index if sel is None else run.index[sel], len(run.targets) - 1)
+            for i in np.unique(index):
+                self._push(run.targets[int(i)], who[index == i])
+            return None
+        if run.form is not None:
+            if sel is None and run.form.kind == "sync" and run.form.count.ndim == 0 and not int(run.form.count):
+                self.lanes.clocks.sync_blocks(None)
+                return self._on(at + 1, sel)
+            self._pass_on(self.barriers.wait(run.form, at, who))
+            return None
+        if name == "trap":
+            self.lanes.region = None
+            text = f"the kernel traps (a failed assertion?): {end.text}"
+            self.lanes.report("trap", end, sel, np.ones(1, bool), None, text)
+        self._exit(sel)
+        return None
+
+    def _pass_on(self, groups: list[tuple[int, Ints]]) -> None:
+        for at, some in groups:
+            self._push(at + 1, None if some.size == self.lanes.size else some)
+
+    def _exit(self, sel: Ints | None) -> None:
+        self.stillness.disturbed = True
+        who = self.lanes.every if sel is None else sel
+        self.gathering.leave(who)
+        self._pass_on(self.barriers.leave(who))

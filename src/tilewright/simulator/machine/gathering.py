@@ -1,0 +1,147 @@
+"""Instructions that threads of a warp execute together (``.sync``): those who come early wait for the others.
+
+Which threads must come is for the instruction's mask to say, or it is all of the warp; who has left the kernel is not
+waited for. ``bar.warp.sync`` may be met at several places of the program, every other instruction at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ptx.parse import Instruction
+from .clocks import Ints
+from .state import Array, Lanes
+
+_MASKED = ("shfl", "vote", "match", "redux", "elect", "bar")
+EVERYONE = 0xFFFFFFFF
+Bits = NDArray[np.uint32]
+
+
+def is_collective(ins: Instruction) -> bool:
+    """Whether a warp executes an instruction together; block barriers are another matter."""
+    return "sync" in ins.parts and (ins.parts[0] not in ("bar", "barrier") or "warp" in ins.parts)
+
+
+def is_warp_barrier(ins: Instruction) -> bool:
+    return ins.parts[0] in ("bar", "barrier") and "warp" in ins.parts
+
+
+def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
+    """Which active lanes execute an instruction together: a number for each warp and mask; None for all of each warp.
+
+    A lane that its own mask leaves out is reported: what it gets is undefined (PTX ISA 9.7.9, 9.7.13).
+    """
+    if mask.ndim == 0 and int(mask) == EVERYONE:
+        return None
+    who = lanes.every if sel is None else sel
+    given = np.broadcast_to(mask if mask.ndim == 0 else mask[who], who.shape).astype(np.int64)
+    absent = given >> lanes.lane[who] & 1 == 0
+    if absent.any():
+        text = f"its mask ({int(given[np.argmax(absent)]):#010x}) leaves out the thread that executes it: {ins.text}"
+        lanes.region = None
+        lanes.report("divergent barrier", ins, sel, absent, None, text)
+    warps = lanes.base_warp[who]
+    alike = (given[1:] == given[:-1]) | (warps[1:] != warps[:-1])
+    return None if alike.all() else np.unique(warps << 32 | given, return_inverse=True)[1]
+
+
+class Gathering:
+    """The lanes of a batch that wait for others of their warp."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self.bit = np.uint32(1) << lanes.lane.astype(np.uint32)
+        self.warps = int(lanes.base_warp[-1]) + 1
+        self.here = self.bits(lanes.every)  # who has not left the kernel
+        self.held: dict[int, tuple[Instruction, Ints]] = {}
+
+    def clear(self) -> None:
+        self.here = self.bits(self.lanes.every)
+        self.held.clear()
+
+    def bits(self, lanes: Ints) -> Bits:
+        """Lanes as one mask a warp."""
+        return np.bincount(self.lanes.base_warp[lanes], self.bit[lanes], self.warps).astype(np.uint32)
+
+    def leave(self, lanes: Ints) -> None:
+        self.here &= ~self.bits(lanes)
+
+    def admit(self, at: int, ins: Instruction, lanes: Ints) -> list[tuple[int, Ints]]:
+        """Lanes come to an instruction; returns those that may execute it now, by place, and holds the others."""
+        if at in self.held:
+            lanes = np.union1d(lanes, self.held.pop(at)[1])
+        if self._whole(lanes):
+            return [(at, lanes)]
+        self.held[at] = (ins, lanes)
+        return self._release(
+            [p for p, (i, _) in self.held.items() if p == at or (is_warp_barrier(ins) and is_warp_barrier(i))]
+        )
+
+    def give_up(self) -> list[tuple[int, Ints]]:
+        """Nobody else can come: let go who need not wait any more, or else all, with a finding."""
+        go = self._release([at for at, (ins, _) in self.held.items() if is_warp_barrier(ins)])
+        for at in [at for at, (ins, _) in self.held.items() if not is_warp_barrier(ins)]:
+            go += self._release([at])
+        if go:
+            return go
+        held, self.held = self.held, {}
+        for ins, lanes in held.values():
+            absent = int(self._missing([(ins, lanes)])[0][0])
+            count = absent.bit_count()
+            text = f"waits for {count} other threads of its warp that never come (mask {absent:#010x}): {ins.text}"
+            self.lanes.region = None
+            self.lanes.report("divergent barrier", ins, lanes, np.ones(lanes.size, bool), None, text)
+        return [(at, lanes) for at, (_, lanes) in held.items()]
+
+    def _release(self, places: list[int]) -> list[tuple[int, Ints]]:
+        """Those at these places, which may meet one another, whose companions are all here."""
+        groups = [(at, *self.held.pop(at)) for at in places]
+        go = []
+        for (at, ins, lanes), absent in zip(groups, self._missing([group[1:] for group in groups]), strict=True):
+            if (absent == 0).any():
+                go.append((at, lanes[absent == 0]))
+            if (absent != 0).any():
+                self.held[at] = (ins, lanes[absent != 0])
+        return go
+
+    def _missing(self, groups: list[tuple[Instruction, Ints]]) -> list[Bits]:
+        """For each lane, who of its warp must still come; companions give the same mask."""
+        if not groups:
+            return []
+        lanes = np.concatenate([group for _, group in groups])
+        masks = np.concatenate([self._masks(ins, group) for ins, group in groups])
+        warps = self.lanes.base_warp[lanes]
+        _, meeting = np.unique(warps << 32 | masks, return_inverse=True)
+        present = np.bincount(meeting, self.bit[lanes]).astype(np.uint32)
+        absent = masks.astype(np.uint32) & self.here[warps] & ~present[meeting]
+        return np.split(absent, np.cumsum([group.size for _, group in groups])[:-1])
+
+    def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
+        """These lanes pass a warp barrier, each with those of its warp that give the same mask, wherever they are."""
+        masks = np.full(self.lanes.size, EVERYONE, np.int64)
+        everyone = self.lanes.every
+        for ins, some in groups:
+            masks[everyone if some is None else some] = self._masks(ins, everyone if some is None else some)
+        for ins, some in groups:
+            found = companions(ins, self.lanes, masks, some)
+        if len(groups) == 1:
+            self.lanes.sync_warp(groups[0][1], found)
+            return
+        who = np.sort(np.concatenate([everyone if some is None else some for _, some in groups]))
+        self.lanes.sync_warp(who, np.unique(self.lanes.base_warp[who] << 32 | masks[who], return_inverse=True)[1])
+
+    def _masks(self, ins: Instruction, lanes: Ints) -> Ints:
+        if ins.parts[0] not in _MASKED or not ins.operands:
+            return np.full(lanes.size, EVERYONE, np.int64)
+        mask = self.lanes.source(ins.operands[-1], "u32", ins)
+        return np.broadcast_to(mask if mask.ndim == 0 else mask[lanes], lanes.shape).astype(np.int64)
+
+    def _whole(self, lanes: Ints) -> bool:
+        """Whether lanes are whole warps: the common case."""
+        if self.lanes.threads % 32 or lanes.size % 32:
+            return False
+        rows = lanes.reshape(-1, 32)
+        return bool((rows[:, 31] - rows[:, 0] == 31).all() and (rows[:, 0] % 32 == 0).all())

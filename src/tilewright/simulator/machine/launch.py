@@ -1,0 +1,252 @@
+"""What a launch needs before its first step: arguments checked, memory laid out, its size held against the limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from ...kernels.cuda_kernel import MOST_THREADS
+from ..findings import Findings
+from ..ptx.program import Program
+from ..ptx.provenance import pointers_written, words
+from ..ptx.variables import SIZES
+from .arguments import Blocks, bytes_of, checked_array, is_pointer, size_in_words
+from .memory import SLOT, Region, Sized, layout, padded
+from .shadow import CELL_BYTES, Shadow
+from .state import Array, Dim, Lanes, Observer
+from .stillness import loads_anew
+
+#: Lanes that run together: enough to hide Python, few enough that a register fits a core's cache.
+LANES = 16384
+#: Lanes that run together where blocks may wait for one another: what an H100 holds.
+RESIDENT = 132 * 2048
+#: Shared memory of a block, in bytes: the most that any GPU has (H100).
+SHARED = 227 << 10
+
+
+class Launch:
+    """A kernel on its grid: ``regions`` are operands and module memory by slot, ``windows`` the other spaces."""
+
+    def __init__(self, program: Program, grid: Dim, block: Dim, blocks: Blocks, observer: Observer | None) -> None:
+        self.program, self.grid, self.block, self.blocks, self.observer = program, grid, block, blocks, observer
+        self.threads = math.prod(block)
+        self.used = _reached(program)
+        self.regions: dict[int, Region] = {}
+        self.symbols: dict[str, int] = {}
+        self.slots: dict[int, int] = {}  # argument → slot
+        self.given: dict[int, Array] = {}  # the caller's arrays, by slot
+        self.values: list[bytes] = []
+        self.windows: dict[str, list[Sized]] = {}
+        self.findings = Findings(program.entry.name)
+        self.fences, self.handed = np.zeros(blocks.count, np.int8), np.zeros(blocks.count, np.int32)
+        self.shared_bytes = self.static_shared = 0
+        # Cells of a shadow need be no finer than the smallest access to memory in the program.
+        self.grain = min([4, *(SIZES.get(i.parts[-1], 4) for i in program.code if i.parts[0] in ("ld", "st", "atom", "red")
+                               and "param" not in i.parts)])  # fmt: skip
+
+    # ---- arguments and memory
+
+    def prepare(self, args: Sequence[Any], outputs: Sequence[int], shared_bytes: int) -> None:
+        """Take the arguments, lay out memory, and watch what may be written."""
+        self.check_limits()
+        self.take_arguments(args, outputs)
+        self.lay_out(shared_bytes)
+        self.cast_shadows(outputs)
+
+    def check_limits(self) -> None:
+        """Raise UsageError for a block, or for clusters, that the kernel was not compiled for."""
+        entry, limits = self.program.entry, self.program.entry.limits
+        if limits.get("reqntid", self.block) != self.block:
+            raise UsageError(f"kernel {entry.name} needs blocks of {limits['reqntid']} threads, given {self.block}")
+        most = math.prod(limits.get("maxntid", (MOST_THREADS,)))
+        if self.threads > most:
+            raise UsageError(f"kernel {entry.name} takes at most {most} threads a block, given {self.threads}")
+        if math.prod(limits.get("reqnctapercluster", (1,))) > 1:
+            raise UsageError(f"kernel {entry.name} needs clusters of blocks, which cannot be run")
+
+    def take_arguments(self, args: Sequence[Any], outputs: Sequence[int]) -> None:
+        """The bytes of each kernel parameter; arrays get a region of global memory, the same array the same one."""
+        params, name = self.program.entry.params, self.program.entry.name
+        if len(args) != len(params):
+            raise UsageError(f"kernel {name} takes {len(params)} arguments, given {len(args)}")
+        slots: dict[object, int] = {}
+        for index, (param, value) in enumerate(zip(params, args, strict=True)):
+            if not (isinstance(value, np.ndarray) and is_pointer(param)):
+                self.values.append(bytes_of(f"argument {index}", param, value))
+                continue
+            data = checked_array(f"argument {index}", value)
+            its = value.__array_interface__
+            # What is not contiguous, and is copied, is one with what lies in the same way.
+            lies = (data.nbytes,) if np.may_share_memory(data, value) else (value.shape, value.strides)
+            key = (its["data"][0], *lies) if data.nbytes else index
+            if key not in slots:
+                slots[key] = self._operand(f"argument {index}", value, data)
+                self.given[slots[key]] = value
+            self.slots[index] = slots[key]
+            self.values.append((slots[key] << SLOT).to_bytes(8, "little"))
+        for output in outputs:
+            if output not in self.slots:
+                raise UsageError(f"outputs names argument {output}, which is no array of the {len(args)} arguments")
+
+    def _operand(self, name: str, value: Array, data: Array) -> int:
+        """A region on an array's own bytes; where those are no good to run on, on a copy."""
+        flat = data.reshape(-1).view(np.uint8) if data.nbytes else padded(0)
+        slot = len(self.regions) + 1
+        borrowed = np.may_share_memory(data, value)
+        region = Region(name, flat, data.nbytes, slot << SLOT, None, borrowed, dtype=value.dtype, shape=value.shape)
+        if data.nbytes and data.__array_interface__["data"][0] % 16:
+            region.own()
+        self.regions[slot] = region
+        return slot
+
+    def lay_out(self, shared_bytes: int) -> None:
+        """Shared, local, constant and parameter space, and the module's variables."""
+        mine = [v for v in self.program.variables.values() if v.name in self.used]
+        by_space = {s: [v for v in mine if v.space == s] for s in ("shared", "local", "const", "param")}
+        self.shared_bytes = shared_bytes
+        self.static_shared = sum(v.size for v in by_space["shared"])
+        if shared_bytes + self.static_shared > SHARED:
+            raise UsageError(
+                f"a block needs {shared_bytes + self.static_shared:,} bytes of shared memory ({shared_bytes:,} of them "
+                f"dynamic, as shared_bytes says): no GPU has more than {SHARED:,}"
+            )
+        self.windows = {
+            "shared": layout(by_space["shared"], shared_bytes),
+            "local": layout(by_space["local"], 0),
+            "const": layout(by_space["const"], 0),
+            "param": [Sized((p.name,), p.size, max(p.align, 8)) for p in self.program.entry.params],
+            "argument": [Sized((v.name,), v.size, v.align) for v in by_space["param"]],
+        }
+        variables = [v for v in mine if v.space == "global"]
+        for slot, v in enumerate(variables, len(self.regions) + 1):
+            self.symbols[v.name] = slot << SLOT
+            self.regions[slot] = Region(v.name, padded(v.size), v.size, slot << SLOT)
+        for v in variables:
+            data = bytearray(v.data or b"")
+            for at, symbol in v.symbols:
+                name, _, offset = symbol.removeprefix("generic(").replace(")", "").partition("+")
+                data[at : at + 8] = (self.symbols.get(name, 0) + int(offset or "0", 0)).to_bytes(8, "little")
+            self.regions[self.symbols[v.name] >> SLOT].data[: len(data)] = np.frombuffer(data, np.uint8)
+
+    def cast_shadows(self, outputs: Sequence[int]) -> None:
+        """Clocks only for memory that some store can reach: reads of the rest cannot race."""
+        written = pointers_written(self.program)
+        names = {p.name: self.slots.get(i, 0) for i, p in enumerate(self.program.entry.params)}
+        slots = {names.get(n, 0) or self.symbols.get(n, 0) >> SLOT for n in written or ()}
+        slots = set(self.regions) if written is None else slots | {self.slots[o] for o in outputs}
+        for slot in slots & set(self.regions):
+            self._check_overlap(slot)
+            self.regions[slot].shadow = self.shadow_for(self.regions[slot])
+
+    def _check_overlap(self, written: int) -> None:
+        """Raise UsageError where an array that may be written shares memory with another one: each has its own here."""
+        for slot, other in self.given.items():
+            if slot != written and written in self.given and _overlap(self.given[written], other):
+                names = f"{self.regions[written].name} and {self.regions[slot].name}"
+                raise UsageError(f"{names} overlap, and the kernel may write to the first: give one array, or copies")
+
+    def shadow_for(self, region: Region) -> Shadow:
+        return Shadow(region.nbytes, self.grain, across_blocks=True)
+
+    def fill(self, lanes: Lanes) -> None:
+        """Parameters and constants into their spaces; shadows on shared and local memory."""
+        for param, value in zip(self.program.entry.params, self.values, strict=True):
+            at = lanes.spaces["param"].at[param.name]
+            lanes.spaces["param"].region.data[at : at + len(value)] = np.frombuffer(value, np.uint8)
+        for name, at in lanes.spaces["const"].at.items():
+            data = self.program.variables[name].data or b""
+            lanes.spaces["const"].region.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        for space in ("shared", "local"):
+            region = lanes.spaces[space].region
+            if lanes.spaces[space].spans:
+                region.shadow = Shadow(region.nbytes, self.grain, across_blocks=False)
+
+    # ---- size
+
+    def copies(self, limit: int) -> int:
+        """Blocks of a batch: about LANES lanes, all where blocks may wait for one another, fewer where memory is short."""
+        shadow = 1 + CELL_BYTES // self.grain
+        sizes = {name: sum(v.size for v in spans) for name, spans in self.windows.items()}
+        registers = sum(SIZES[k] for k in self.program.registers.values())
+        a_thread = registers + sizes["argument"] + sizes["local"] * shadow + 200
+        a_block = self.threads * a_thread + sizes["shared"] * shadow
+        # Of an array that is written, the copy is touched as a whole; of its shadow what the blocks that run touch,
+        # which is their share of it in pages that they fill to a sixteenth or more.
+        share = min(1.0, 16 * self.blocks.count / self.blocks.total)
+        arrays = sum(r.nbytes * (1 + share * CELL_BYTES / self.grain) for r in self.regions.values() if r.shadow)
+        need = int(arrays) + a_block
+        if need > limit:
+            total, most, mine, one = (size_in_words(size) for size in (need, limit, int(arrays), a_block))
+            raise UsageError(
+                f"the run needs {total}, more than max_bytes, which is {most} (operands that are written, with what races "
+                f"are seen by, {mine}; a block {one}): give smaller operands, fewer blocks (blocks=) or a larger max_bytes"
+            )
+        lanes = RESIDENT if self._blocks_may_wait() else LANES
+        return max(1, min(self.blocks.count, lanes // self.threads, (limit - int(arrays)) // a_block))
+
+    def _blocks_may_wait(self) -> bool:
+        """Whether the kernel polls global memory in a loop."""
+        code, labels = self.program.code, self.program.labels
+        polls = [i.index for i in code if loads_anew(i) and "shared" not in i.parts
+                 and not (i.parts[0] == "atom" and i.operands[0] == "_")]  # fmt: skip
+        loops = [(labels.get(i.operands[0], i.index + 1), i.index) for i in code if i.parts[0] == "bra" and i.operands]
+        return any(first <= poll <= last for first, last in loops for poll in polls)
+
+    def grid_block(self, ordinal: int) -> int:
+        return self.blocks.at(ordinal)
+
+    def not_begun(self, lanes: Lanes) -> str:
+        """Words about blocks that a waiting one may wait for in vain."""
+        left = self.blocks.count - int(lanes.blocks[-1]) - 1
+        if self.blocks.count < self.blocks.total:
+            return f" (only {self.blocks.count:,} of {self.blocks.total:,} blocks are run)"
+        return f" ({left:,} blocks have not begun: a GPU may hold no more of them at once either)" if left else ""
+
+    # ---- results
+
+    def unwritten(self, outputs: Sequence[int]) -> None:
+        """Report outputs that the kernel did not write in full."""
+        for output in outputs:
+            region = self.regions[self.slots[output]]
+            assert region.shadow is not None
+            cells = region.shadow.writer[: -(-region.nbytes // region.shadow.grain)] == 0
+            if cells.any():
+                first = int(np.argmax(cells)) * region.shadow.grain
+                count = min(int(cells.sum()) * region.shadow.grain, region.nbytes)
+                words = f"{count} of {region.nbytes} bytes were never written"
+                text = f"{region.name}: {words}, the first at byte {first} ({region.element(first)})"
+                self.findings.add("output never written", None, (0, 0, 0), (0, 0, 0), region.base + first, text)
+
+    def result(self, index: int, value: Any) -> Array | None:
+        """An array as the kernel left it: itself if nothing was written to it."""
+        if index not in self.slots:
+            return None
+        region = self.regions[self.slots[index]]
+        if not region.written or not value.nbytes:
+            return np.asarray(value)
+        return region.data[: value.nbytes].view(value.dtype).reshape(value.shape)
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    work: Any = 10_000  # NumPy's stubs know only its two names for a limit
+    try:
+        return bool(np.shares_memory(a, b, max_work=work))
+    except np.exceptions.TooHardError:  # interleaved views too intricate to tell apart
+        return False
+
+
+def _reached(program: Program) -> set[str]:
+    """Names in the program's operands, and those whose addresses the variables among them hold."""
+    used = {word for ins in program.code for operand in ins.operands for word in words(operand)}
+    fresh = used
+    while fresh:
+        held = {
+            w for v in program.variables.values() if v.name in fresh for _, symbol in v.symbols for w in words(symbol)
+        }
+        fresh = held - used
+        used |= fresh
+    return used

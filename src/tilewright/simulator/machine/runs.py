@@ -1,0 +1,120 @@
+"""A program bound to the lanes that run it: pieces that run without a break, each a list of steps ready to be called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+from ...errors import TilewrightError, UsageError
+from ..ops import bind
+from ..ops._table import Step
+from ..ptx.parse import Instruction
+from ..ptx.program import CONTROL, Block, Program
+from .barriers import Form
+from .gathering import is_collective, is_warp_barrier
+from .state import Array, Lanes
+from .stillness import loads_anew, stores
+
+#: What Python and NumPy raise on operands that make no sense.
+CONFUSED = (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, StopIteration, AssertionError)
+
+
+@dataclass
+class Run:
+    """Instructions that run one after the other, bound to the lanes; then at most one of control."""
+
+    steps: list[Step]
+    code: list[Instruction]  # the instruction of each step
+    end: Instruction | None
+    collective: Instruction | None  # the first, if the warp must be whole for it
+    polls: bool
+    stores: bool
+    last: Instruction
+    guard: Array | None = None
+    targets: list[int] = field(default_factory=list)
+    index: Array | None = None
+    form: Form | None = None
+
+
+def bind_runs(program: Program, lanes: Lanes) -> list[Run]:
+    """The runs of a program in order; the one after the last is the end of the kernel.
+
+    Raises UsageError for an instruction that is unknown or makes no sense.
+    """
+    pieces = [piece for block in program.blocks for piece in _pieces(program, block)]
+    run_at = {first: i for i, (first, _) in enumerate(pieces)} | {len(program.code): len(pieces)}
+    hands_on = any(_fences(ins) for ins in program.code)
+    return [_bind(program, lanes, program.code[first : last + 1], run_at, hands_on) for first, last in pieces]
+
+
+def unreadable(ins: Instruction, error: BaseException) -> UsageError:
+    return UsageError(f"{ins.place()}: the microscope makes no sense of {ins.text} ({type(error).__name__}: {error})")
+
+
+def _pieces(program: Program, block: Block) -> list[tuple[int, int]]:
+    """A basic block, cut before what a whole warp executes, and around its barriers."""
+    starts = {block.first}
+    for at in range(block.first, block.last + 1):
+        if is_collective(program.code[at]):
+            starts |= {at, at + 1} if is_warp_barrier(program.code[at]) else {at}
+    edges = [*sorted(s for s in starts if s <= block.last), block.last + 1]
+    return [(first, stop - 1) for first, stop in pairwise(edges)]
+
+
+def _bind(program: Program, lanes: Lanes, code: list[Instruction], run_at: dict[int, int], hands_on: bool) -> Run:
+    end = code[-1] if code[-1].parts[0] in CONTROL and not is_warp_barrier(code[-1]) else None
+    straight = [i for i in (code if end is None else code[:-1]) if not is_warp_barrier(i)]
+    run = Run(
+        *([], [], end, code[0] if is_collective(code[0]) else None),
+        polls=any(loads_anew(i) for i in code),
+        stores=any(stores(i) for i in code),
+        last=code[-1],
+    )
+    try:
+        for ins in straight:
+            for step in _steps(ins, lanes, hands_on):
+                run.steps.append(step)
+                run.code.append(ins)
+        if end is not None:
+            ins = end
+            _bind_control(run, end, program, lanes, run_at)
+    except TilewrightError:
+        raise
+    except CONFUSED as error:
+        raise unreadable(ins, error) from error
+    return run
+
+
+def _steps(ins: Instruction, lanes: Lanes, hands_on: bool) -> list[Step]:
+    """The step of an instruction, and what else it does where a program hands data on through fences."""
+    step, parts, clocks = bind(ins, lanes), set(ins.parts), lanes.clocks
+    if not hands_on:
+        return [step]
+    fence: list[Step] = [partial(clocks.fence, wide=bool({"gl", "gpu", "sys"} & parts))] if _fences(ins) else []
+    if ins.parts[0] in ("fence", "membar"):
+        return fence
+    signal: list[Step] = [clocks.signal] if (stores(ins) or ins.parts[0] == "atom") and "local" not in parts else []
+    look: list[Step] = [clocks.look] if loads_anew(ins) else []
+    return [*fence, step, *signal, *look]
+
+
+def _fences(ins: Instruction) -> bool:
+    """Whether others may learn of what came before: a fence, or an access that releases."""
+    return ins.parts[0] in ("fence", "membar") or bool({"release", "acq_rel"} & set(ins.parts[1:]))
+
+
+def _bind_control(run: Run, end: Instruction, program: Program, lanes: Lanes, run_at: dict[int, int]) -> None:
+    name = end.parts[0]
+    if end.guard:
+        run.guard = lanes.source(end.guard[0], "pred", end)
+    if name in ("bar", "barrier"):
+        run.form = Form.of(end, lanes)
+        return
+    labels = [end.operands[0]] if name == "bra" else program.tables[end.operands[1]] if name == "brx" else []
+    for label in labels:
+        if label not in program.labels:
+            raise UsageError(f"{end.place()}: no label {label}")
+        run.targets.append(run_at[program.labels[label]])
+    if name == "brx":
+        run.index = lanes.source(end.operands[0], "u32", end)

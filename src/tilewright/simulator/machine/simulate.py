@@ -1,0 +1,166 @@
+"""The call that runs a kernel's PTX: operands in, results and findings out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from ..findings import Finding
+from ..ptx.parse import Module, parse
+from ..ptx.program import link
+from .arguments import Blocks, dimensions, positions, whole_number
+from .engine import Engine, StoppedError
+from .launch import Launch
+from .state import Array, Lanes, Observer
+
+MAX_STEPS = 50_000_000
+MAX_BYTES = 2 << 30
+#: Seconds between two calls of ``progress``.
+PERIOD = 0.1
+
+__all__ = ["MAX_BYTES", "MAX_STEPS", "Run", "dimensions", "simulate"]
+
+#: Is told of blocks done and blocks to do, in all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a simulated kernel left behind: ``arrays`` has one entry an argument, None for those that are no array.
+
+    An array that the kernel did not write is the caller's own. ``complete`` is false where the kernel did not end.
+    """
+
+    kernel: str
+    arrays: tuple[Array | None, ...]
+    findings: list[Finding]
+    steps: int
+    blocks_run: int
+    blocks_total: int
+    complete: bool = field(default=True)
+
+    @property
+    def sampled(self) -> bool:
+        return self.blocks_run < self.blocks_total
+
+
+def simulate(
+    ptx: str | Module,
+    entry: str,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence[Any],
+    *,
+    shared_bytes: int = 0,
+    outputs: Sequence[int] = (),
+    observer: Observer | None = None,
+    max_steps: int = MAX_STEPS,
+    max_bytes: int = MAX_BYTES,
+    blocks: int | Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Run kernel ``entry`` of a PTX module on the CPU.
+
+    ``args`` are the kernel's parameters in order. NumPy arrays stay as they are: what the kernel writes, it writes to a
+    copy, which comes back in ``Run.arrays``; an array given twice is one, and others may not
+    overlap one that is written. Numbers are taken in the parameter's PTX type (an int is its bits where that type is
+    untyped, as for ``.b32``; give ``np.float32(2)`` for a float), structures as
+    bytes, None is a null pointer. ``shared_bytes`` is dynamic shared memory. ``outputs`` are positions of arrays that
+    the kernel must write in full. ``blocks`` picks blocks of the grid by linear index, or as a number how many to
+    take spread over it; what only a whole run can tell (outputs never written) is then not reported.
+
+    The run goes on after a finding, so that the result can be looked at. After ``max_steps`` steps, or where the kernel
+    can never end, it stops with a finding and ``Run.complete`` false. ``progress`` is called with blocks done and blocks
+    to do, several times a second; what it raises, as an interrupt does, ends the run and leaves nothing behind.
+
+    Raises UsageError for PTX it cannot read, an instruction it does not know (naming its source line), arguments that
+    do not fit the kernel's parameters, and a launch that exceeds the limits; OperandError for an argument of no use.
+
+    >>> source = '''
+    ... .version 8.0
+    ... .target sm_80
+    ... .visible .entry twice(.param .u64 x) {
+    ...     .reg .b64 %rd<3>; .reg .b32 %r<2>; .reg .f32 %f<2>;
+    ...     ld.param.u64 %rd1, [x];
+    ...     mov.u32 %r1, %tid.x;
+    ...     mad.wide.u32 %rd2, %r1, 4, %rd1;
+    ...     ld.global.f32 %f1, [%rd2];
+    ...     add.f32 %f1, %f1, %f1;
+    ...     st.global.f32 [%rd2], %f1;
+    ...     ret;
+    ... }'''
+    >>> run = simulate(source, "twice", grid=1, block=4, args=[np.arange(4, dtype=np.float32)])
+    >>> run.arrays[0].tolist(), run.findings
+    ([0.0, 2.0, 4.0, 6.0], [])
+    """
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise UsageError(f"args must be a list of the kernel's arguments, given a {type(args).__name__}")
+    module = parse(ptx) if isinstance(ptx, str) else ptx
+    if not isinstance(module, Module) or not isinstance(entry, str):
+        raise UsageError(
+            f"give PTX and the name of a kernel in it; given {type(ptx).__name__} and {type(entry).__name__}"
+        )
+    if progress is not None and not callable(progress):
+        raise UsageError(f"progress must be a function of blocks done and blocks to do, given {progress!r}")
+    shape, threads, written = dimensions("grid", grid), dimensions("block", block), positions(outputs)
+    limits = whole_number("max_steps", max_steps, 1), whole_number("max_bytes", max_bytes, 1)
+    launch = Launch(link(module, entry), shape, threads, Blocks.of(shape, blocks), observer)
+    launch.prepare(args, written, whole_number("shared_bytes", shared_bytes, 0))
+    try:
+        with np.errstate(all="ignore"):
+            steps, complete = _run(launch, *limits, progress)
+    except MemoryError:
+        raise UsageError("the run needs more memory than there is: give smaller operands or fewer blocks") from None
+    blocks_run = launch.blocks.count
+    if complete and blocks_run == launch.blocks.total:
+        launch.unwritten(written)
+    arrays = tuple(launch.result(i, a) for i, a in enumerate(args))
+    return Run(
+        launch.program.entry.name, arrays, launch.findings.list(), steps, blocks_run, launch.blocks.total, complete
+    )
+
+
+def _run(launch: Launch, max_steps: int, max_bytes: int, progress: Progress | None) -> tuple[int, bool]:
+    """Run all blocks, as many at a time as there is room for; returns the steps taken and whether the kernel ended."""
+    copies, total = launch.copies(max_bytes), launch.blocks.count
+    engine: Engine | None = None
+    steps, complete = 0, True
+    for start in range(0, total, copies):
+        batch = launch.blocks.part(start, copies)
+        if engine is None or engine.lanes.copies != batch.size:
+            engine = None  # only the last batch is of another size: free the memory of the others first
+            lanes = Lanes(launch, batch.size)
+            launch.fill(lanes)
+            engine = Engine(launch.program, lanes)
+        engine.lanes.place(start, batch)
+        engine.steps, engine.stuck = steps, False
+        if progress is not None:
+            engine.tick = _ticker(engine, start, total, progress)
+        try:
+            engine.run(max_steps)
+        except StoppedError:
+            return engine.steps, False
+        steps, complete = engine.steps, complete and not engine.stuck
+    if progress is not None:
+        progress(total, total)
+    return steps, complete
+
+
+def _ticker(engine: Engine, start: int, total: int, progress: Progress) -> Callable[[], None]:
+    """Calls ``progress`` at once, then when its time has come; blocks count as they end."""
+    lanes, due = engine.lanes, 0.0
+
+    def tick() -> None:
+        nonlocal due
+        now = time.monotonic()
+        if now >= due:
+            due = now + PERIOD
+            gone = engine.barriers.exited.reshape(lanes.copies, lanes.threads).all(axis=1)
+            progress(start + int(gone.sum()), total)
+
+    return tick

@@ -1,0 +1,143 @@
+"""How many blocks a multiprocessor holds at once, and what stops it from holding more (S3.4, for any card).
+
+The rules are those of CUDA's occupancy calculator (``cuda_occupancy.h`` of the toolkit; for compute capability
+1.3 the spreadsheet of its time): each resource is allotted in units, and allows so many blocks; the least of the
+four is what is resident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from .gpus import Gpu, Limits
+
+#: The profiler's names of the four limits.
+COUNTERS = {
+    "threads": "launch__occupancy_limit_warps",
+    "registers": "launch__occupancy_limit_registers",
+    "shared": "launch__occupancy_limit_shared_mem",
+    "blocks": "launch__occupancy_limit_blocks",
+}
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """``limits``: blocks that each resource alone would allow, None where it is not used; 0: it cannot launch.
+
+    ``refusal`` says why it cannot, with the card's limit; it is empty where it can.
+    """
+
+    gpu: str
+    threads: int  # a block
+    registers: int  # a thread
+    shared: int  # bytes a block
+    limits: dict[str, int | None]
+    warps_per_block: int
+    max_warps: int
+    refusal: str = ""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks resident on one multiprocessor."""
+        return min(limit for limit in self.limits.values() if limit is not None)
+
+    @property
+    def limiting(self) -> tuple[str, ...]:
+        """The resources that allow the fewest blocks."""
+        return tuple(name for name, limit in self.limits.items() if limit == self.blocks)
+
+    @property
+    def warps(self) -> int:
+        return self.blocks * self.warps_per_block
+
+    @property
+    def fraction(self) -> float:
+        """Resident warps over the most a multiprocessor can hold."""
+        return self.warps / self.max_warps
+
+    def counters(self) -> dict[str, int | None]:
+        """The limits under the profiler's names."""
+        return {COUNTERS[name]: limit for name, limit in self.limits.items()}
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {'-' if limit is None else limit}" for name, limit in self.limits.items())
+        what = "cannot launch" if not self.blocks else f"{self.blocks} blocks = {self.warps} warps of {self.max_warps}"
+        return f"{self.gpu}: {what} ({self.fraction:.0%}), limited by {' and '.join(self.limiting)} [{parts}]"
+
+
+def occupancy(gpu: Gpu, threads: int, registers: int = 0, shared: int = 0) -> Occupancy:
+    """Blocks per multiprocessor for ``threads`` a block, ``registers`` a thread and ``shared`` bytes a block.
+
+    ``shared`` is static plus dynamic, as large as the card allows after opting in. Raises UsageError for
+    negative numbers or a block of no threads. S3.4's kernel on its card, then two of this decade's:
+
+    >>> from tilewright.simulator.gpus import find_gpu
+    >>> occupancy(find_gpu("GTX 260"), 64, 50, 2248).blocks
+    4
+    >>> print(occupancy(find_gpu("H200"), 256, 64))
+    H200: 4 blocks = 32 warps of 64 (50%), limited by registers [threads 8, registers 4, shared 228, blocks 32]
+    >>> print(occupancy(find_gpu("T4"), 256, 32, 128 * 1024))
+    T4: cannot launch (0%), limited by shared [threads 4, registers 8, shared 0, blocks 16]
+    """
+    for name, value, least in (("threads", threads, 1), ("registers", registers, 0), ("shared", shared, 0)):
+        if value < least:
+            raise UsageError(f"{name}: must be at least {least}, got {value}")
+    card = gpu.limits
+    warps = _ceil(threads, card.warp_size)
+    fits = threads <= card.max_threads_per_block
+    limits = {
+        "threads": card.max_warps_per_sm // warps if fits else 0,
+        "registers": _by_registers(card, warps, registers),
+        "shared": _by_shared(card, shared),
+        "blocks": card.max_blocks_per_sm,
+    }
+    refusal = _refusal(card, threads, registers, shared)
+    return Occupancy(gpu.name, threads, registers, shared, limits, warps, card.max_warps_per_sm, refusal)
+
+
+def _refusal(card: Limits, threads: int, registers: int, shared: int) -> str:
+    """The first limit of a block or a thread that is broken."""
+    of_block = _registers_of_block(card, _ceil(threads, card.warp_size), registers)
+    limits = (
+        (threads, card.max_threads_per_block, "threads a block"),
+        (registers, card.registers_per_thread, "registers a thread"),
+        (shared, card.shared_per_block_optin, "bytes of shared memory a block"),
+        (of_block, card.registers_per_block, f"registers a block ({threads:,} threads of {registers:,})"),
+    )
+    return next((f"{given:,} {what}, of {most:,} at most" for given, most, what in limits if given > most), "")
+
+
+def _registers_of_block(card: Limits, warps: int, registers: int) -> int:
+    """What a block is allotted. Warps are rounded up as if every sub-partition got as many."""
+    whole_warps, a_warp = _round_up(warps, card.sub_partitions), registers * card.warp_size
+    if card.registers_by_block:
+        return _round_up(whole_warps * a_warp, card.register_unit)
+    return whole_warps * _round_up(a_warp, card.register_unit)
+
+
+def _by_registers(card: Limits, warps: int, registers: int) -> int | None:
+    if not registers:
+        return None
+    of_block = _registers_of_block(card, warps, registers)
+    if registers > card.registers_per_thread or of_block > card.registers_per_block:
+        return 0
+    if card.registers_by_block:
+        return card.registers_per_sm // of_block
+    a_warp = _round_up(registers * card.warp_size, card.register_unit)
+    return card.registers_per_sm // card.sub_partitions // a_warp * card.sub_partitions // warps
+
+
+def _by_shared(card: Limits, shared: int) -> int | None:
+    if shared > card.shared_per_block_optin:
+        return 0
+    taken = _round_up(shared + card.shared_reserved_per_block, card.shared_unit)
+    return card.shared_per_sm // taken if taken else None
+
+
+def _ceil(value: int, unit: int) -> int:
+    return -(-value // unit)
+
+
+def _round_up(value: int, unit: int) -> int:
+    return _ceil(value, unit) * unit

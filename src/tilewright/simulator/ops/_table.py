@@ -1,0 +1,180 @@
+"""The table of opcodes: how one is registered, looked up and bound to the lanes it works on.
+
+An entry is a small function. Most opcodes compute one value from others, element by element: ``@value`` registers a
+factory that returns ``compute(out, a, b, …)`` for a type and its modifiers, and everything else (operands, views,
+immediates, divergence) is done here. Opcodes that touch memory or other lanes use ``@step`` and get the instruction
+and the lanes. A modifier that an entry does not list is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from ..machine.shadow import Ints
+from ..machine.state import DTYPES, Array, Lanes
+from ..ptx.parse import Instruction
+from ..ptx.program import is_special
+from ..ptx.variables import SIZES
+
+#: Runs an instruction for the lanes given, or for all of them.
+Step = Callable[["Ints | None"], None]
+Builder = Callable[[Instruction, Lanes], Step]
+Compute = Callable[..., Any]
+Factory = Callable[[str, set[str]], Compute]
+
+TABLE: dict[tuple[str, str], Builder] = {}
+
+UNSIGNED, SIGNED, BITS = ("u16", "u32", "u64"), ("s16", "s32", "s64"), ("b16", "b32", "b64")
+INTS = (*UNSIGNED, *SIGNED)
+HALVES = ("f16", "bf16", "f16x2", "bf16x2")
+FLOATS = ("f32", "f64", *HALVES)
+
+
+class UnknownInstruction(UsageError):  # noqa: N818 - it names the thing, like KeyError's cousins here
+    """An instruction, or a form of one, that the table does not hold."""
+
+    def __init__(self, ins: Instruction, why: str = "is not one that the microscope knows") -> None:
+        super().__init__(f"{ins.place()}: instruction {ins.opcode} {why} ({ins.text})")
+
+
+def bind(ins: Instruction, lanes: Lanes) -> Step:
+    """The step that runs an instruction on these lanes, its guard included.
+
+    Raises UnknownInstruction where the table has no entry.
+    """
+    found = entry(ins)
+    if found is None:
+        raise UnknownInstruction(ins)
+    run = TABLE[found](ins, lanes)
+    return run if ins.guard is None else guarded(run, lanes.source(ins.guard[0], "pred", ins), ins.guard[1])
+
+
+def entry(ins: Instruction) -> tuple[str, str] | None:
+    """The key of an instruction in the table: opcode (with ``.cc``, which makes another of it) and type."""
+    parts = ins.parts
+    name = f"{parts[0]}.cc" if "cc" in parts else parts[0]
+    return next((key for key in ((name, parts[-1]), (name, "")) if key in TABLE), None)
+
+
+def guarded(run: Step, predicate: Array, negate: bool) -> Step:
+    def step(sel: Ints | None) -> None:
+        p = predicate if sel is None else predicate[sel]
+        if negate:
+            p = ~p
+        if p.all():
+            run(sel)
+        elif p.any():
+            run(np.flatnonzero(p) if sel is None else sel[p])
+
+    return step
+
+
+def step(name: str, kinds: Iterable[str] = ("",)) -> Callable[[Builder], Builder]:
+    """Register a builder for an opcode and the types it comes in ("" for whatever type)."""
+
+    def register(builder: Builder) -> Builder:
+        for kind in kinds:
+            TABLE[name, kind] = builder
+        return builder
+
+    return register
+
+
+def check(ins: Instruction, allowed: Iterable[str], skip: int = 1) -> set[str]:
+    """The modifiers between opcode and type; raises for one that is not allowed."""
+    flags = set(ins.parts[1:-skip] if skip else ins.parts[1:])
+    unknown = flags - set(allowed)
+    if unknown:
+        raise UnknownInstruction(ins, f"has a modifier that is not supported: .{' .'.join(sorted(unknown))}")
+    return flags
+
+
+def value(
+    name: str,
+    kinds: Iterable[str],
+    flags: Iterable[str] = (),
+    *,
+    out: Callable[[str, set[str]], str] | None = None,
+    takes: Callable[[str, set[str]], tuple[str, ...]] | None = None,
+) -> Callable[[Factory], Factory]:
+    """Register an opcode that computes one value, element by element.
+
+    ``out`` and ``takes`` give the types of result and operands where they are not the instruction's own.
+    """
+    allowed = tuple(flags)
+
+    def register(factory: Factory) -> Factory:
+        def build(ins: Instruction, lanes: Lanes) -> Step:
+            kind, given = ins.parts[-1], check(ins, allowed)
+            count = len(ins.operands) - 1
+            types = takes(kind, given) if takes else (kind,) * count
+            if len(types) != count:
+                raise UnknownInstruction(ins, f"has {count} source operands where {len(types)} are expected")
+            made = out(kind, given) if out else kind
+            inputs = [lanes.source(o, t, ins) for o, t in zip(ins.operands[1:], types, strict=True)]
+            try:
+                compute = factory(kind, given)
+            except NotImplementedError as error:
+                raise UnknownInstruction(ins, str(error)) from None
+            return elementwise(lanes, ins, ins.operands[0], made, compute, inputs)
+
+        for kind in kinds:
+            TABLE[name, kind] = build
+        return factory
+
+    return register
+
+
+def apply_ufunc(ufunc: Any) -> Compute:
+    """A NumPy ufunc as the computation of an opcode."""
+
+    def compute(out: Array, *inputs: Array) -> None:
+        ufunc(*inputs, out=out)
+
+    return compute
+
+
+def elementwise(lanes: Lanes, ins: Instruction, target: str, kind: str, compute: Compute, inputs: list[Array]) -> Step:
+    """``compute(out, *inputs)`` for the active lanes; ``compute`` reads all it needs before it writes ``out``."""
+    out, dtype, wider = destination(lanes, ins, target, kind)
+    scalar = [x.ndim == 0 for x in inputs]
+
+    def run(sel: Ints | None) -> None:
+        if sel is None and not wider:
+            compute(out, *inputs)
+            return
+        n = lanes.size if sel is None else sel.size
+        result = np.empty(n, dtype)
+        if sel is None:
+            compute(result, *inputs)
+            out[:] = result
+        else:
+            compute(result, *[x if s else x[sel] for x, s in zip(inputs, scalar, strict=True)])
+            out[sel] = result
+
+    return run
+
+
+def destination(lanes: Lanes, ins: Instruction, target: str, kind: str) -> tuple[Array, Any, bool]:
+    """A register seen as ``kind``: the view to write, the type to compute in, and whether the register is wider."""
+    dtype = DTYPES[kind]
+    if target == "_":
+        return np.empty(lanes.size, dtype), dtype, False
+    if is_special(target) and not lanes.is_register(target):
+        raise UnknownInstruction(ins, "writes a special register")
+    register = lanes.register(target, ins)
+    if (register.dtype.kind == "b") != (dtype.kind == "b") or register.dtype.itemsize < dtype.itemsize:
+        raise UsageError(f"{ins.place()}: {target} cannot hold a {kind} in {ins.text}")
+    if register.dtype.itemsize == dtype.itemsize:
+        return register.view(dtype), dtype, False
+    if dtype.kind == "f":  # a half in a wider register: its bits
+        raise UnknownInstruction(ins, f"writes a {kind} to a wider register")
+    return register.view(f"{dtype.kind}{register.dtype.itemsize}"), dtype, True
+
+
+def size_of(kind: str) -> int:
+    return SIZES[kind]

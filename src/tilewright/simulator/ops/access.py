@@ -1,0 +1,270 @@
+"""Loads and stores in every space, and fences (PTX ISA 9.7.9, 9.7.13)."""
+
+# ruff: noqa: ARG001 - every action of a memory access takes what any of them needs
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..machine.memory import Region
+from ..machine.shadow import Ints
+from ..machine.state import DTYPES, Array, Lanes
+from ..ptx.parse import Instruction, tokens
+from ..ptx.variables import SIZES
+from ._table import Step, UnknownInstruction, destination, step
+
+_SPACES = ("global", "shared", "local", "const", "param")
+#: Types that memory is read and written in.
+TYPES = (*(f"{k}{b}" for k in "bus" for b in (8, 16, 32, 64)), "f32", "f64")
+#: What does not change a result: caching hints, and on which level of the hierarchy an access is coherent.
+HINTS = {
+    "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1", "L2", "evict_first", "evict_last", "evict_normal",
+    "evict_unchanged", "no_allocate", "64B", "128B", "256B", "cta", "gpu", "sys", "cluster", "weak", "level",
+    "cache_hint", "entry", "func",
+}  # fmt: skip
+_ATOMIC = {"volatile", "relaxed", "acquire", "release", "mmio"}
+
+Address = Callable[["Ints | None"], Ints]
+
+
+def address(text: str, lanes: Lanes, ins: Instruction, narrow: bool) -> Address:
+    """``[%rd1+8]``, ``[symbol]`` or ``[symbol+4]`` as a function of the active lanes."""
+    found = re.fullmatch(r"\[\s*([^\s+\-]+|-?\d\w*)\s*(?:([+-]\s*-?\s*\w+))?\s*\]", text)
+    if not found:
+        raise UnknownInstruction(ins, f"has an address that is not understood: {text}")
+    base, offset = found[1], int((found[2] or "0").replace(" ", "").replace("+-", "-"), 0)
+    if not lanes.is_register(base):
+        number = (int(base, 0) if base[0].isdigit() else lanes.address_of(base, ins)) + offset
+        fixed = np.full(lanes.size, number, np.int64)
+        return lambda sel: fixed if sel is None else fixed[: sel.size]
+    width = lanes.width(base, ins)
+    source = lanes.source(base, "u32" if narrow and width == 4 else "s64" if width == 8 else "u32", ins)
+    if source.dtype == np.int64 and offset == 0:
+        return lambda sel: source if sel is None else source[sel]
+    add = np.int64(offset)
+    return lambda sel: (source if sel is None else source[sel]).astype(np.int64) + add
+
+
+Action = Callable[[Region, Ints, "Ints | None", "Ints | None"], None]
+
+
+def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, where: Address, action: Action) -> Step:
+    """Call ``action(region, offsets, at, lanes)`` for every region the active lanes touch; ``at`` are the places of
+    those accesses among the active lanes, and both are None for all. A generic address finds its space here."""
+
+    def within(name: str, a: Ints, at: Ints | None, sel: Ints | None) -> None:
+        if lanes.observer is not None and name not in ("param", "argument"):
+            lanes.observe(name, kind, ins, a, nbytes, sel)
+        for region, offsets, some in lanes.spaces[name].pieces(ins, a, nbytes, sel):
+            place = at if some is None else some if at is None else at[some]
+            chosen = sel if some is None else some if sel is None else sel[some]
+            action(region, offsets, place, chosen)
+
+    memory = next((o for o in ins.operands if o.startswith("[")), "")
+    if space == "param" and re.split(r"[+\s]", memory[1:-1].strip())[0] in lanes.spaces["argument"].at:
+        space = "argument"  # of a call: every thread has its own
+
+    def run(sel: Ints | None) -> None:
+        a = where(sel)
+        if space:
+            within(space, a, None, sel)
+            return
+        windows = a >> 56
+        for number in np.unique(windows):
+            name = ("global", "shared", "local", "const", "param")[number] if 0 <= number < 5 else "global"
+            mine = windows == number
+            if mine.all():
+                within(name, a - (lanes.window(name)), None, sel)
+            else:
+                at = np.flatnonzero(mine)
+                within(name, a[at] - lanes.window(name), at, at if sel is None else sel[at])
+
+    return run
+
+
+def note_read(
+    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None, padded: int = 0
+) -> None:
+    """Tell the shadow of a read and report what it finds.
+
+    Of ``padded`` bytes each, if given, some may be unwritten: not all.
+    """
+    shadow = region.shadow
+    if shadow is None:
+        return
+    clock = lanes.clocks.stamp
+    unwritten, race = shadow.read(*shadow.cells(offsets, nbytes, clock if sel is None else clock[sel]))
+    if padded and unwritten.any():
+        unwritten = np.asarray(unwritten.reshape(offsets.size, nbytes // padded, -1).all(axis=2))
+    for kind, found in (("unwritten read", unwritten), ("race", race)):
+        if found.any() and not (kind == "unwritten read" and shadow.across_blocks):
+            bad = np.asarray(found.reshape(offsets.size, -1).any(axis=1))
+            lanes.report(kind, ins, sel, bad, _shown(lanes, region, offsets, sel), "")
+
+
+def note_write(
+    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
+    changes: NDArray[np.bool_] | None,
+) -> Callable[[NDArray[np.bool_]], None] | None:  # fmt: skip
+    """Tell the shadow of a write; ``changes`` says where the value differs from what is there."""
+    shadow = region.shadow
+    if shadow is None:
+        return None
+    clock = lanes.clocks.stamp
+    cells, now = shadow.cells(offsets, nbytes, clock if sel is None else clock[sel])
+    before, together = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
+    if not (before.any() or together.any()):
+        return None
+    earlier, same = (x.reshape(offsets.size, -1).any(axis=1) for x in (before, together))
+
+    def settle(lost: NDArray[np.bool_]) -> None:
+        """After the store: ``lost`` is where another thread's value stands instead."""
+        wrong = (earlier if changes is None else earlier & changes) | (same & lost)
+        if wrong.any():
+            lanes.report("race", ins, sel, wrong, _shown(lanes, region, offsets, sel), "")
+
+    return settle
+
+
+def _shown(lanes: Lanes, region: Region, offsets: Ints, sel: Ints | None) -> Ints:
+    """Offsets of a region as addresses."""
+    if region.name == "shared":
+        return offsets - (lanes.shared_base if sel is None else lanes.shared_base[sel])
+    if region.name == "local":
+        return offsets - (lanes.local_base if sel is None else lanes.local_base[sel])
+    return offsets + region.base
+
+
+def _form(ins: Instruction) -> tuple[str, str, int, bool]:
+    """Space, type, vector length and whether the access is volatile or ordered."""
+    flags = ins.parts[1:-1]
+    space = next((f for f in flags if f in _SPACES), "")
+    vector = int(next((f[1] for f in flags if f in ("v2", "v4")), "1"))
+    unknown = set(flags) - {*HINTS, *_ATOMIC, *_SPACES, "v2", "v4"}
+    if unknown:
+        raise UnknownInstruction(ins, "is a form of memory access that is not supported")
+    return space, ins.parts[-1], vector, bool(_ATOMIC & set(flags))
+
+
+def _listed(operand: str) -> list[str]:
+    return tokens(operand[1:-1]) if operand.startswith("{") else [operand]
+
+
+def _raw(kind: str, wide: int) -> str:
+    """The integer type that moves a value between memory and a register; signed ones extend their sign."""
+    return kind if kind[0] == "s" and SIZES[kind] < wide else f"u{8 * SIZES[kind]}"
+
+
+#: Conditions of which one must hold, each a predicate and its value; None where there is nothing to hold.
+Conditions = Sequence[tuple[Array, bool]] | None
+
+
+def _wanted(ins: Instruction, lanes: Lanes, names: Sequence[str]) -> list[tuple[int, int, bool, Conditions]]:
+    """The elements of a vector that somebody looks at: runs of them (first, count), whether they are but copied, and on
+    which conditions they are wanted."""
+    demands = [(lanes.demand.of(ins, name), lanes.demand.copied(name)) for name in names]
+    found: list[tuple[int, int, bool, Conditions]] = []
+    for (demand, copied), run in groupby(range(len(names)), key=lambda i: demands[i]):
+        places = list(run)
+        if demand is None:
+            found.append((places[0], len(places), copied, None))
+        elif demand:
+            conditions = [(lanes.source(name, "pred", ins), value) for name, value in demand]
+            found.append((places[0], len(places), copied, conditions))
+    return found
+
+
+def note_wanted(
+    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None, padded: int,
+    conditions: Conditions,
+) -> None:  # fmt: skip
+    """``note_read`` for the lanes for which a condition holds."""
+    if conditions is None:
+        note_read(ins, lanes, region, offsets, nbytes, sel, padded)
+        return
+    held = np.logical_or.reduce([(p if sel is None else p[sel]) == value for p, value in conditions])
+    if held.any():
+        who = lanes.visitors
+        lanes.visitors = np.flatnonzero(held) if sel is None else sel[held]
+        note_read(ins, lanes, region, offsets[held], nbytes, lanes.visitors, padded)
+        lanes.visitors = who
+
+
+@step("ld", TYPES)
+@step("ldu", TYPES)
+def _ld(ins: Instruction, lanes: Lanes) -> Step:
+    space, kind, vector, atomic = _form(ins)
+    names, size = _listed(ins.operands[0]), SIZES[ins.parts[-1]]
+    if len(names) != vector:
+        raise UnknownInstruction(ins, f"names {len(names)} registers")
+    outs = []
+    for name in names:
+        wide = lanes.width(name, ins) if name != "_" else size
+        outs.append(destination(lanes, ins, name, _raw(kind, wide)))
+    dtype, shift, wanted = outs[0][1], size.bit_length() - 1, _wanted(ins, lanes, names)
+
+    def load(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
+        if region.shadow is not None:
+            if atomic:
+                lanes.fences[lanes.blocks] |= 2
+            else:
+                for first, count, copied, conditions in wanted:
+                    at_first, padded = offsets + first * size, size if copied else 0
+                    note_wanted(ins, lanes, region, at_first, count * size, sel, padded, conditions)
+        index, memory = offsets >> shift, region.view(dtype)
+        for i, (out, _, wider) in enumerate(outs):
+            place = index + i if i else index
+            if sel is None and not wider and out.flags.c_contiguous:
+                np.take(memory, place, out=out, mode="clip")
+            else:
+                out[slice(None) if sel is None else sel] = memory[place]
+
+    return visit(ins, lanes, space, "ld", size * vector, address(ins.operands[1], lanes, ins, space == "shared"), load)
+
+
+@step("st", TYPES)
+def _st(ins: Instruction, lanes: Lanes) -> Step:
+    space, _, vector, atomic = _form(ins)
+    names, size = _listed(ins.operands[1]), SIZES[ins.parts[-1]]
+    if len(names) != vector or space == "const":
+        raise UnknownInstruction(ins, f"names {len(names)} registers")
+    raw = f"u{8 * size}"
+    values = [lanes.source(n, raw, ins) for n in names]
+    dtype, shift = DTYPES[raw], size.bit_length() - 1
+
+    def store(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
+        index, memory = offsets >> shift, region.view(dtype)
+        given = [v if v.ndim == 0 or sel is None else v[sel] for v in values]
+        settle = None
+        if region.shadow is not None:
+            changes = np.zeros(offsets.size, bool)
+            for i, v in enumerate(given):
+                changes |= memory[index + i] != v
+            if atomic:
+                region.shadow.exempt(region.shadow.cells(offsets, size * vector, offsets)[0])
+            else:
+                settle = note_write(ins, lanes, region, offsets, size * vector, sel, changes)
+        for i, v in enumerate(given):
+            memory[index + i] = v
+        if settle is not None:
+            lost = np.zeros(offsets.size, bool)
+            for i, v in enumerate(given):
+                lost |= memory[index + i] != v
+            settle(lost)
+
+    return visit(ins, lanes, space, "st", size * vector, address(ins.operands[0], lanes, ins, space == "shared"), store)
+
+
+@step("membar")
+@step("fence")
+def _fence(ins: Instruction, lanes: Lanes) -> Step:
+    """Order memory for other threads: what it does to the clocks is for ``runs`` to say, here its form is checked."""
+    flags = set(ins.parts[1:])
+    if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"}:
+        raise UnknownInstruction(ins)
+    return lambda sel: None

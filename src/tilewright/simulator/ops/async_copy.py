@@ -1,0 +1,109 @@
+"""``cp.async`` and its groups (PTX ISA 9.7.9.25): copies from global to shared memory that arrive later."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..machine.memory import Region
+from ..machine.shadow import Ints
+from ..machine.state import Lanes
+from ..ptx.parse import Instruction
+from ._table import Step, UnknownInstruction, step
+from .access import HINTS, address, note_read, note_write, visit
+
+
+@step("cp")
+def _cp(ins: Instruction, lanes: Lanes) -> Step:
+    """``cp.async``: the copy is done at once and its bytes count as written when its group is waited for."""
+    parts = ins.parts
+    if parts[:2] != ["cp", "async"] or "bulk" in parts or "mbarrier" in parts:
+        raise UnknownInstruction(ins)
+    lanes.async_copies = lanes.async_copies or AsyncCopies(lanes)
+    if parts[2] in ("commit_group", "wait_group", "wait_all"):
+        # Each thread waits for its own copies; a barrier must still follow before others read them.
+        keep = int(ins.operands[0], 0) if parts[2] == "wait_group" else 0
+
+        def groups(sel: Ints | None) -> None:
+            lanes.async_copies.turn(parts[2], keep, sel)
+
+        return groups
+    if set(parts[2:]) - {"ca", "cg", "shared", "global", *HINTS}:
+        raise UnknownInstruction(ins)
+    size = int(ins.operands[2], 0)
+    source_size = ins.operands[3] if len(ins.operands) > 3 else ""
+    wanted = lanes.source(source_size, "u32", ins) if source_size else np.array(size, np.uint32)
+    into, out_of = address(ins.operands[0], lanes, ins, True), address(ins.operands[1], lanes, ins, False)
+    bytes_of = np.arange(size)
+
+    def copy(sel: Ints | None) -> None:
+        target = into(sel)
+        data = np.zeros((target.size, size), np.uint8)
+        count = np.broadcast_to(wanted if wanted.ndim == 0 or sel is None else wanted[sel], target.size)
+        live = np.flatnonzero(count > 0)
+        if live.size:
+            at = live if sel is None else sel[live]
+
+            def fetch(region: Region, offsets: Ints, place: Ints | None, chosen: Ints | None) -> None:
+                note_read(ins, lanes, region, offsets, size, chosen)
+                rows = live if place is None else live[place]
+                data[rows] = region.data[offsets[:, None] + bytes_of]
+
+            visit(ins, lanes, "global", "cp.async", size, lambda _: out_of(sel)[live], fetch)(at)
+            data[bytes_of >= count[:, None]] = 0
+
+        def put(region: Region, offsets: Ints, place: Ints | None, chosen: Ints | None) -> None:
+            lanes.async_copies.start(ins, region, offsets, size, chosen)
+            region.data[offsets[:, None] + bytes_of] = data if place is None else data[place]
+
+        visit(ins, lanes, "shared", "cp.async", size, lambda _: target, put)(sel)
+
+    return copy
+
+
+class AsyncCopies:
+    """Copies under way: bytes that nobody may read before the group of their copy was waited for.
+
+    The data is there at once, but the shadow says "unwritten" until then, and who reads too early is told so. When
+    waited for, the bytes count as written by the thread that copied them, at that moment.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self.group = np.zeros(lanes.size, np.int64)
+        self.under_way: list[tuple[Instruction, Region, Ints, int, Ints, Ints]] = []
+
+    def clear(self) -> None:
+        self.group.fill(0)
+        self.under_way.clear()
+
+    def start(self, ins: Instruction, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
+        if region.shadow is None:
+            return
+        who = self.lanes.every if sel is None else sel
+        # A copy writes when it is issued: a race with whoever still reads the old bytes shows here.
+        settle = note_write(ins, self.lanes, region, offsets, nbytes, sel, None)
+        if settle is not None:
+            settle(np.ones(offsets.size, bool))
+        cells, _ = region.shadow.cells(offsets, nbytes, offsets)
+        region.shadow.writer[cells] = 0
+        self.under_way.append((ins, region, offsets, nbytes, who, self.group[who].copy()))
+
+    def turn(self, what: str, keep: int, sel: Ints | None) -> None:
+        """commit_group, wait_group N or wait_all by these lanes."""
+        who = self.lanes.every if sel is None else sel
+        if what == "commit_group":
+            self.group[who] += 1
+            return
+        active = np.zeros(self.lanes.size, bool)
+        active[who] = True
+        left = []
+        for ins, region, offsets, nbytes, owner, group in self.under_way:
+            done = active[owner] & ((group < self.group[owner] - keep) | (what == "wait_all"))
+            shadow = region.shadow
+            if done.any() and shadow is not None:
+                cells, now = shadow.cells(offsets[done], nbytes, self.lanes.clocks.stamp[owner[done]])
+                shadow.writer[cells] = now
+                shadow.by[cells] = ins.index
+            if not done.all():
+                left.append((ins, region, offsets[~done], nbytes, owner[~done], group[~done]))
+        self.under_way = left

@@ -1,0 +1,238 @@
+"""Floating-point arithmetic in single, double, half and bfloat16 (PTX ISA 9.7.3 to 9.7.5).
+
+Half and bfloat16 work in float32 or float64 and round once at the end, packed pairs element by element.
+"""
+
+# ruff: noqa: ARG001 - every factory of the table takes the type and its modifiers
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..machine.state import Array
+from ._table import FLOATS, Compute, apply_ufunc, value
+from .nans import NAN16, canonical, hand_on
+from .rounding import (
+    MODES,
+    bf16_to_f32,
+    directed64,
+    errors,
+    f32_to_bf16,
+    flush,
+    fma32,
+    fma64,
+    narrow16,
+    narrow32,
+    odd32,
+    odd_sum,
+    zero_of_sum,
+)
+
+ROUND = (*MODES, "ftz", "sat")
+
+
+def _mode(flags: set[str]) -> str:
+    return next((m for m in MODES if m in flags), "rn")
+
+
+def halves(x: Array, kind: str, ftz: bool = False) -> Array:
+    """Half or bfloat16 values, alone or in pairs (n,) or (2n,), as float64."""
+    if kind.endswith("x2"):
+        x = np.ascontiguousarray(x).reshape(-1).view(np.float16 if kind == "f16x2" else np.uint16)
+    x = bf16_to_f32(x) if kind.startswith("bf16") else x
+    return (flush(x) if ftz else x).astype(np.float64)
+
+
+def put_halves(out: Array, x: Array, kind: str, mode: str = "rn", ftz: bool = False) -> None:
+    """float64 (exact, or rounded to odd) → half or bfloat16, alone or in pairs."""
+    if kind.startswith("bf16"):
+        single = odd32(x)
+        made = f32_to_bf16(flush(single) if ftz else single, mode)
+    else:
+        made = narrow16(x, mode)
+        made = flush(made) if ftz else made
+        made = np.where(np.isnan(made), NAN16.view(np.float16), made)
+    if kind.endswith("x2"):
+        made = np.ascontiguousarray(made).view(np.uint32)
+    out[...] = made if kind.endswith("x2") or out.dtype == made.dtype else made.view(out.dtype)
+
+
+def on_halves(kind: str, flags: set[str], exact: Callable[..., Array]) -> Compute:
+    """Compute on halves in float64; ``exact`` returns an exact or odd-rounded result."""
+    ftz = "ftz" in flags
+
+    def compute(out: Array, *inputs: Array) -> None:
+        wide = [halves(x, kind, ftz) for x in inputs]
+        if kind.endswith("x2"):
+            wide = [np.tile(w, out.size) if w.size == 2 and out.size > 1 else w for w in wide]
+        result = exact(*wide)
+        if "relu" in flags:
+            result = np.where(result > 0, result, np.where(np.isnan(result), result, 0.0))
+        if "sat" in flags:
+            result = saturate(result)
+        put_halves(out, result, kind, _mode(flags), ftz)
+
+    return compute
+
+
+def saturate(x: Array) -> Array:
+    """``.sat``: into [0, 1], NaN and -0 as +0."""
+    zero = x.dtype.type(0)
+    return np.where(np.isnan(x), zero, np.clip(x, zero, x.dtype.type(1)) + zero)
+
+
+#: The two numbers whose sum an instruction gives, from its operands.
+Terms = Callable[..., tuple[Array, Array]]
+
+
+def on_single(
+    flags: set[str], nearest: Compute, exact: Callable[..., Array] | None = None, terms: Terms | None = None
+) -> Compute:
+    """Single precision: rn directly, other modes through ``exact`` in float64, then ftz, sat and the canonical NaN."""
+    mode = _mode(flags)
+
+    def compute(out: Array, *inputs: Array) -> None:
+        if "ftz" in flags:
+            inputs = tuple(flush(x) for x in inputs)
+        if mode == "rn" or exact is None:
+            nearest(out, *inputs)
+        else:
+            wide = [x.astype(np.float64) for x in inputs]
+            result = exact(*wide)
+            made = narrow32(result, mode)
+            out[...] = zero_of_sum(made, result == 0, *terms(*wide), mode) if terms else made
+        if "ftz" in flags:
+            out[...] = flush(out)
+        if "sat" in flags:
+            out[...] = saturate(out)
+        canonical(out)
+
+    return compute
+
+
+def _exactly(
+    nearest: Any,
+    exact: Callable[..., Array],
+    missing: Callable[..., Fraction] | None = None,
+    terms: Terms | None = None,
+) -> Callable[[str, set[str]], Compute]:
+    """An operation by its function in float32 and float64 to nearest, in float64 of narrower numbers exact or rounded
+    to odd, and by what it misses in rational arithmetic (None: it rounds nothing)."""
+
+    def factory(kind: str, flags: set[str]) -> Compute:
+        if kind == "f32":
+            return on_single(flags, nearest(kind), exact, terms)
+        if kind == "f64":
+            return on_double(flags, nearest(kind), missing, terms)
+        return on_halves(kind, flags, exact)
+
+    return factory
+
+
+def on_double(
+    flags: set[str],
+    nearest: Compute,
+    missing: Callable[..., Fraction] | None = None,
+    terms: Terms | None = None,
+    order: int = 1,
+) -> Compute:
+    """Double precision: rn directly, other modes by what is ``missing``, then the NaN of the last operand that is one
+    (with ``order`` -1 of the first)."""
+    mode = _mode(flags)
+
+    def compute(out: Array, *inputs: Array) -> None:
+        result = np.empty(out.shape)
+        nearest(result, *inputs)
+        if mode != "rn" and missing is not None:
+            left = errors(missing, result, inputs)
+            made = directed64(result, left, mode)
+            result = zero_of_sum(made, (result == 0) & (left == 0), *terms(*inputs), mode) if terms else made
+        hand_on(result, inputs[::order])
+        out[...] = result
+
+    return compute
+
+
+def _by(ufunc: Any) -> Callable[[str], Compute]:
+    return lambda kind: apply_ufunc(ufunc)
+
+
+value("add", FLOATS, ROUND)(_exactly(_by(np.add), odd_sum, lambda a, b, r: a + b - r, lambda a, b: (a, b)))
+value("sub", FLOATS, ROUND)(
+    _exactly(_by(np.subtract), lambda a, b: odd_sum(a, -b), lambda a, b, r: a - b - r, lambda a, b: (a, -b))
+)
+value("mul", FLOATS, ROUND)(_exactly(_by(np.multiply), np.multiply, lambda a, b, r: a * b - r))
+_fma = _exactly(
+    lambda kind: fma32 if kind == "f32" else fma64,
+    lambda a, b, c: odd_sum(a * b, c),
+    lambda a, b, c, r: a * b + c - r,
+    lambda a, b, c: (a * b, c),
+)
+value("fma", FLOATS, (*ROUND, "relu"))(_fma)
+value("mad", ("f32", "f64"), ROUND)(_fma)
+value("abs", FLOATS, ("ftz",))(_exactly(_by(np.absolute), np.absolute))
+value("neg", FLOATS, ("ftz",))(_exactly(_by(np.negative), np.negative))
+
+
+def _extreme(largest: bool) -> Callable[[str, set[str]], Compute]:
+    """min and max: a NaN loses (``.NaN``: wins), and −0 < +0. ``.xorsign.abs``: of the magnitudes, with the product's
+    sign."""
+
+    def factory(kind: str, flags: set[str]) -> Compute:
+        pick = (np.maximum if largest else np.minimum) if "NaN" in flags else (np.fmax if largest else np.fmin)
+
+        def exact(a: Array, b: Array) -> Array:
+            if "xorsign" in flags:
+                negative = np.signbit(a) != np.signbit(b)
+                result = pick(np.abs(a), np.abs(b))
+                return np.where(negative, -result, result)
+            result = pick(a, b)
+            zero = (a == 0) & (b == 0)
+            if zero.any():
+                signs = (np.signbit(a) & np.signbit(b)) if largest else (np.signbit(a) | np.signbit(b))
+                signed = np.copysign(np.zeros((), result.dtype), np.where(signs, -1, 1).astype(result.dtype))
+                result = np.where(zero, signed, result)
+            return result
+
+        def plain(out: Array, a: Array, b: Array) -> None:
+            out[...] = exact(a, b)
+
+        if kind == "f32":
+            return on_single(flags, plain)
+        return on_double(flags, plain) if kind == "f64" else on_halves(kind, flags, exact)
+
+    return factory
+
+
+value("min", FLOATS, ("ftz", "NaN", "xorsign", "abs"))(_extreme(False))
+value("max", FLOATS, ("ftz", "NaN", "xorsign", "abs"))(_extreme(True))
+
+
+@value("copysign", ("f32", "f64"))
+def _copysign(kind: str, flags: set[str]) -> Compute:
+    return lambda out, a, b: np.copysign(b, a, out=out)
+
+
+#: To PTX zeros are normal numbers.
+_TESTS: dict[str, Callable[[Array], Array]] = {
+    "finite": np.isfinite,
+    "infinite": np.isinf,
+    "number": lambda a: ~np.isnan(a),
+    "notanumber": np.isnan,
+    "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= np.finfo(a.dtype).tiny) | (a == 0)),
+    "subnormal": lambda a: (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny),
+}
+
+
+@value("testp", ("f32", "f64"), tuple(_TESTS), out=lambda k, f: "pred")
+def _testp(kind: str, flags: set[str]) -> Compute:
+    test = _TESTS[next(iter(flags))]
+
+    def compute(out: Array, a: Array) -> None:
+        out[...] = test(a)
+
+    return compute

@@ -1,0 +1,37 @@
+"""Hints: to caches, to the scheduler and to the launch of the next kernel. They change no result (PTX ISA 9.7.9, 9.7.19)."""
+
+# ruff: noqa: ARG001 - every entry of the table takes the instruction and the lanes
+
+from __future__ import annotations
+
+from ..machine.shadow import Ints
+from ..machine.state import Lanes
+from ..ptx.parse import Instruction
+from ._table import Step, destination, step
+
+
+@step("prefetch")
+@step("prefetchu")
+@step("applypriority")
+@step("nanosleep", ("u32",))
+@step("griddepcontrol")
+@step("setmaxnreg", ("u32",))
+def _nothing(ins: Instruction, lanes: Lanes) -> Step:
+    return lambda sel: None
+
+
+@step("discard")
+def _discard(ins: Instruction, lanes: Lanes) -> Step:
+    """Destroys what memory holds. Who reads it afterwards makes a mistake that is not looked for here."""
+    return lambda sel: None
+
+
+@step("createpolicy", ("b64",))
+def _createpolicy(ins: Instruction, lanes: Lanes) -> Step:
+    """A cache policy is a number that means nothing here."""
+    out = destination(lanes, ins, ins.operands[0], "b64")[0]
+
+    def create(sel: Ints | None) -> None:
+        out[slice(None) if sel is None else sel] = 0
+
+    return create

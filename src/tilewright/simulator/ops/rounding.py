@@ -1,0 +1,208 @@
+"""Rounding as PTX asks for it: one rounding a result, in any direction, into f32, f16, bf16 or f64.
+
+The tool is round-to-odd (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
+using rounding to odd", IEEE Trans. Computers 57, 2008): a result kept in a wider format with its last bit set when
+it is inexact can be rounded again, to nearest or in a direction, as if the exact value were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..machine.state import Array
+
+MODES = ("rn", "rz", "rm", "rp")
+TINY32 = np.float32(2.0**-126)
+#: The least normal number of each type.
+_TINY = {np.dtype(t): np.finfo(t).smallest_normal for t in (np.float16, np.float32, np.float64)}
+
+
+def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """a + b = s + e exactly (Knuth)."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def two_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """a·b = p + e exactly, away from overflow and underflow (Dekker, with Veltkamp's split)."""
+
+    def halves(x: Array) -> tuple[Array, Array]:
+        t = x * 134217729.0  # 2**27 + 1
+        high = t - (t - x)
+        return high, x - high
+
+    p = a * b
+    (ah, al), (bh, bl) = halves(a), halves(b)
+    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+
+
+def to_odd(s: Array, e: Array) -> Array:
+    """s + e, of which s is the value to nearest, rounded to odd: if inexact, the neighbour whose last bit is set."""
+    s = np.asarray(s, np.float64)
+    bits = s.view(np.int64)
+    fix = (e != 0) & ((bits & 1) == 0) & np.isfinite(s)
+    toward_zero = (e < 0) != (s < 0)
+    return np.where(fix, bits + np.where(toward_zero, -1, 1), bits).view(np.float64)
+
+
+def odd_sum(a: Array, b: Array) -> Array:
+    """a + b in float64, rounded to odd."""
+    return to_odd(*two_sum(a, b))
+
+
+def narrow32(x: Array, mode: str = "rn") -> Array:
+    """float64 (exact, or rounded to odd) → float32."""
+    x = np.asarray(x, np.float64)
+    r = np.asarray(x.astype(np.float32))
+    if mode == "rn":
+        return r
+    back = r.astype(np.float64)
+    if mode == "rz":
+        wrong, toward = np.abs(back) > np.abs(x), np.float32(0)
+    elif mode == "rm":
+        wrong, toward = back > x, np.float32(-np.inf)
+    else:
+        wrong, toward = back < x, np.float32(np.inf)
+    stepped = np.nextafter(r, toward)
+    return np.where(wrong, np.where((stepped == 0) & (x < 0), np.float32(-0.0), stepped), r)
+
+
+def odd32(x: Array) -> Array:
+    """float64 (exact, or rounded to odd) → float32, rounded to odd."""
+    x = np.asarray(x, np.float64)
+    r = np.asarray(x.astype(np.float32))
+    back, bits = r.astype(np.float64), r.view(np.int32)
+    fix = (back != x) & ((bits & 1) == 0) & np.isfinite(back)
+    shrink = np.abs(back) > np.abs(x)
+    out = np.where(fix, bits + np.where(shrink, -1, 1), bits).astype(np.int32).view(np.float32)
+    return np.where(np.isinf(back) & np.isfinite(x), np.copysign(np.float32(3.4028235e38), r), out)
+
+
+def bf16_to_f32(bits: Array) -> Array:
+    return (np.asarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def f32_to_bf16(x: Array, mode: str = "rn") -> Array:
+    """float32 → the bits of bfloat16, by rounding once."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    low, cut = bits & np.uint32(0xFFFF), bits >> np.uint32(16)
+    if mode == "rn":
+        up: Any = (low > 0x8000) | ((low == 0x8000) & ((cut & np.uint32(1)) == 1))
+    elif mode == "rz":
+        up = np.zeros(np.shape(bits), bool)
+    else:
+        up = (low != 0) & ((bits >> np.uint32(31) == 1) == (mode == "rm"))
+    up = up & np.isfinite(x)
+    return np.where(np.isnan(x), np.uint32(0x7FFF), cut + up).astype(np.uint16)
+
+
+def narrow16(x: Array, mode: str = "rn") -> Array:
+    """float64 (exact, or rounded to odd) → float16."""
+    x = np.asarray(x, np.float64)
+    r = np.asarray(x.astype(np.float16))
+    if mode == "rn":
+        return r
+    back = r.astype(np.float64)
+    wrong = {"rz": np.abs(back) > np.abs(x), "rm": back > x, "rp": back < x}[mode]
+    toward = np.float16({"rz": 0.0, "rm": -np.inf, "rp": np.inf}[mode])
+    stepped = np.nextafter(r, toward)
+    return np.where(wrong, np.where((stepped == 0) & (x < 0), np.float16(-0.0), stepped), r)
+
+
+def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
+    """a·b + c in float32, rounded to nearest once.
+
+    The product is exact in float64. Rounding the float64 sum again goes wrong only where that sum lies exactly
+    between two floats without being exact, or where the result is subnormal: only those are done over.
+    """
+    p = np.multiply(a, b, dtype=np.float64)
+    s = np.asarray(p + c)
+    doubtful = (s.view(np.int64) & 0x1FFFFFFF) == 0x10000000
+    result = s.astype(np.float32)
+    small = np.abs(result) < TINY32
+    if small.any():
+        doubtful |= small & (s != 0)
+    if doubtful.any():
+        odd = odd_sum(p, np.asarray(c, np.float64)).astype(np.float32)
+        result = np.where(doubtful, odd, result)
+    out[...] = result
+
+
+def fma64(out: Array, a: Array, b: Array, c: Array) -> None:
+    """a·b + c in float64, rounded to nearest once; far from 1 by exact rational arithmetic."""
+    high, low = two_product(a, b)
+    th, tl = two_sum(c, low)
+    vh, vl = two_sum(high, th)
+    result = np.asarray(vh + to_odd(*two_sum(tl, vl)))
+    sizes = [np.abs(x) for x in (a, b, high)]
+    risky = np.zeros(result.shape, bool)
+    for size in sizes:
+        risky |= ~((size > 1e-140) & (size < 1e140))
+    risky |= ~(np.abs(c) < 1e290) | ((np.abs(result) < 1e-280) & (result != 0))
+    zero = ((a == 0) | (b == 0)) | ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
+    result = np.where(zero, a * b + c, result)
+    for i in np.flatnonzero(risky & ~zero):
+        x, y, z = (float(np.broadcast_to(v, result.shape).flat[i]) for v in (a, b, c))
+        result.flat[i] = exact_fma(x, y, z)
+    out[...] = result
+
+
+def exact_fma(x: float, y: float, z: float) -> float:
+    """x·y + z of finite numbers, rounded once.
+
+    >>> exact_fma(1 + 2**-52, 1 - 2**-52, -1.0) == -(2.0**-104)
+    True
+    """
+    total = Fraction(x) * Fraction(y) + Fraction(z)
+    if total == 0:
+        return x * y + z if x * y == 0 or z == 0 else 0.0
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
+
+
+def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, ...]) -> Array:
+    """Sign of what ``exact(*inputs, nearest)`` says is missing from float64 results, by rational arithmetic; 0 where
+    the exact result is infinite or no number."""
+    missing = np.zeros(nearest.shape, np.int8)
+    rows = [np.broadcast_to(x, nearest.shape).reshape(-1).tolist() for x in inputs]
+    for i, r in enumerate(nearest.reshape(-1).tolist()):
+        given = [row[i] for row in rows]
+        if not all(map(math.isfinite, given)) or math.isnan(r):
+            continue
+        try:
+            # An infinite result of finite numbers is an overflow, unless something was divided by zero.
+            left = exact(*map(Fraction, given), Fraction(r if math.isfinite(r) else 0))
+            missing.flat[i] = (left > 0) - (left < 0) if math.isfinite(r) else -1 if r > 0 else 1
+        except ZeroDivisionError:
+            continue
+    return missing
+
+
+def directed64(nearest: Array, missing: Array, mode: str) -> Array:
+    """float64 results to nearest → rounded as ``mode`` says; ``missing`` is the sign of the exact ones less them."""
+    if mode == "rz":
+        wrong, toward = (missing != 0) & (nearest != 0) & ((missing < 0) != np.signbit(nearest)), 0.0
+    else:
+        wrong, toward = (missing < 0, -np.inf) if mode == "rm" else (missing > 0, np.inf)
+    return np.where(wrong, np.nextafter(nearest, toward), nearest)
+
+
+def zero_of_sum(total: Array, exact_zero: Array, a: Array, b: Array, mode: str) -> Array:
+    """Rounding down, x - x is -0 (IEEE 754, 6.3); in every other direction +0, which is what NumPy gives."""
+    if mode != "rm":
+        return total
+    return np.where(exact_zero & (np.signbit(a) != np.signbit(b)), np.copysign(np.zeros((), total.dtype), -1), total)
+
+
+def flush(x: Array) -> Array:
+    """Subnormal numbers → zero of the same sign (``.ftz``)."""
+    small = np.abs(x) < _TINY[x.dtype]
+    return np.where(small, np.copysign(x.dtype.type(0), x), x) if small.any() else x

@@ -1,0 +1,151 @@
+"""From a module to one flat program: device functions inlined at each call, cut into basic blocks.
+
+Inlining keeps reconvergence simple: the body of a function stands where its call stands, so "run the threads at the
+lowest address first" brings diverged threads together again at the end of the call as everywhere else. A recursive
+function has no such place and is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from ...errors import UsageError, did_you_mean
+from .parse import WORD, Function, Instruction, Module, tokens
+from .variables import Variable
+
+#: Instructions of a program, calls inlined: more is a mistake.
+MOST_CODE = 1 << 18
+#: Instructions after which another one than the next may run, or threads may have to wait.
+CONTROL = {"bra", "brx", "ret", "exit", "trap", "bar", "barrier"}
+#: Names of hardware registers look like registers but are shared by every function.
+SPECIAL = (
+    "%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%warpid", "%nwarpid", "%lanemask", "%clock", "%global", "%smid",
+    "%nsmid", "%gridid", "%dynamic", "%total", "%is_", "%cluster", "%ncluster", "%envreg", "%pm",
+)  # fmt: skip
+
+
+@dataclass
+class Block:
+    """A straight run of instructions ``first … last`` of which only the last may be control."""
+
+    first: int
+    last: int
+    index: int = 0
+
+
+@dataclass
+class Program:
+    entry: Function
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+    block_at: dict[int, int] = field(default_factory=dict)
+
+
+def link(module: Module, entry: str) -> Program:
+    """The program that a kernel runs.
+
+    Raises UsageError for an unknown kernel, a recursive function and one that is only declared.
+    """
+    kernels = [f.name for f in module.functions.values() if f.entry and f.defined]
+    if entry not in kernels:
+        raise UsageError(f"the PTX holds no kernel {entry!r}: {did_you_mean(entry, kernels)}")
+    program = Program(module.functions[entry])
+    program.variables |= module.variables
+    _Linker(module, program).body(module.functions[entry], "", {}, (), None)
+    _cut(program)
+    return program
+
+
+def is_special(name: str) -> bool:
+    return name.startswith(SPECIAL)
+
+
+class _Linker:
+    def __init__(self, module: Module, program: Program) -> None:
+        self.module, self.program, self.calls = module, program, 0
+
+    def body(
+        self, function: Function, suffix: str, names: dict[str, str], stack: tuple[str, ...], end: str | None
+    ) -> None:
+        """Append a function's code with its own names made unique by ``suffix``."""
+        program = self.program
+        own = [*function.registers, *function.variables, *function.labels, *function.tables]
+        names = {name: name + suffix for name in own} | names
+        for name, kind in function.registers.items():
+            program.registers[names[name]] = kind
+        for name, variable in function.variables.items():
+            program.variables[names[name]] = replace(variable, name=names[name])
+        for name, targets in function.tables.items():
+            program.tables[names[name]] = [names.get(t, t) for t in targets]
+        marks: dict[int, list[str]] = {}
+        for name, at in function.labels.items():
+            marks.setdefault(at, []).append(names[name])
+        for at, ins in enumerate(function.code):
+            self.mark(marks.get(at, []))
+            operands = tuple(WORD.sub(lambda m: names.get(m[0], m[0]), o) if suffix else o for o in ins.operands)
+            guard = (names.get(ins.guard[0], ins.guard[0]), ins.guard[1]) if ins.guard else None
+            if ins.parts[0] == "call":
+                self.call(replace(ins, operands=operands, guard=guard), (*stack, function.name))
+            elif ins.parts[0] == "ret" and end is not None:
+                self.append(replace(ins, opcode="bra", operands=(end,), guard=guard))
+            else:
+                self.append(replace(ins, operands=operands, guard=guard))
+        self.mark(marks.get(len(function.code), []))
+
+    def append(self, ins: Instruction) -> None:
+        if len(self.program.code) >= MOST_CODE:
+            raise UsageError(f"{ins.place()}: with its calls inlined the kernel has over {MOST_CODE:,} instructions")
+        self.program.code.append(replace(ins, index=len(self.program.code)))
+
+    def mark(self, labels: list[str]) -> None:
+        for label in labels:
+            self.program.labels[label] = len(self.program.code)
+
+    def call(self, ins: Instruction, stack: tuple[str, ...]) -> None:
+        """``call (retval), name, (arguments)``: the callee's parameters become the caller's."""
+        groups = [tokens(o[1:-1]) if o.startswith("(") else o for o in ins.operands]
+        target = next((g for g in groups if isinstance(g, str)), "")
+        if not target:
+            raise UsageError(f"{ins.place()}: {ins.text} names no function to call")
+        at = groups.index(target)
+        results = groups[0] if at else []
+        arguments = groups[at + 1] if len(groups) > at + 1 else []
+        function = self.module.functions.get(target)
+        if function is None or not function.defined:
+            if target == "__assertfail":
+                self.append(replace(ins, opcode="trap", operands=()))
+                return
+            if target == "vprintf":  # what a kernel prints is not shown
+                return
+            what = "through a pointer" if target.startswith("%") else f"{target}, which the PTX does not define"
+            raise UsageError(f"{ins.place()}: the kernel calls {what}; only functions in the same PTX can be run")
+        if target in stack:
+            raise UsageError(f"{ins.place()}: {target} calls itself; recursive functions cannot be run")
+        if len(results) != len(function.results) or len(arguments) != len(function.params):
+            takes = f"takes {len(function.params)} and returns {len(function.results)} values"
+            raise UsageError(f"{ins.place()}: {target} {takes}, called with {len(arguments)} and {len(results)}")
+        self.calls += 1
+        suffix = f".c{self.calls}"
+        bound = dict(zip((v.name for v in function.results), results, strict=True))
+        bound |= dict(zip((v.name for v in function.params), arguments, strict=True))
+        done = f"$done{suffix}"
+        if ins.guard:
+            self.append(replace(ins, opcode="bra", operands=(done,), guard=(ins.guard[0], not ins.guard[1])))
+        self.body(function, suffix, bound, stack, done)
+        self.mark([done])
+
+
+def _cut(program: Program) -> None:
+    """Basic blocks begin at labels and after control instructions."""
+    code = program.code
+    starts = {0, *program.labels.values()} | {i.index + 1 for i in code if i.parts[0] in CONTROL}
+    edges = sorted(s for s in starts if s < len(code)) + [len(code)]
+    for index, (first, stop) in enumerate(pairwise(edges)):
+        program.blocks.append(Block(first, stop - 1, index))
+        program.block_at[first] = index
+    program.block_at[len(code)] = len(program.blocks)

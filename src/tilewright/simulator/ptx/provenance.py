@@ -1,0 +1,67 @@
+"""Which operands a kernel may write, read off its text: the others need no watching for races."""
+
+from __future__ import annotations
+
+import re
+
+from .parse import Instruction
+from .program import Program
+
+#: The source of an address that was loaded from memory: it may point anywhere.
+MEMORY = "memory"
+_STORES = ("st", "red")
+
+
+def words(operand: str) -> list[str]:
+    """The names in an operand."""
+    return re.findall(r"[A-Za-z_$%][\w$.]*", operand)
+
+
+def pointers_written(program: Program) -> set[str] | None:
+    """Parameters and variables that the address of a store or atomic to global memory may come from.
+
+    Follows values through registers and the arguments of calls, in any order of execution. None means any: an address
+    came out of memory.
+    """
+    roots = {p.name for p in program.entry.params} | {v.name for v in program.variables.values() if v.space == "global"}
+    flows: dict[str, set[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for ins in program.code:
+            sources = _sources(ins, flows, roots)
+            for word in words(ins.operands[0]) if sources else ():
+                held = flows.setdefault(word, set())
+                if not sources <= held:
+                    held |= sources
+                    changed = True
+    written: set[str] = set()
+    for ins in program.code:
+        if (
+            ins.parts[0] not in (*_STORES, "atom")
+            or len(ins.operands) < 2
+            or {"shared", "local", "param"} & set(ins.parts)
+        ):
+            continue
+        found = _origins(ins.operands[1 if ins.parts[0] == "atom" else 0], flows, roots)
+        if not found or MEMORY in found:
+            return None
+        written |= found
+    return written
+
+
+def _sources(ins: Instruction, flows: dict[str, set[str]], roots: set[str]) -> set[str]:
+    """Where what an instruction makes comes from; an index of 32 bits or fewer out of memory is no address."""
+    name = ins.parts[0]
+    if len(ins.operands) < 2 or (name in _STORES and "param" not in ins.parts):
+        return set()
+    if (name in ("ld", "ldu") and "param" not in ins.parts) or name == "atom":
+        return {MEMORY} if ins.parts[-1].endswith(("64", "128")) else set()
+    return set().union(*(_origins(operand, flows, roots) for operand in ins.operands[1:]))
+
+
+def _origins(operand: str, flows: dict[str, set[str]], roots: set[str]) -> set[str]:
+    found: set[str] = set()
+    for word in words(operand):
+        found |= flows.get(word, set()) | ({word} if word in roots else set())
+    return found

@@ -1,0 +1,79 @@
+"""Memory of the host through which blocks pass to a GPU and back: chunks, page-locked, which are used in turns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...runtime.gpu.streams import Moment, Streams
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Page-locked memory: bytes of a chunk, and chunks on the way in and on the way out."""
+
+    size: int = 16 << 20
+    incoming: int = 24
+    outgoing: int = 8
+
+    @classmethod
+    def within(cls, limit: int | None) -> Chunks:
+        """Smaller ones where an eighth of ``limit`` bytes is less."""
+        chunks = cls()
+        while limit is not None and chunks.nbytes > limit // 8 and chunks.size > 1 << 16:
+            chunks = cls(chunks.size // 2)
+        return chunks
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * (self.incoming + self.outgoing)
+
+
+class Ring:
+    """Chunks of memory, which are used in turns, made when they are used first; whoever uses one page-locks it."""
+
+    def __init__(self, gpu: Streams, count: int, size: int) -> None:
+        self._gpu, self._count, self._size = gpu, count, size
+        self._chunks: list[np.ndarray[Any, Any]] = []
+        self._taken = 0
+        self._busy: dict[int, Future[Any]] = {}
+
+    def take(self) -> np.ndarray[Any, Any]:
+        """The next chunk, when its last job is done. Raises what went wrong with that."""
+        place, self._taken = self._taken % self._count, self._taken + 1
+        if place == len(self._chunks):
+            self._chunks.append(self._gpu.pages(self._size))
+        chunk = self._chunks[place]
+        job = self._busy.pop(chunk.ctypes.data, None)
+        if job is not None and isinstance(moment := job.result(), Moment):
+            moment.wait()
+        return chunk
+
+    def give(self, chunk: np.ndarray[Any, Any], job: Future[Any]) -> None:
+        """It is free again when ``job`` is done, and the moment is reached that it tells, if any."""
+        self._busy[chunk.ctypes.data] = job
+
+    def close(self) -> None:
+        for job in self._busy.values():
+            job.cancel()
+        for chunk in self._chunks:
+            self._gpu.unpin(chunk)
+
+
+def pieces(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:
+    """What fills a chunk at most and lies together in a slot: whole rows, or pieces of one that is longer."""
+    width = min(columns.stop - columns.start, max(1, chunk // itemsize))
+    step = max(1, chunk // (width * itemsize))
+    for top, left in itertools.product(range(rows.start, rows.stop, step), range(columns.start, columns.stop, width)):
+        yield slice(top, min(rows.stop, top + step)), slice(left, min(columns.stop, left + width))
+
+
+def shaped(chunk: np.ndarray[Any, Any], dtype: np.dtype[Any], rows: slice, columns: slice) -> np.ndarray[Any, Any]:
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    return chunk[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)

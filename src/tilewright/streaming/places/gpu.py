@@ -1,0 +1,262 @@
+"""A GPU as a place: blocks come through page-locked memory, on streams of their own, while others are multiplied.
+
+The operands may lie in any memory, or in files: threads copy chunks of a block to page-locked ones, which the GPU fetches by
+itself. The GPU's streams wait for each other by themselves; a thread waits only for a chunk that is still being fetched.
+
+    threads     A to chunks │ B to chunks │ A to chunks │ …
+    copy in        chunks to slot │ chunks to slot │ chunks to slot │ …
+    compute                         C = A·B           │ C += A·B      │ …
+    copy out                                                           C to chunks │
+    threads                                                              chunks to result
+
+Copies in take turns on several streams, so that a block which waits for its slot does not hold up what is still to come of
+the one before it. Chunks are handed out by one thread, in the order of the loads: so who waits for a slot to become free
+never holds the chunk that this needs. A block that another GPU has comes from there, in one copy (``peers``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ...files import Sink
+from ...kernels.cuda_kernel import CudaKernel
+from ...runtime.gpu.gpu_product import GpuProduct, prepared
+from ...runtime.gpu.streams import Moment, Streams
+from ..plan.program import Load, Multiply, Store
+from ..plan.stream import StreamPlan
+from .chunks import Chunks, Ring, pieces, shaped
+from .events import Events
+from .peers import Lent, Peers
+from .tier import Tier
+
+STREAMS_IN = 4
+#: Bytes of a part of a block at least, where it is shared among all threads: some 3,000 parts a second can be handed out.
+LEAST_PART = 4 << 20
+
+
+class Gpu:
+    """Slots in a GPU's memory; ``tier`` has A and B, ``sink`` is C; ``workers`` threads copy to and from chunks. ``peers``
+    are this and the other GPUs that have blocks of the same product, where they reach each other."""
+
+    def __init__(
+        self,
+        plan: StreamPlan,
+        tier: Tier,
+        sink: Sink,
+        *,
+        gpu: Streams,
+        kernel: CudaKernel,
+        params: Mapping[str, int] | None = None,
+        workers: int = 8,
+        chunks: Chunks | None = None,
+        events: Events | None = None,
+        peers: Peers | None = None,
+    ) -> None:
+        self._grid, self._tier, self._gpu = plan.grid, tier, gpu
+        self._sink = sink
+        self._dtype = np.dtype(plan.dtype)
+        self._kernel, self._params = kernel, params
+        gpu.here()
+        self._events = _GpuEvents(gpu, events or Events())
+        chunks = chunks or Chunks()
+        self._chunk, self._workers = chunks.size, workers
+        with contextlib.ExitStack() as taken:  # and given back, should there not be enough of something
+            self._memory = gpu.allocate(plan.place_bytes)
+            taken.callback(gpu.release, self._memory)
+            self._slots = self._addresses(plan)
+            self._compute, self._out, *self._in = [gpu.stream() for _ in range(2 + STREAMS_IN)]
+            for stream in (self._compute, self._out, *self._in):
+                taken.callback(gpu.drop, stream)
+            self._rings = []
+            for count in (chunks.incoming, chunks.outgoing):
+                self._rings.append(Ring(gpu, count, chunks.size))
+                taken.callback(self._rings[-1].close)
+            self._taken = taken.pop_all()
+        self._pool = ThreadPoolExecutor(workers, "copies", initializer=gpu.here)
+        self._over = ThreadPoolExecutor(1, "copies over", initializer=gpu.here)
+        self._peers = peers or Peers()
+        self._peers.join(self._pool, self._over, self._idle)
+        self._issued: list[Future[Moment]] = []
+        self._threads = threading.local()
+
+    # ---- the three lanes
+
+    def load(self, load: Load, after: Moment | None) -> Future[Moment]:
+        self._be_here()
+        block, stream = load.block, self._in[load.number % STREAMS_IN]
+        if load.number >= STREAMS_IN:  # what is asked of this stream comes behind all of the load before
+            self._issued[load.number - STREAMS_IN].result()
+        address, nbytes = self._slots[block.operand, load.slot], self._grid.elements(block) * self._dtype.itemsize
+        own, lender, readers = self._peers.take(block, self._gpu, address, nbytes)
+        try:
+            if after is not None:
+                self._gpu.after(stream, after)
+            for reader in readers:
+                self._gpu.after(stream, reader.result())
+            begun = self._events.mark(stream)
+            if lender is None:
+                self._stage(load, own, stream)
+            else:
+                self._over.submit(self._copy_over, lender, own, stream)
+        except BaseException as error:  # raised again by this lane
+            own.refuse(error)
+            raise
+        lane = "copy in" if lender is None else "copy over"
+        self._events.add(lane, f"{block.operand.upper()}[{block.row}, {block.column}]", begun, own.done)
+        self._issued.append(own.done)
+        return own.done
+
+    def multiply(self, step: Multiply, needs: tuple[Future[Moment], Future[Moment]], after: None) -> Moment:  # noqa: ARG002
+        self._be_here()
+        for block in needs:
+            self._gpu.after(self._compute, block.result())
+        m, n = self._grid.size(step.tile)
+        depth = self._grid.depth(step.p)
+        begun = self._events.mark(self._compute)
+        product = self._product(m, n, depth.stop - depth.start, add=not step.first)
+        product(self._slots["a", step.a], self._slots["b", step.b], self._slots["c", step.c], self._compute)
+        done = self._gpu.mark(self._compute)
+        self._events.add("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}", begun, _known(done))
+        return done
+
+    def store(self, store: Store, after: Moment) -> None:
+        self._be_here()
+        rows, columns = self._grid.rows(store.tile.i), self._grid.columns(store.tile.j)
+        self._gpu.after(self._out, after)
+        begun = self._events.mark(self._out)
+        address, jobs = self._slots["c", store.c], []
+        for part in pieces(rows, columns, self._dtype.itemsize, self._chunk):
+            here = shaped(chunk := self._rings[1].take(), self._dtype, *part)
+            self._gpu.lock(chunk)
+            self._gpu.copy_out(self._out, here, address)
+            fetched = self._gpu.mark(self._out)
+            job = self._pool.submit(self._copy_out, *part, here, fetched)
+            self._rings[1].give(chunk, job)
+            jobs.append(job)
+            address += here.nbytes
+        self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, _known(self._gpu.mark(self._out)))
+        for job in jobs:
+            job.result()
+
+    def close(self) -> None:
+        """Wait for what is under way, here and where others copy from here, and give everything back."""
+        try:
+            self._peers.settle()
+            self._gpu.here()
+            self._events.tell()
+        finally:
+            self._taken.close()
+
+    # ---- by the threads that copy
+
+    def _stage(self, load: Load, own: Lent, stream: int) -> None:
+        """Hand a block's parts to the threads, each with a chunk."""
+        self._tier.begin(load)
+        size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
+        parts = list(pieces(*self._grid.where(load.block), self._dtype.itemsize, size))
+        address, left, jobs = own.address, itertools.count(1 - len(parts)), []
+        for part in parts:
+            chunk = self._rings[0].take()
+            jobs.append(self._pool.submit(self._copy_in, load, *part, chunk, own, address, stream, left))
+            self._rings[0].give(chunk, jobs[-1])
+            address += shaped(chunk, self._dtype, *part).nbytes
+        self._tier.began(load, jobs)
+
+    def _copy_in(
+        self,
+        load: Load,
+        rows: slice,
+        columns: slice,
+        chunk: np.ndarray[Any, Any],
+        own: Lent,
+        address: int,
+        stream: int,
+        left: Iterator[int],
+    ) -> Moment:
+        try:
+            here = shaped(chunk, self._dtype, rows, columns)
+            with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
+                self._tier.read(load, rows, columns, here)
+            self._gpu.lock(chunk)
+            self._gpu.copy_in(stream, address, here)
+            moment = self._gpu.mark(stream)
+            if next(left) == 0:  # the last one that is asked for, whichever it is: all others are before this mark
+                own.arrived(self._gpu.mark(stream))
+        except BaseException as error:  # raised by whoever needs the block, on whichever GPU
+            own.refuse(error)
+            raise
+        return moment
+
+    def _copy_over(self, lender: Lent, own: Lent, stream: int) -> None:
+        try:
+            self._gpu.after(stream, lender.done.result())
+            self._gpu.copy_over(stream, own.address, lender.gpu, lender.address, own.nbytes)
+            own.arrived(self._gpu.mark(stream))
+        except BaseException as error:  # raised by whoever needs the block
+            own.refuse(error)
+
+    def _copy_out(self, rows: slice, columns: slice, here: np.ndarray[Any, Any], fetched: Moment) -> None:
+        fetched.wait()
+        with self._events.host.span("stage out", f"C rows {rows.start}"):
+            self._sink.write(rows, columns, here)
+
+    # ---- helpers
+
+    def _idle(self) -> None:
+        self._gpu.here()
+        for stream in (*self._in, self._compute, self._out):
+            self._gpu.call("the GPU", "cuStreamSynchronize", stream)
+
+    def _product(self, m: int, n: int, k: int, add: bool) -> GpuProduct:
+        return prepared(self._gpu.device, self._kernel, self._dtype.name, m, n, k, add=add, params=self._params)
+
+    def _addresses(self, plan: StreamPlan) -> dict[tuple[str, int], int]:
+        grid, at, found = plan.grid, self._memory, {}
+        sizes = {"a": grid.bm * grid.bk, "b": grid.bk * grid.bn, "c": grid.bm * grid.bn}
+        for (operand, elements), count in zip(sizes.items(), plan.slots, strict=True):
+            for slot in range(count):
+                found[operand, slot] = at
+                at += elements * plan.itemsize
+        return found
+
+    def _be_here(self) -> None:
+        if not getattr(self._threads, "here", False):
+            self._gpu.here()
+            self._threads.here = True
+
+
+class _GpuEvents:
+    """Spans between moments of streams, told in seconds of the host's clock when all is done."""
+
+    def __init__(self, gpu: Streams, host: Events) -> None:
+        self.host, self._gpu = host, gpu
+        stream = gpu.stream()
+        self._zero = gpu.mark(stream)
+        self._zero.wait()
+        gpu.drop(stream)
+        self._zero_s = host.now()
+        self._spans: list[tuple[str, str, Moment, Future[Moment]]] = []
+        self.mark = gpu.mark
+
+    def add(self, lane: str, name: str, begun: Moment, end: Future[Moment]) -> None:
+        self._spans.append((lane, name, begun, end))
+
+    def tell(self) -> None:
+        """Of all that was finished; the GPU must be idle."""
+        for lane, name, begun, end in self._spans:
+            if end.done() and end.exception() is None:
+                at = (self._zero_s + moment.since(self._zero) for moment in (begun, end.result()))
+                self.host.add(lane, name, *at)
+
+
+def _known(moment: Moment) -> Future[Moment]:
+    job: Future[Moment] = Future()
+    job.set_result(moment)
+    return job

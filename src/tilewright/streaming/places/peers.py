@@ -1,0 +1,92 @@
+"""Blocks that one GPU needs and another one has: over the link between them, not once more through the host.
+
+Whoever loads a block first is its lender: the others that need it copy it from there when it is there. The lender brings
+nothing else to that slot until they have. All that one waits for was begun before it waits, on whichever GPU: so
+they never wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...errors import LaunchError
+from ...runtime.gpu.streams import Moment, Streams
+from ..plan.grid import Block
+
+
+@dataclass(eq=False)
+class Lent:
+    """A block in a slot of a GPU. ``done`` knows when it is there, as soon as all its copies are asked of the GPU; others
+    copy it to their slots: ``readers`` know when they have."""
+
+    block: Block
+    gpu: Streams
+    address: int
+    nbytes: int
+    done: Future[Moment] = field(default_factory=Future)
+    readers: list[Future[Moment]] = field(default_factory=list)
+
+    def arrived(self, moment: Moment) -> None:
+        with contextlib.suppress(InvalidStateError):  # refused meanwhile
+            self.done.set_result(moment)
+
+    def refuse(self, error: BaseException) -> None:
+        """It will not come: nobody may wait for it forever."""
+        with contextlib.suppress(InvalidStateError):
+            self.done.set_exception(error)
+
+
+class _Member(NamedTuple):
+    staging: ThreadPoolExecutor
+    over: ThreadPoolExecutor
+    idle: Callable[[], None]
+
+
+class Peers:
+    """What lies in the slots of GPUs that reach each other's memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lenders: dict[Block, Lent] = {}
+        self._slots: dict[tuple[int, int], Lent] = {}
+        self._members: list[_Member] = []
+
+    def join(self, staging: ThreadPoolExecutor, over: ThreadPoolExecutor, idle: Callable[[], None]) -> None:
+        """Of one more GPU, the threads that copy from the host, the one that asks for copies from other GPUs, and what
+        waits until all that was asked of it is done."""
+        self._members.append(_Member(staging, over, idle))
+
+    def take(
+        self, block: Block, gpu: Streams, address: int, nbytes: int
+    ) -> tuple[Lent, Lent | None, list[Future[Moment]]]:
+        """For a block that ``gpu`` is about to bring to a slot: itself, its lender, which from now on waits for it, and who
+        still reads what was there."""
+        own = Lent(block, gpu, address, nbytes)
+        with self._lock:
+            before = self._slots.pop((id(gpu), address), None)
+            if before is not None and self._lenders.get(before.block) is before:
+                del self._lenders[before.block]
+            lender = self._lenders.setdefault(block, own)
+            self._slots[id(gpu), address] = own
+            if lender is not own:
+                lender.readers.append(own.done)
+        return own, None if lender is own else lender, [] if before is None else before.readers
+
+    def settle(self) -> None:
+        """Nobody copies any more, of all who joined: from now on they may give back memory from which others copied. Who
+        still waits for a block gets an error. Raises what went wrong on a GPU."""
+        members, self._members = self._members, []
+        for member in members:
+            member.staging.shutdown(cancel_futures=True)
+        for lent in self._slots.values():
+            lent.refuse(LaunchError("a copy was not begun any more"))
+        for member in members:
+            member.over.shutdown(cancel_futures=True)
+        with contextlib.ExitStack() as stack:  # all of them, also where one is dead
+            for member in members:
+                stack.callback(member.idle)

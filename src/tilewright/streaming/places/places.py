@@ -1,0 +1,215 @@
+"""Which places compute a product, what room they have, and what they were measured to do."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...catalog import adding_kernel, cuda_catalog
+from ...codegen.jit import need_jit
+from ...errors import MemoryLimitError, UnavailableError, UsageError
+from ...files import Sink, Source
+from ...files.array import ArraySource
+from ...host.machine import available_memory, bytes_text
+from ...kernels import Kernel
+from ...kernels.cuda_kernel import CudaKernel
+from ...runtime.gpu.streams import Streams, opened
+from ..plan.cost import Rates
+from ..plan.held import Held
+from ..plan.stream import Room, StreamPlan, typical_step
+from ..run.executor import Place
+from .chunks import Chunks
+from .events import Events
+from .gpu import Gpu
+from .gpu_rates import gpu_rates
+from .host import Host
+from .peers import Peers
+from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
+from .tier import Tier
+
+#: Of the memory that is free, what blocks take where nobody says: there is other work to do.
+SHARE = 0.8
+#: Of a GPU's free memory: kernels and their code take the rest.
+GPU_SHARE = 0.95
+#: What threads, their stacks and the plan itself take beside blocks, of a limit: 5 to 10 MiB were seen.
+OWN_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``kernel`` on the CPU with ``threads`` threads, or on each of ``gpus``, with ``room`` for blocks; ``memory`` bytes of
+    the host's may be taken."""
+
+    kernel: Kernel | CudaKernel
+    room: Room
+    threads: int
+    memory: int
+    gpus: tuple[Streams, ...] = ()
+    chunks: Chunks | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [f"cuda:{gpu.ordinal}" for gpu in self.gpus] or ["cpu"]
+
+    def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
+        """Measured now as far as operands and result are concerned, in half a second."""
+        if isinstance(self.kernel, Kernel):
+            return host_rates((a, b), out, self.kernel, dtype, self.threads)
+        gpu = gpu_rates(self.gpus[0], self.kernel, dtype)
+        probed = [read_rate(source, dtype, copy_workers()) for source in (a, b) if not _is_plain(source)]
+        in_memory = isinstance(out, np.ndarray)
+        return Rates(
+            flops=gpu.flops,
+            in_bytes=gpu.in_bytes,
+            out_bytes=gpu.out_bytes,
+            read_bytes=min([gpu.stage_bytes, *probed]),
+            stage_bytes=gpu.stage_bytes,
+            latency_s=1e-4,
+            wave=gpu.wave,
+            wave_s=gpu.wave_s,
+            write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, (a, b), dtype),
+            most_read_bytes=min([gpu.most_stage_bytes, *probed]),
+            peers=len(self.gpus) > 1 and all(x.reaches(y) for x, y in itertools.permutations(self.gpus, 2)),
+        )
+
+    def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
+        """Each place that the plan has a part for, with its memory taken."""
+        if isinstance(self.kernel, Kernel):
+            yield Host(plan, a, b, sink, kernel=self.kernel, threads=self.threads, events=events.at("cpu"))
+            return
+        count = len(plan.parts)
+        held = plan.held(plan.program()) if count == 1 else Held({}, {})  # several do not know their order yet
+        peers = Peers() if plan.rates.peers else None
+        for gpu, name in zip(self.gpus[:count], self.names[:count], strict=True):
+            yield Gpu(
+                plan,
+                Tier(plan, held, {"a": a, "b": b}),
+                sink,
+                gpu=gpu,
+                kernel=self.kernel,
+                workers=copy_workers(count),
+                chunks=self.chunks,
+                events=events.at(name),
+                peers=peers,
+            )
+
+
+def choose_place(
+    sources: Sequence[Source],
+    dtype: np.dtype[Any],
+    device: str | None,
+    memory: int | str | None,
+    device_memory: int | str | None,
+    threads: int,
+) -> Choice:
+    """Where to multiply: ``device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
+
+    Raises UsageError for what is none of these, UnavailableError without a GPU or where ``$NUMBA_DISABLE_JIT`` is set,
+    MemoryLimitError for a limit that leaves nothing for blocks.
+    """
+    need_jit("what multiplies and moves blocks")
+    limit = None if memory is None else bytes_of("memory", memory)
+    gpus = _gpus(device)
+    free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
+    if not gpus:
+        if device_memory is not None:
+            raise UsageError("device_memory is for products on a GPU: this one is on the CPU, see memory")
+        kernel: Kernel = _there(adding_kernel(dtype.name), dtype.name)
+        beside = OWN_BYTES + _workspace(kernel, dtype) + 2 * max(source.workspace for source in sources)
+        return Choice(kernel, Room(_left(free, beside), grain=64, kc=kc_of(kernel, dtype.name)), threads, free)
+    chunks = Chunks.within(limit)
+    in_memory = all(isinstance(source, ArraySource) for source in sources)
+    host = 0 if in_memory else _left(free, OWN_BYTES + chunks.nbytes)
+    stated = None if device_memory is None else bytes_of("device_memory", device_memory)
+    room = min(gpu.free_bytes() for gpu in gpus)
+    place = int(GPU_SHARE * room) if stated is None else min(room, stated)
+    best = adding_cuda_kernel(dtype.name, gpus[0].device.capability)
+    # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
+    grain = max(128, *(side(**best.params) for side in best.tile))
+    (m, k), n = sources[0].shape, sources[1].shape[1]
+    step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated)
+    return Choice(best, Room(place, host, grain, step=step), threads, free, gpus, chunks)
+
+
+def _is_plain(source: Source) -> bool:
+    """Whether it lies in memory, by rows: then no copy of it need be timed."""
+    return isinstance(source, ArraySource) and source.by_rows
+
+
+def _left(limit: int, beside: int) -> int:
+    if limit <= beside:
+        raise MemoryLimitError(
+            f"memory is {bytes_text(limit)}: {bytes_text(beside)} of it are needed beside all blocks"
+        )
+    return limit - beside
+
+
+def _workspace(kernel: Kernel, dtype: np.dtype[Any]) -> int:
+    """What the engine works in, for blocks of any size."""
+    large = 1 << 20
+    return 0 if kernel.workspace is None else kernel.workspace(large, large, large) * dtype.itemsize
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def adding_cuda_kernel(dtype: str, capability: str) -> CudaKernel:
+    """The highest rung on a GPU of that compute capability that can add to C and keeps the dtype's precision."""
+    least = tuple(map(int, capability.split(".")))
+    fit = [
+        kernel
+        for kernel in cuda_catalog().values()
+        if kernel.adds
+        and dtype in kernel.dtypes
+        and kernel.precision == "standard"
+        and tuple(map(int, kernel.capability.rstrip("af").split("."))) <= least
+    ]
+    return _there(fit[-1] if fit else None, dtype)
+
+
+def _there(kernel: Any, dtype: str) -> Any:
+    if kernel is None:
+        raise UsageError(f"dtype {dtype}: no kernel here that adds to C has it")
+    return kernel
+
+
+# ---- what was asked for ----------------------------------------------------------------------------------------------
+
+
+def bytes_of(name: str, value: int | str) -> int:
+    """A number of bytes: an int, or text such as "4GiB", "500 MB", "1.5G".
+
+    >>> bytes_of("memory", "4GiB"), bytes_of("memory", "1.5k"), bytes_of("memory", 100)
+    (4294967296, 1536, 100)
+    """
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", value, re.IGNORECASE)
+        if match is None:
+            raise UsageError(f"{name} {value!r}: must be a number of bytes such as 4GiB or 500MB")
+        base = 1000 if match[3].lower() == "b" and match[2] else 1024
+        value = int(float(match[1]) * base ** (" kmgt".index(match[2].lower()) if match[2] else 0))
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} must be a positive number of bytes, got {value!r}")
+    return value
+
+
+def _gpus(device: str | None) -> tuple[Streams, ...]:
+    """The GPUs that are meant; none for the CPU."""
+    if device == "cpu":
+        return ()
+    match = re.fullmatch(r"cuda(?::(\d+(?:,\d+)*))?", device or "cuda")
+    if match is None:
+        raise UsageError(f"device {device!r}: must be cpu, cuda, cuda:N or cuda:N,M,…")
+    try:
+        if match[1]:
+            return tuple(opened(int(number)) for number in dict.fromkeys(match[1].split(",")))
+        return tuple(opened(number) for number in range(opened(0).count))
+    except UnavailableError:
+        if device is None:
+            return ()
+        raise

@@ -1,0 +1,137 @@
+"""What a place does, measured: operations a second, and bytes a second on the way in and out."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...files import Source
+from ...files.array import ArraySource
+from ...files.positional import PIECE, write_through
+from ...host.machine import machine
+from ...kernels import Kernel
+from ...runtime.cpu.peaks import bandwidth_gbs, peak_gflops
+from ..plan.cost import Rates
+
+#: Share of the peak that the engine reaches between its passes over C, share of the time of such a pass that nothing hides,
+#: and seconds that each piece of work takes beside.
+ENGINE_SHARE, PASS_SHARE = 0.96, 0.67
+PIECE_S = 5e-4
+#: Bytes a second that a processor copies in memory, and to and from files: meanwhile it multiplies nothing. Of files it
+#: is what the loss of time was divided by, of products that took their blocks from there: the system works for them too.
+COPIED, COPIED_FROM_FILES = 8e9, 1.5e9
+#: A probe reads rectangles of so many bytes, of a file this share at most, for about so long, and writes as long.
+PROBE_BYTES = 2 << 20
+PROBE_SHARE = 1 / 64
+PROBE_S = 0.15
+#: Of a file this share is written for the probe, for so long at most: disks are fast for the first few hundred MiB.
+WRITE_SHARE = 1 / 8
+WRITE_S = 0.8
+#: Bytes of a row of a tile.
+WRITE_ROW = 32 << 10
+
+
+def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int) -> Rates:
+    """Of the CPU as a place, with that engine: blocks are read by one thread, beside those that multiply."""
+    real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+    flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
+    reading = min(read_rate(source, dtype, 1) for source in sources)
+    itemsize = np.dtype(dtype).itemsize
+    in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
+    return Rates(
+        flops,
+        in_bytes=reading,
+        out_bytes=write_rate(out, sources, dtype),
+        latency_s=PIECE_S,
+        wave_s=PASS_SHARE * 2 * itemsize / (bandwidth_gbs("float64", threads) * 1e9),
+        depth=kc_of(kernel, dtype),
+        copy_s=1 / (COPIED_FROM_FILES if in_files else COPIED) / threads,
+    )
+
+
+def kc_of(kernel: Kernel, dtype: str) -> int:
+    """Elements of k that the engine sums in registers before it adds to C, at most."""
+    cuts = kernel.blocking
+    assert cuts is not None, f"{kernel.name} does not say how it cuts k"
+    return cuts.kc if np.dtype(dtype).itemsize == 4 else cuts.kc_of_8_bytes
+
+
+def result_bytes(sources: Sequence[Source], dtype: str) -> int:
+    return sources[0].shape[0] * sources[1].shape[1] * np.dtype(dtype).itemsize
+
+
+def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTES) -> float:
+    """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix, ``nbytes`` at a time:
+    measured, in 0.2 s."""
+    m, n = source.shape
+    if not m or not n:
+        return math.inf
+    itemsize = np.dtype(dtype).itemsize
+    columns = min(n, 4096)
+    rows = min(m, max(1, nbytes // (columns * itemsize)))
+    rng = np.random.default_rng(0)
+    workers = workers if source.parallel else 1
+    share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
+    count = max(workers, min(128 * workers, int(share * m * n / (rows * columns))))
+    places = [(int(rng.integers(m - rows + 1)), int(rng.integers(n - columns + 1))) for _ in range(count)]
+    few = min(m, 2), min(n, columns)  # which compiles what reads rows, and is no matter of rates
+    source.read(slice(0, few[0]), slice(0, few[1]), np.empty(few, dtype))
+
+    outs = [np.ones((rows, columns), dtype) for _ in range(workers)]  # their pages are there
+    begun = time.perf_counter()
+
+    def read(worker: int) -> int:
+        out, done = outs[worker], 0
+        for row, column in places[worker::workers]:
+            source.read(slice(row, row + rows), slice(column, column + columns), out)
+            done += out.nbytes
+            if time.perf_counter() > begun + PROBE_S:
+                break
+        return done
+
+    with ThreadPoolExecutor(workers) as pool:
+        done = sum(pool.map(read, range(workers)))
+    return done / (time.perf_counter() - begun)
+
+
+def write_rate(out: Any, sources: Sequence[Source], dtype: str) -> float:
+    """Bytes a second that can be written where a result goes: to a file measured, to memory what it copies."""
+    if isinstance(out, (str, os.PathLike)):
+        most, pitch = int(WRITE_SHARE * result_bytes(sources, dtype)), sources[1].shape[1] * np.dtype(dtype).itemsize
+        return _disk_rate(Path(os.fspath(out)).absolute().parent, max(PROBE_BYTES, most), max(1, pitch))
+    return bandwidth_gbs("float64", 1) * 1e9 / 3
+
+
+@functools.cache
+def _disk_rate(folder: Path, most: int, pitch: int) -> float:
+    """Of ``most`` bytes in a file there, in short rows ``pitch`` bytes apart as those of tiles are, until they are on the
+    disk; where nothing can be written, a guess."""
+    width = min(pitch, WRITE_ROW)
+    block = np.random.default_rng(0).integers(0, 256, (max(1, min(most, 4 * PIECE) // width), width), np.uint8)
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            begun, done = time.perf_counter(), 0
+            marks = [(begun, done)]
+            while done < most and time.perf_counter() < begun + WRITE_S:
+                write_through(file.fileno(), block, done // width * pitch, pitch)
+                done += block.nbytes
+                marks.append((time.perf_counter(), done))
+            os.fsync(file.fileno())
+            warm_s, warm = marks[(len(marks) - 1) // 2]  # disks are fast at first, or slow
+            return (done - warm) / (time.perf_counter() - warm_s)
+    except OSError:
+        return 1e9
+
+
+def copy_workers(gpus: int = 1) -> int:
+    """Threads that copy blocks beside each of several GPUs: three quarters of the processors, for others have work too."""
+    return max(2, min(16, machine().usable_cores * 3 // 4 // gpus))

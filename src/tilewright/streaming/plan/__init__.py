@@ -1,0 +1,1 @@
+"""How a product larger than a memory is cut, in which order, and what that costs."""

@@ -1,0 +1,202 @@
+"""What will be done, told before it is: how a product is cut and moved, and what that should take."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...host.machine import bytes_text
+from ...planning.prediction import seconds_text
+from ..run.devices import sharers
+from .bounds import least_elements, least_side
+from .cost import Cost, Rates
+from .cuts import Room, Slots, block_elements, place_elements
+from .grid import Grid, Tile
+from .held import Held, hold
+from .program import Program
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """How a product will be cut and moved, and what that should take; ``str()`` tells it.
+
+    ``parts`` are the tiles of each place that computes; ``cost`` is that of the longest part, and ``alone_s`` what one place
+    would have taken, where several do.
+    """
+
+    grid: Grid
+    dtype: str
+    itemsize: int
+    order: str
+    slots: Slots
+    host_slots: int
+    parts: tuple[tuple[Tile, ...], ...]
+    cost: Cost
+    rates: Rates
+    room: Room
+    alone_s: float | None = None
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        """All that are to be computed."""
+        return tuple(tile for part in self.parts for tile in part)
+
+    def program(self) -> Program:
+        return Program.of(self.grid, self.slots, self.tiles)
+
+    def held(self, program: Program) -> Held:
+        return hold(program.loads, self.host_slots)
+
+    @property
+    def place_bytes(self) -> int:
+        """Memory that blocks and tiles take where they are multiplied."""
+        return place_elements(self.grid, self.slots) * self.itemsize
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory that blocks take that are kept on the host."""
+        return self.host_slots * block_elements(self.grid) * self.itemsize
+
+    @property
+    def moved_bytes(self) -> list[int]:
+        """What passes into and out of each place, as far as it computes its own part."""
+        if len(self.parts) == 1:
+            return [self.cost.in_bytes + self.cost.out_bytes]
+        return [self._moved(part) * self.itemsize for part in self.parts]
+
+    @property
+    def sharers(self) -> dict[str, float]:
+        """How many places have a block of A, and of B, from the one that reads it."""
+        return sharers(self.parts, self.rates.peers)
+
+    @property
+    def read_bytes(self) -> int:
+        """What is read of A and B, by all places."""
+        if len(self.parts) == 1:
+            return self.cost.read_bytes
+        shared = self.sharers
+        read = (size / shared[operand] for part in self.parts for operand, size in self._loaded(part).items())
+        return math.ceil(sum(read)) * self.itemsize
+
+    @property
+    def out_bytes(self) -> int:
+        """The tiles of C."""
+        return sum(_area(self.grid, part) for part in self.parts) * self.itemsize
+
+    @property
+    def least_bytes(self) -> int:
+        """What must pass into and out of the memories where blocks are multiplied at least, by the I/O lower bound."""
+        room = self.room.place // self.itemsize
+        return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize
+
+    @property
+    def least_read_bytes(self) -> int:
+        """What must be read of A and B at least, for a memory as large as both tiers together, or as all peers' is."""
+        if len(self.parts) > 1 and self.rates.peers:
+            room = len(self.parts) * self.room.place // self.itemsize
+            return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
+        room = (self.room.place + (self.room.host if len(self.parts) == 1 else 0)) // self.itemsize
+        return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize - self.out_bytes
+
+    @functools.cached_property
+    def comes_once(self) -> bool:
+        """Whether the place of the longest part loads nothing twice."""
+        part = max(self.parts, key=lambda part: _area(self.grid, part))
+        rows, columns = _sides(self.grid, part)
+        return self.cost.in_bytes == (rows + columns) * self.grid.k * self.itemsize
+
+    @property
+    def bound(self) -> str:
+        """What the time is made of, most of it."""
+        if self.cost.compute_s >= self.cost.total_s / 2:
+            return "compute"
+        return "reading" if self.rates.read_bytes < self.rates.in_bytes else "copying"
+
+    def __str__(self) -> str:
+        grid, cost_ = self.grid, self.cost
+        head = f"({grid.m}×{grid.k}) · ({grid.k}×{grid.n}) {self.dtype}, in blocks"
+        if not self.tiles and grid.m and grid.n:
+            return f"{head}\n  nothing is left to do"
+        down, across = grid.tiles
+        a, b, c = self.slots
+        moved = sum(self.moved_bytes)
+        rows = [
+            ("tiles", f"{down}×{across} of {grid.bm}×{grid.bn}, by {self.order}; k in {grid.steps} steps of {grid.bk}"),
+            ("memory", f"{bytes_text(self.place_bytes)}: {a} blocks of A, {b} of B, {c} tiles of C{self._host()}"),
+            ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
+            *self._places(),
+            *self._reads(),
+            ("expected", f"{seconds_text(cost_.total_s)}, {self._rate():,.0f} GFLOPS; bound by {self.bound}"),
+            (
+                "of which",
+                f"compute {seconds_text(cost_.compute_s)}, waiting for copies {seconds_text(cost_.exposed_s)}, "
+                f"first blocks {seconds_text(cost_.first_s)}, last tile {seconds_text(cost_.last_s)}",
+            ),
+            ("balance", self._balance()),
+        ]
+        return "\n".join([head, *(f"  {label:<10} {text}" for label, text in rows)])
+
+    def _moved(self, tiles: Sequence[Tile]) -> int:
+        """Elements."""
+        return sum(self._loaded(tiles).values()) + _area(self.grid, tiles)
+
+    def _loaded(self, tiles: Sequence[Tile]) -> dict[str, int]:
+        """Elements of each operand that a place loads for its tiles."""
+        elements = {"a": 0, "b": 0}
+        for load in Program.of(self.grid, self.slots, tiles).loads:
+            elements[load.block.operand] += self.grid.elements(load.block)
+        return elements
+
+    def _places(self) -> list[tuple[str, str]]:
+        if len(self.parts) == 1:
+            return []
+        faster = f"; expected {self.alone_s / self.cost.total_s:.2f}× as fast as one" if self.alone_s else ""
+        tiles, moved = [len(part) for part in self.parts], self.moved_bytes
+        each = f"{min(tiles)} to {max(tiles)}" if len(set(tiles)) > 1 else f"{tiles[0]}"
+        moves = [str(bytes_text(nbytes)) for nbytes in (min(moved), max(moved))]
+        move = f"which move {' to '.join(dict.fromkeys(moves))} each{faster}"
+        rows = [("places", f"{len(tiles)}, of {each} tiles, {move}")]
+        if self.rates.peers:
+            a, b = self.sharers.values()
+            rows.append(("shared", f"a block of A is read once for {a:.3g} places, one of B for {b:.3g}"))
+        return rows
+
+    def _host(self) -> str:
+        return f"; on the host {bytes_text(self.host_bytes)} for {self.host_slots} blocks" if self.host_slots else ""
+
+    def _reads(self) -> list[tuple[str, str]]:
+        if math.isinf(self.rates.read_bytes):
+            return []
+        least = bytes_text(self.least_read_bytes)
+        return [("reads", f"{bytes_text(self.read_bytes)} of A and B; the least for both memories is {least}")]
+
+    def _balance(self) -> str:
+        rates = self.rates
+        slowest = min(rates.in_bytes, rates.read_bytes)
+        side = least_side(rates.flops, slowest, self.itemsize)
+        return f"{rates.flops / 1e9:,.0f} GFLOPS over {slowest / 1e9:.3g} GB/s: tiles from {side} on hide their copies"
+
+    def _rate(self) -> float:
+        grid = self.grid
+        return 2 * grid.m * grid.n * grid.k / max(self.cost.total_s, 1e-12) / 1e9
+
+
+def _sides(grid: Grid, tiles: Sequence[Tile]) -> tuple[int, int]:
+    """Rows of A and columns of B that these tiles need."""
+    rows = {tile.i: grid.size(tile)[0] for tile in tiles}
+    columns = {tile.j: grid.size(tile)[1] for tile in tiles}
+    return sum(rows.values()), sum(columns.values())
+
+
+def _area(grid: Grid, tiles: Sequence[Tile]) -> int:
+    return sum(math.prod(grid.size(tile)) for tile in tiles)
+
+
+def _least(grid: Grid, tiles: Sequence[Tile], room: int) -> int:
+    """Elements that these tiles move at least; where they are no rectangle, what comes once."""
+    (rows, columns), area = _sides(grid, tiles), _area(grid, tiles)
+    if area < rows * columns:
+        return (rows + columns) * grid.k + area
+    return least_elements(rows, columns, grid.k, room)

@@ -1,0 +1,263 @@
+"""A product that is larger than the memory where it is computed: cut, ordered and told before anything runs.
+
+C stays, A and B stream: a tile of C collects its products over all of k where it is computed, while the blocks of the next
+step are copied beside it and the tile before is copied back. Which cut, which order and how many slots for each operand are
+best is not reasoned but tried: each candidate's program is timed by the model in ``cost``, the most promising ones first.
+Of several places each has a part of the tiles; as many compute as the model says to pay.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...errors import MemoryLimitError
+from ...host.machine import bytes_text
+from ..run.devices import PARTITIONS, sharers, territories
+from .cost import Cost, Rates, cost
+from .cuts import (
+    Room,
+    Slots,
+    cuts,
+    least_room,
+    least_s,
+    least_slots,
+    multiplications,
+    place_elements,
+    promised_s,
+    shares,
+)
+from .grid import ORDERS, Grid, Tile
+from .held import hold
+from .plan import StreamPlan
+from .program import Program
+
+#: Candidates whose programs are longer are not tried, unless all are; then those are that are at most twice the shortest.
+MOST_STEPS = 2000
+#: A plan of more steps is refused: each takes about 1 KB of memory and 15 µs to plan. Operands that hold no data (sparse
+#: files, datasets of one fill value) can be of any shape.
+MOST_PLANNED = 500_000
+#: Multiplications that are timed at most: of one cut of each side, of other cuts of the best sides, of the best cuts' ways.
+BUDGET = 8_000
+#: Times that differ by less count as one: then fewer bytes are better.
+NEARLY = 1.01
+#: So much time fewer bytes of files are worth: others want to read too, and a cold disk is slower than was measured.
+NEARLY_OF_FILES = 1.2
+#: Promises that differ by less count as one.
+ABOUT = 1.05
+#: Tiles that each of several places should have at least, for with fewer nobody can take over from who is slow.
+TILES = 4
+#: What twice as many places must take at most, of the time of fewer.
+WORTH = 0.9
+#: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, and the bytes of its
+#: memory that are taken where no limit is stated.
+TYPICAL = Rates(48e12, 50e9, 50e9, 25e9, latency_s=1e-4, wave=(128, 256, 132), wave_s=1e-5)
+TYPICAL_BYTES = 16 << 30
+
+
+def plan_stream(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    itemsize: int,
+    room: Room,
+    rates: Rates,
+    most: int = 1,
+    partition: str = "rectangles",
+) -> StreamPlan:
+    """The cut, order and slots that the model times best for C[m×n] = A[m×k]·B[k×n], on as many of ``most`` places as pay.
+
+    ``room`` is that of each place, ``partition`` how C is shared among them. Raises MemoryLimitError where not even the
+    smallest blocks fit, and where blocks that fit are so small that a plan would have more than MOST_PLANNED steps.
+    """
+    all_cuts = list(cuts(m, n, k, room))
+    fit = [grid for grid in all_cuts if shares(grid, room, itemsize)]
+    if not fit:
+        least = least_room(all_cuts) * itemsize
+        raise MemoryLimitError(
+            f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {bytes_text(room.place)}: "
+            f"it needs {bytes_text(least)} ({least} bytes) at least"
+        )
+    steps = min(map(multiplications, fit))
+    if steps > MOST_PLANNED:
+        raise MemoryLimitError(
+            f"({m}×{k}) · ({k}×{n}) {dtype} takes {steps:,} steps with blocks that fit {bytes_text(room.place)}, and a plan "
+            f"has at most {MOST_PLANNED:,}: give more memory, or multiply parts of the operands"
+        )
+    tasks = [_Task(dtype, itemsize, room, rates.shared(places), places, partition) for places in (1, *_counts(most))]
+    tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]
+    best = alone = tasks[0].best(fit)
+    if len(tasks) == 1:
+        return alone
+    widest = tasks[-1].best(fit)
+    # Where most places pay beyond doubt, nobody needs to know what fewer would take.
+    if any(widest.cost.total_s >= WORTH * task.undercut_s(fit) for task in tasks[:-1]):
+        for task in tasks[1:-1]:
+            best = _better(best, task.best(fit), alone)
+    return _better(best, widest, alone)
+
+
+@functools.lru_cache(maxsize=64)
+def typical_step(m: int, n: int, k: int, dtype: str, itemsize: int, grain: int, limit: int | None) -> int:
+    """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
+
+    It depends on nothing that is measured, so the same product under the same ``limit`` of memory always has the same bits.
+    By the model, plans with this step take up to 7 % longer than plans with a free one; where a disk or a limit of 64 MiB
+    decides, up to 33 %. Raises MemoryLimitError as ``plan_stream``.
+    """
+    room = Room(TYPICAL_BYTES if limit is None else limit, grain=grain)
+    return plan_stream(m, n, k, dtype, itemsize, room, TYPICAL).grid.bk
+
+
+def plan_again(
+    grid: Grid,
+    dtype: str,
+    itemsize: int,
+    room: Room,
+    rates: Rates,
+    tiles: Sequence[Tile],
+    most: int = 1,
+    partition: str = "rectangles",
+) -> StreamPlan:
+    """A plan for some of the tiles of a cut that was made before."""
+    slots = shares(grid, room, itemsize)
+    if not slots:
+        least = place_elements(grid, least_slots(grid)) * itemsize
+        raise MemoryLimitError(
+            f"tiles of {grid.bm}×{grid.bn} in steps of {grid.bk}, with which this product was begun, "
+            f"need {bytes_text(least)} ({least} bytes); given {bytes_text(room.place)}"
+        )
+
+    def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
+        task = _Task(dtype, itemsize, room, rates.shared(places), places, partition)
+        return min((task.timed(grid, "as begun", each, parts) for each in slots), key=lambda plan: plan.cost.total_s)
+
+    best = alone = planned(1, [tuple(tiles)])
+    left = set(tiles)
+    for places in _counts(min(most, len(tiles))):
+        parts = [
+            [tile for tile in part if tile in left] for part in territories(*grid.tiles, places, partition=partition)
+        ]
+        best = _better(best, planned(places, parts), alone)
+    return best
+
+
+def plan_nothing(m: int, n: int, k: int, dtype: str, itemsize: int, room: Room) -> StreamPlan:
+    """For a result that is complete: no tile is computed, and no rate matters."""
+    grid, idle = Grid(m, n, k, max(1, m), max(1, n), max(1, k)), Rates(math.inf, math.inf, math.inf)
+    return StreamPlan(
+        grid, dtype, itemsize, "rows", (0, 0, 0), 0, ((),), Cost([], [], [], 0, 0, 0), idle, replace(room, host=0)
+    )
+
+
+def _counts(most: int) -> list[int]:
+    """Of several places: 2, 4, 8 and so on, and ``most``."""
+    return sorted({2**power for power in range(1, most.bit_length())} | {most} - {0, 1})
+
+
+def _better(few: StreamPlan, many: StreamPlan, alone: StreamPlan) -> StreamPlan:
+    """The plan for more places only if that is worth it."""
+    worth = many.cost.total_s < WORTH * few.cost.total_s
+    return replace(many, alone_s=alone.cost.total_s) if worth else few
+
+
+def _shortest(sides: Iterable[Sequence[Grid]], promises: Mapping[Grid, float]) -> Iterator[Grid]:
+    """Of each side the cut with the fewest steps, of those that promise about as much as the best."""
+    for cuts_ in sides:
+        yield min((grid for grid in cuts_ if promises[grid] <= ABOUT * promises[cuts_[0]]), key=multiplications)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What all candidates have in common; ``rates`` are those that each of the places gets."""
+
+    dtype: str
+    itemsize: int
+    room: Room
+    rates: Rates
+    places: int
+    partition: str = "rectangles"
+
+    def undercut_s(self, grids: Sequence[Grid]) -> float:
+        """What none of these cuts undercuts."""
+        return min(map(self._least_s, grids))
+
+    def best(self, grids: Sequence[Grid]) -> StreamPlan:
+        """The fastest of those that are tried; of those that are as fast, the one that moves least."""
+        if self.places > 1:
+            many, enough = ([grid for grid in grids if math.prod(grid.tiles) >= self.places * n] for n in (TILES, 1))
+            grids = many or enough
+        most = max(MOST_STEPS, 2 * min(multiplications(grid) for grid in grids))
+        short = [grid for grid in grids if multiplications(grid) <= most]
+        promises = {grid: self._promised_s(grid) for grid in short}
+        of_side: dict[tuple[int, int], list[Grid]] = {}
+        for grid in sorted(short, key=promises.__getitem__):
+            of_side.setdefault((grid.bm, grid.bn), []).append(grid)
+        tried: list[StreamPlan] = []
+        self._try(((grid, next(self._ways(grid))) for grid in _shortest(of_side.values(), promises)), tried)
+        sides = [(plan.grid.bm, plan.grid.bn) for plan in self._best_first(tried)]
+        self._try(((grid, next(self._ways(grid))) for side in sides for grid in of_side[side]), tried)
+        self._try(((plan.grid, way) for plan in self._best_first(tried) for way in self._ways(plan.grid)), tried)
+        return self._best_first(tried)[0]
+
+    def _best_first(self, plans: Sequence[StreamPlan]) -> list[StreamPlan]:
+        """Of those that are about as fast as the fastest, those that move least; then the others, by time."""
+        soon = min(plan.cost.total_s for plan in plans) * self._nearly
+
+        def rank(plan: StreamPlan) -> tuple[float, ...]:
+            spent = plan.cost
+            return (0, spent.read_bytes, spent.in_bytes, spent.total_s) if spent.total_s <= soon else (1, spent.total_s)
+
+        return sorted(plans, key=rank)
+
+    def _try(self, candidates: Iterator[tuple[Grid, tuple[str, Slots]]], tried: list[StreamPlan]) -> None:
+        """Time those that could be faster than what was tried, until the budget is spent; one at least."""
+        left = BUDGET
+        known = {(plan.grid, plan.order, plan.slots) for plan in tried}
+        soon = min(map(self._soon_s, tried), default=math.inf)
+        for grid, (order, slots) in candidates:
+            if (grid, order, slots) in known or self._least_s(grid) > soon:
+                continue
+            if not tried or multiplications(grid) <= left:
+                left -= multiplications(grid)
+                tried.append(self.timed(grid, order, slots, self._parts(grid, order)))
+                soon = min(soon, self._soon_s(tried[-1]))
+
+    def _soon_s(self, plan: StreamPlan) -> float:
+        """What others must not take longer than, to be better."""
+        return plan.cost.total_s * (1.0 if plan.comes_once else self._nearly)
+
+    def timed(self, grid: Grid, order: str, slots: Slots, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
+        """By the longest part."""
+        longest = max(parts, key=lambda part: sum(math.prod(grid.size(tile)) for tile in part))
+        program = Program.of(grid, slots, longest)
+        host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
+        held = hold(program.loads, host_slots) if host_slots else None
+        spent = cost(program, self.rates, self.itemsize, held, sharers(parts, self.rates.peers))
+        every = tuple(tuple(part) for part in parts)
+        return StreamPlan(
+            grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room
+        )
+
+    @property
+    def _nearly(self) -> float:
+        return NEARLY_OF_FILES if self.room.host else NEARLY
+
+    def _ways(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
+        orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]
+        down, across = grid.tiles
+        p, q = PARTITIONS[self.partition](down, across, self.places)
+        part = math.ceil(down / p), math.ceil(across / q)
+        return ((order, slots) for slots in shares(grid, self.room, self.itemsize, part) for order in orders)
+
+    def _parts(self, grid: Grid, order: str) -> list[list[Tile]]:
+        return territories(*grid.tiles, self.places, order, self.partition)
+
+    def _least_s(self, grid: Grid) -> float:
+        return least_s(grid, self.itemsize, self.rates, self.places)
+
+    def _promised_s(self, grid: Grid) -> float:
+        return promised_s(grid, self.itemsize, self.room, self.rates, self.places)

@@ -1,0 +1,176 @@
+"""Several places at once: each has a part of C's tiles of its own, and who is done early takes over from who is not."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from ...runtime.cpu.stop import Stopped, current_stop
+from ..plan.grid import ORDERS, Grid, Tile
+from ..plan.program import Program
+from .executor import AHEAD, Place, execute
+
+#: Tiles a place, from which on it matters who takes one.
+FEW = 8
+
+
+def rectangles(down: int, across: int, count: int) -> tuple[int, int]:
+    """How many of them, down and across: as square as they get, for then a place needs the fewest rows of A and columns of
+    B."""
+    shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
+    return min(shapes, key=lambda shape: (_uneven(down, across, *shape), down / shape[0] + across / shape[1]))
+
+
+def strips(down: int, across: int, count: int) -> tuple[int, int]:  # noqa: ARG001
+    """The simplest way: bands of whole rows of tiles; every place needs all of B."""
+    return count, 1
+
+
+#: Ways to share C among places: of tiles down and across, and places, into so many parts down and across.
+PARTITIONS = {"rectangles": rectangles, "strips": strips}
+
+
+def territories(
+    down: int, across: int, count: int, order: str = "shells", partition: str = "rectangles"
+) -> list[list[Tile]]:
+    """The tiles of C in ``count`` parts, by one of the PARTITIONS, each part in one of the ORDERS.
+
+    >>> [len(part) for part in territories(8, 8, 4)], territories(2, 2, 4)[3]
+    ([16, 16, 16, 16], [Tile(i=1, j=1)])
+    """
+    p, q = PARTITIONS[partition](down, across, count)
+    rows, columns = _edges(down, p), _edges(across, q)
+    return [
+        [
+            Tile(rows[x] + i, columns[y] + j)
+            for i, j in ORDERS[order](rows[x + 1] - rows[x], columns[y + 1] - columns[y])
+        ]
+        for x in range(p)
+        for y in range(q)
+    ]
+
+
+def sharers(parts: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, float]:
+    """How many places need the same block of A, and of B, in the middle: of ``peers``, one reads it for all of them.
+
+    >>> sharers(territories(4, 4, 4)), sharers(territories(4, 4, 4, partition="strips"))
+    ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})
+    """
+    if not peers:
+        return {"a": 1.0, "b": 1.0}
+    found = {}
+    for operand, number in (("a", 0), ("b", 1)):
+        needed = [{tile[number] for tile in part} for part in parts]
+        found[operand] = sum(map(len, needed)) / max(1, len(set().union(*needed)))
+    return found
+
+
+class Queue:
+    """The tiles that nobody has begun, by territory. A place takes its own in order; then the last of whoever has most.
+
+    Near the end a place gets no more where it would be done with another tile only after the others with all that is left:
+    a slow one would keep everybody waiting. ``clock`` tells seconds.
+    """
+
+    def __init__(self, parts: Sequence[Iterable[Tile]], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._parts = [collections.deque(part) for part in parts]
+        self._lock, self._clock = threading.Lock(), clock
+        self._paces = [_Pace() for _ in self._parts]
+
+    def take(self, owner: int) -> tuple[Tile, list[Tile]] | None:
+        """A tile for ``owner``, and those that will be its next; None when there are no more for it."""
+        with self._lock:
+            pace, now = self._paces[owner], self._clock()
+            pace.claimed(now)
+            if pace.done or self._others_are_sooner(owner, now):
+                pace.done = True
+                return None
+            own = self._parts[owner]
+            if own:
+                return own.popleft(), list(own)
+            return max(self._parts, key=len).pop(), []
+
+    def _others_are_sooner(self, owner: int, now: float) -> bool:
+        """Also where nothing is left at all. In doubt they are not: who is not asked any more cannot help out."""
+        left = sum(map(len, self._parts))
+        own, others = self._paces[owner], [pace for x, pace in enumerate(self._paces) if x != owner and not pace.done]
+        if not left or not others or left > FEW * len(self._parts):
+            return not left
+        if not all(pace.tiles_s for pace in (own, *others)):
+            return False
+        due = [(pace.free_s(now) + max(pace.tiles_s), max(pace.tiles_s)) for pace in others]
+        heapq.heapify(due)
+        for _ in range(left):
+            end, tile_s = due[0]
+            heapq.heapreplace(due, (end + tile_s, tile_s))
+        return now + (1 + AHEAD) * min(own.tiles_s) > end
+
+
+class _Pace:
+    """When a place asks for tiles: AHEAD before the first, then with each tile that it begins."""
+
+    def __init__(self) -> None:
+        self.done = False
+        #: Seconds that each of the last few tiles took.
+        self.tiles_s: collections.deque[float] = collections.deque(maxlen=3)
+        self._claims, self._last_s = 0, 0.0
+
+    def claimed(self, now: float) -> None:
+        if self._claims > AHEAD:
+            self.tiles_s.append(now - self._last_s)
+        self._claims, self._last_s = self._claims + 1, now
+
+    def free_s(self, now: float) -> float:
+        """When it will be done with what it claimed."""
+        return max(now, self._last_s + (1 + AHEAD) * max(self.tiles_s))
+
+
+def execute_on_all(
+    grid: Grid,
+    slots: tuple[int, int, int],
+    places: Sequence[Place],
+    parts: Sequence[Iterable[Tile]],
+    stored: Callable[[Tile], None] = lambda tile: None,
+) -> None:
+    """Compute the tiles of ``parts``, one part a place, in all places at once.
+
+    ``stored`` is told of each tile by one thread at a time. The first error stops all places, and is raised when they
+    have stopped. To be called where no interrupt comes (``run.stop.stoppable``): there are locks.
+    """
+    queue, lock = Queue(parts), threading.Lock()
+    errors: list[BaseException] = []
+
+    def tell(tile: Tile) -> None:
+        with lock:
+            stored(tile)
+
+    def work(number: int) -> None:
+        def claim() -> tuple[Tile, list[Tile]] | None:
+            return None if errors else queue.take(number)
+
+        try:
+            execute(Program(grid, slots), places[number], tell, claim, errors.append)
+        except BaseException as error:  # raised again by the thread that asked; most are known by now
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,), name=f"place {number}") for number in range(len(places))]
+    with current_stop().tells(lambda: errors.append(Stopped())):  # tiles under way are finished, no other is begun
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _edges(length: int, parts: int) -> list[int]:
+    return [x * length // parts for x in range(parts + 1)]
+
+
+def _uneven(down: int, across: int, p: int, q: int) -> int:
+    """Tiles of the largest of p×q rectangles."""
+    return math.ceil(down / p) * math.ceil(across / q)

@@ -1,0 +1,56 @@
+"""Finished tiles become durable beside the work: whoever stores the next one does not wait for the disk."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+from ..plan.grid import Tile
+
+
+class Durable:
+    """Calls ``flush``, then ``note`` of each tile that was stored before, on a thread of its own.
+
+    A slow disk gets one flush for all the tiles that were stored during the last. What goes wrong is raised by the next
+    ``stored``, or by ``close``.
+    """
+
+    def __init__(self, flush: Callable[[], None], note: Callable[[Tile], None]) -> None:
+        self._flush, self._note = flush, note
+        self._waiting: queue.SimpleQueue[Tile | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="durable")
+        self._thread.start()
+
+    def stored(self, tile: Tile) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiting.put(tile)
+
+    def close(self) -> None:
+        """When every tile that was stored is noted. Raises what went wrong."""
+        self._waiting.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            for tiles in self._batches():
+                self._flush()
+                for tile in tiles:
+                    self._note(tile)
+        except BaseException as error:  # raised again by the thread that stores
+            self._error = error
+
+    def _batches(self) -> Iterator[list[Tile]]:
+        """All that wait, again and again; the last batch ends with None."""
+        ended = False
+        while not ended:
+            batch = [self._waiting.get()]
+            while not self._waiting.empty():
+                batch.append(self._waiting.get())
+            ended = None in batch
+            if tiles := [tile for tile in batch if tile is not None]:
+                yield tiles

@@ -1,0 +1,159 @@
+"""Does what a program says, in a place: three lanes at once, each in order, each waiting for exactly what it must."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ...runtime.cpu.stop import Stopped, current_stop
+from ..plan.grid import Tile
+from ..plan.program import Load, Multiply, Program, Store
+
+Piece = TypeVar("Piece", Load, Multiply, Store)
+
+#: Gives the next tile, and those that will follow it as far as is known; None where there is none left.
+Claim = Callable[[], tuple[Tile, Sequence[Tile]] | None]
+
+#: Tiles that are claimed before the present one is begun: the next one's blocks must be on their way by then. Not more, for
+#: who is slow would keep them from others.
+AHEAD = 1
+
+#: What a place gives back for a piece of work: anything by which it knows when that is done. It is only handed around here.
+Token = Any
+
+
+class Place(Protocol):
+    """Where blocks are multiplied: it has the slots, and moves blocks between them and where the matrices lie.
+
+    Each method may return before its work is done, as long as the place itself waits for the tokens it is given. Loads,
+    multiplications and stores are asked for by a thread each; a store is done when it returns.
+    """
+
+    def load(self, load: Load, after: Token) -> Token: ...
+    def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token: ...
+    def store(self, store: Store, after: Token) -> Token: ...
+    def close(self) -> None: ...
+
+
+class _Ended(Exception):  # noqa: N818  # no error: the end of a lane
+    """Another lane failed, or the run was asked to stop."""
+
+
+class _Lanes:
+    """The tokens of each lane, by number, for the others to wait for; and the program, which may still grow."""
+
+    def __init__(self, program: Program, claim: Claim, failed: Callable[[BaseException], None]) -> None:
+        self._program, self._claim, self._failed = program, claim, failed
+        self._complete = False
+        self._changed = threading.Condition()
+        self._tokens: dict[str, list[Token]] = {"load": [], "multiply": [], "store": []}
+        self.error: BaseException | None = None
+
+    def put(self, lane: str, token: Token) -> None:
+        with self._changed:
+            self._tokens[lane].append(token)
+            self._changed.notify_all()
+
+    def get(self, lane: str, number: int) -> Token:
+        """The token of piece ``number`` as soon as there is one; of number −1 None. Raises _Ended."""
+        if number < 0:
+            return None
+        tokens = self._tokens[lane]
+        with self._changed:
+            self._changed.wait_for(lambda: len(tokens) > number or self.error is not None)
+            if self.error is not None:
+                raise _Ended
+            return tokens[number]
+
+    def grow(self) -> bool:
+        """Add the next tile to the program, if there is one; whether there was."""
+        with self._changed:
+            if not self._complete:
+                found = self._claim()
+                if found is None:
+                    self._complete = True
+                else:
+                    self._program.add(*found)
+                self._changed.notify_all()
+            return not self._complete
+
+    def pieces(self, pieces: list[Piece]) -> Iterator[Piece]:
+        """All pieces of a lane, also those that are still to be added. Raises _Ended."""
+        for number in itertools.count():
+            with self._changed:
+                while len(pieces) <= number and not self._complete and self.error is None:
+                    self._changed.wait()
+                if self.error is not None:
+                    raise _Ended
+                if len(pieces) <= number:
+                    return
+            yield pieces[number]
+
+    def stop(self, error: BaseException) -> None:
+        with self._changed:
+            if self.error is None:
+                self.error = error
+                self._failed(error)
+            self._changed.notify_all()
+
+
+def execute(
+    program: Program,
+    place: Place,
+    stored: Callable[[Tile], None] = lambda tile: None,
+    claim: Claim = lambda: None,
+    failed: Callable[[BaseException], None] = lambda error: None,
+) -> None:
+    """Run ``program`` in ``place``; ``stored`` is told of each tile as soon as it lies where the result goes.
+
+    Tiles that ``claim`` gives are added to the program, AHEAD of what is computed. Multiplications are asked for by the
+    calling thread. Raises what a lane raised first, when all of them have stopped; what was stored until then stays.
+    ``failed`` is told of it at once. To be called where no interrupt comes (``run.stop.stoppable``): there are locks.
+    """
+    lanes = _Lanes(program, claim, failed)
+
+    def loading() -> None:
+        for load in lanes.pieces(program.loads):
+            lanes.put("load", place.load(load, lanes.get("multiply", load.after)))
+
+    def storing() -> None:
+        for store in lanes.pieces(program.stores):
+            lanes.put("store", place.store(store, lanes.get("multiply", store.after)))
+            stored(store.tile)
+
+    workers = [threading.Thread(target=_lane, args=(lanes, work), name=work.__name__) for work in (loading, storing)]
+    with current_stop().tells(lambda: lanes.stop(Stopped())):
+        try:
+            for worker in workers:
+                worker.start()  # which the system may refuse
+            _multiply(lanes, program, place)
+        except _Ended:
+            pass
+        except BaseException as error:  # the other lanes must end first
+            lanes.stop(error)
+        for worker in workers:
+            if worker.ident is not None:
+                worker.join()
+    if lanes.error is not None:
+        raise lanes.error
+
+
+def _multiply(lanes: _Lanes, program: Program, place: Place) -> None:
+    for _ in range(AHEAD):
+        lanes.grow()
+    for step in lanes.pieces(program.multiplies):
+        if step.first:
+            lanes.grow()
+        needs = lanes.get("load", step.needs[0]), lanes.get("load", step.needs[1])
+        lanes.put("multiply", place.multiply(step, needs, lanes.get("store", step.after)))
+
+
+def _lane(lanes: _Lanes, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except _Ended:
+        pass
+    except BaseException as error:  # raised again by the thread that asked
+        lanes.stop(error)

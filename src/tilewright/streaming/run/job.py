@@ -1,0 +1,328 @@
+"""One product from what was asked for to the finished result: opened, measured and planned; then computed, tile by tile.
+
+Whatever stops it, Ctrl-C, a full disk or a power failure, the tiles that were finished before are in the unfinished file and
+in its journal, and the next job for the same result takes them up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import FileError, ResumeError
+from ...files import Sink, Source, WorkDirectory, create_matrix, output_of
+from ...files.array import ArraySource
+from ...files.format import locate
+from ...files.work import JOURNAL
+from ...host.disk import fingerprint
+from ...runtime.cpu.stop import stoppable
+from ..places.events import Events
+from ..places.places import Choice
+from ..plan.cost import Rates
+from ..plan.grid import ORDERS, Tile
+from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
+from .counting import Counted, Tally, Watched
+from .devices import execute_on_all
+from .durable import Durable
+from .executor import execute
+from .finished import is_finished, remember
+from .journal import Begun, Journal, read_journal
+
+#: Is told how many of how many operations are done.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Product:
+    """The operands as they were given, and the dtype in which they are multiplied."""
+
+    a: Source
+    b: Source
+    dtype: np.dtype[Any]
+
+    @property
+    def sources(self) -> tuple[Source, Source]:
+        return self.a, self.b
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """m, n and k."""
+        return self.a.shape[0], self.b.shape[1], self.a.shape[1]
+
+    def facts(self, choice: Choice, target: Any) -> dict[str, str]:
+        """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
+        kernel, blocking = choice.kernel, getattr(choice.kernel, "blocking", None)
+        return {
+            "a": self.a.fingerprint(),
+            "b": self.b.fingerprint(),
+            "the dtype": self.dtype.name,
+            "the result's name": str(locate(os.fspath(target))[2]),
+            "the kernel": f"{kernel.name} {fingerprint(kernel.source_hash, kernel.params, blocking)}",
+        }
+
+
+@dataclass
+class Measured:
+    """What a run took and moved: ``before`` tiles of all ``tiles`` were finished when it began."""
+
+    tiles: int
+    before: int
+    finished: int = 0
+    operations: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def gflops(self) -> float:
+        """2·m·n·k of the tiles of this run, over all the time from opening the result to its name."""
+        return self.operations / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass
+class Job:
+    """``plan`` says what ``run`` will do; ``measured`` what it has done so far. A job that is ``complete`` finds its result
+    as an earlier run has finished it."""
+
+    product: Product
+    choice: Choice
+    rates: Rates
+    target: Any
+    work: WorkDirectory | None
+    journal: Journal | None
+    facts: Mapping[str, str]
+    begun: Begun | None
+    plan: StreamPlan
+    complete: bool = False
+    measured: Measured = field(init=False)
+    #: Whether the journal names an unfinished file, so that another run can go on with its tiles.
+    resumable: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        tiles = math.prod(self.plan.grid.tiles)
+        self.measured = Measured(tiles, before=tiles - len(self.plan.tiles))
+        self.resumable = self.begun is not None
+
+    def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
+        """Compute the tiles that are missing; the target has all of them in the end.
+
+        On a thread that no interrupt reaches: one ends the run, and is raised when no thread works for it any more.
+        """
+        stoppable(functools.partial(self._timed, progress, events))
+
+    def _timed(self, progress: Progress | None, events: Events | None) -> None:
+        progress, events = progress or (lambda done, total: None), events or Events()
+        events.start_s = started = time.perf_counter()  # one clock for the pieces and the whole
+        try:
+            if self.complete:
+                progress(self._operations, self._operations)
+            else:
+                self._run(progress, events)
+        except BaseException:
+            unfinished = not self.resumable and not self.complete
+            if unfinished and self.journal is not None and self.work is not None:
+                with contextlib.suppress(FileError):  # of a matrix without a journal no tile would count
+                    self.work.discard()
+                    self.journal.clear()
+            raise
+        finally:
+            self.measured.seconds = time.perf_counter() - started
+        if self.journal is not None and self.work is not None:
+            remember(self.target, self.work.target, self.product.shape[:2], self.product.dtype, self.facts)
+            self.journal.remove()
+
+    @property
+    def kept(self) -> int:
+        """Tiles that a later run need not compute."""
+        return 0 if self.journal is None else self.journal.tiles
+
+    def as_dict(self) -> dict[str, Any]:
+        """What was asked for, planned and measured, as plain JSON values."""
+        grid, cost, choice = self.plan.grid, self.plan.cost, self.choice
+        (m, n, k), (a, b) = self.product.shape, self.product.sources
+        return {
+            **{"m": m, "n": n, "k": k, "dtype": self.plan.dtype, "stored": [a.dtype.str, b.dtype.str]},
+            "already_complete": self.complete,
+            **{"device": choice.names, "gpus": [gpu.device.name for gpu in choice.gpus]},
+            **{"kernel": choice.kernel.name, "params": dict(choice.kernel.params), "threads": choice.threads},
+            "plan": {
+                **{"grid": asdict(grid), "order": self.plan.order, "slots": self.plan.slots},
+                **{"room": asdict(self.plan.room), "host_slots": self.plan.host_slots},
+                **{"place_bytes": self.plan.place_bytes, "host_bytes": self.plan.host_bytes},
+                **{"places": len(self.plan.parts), "alone_s": self.plan.alone_s},
+                **{"in_bytes": sum(self.plan.moved_bytes) - self.plan.out_bytes, "read_bytes": self.plan.read_bytes},
+                **{"out_bytes": self.plan.out_bytes},
+                **{"least_bytes": self.plan.least_bytes, "least_read_bytes": self.plan.least_read_bytes},
+                **{"rates": _rates_as_dict(self.rates), "bound": self.plan.bound, "total_s": cost.total_s},
+                **{"compute_s": cost.compute_s, "exposed_s": cost.exposed_s},
+                **{"first_s": cost.first_s, "last_s": cost.last_s},
+            },
+            "measured": asdict(self.measured) | {"gflops": self.measured.gflops},
+        }
+
+    @property
+    def _operations(self) -> int:
+        m, n, k = self.product.shape
+        return 2 * m * n * k
+
+    def _run(self, progress: Progress, events: Events) -> None:
+        (m, n, _), dtype, resume = self.product.shape, self.product.dtype, self.begun is not None
+        if self.journal is not None:
+            self.journal.clear() if self.begun is None else self.journal.take_up(self.begun)
+        with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=resume, work=self.work)) as sink:
+            if self.journal is not None and not resume:
+                self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0)
+                self.resumable = True
+            self._compute(sink, progress, events)
+            self._refuse_changed()
+            sink.finish()
+
+    def _refuse_changed(self) -> None:
+        """Of operands in files; to look at all of an array once more would take too long."""
+        for name, source in zip("ab", self.product.sources, strict=True):
+            if self.journal and not isinstance(source, ArraySource) and source.fingerprint() != self.facts[name]:
+                self.journal.clear()
+                self.resumable = False
+                raise ResumeError(f"{name} was changed while it was multiplied: multiply again")
+
+    def _compute(self, sink: Sink, progress: Progress, events: Events) -> None:
+        """All tiles of the plan, in all places; the sink has them in the end."""
+        grid, itemsize = self.plan.grid, self.product.dtype.itemsize
+        sink.forgets = grid.m * grid.n * itemsize > self.choice.memory
+        read, told = Tally(), Tally()
+        total = self._operations
+        told.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
+
+        def multiplied(operations: int) -> None:
+            told.add(operations, lambda done: progress(done, total))
+
+        def noted(tile: Tile) -> None:
+            if self.journal is not None:
+                self.journal.add(tile)
+            size = math.prod(grid.size(tile))
+            self.measured.finished += 1
+            self.measured.operations += 2 * grid.k * size
+            self.measured.written_bytes += size * itemsize
+
+        progress(told.count, total)
+        if grid.k == 0:
+            _store_zeros(self.plan, sink, noted)
+            return
+        a, b = (Counted(source, read) for source in self.product.sources)
+        try:
+            with contextlib.ExitStack() as stack:
+                durable = Durable(sink.flush, noted) if self.journal is not None else None
+                if durable is not None:
+                    stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
+                places = [
+                    Watched(stack.enter_context(contextlib.closing(place)), grid, multiplied)
+                    for place in self.choice.places(self.plan, a, b, sink, events)
+                ]
+                _execute(self.plan, places, noted if durable is None else durable.stored)
+        finally:
+            self.measured.read_bytes = read.count
+
+
+def plan_job(
+    product: Product,
+    choice: Choice,
+    target: Any,
+    *,
+    resume: bool,
+    overwrite: bool,
+    partition: str,
+    stack: contextlib.ExitStack,
+    only_planned: bool,
+) -> Job:
+    """A job that may run: until ``stack`` is closed no other process can run one for the same target. With ``only_planned``
+    one that is only planned: nothing is written.
+
+    Raises MemoryLimitError for what cannot fit, ResumeError where the product cannot be taken up, FileError.
+    """
+    work = journal = begun = None
+    complete = False
+    facts: Mapping[str, str] = {}
+    if isinstance(target, (str, os.PathLike)):
+        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=overwrite)
+        output.check()
+        work = stack.enter_context(contextlib.closing(WorkDirectory(output, only_look=only_planned)))
+        if not only_planned:
+            journal = stack.enter_context(contextlib.closing(Journal(work.path / JOURNAL, work.fd)))
+        if resume or not only_planned:
+            facts = product.facts(choice, target)
+        if resume:
+            begun, complete = _taken_up(product, choice, target, work, facts, overwrite)
+    if complete:
+        plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, choice.room)
+        return Job(product, choice, plan.rates, target, work, journal, facts, None, plan, complete)
+    rates = choice.rates(product.a, product.b, target, product.dtype.name)
+    plan = _planned(product, choice, rates, begun, partition)
+    return Job(product, choice, rates, target, work, journal, facts, begun, plan)
+
+
+def _taken_up(
+    product: Product, choice: Choice, target: Any, work: WorkDirectory, facts: Mapping[str, str], overwrite: bool
+) -> tuple[Begun | None, bool]:
+    """What an earlier run left unfinished, if it did; and whether the result is complete, so that nothing is left to do.
+
+    Raises ResumeError for a journal of another product, and for another result, unless it may be overwritten.
+    """
+    path = work.path / JOURNAL
+    begun = read_journal(path)
+    if begun is not None:
+        begun.check(facts, product.shape, choice.room, path)
+        if begun.inode == work.unfinished:
+            return begun, False
+    sure = begun is not None and begun.complete and begun.inode == _inode(work.target)
+    try:
+        return None, is_finished(target, work.target, product.shape[:2], product.dtype, facts, sure=sure)
+    except ResumeError:
+        if overwrite:
+            return None, False
+        raise
+
+
+def _planned(product: Product, choice: Choice, rates: Rates, begun: Begun | None, partition: str) -> StreamPlan:
+    m, n, k = product.shape
+    name, itemsize = product.dtype.name, product.dtype.itemsize
+    if begun is None:
+        return plan_stream(m, n, k, name, itemsize, choice.room, rates, len(choice.names), partition)
+    order = ORDERS["rows"](*begun.grid.tiles)
+    left = tuple(tile for tile in order if tile not in begun.finished)
+    return plan_again(begun.grid, name, itemsize, choice.room, rates, left, len(choice.names), partition)
+
+
+def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]) -> None:
+    if len(places) == 1:
+        execute(plan.program(), places[0], stored)
+        return
+    execute_on_all(plan.grid, plan.slots, places, plan.parts, stored)
+
+
+def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:
+    """A product over no k at all is a sum of nothing: there are no steps, and nobody would write the tiles."""
+    for tile in plan.tiles:
+        sink.write(plan.grid.rows(tile.i), plan.grid.columns(tile.j), np.zeros(plan.grid.size(tile), plan.dtype))
+    sink.flush()
+    for tile in plan.tiles:
+        stored(tile)
+
+
+def _rates_as_dict(rates: Rates) -> dict[str, Any]:
+    """JSON has no infinity: what costs nothing is null."""
+    return {name: None if value == math.inf else value for name, value in asdict(rates).items()}
+
+
+def _inode(path: Path | None) -> int | None:
+    with contextlib.suppress(OSError):
+        return None if path is None else path.stat().st_ino
+    return None

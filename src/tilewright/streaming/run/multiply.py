@@ -1,0 +1,213 @@
+"""``multiply``: a product of matrices in files or in memory, larger than the memory where it is computed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_you_mean
+from ...files import Source, open_matrix
+from ...host.limits import get_threads
+from ...runtime.cpu.stop import stoppable
+from ...runtime.gpu.streams import kept_current
+from ..places.events import Events
+from ..places.places import choose_place
+from ..plan.stream import StreamPlan
+from .devices import PARTITIONS
+from .job import Job, Product, Progress, plan_job
+
+DTYPES = ("float32", "float64")
+
+
+def multiply(
+    a: Any,
+    b: Any,
+    /,
+    out: Any = None,
+    *,
+    memory: int | str | None = None,
+    device: str | None = None,
+    device_memory: int | str | None = None,
+    partition: str = "rectangles",
+    dtype: Any = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    events: Events | None = None,
+) -> Any:
+    """The product of two matrices, each a file or an array, written to ``out`` block by block; returns ``out``.
+
+    ``a`` is (m, k) and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or
+    raw files (``files.open_matrix`` gives one that needs more to be said). ``out`` is the path of a file of any of these
+    formats, which appears when it is complete; an array of shape (m, n) that shares no memory with the operands; or None for
+    a new array. ``dtype`` is float32 or float64, by default the wider one of the operands: they are converted to it as they
+    are read, and C has it.
+
+    A file of that name is replaced where it is one matrix of the same format and nothing else, and refused where anything
+    would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
+    is replaced whatever it holds.
+
+    ``memory`` bounds the host's memory that blocks take ("4GiB", or bytes; by default most of what is free), and
+    ``device_memory`` the GPU's. ``device`` is "cpu", "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1"; by default the
+    GPUs where there are any. Several share C by ``partition``: "rectangles" of tiles, or "strips" of whole rows, which is
+    simpler and moves more.
+
+    With ``resume`` a product into a file that was interrupted goes on where it was, cut as it was: each finished tile is in
+    a journal in the directory ``OUT.tilewright``. A complete result that was made from these operands stays as it is, and
+    any other file of its name is refused. Without ``resume``, or where there is nothing to take up, the product begins anew.
+
+    The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
+    ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
+    collects what happened when. Ctrl-C is raised when no thread works for the product any more.
+
+    Raises ShapeError, DTypeError, FileError, MemoryLimitError (with what is needed at least), UnavailableError (no such
+    device, no library for a format), UsageError, ResumeError (the operands have changed, the journal was changed or
+    damaged, ``resume`` would replace another result). Finished tiles are kept whatever happens.
+
+    >>> import numpy as np, tilewright as tw
+    >>> a = np.arange(6.0).reshape(2, 3)
+    >>> tw.multiply(a, a.T, device="cpu")
+    array([[ 5., 14.],
+           [14., 50.]])
+    """
+    asked: dict[str, Any] = {
+        "memory": memory,
+        "device": device,
+        "device_memory": device_memory,
+        "partition": partition,
+        "dtype": dtype,
+        "resume": resume,
+        "overwrite": overwrite,
+    }
+
+    def run() -> Any:
+        with prepared(a, b, out, **asked) as job:
+            job.run(progress, events)
+            return job.target
+
+    return stoppable(run)
+
+
+def plan_multiply(
+    a: Any,
+    b: Any,
+    /,
+    out: Any = None,
+    *,
+    memory: int | str | None = None,
+    device: str | None = None,
+    device_memory: int | str | None = None,
+    partition: str = "rectangles",
+    dtype: Any = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> StreamPlan:
+    """What ``multiply`` would do, and how long it should take; nothing is multiplied, and no result begun.
+
+    With ``resume`` it is the plan for what is left to do. Raises what ``multiply`` raises before it begins.
+
+    >>> import numpy as np, tilewright as tw
+    >>> a = np.ones((2000, 2000), np.float32)
+    >>> plan = tw.plan_multiply(a, a, device="cpu", memory="64MiB")
+    >>> plan.place_bytes < 64 << 20
+    True
+    """
+    asked: dict[str, Any] = {
+        "memory": memory,
+        "device": device,
+        "device_memory": device_memory,
+        "partition": partition,
+        "dtype": dtype,
+        "resume": resume,
+        "overwrite": overwrite,
+    }
+    with prepared(a, b, out, **asked, only_planned=True) as job:
+        return job.plan
+
+
+@contextlib.contextmanager
+def prepared(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    memory: int | str | None = None,
+    device: str | None = None,
+    device_memory: int | str | None = None,
+    partition: str = "rectangles",
+    dtype: Any = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    only_planned: bool = False,
+) -> Iterator[Job]:
+    """What ``multiply`` is about to do, to be looked at and then run; what cannot be done is refused here."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_current())
+        product = _opened(stack, a, b, dtype)
+        _refuse_overlap(out, a=a, b=b)
+        if partition not in PARTITIONS:
+            raise UsageError(f"partition {partition!r}: {did_you_mean(partition, PARTITIONS)}")
+        target = _new_array(product) if out is None else out
+        choice = choose_place(product.sources, product.dtype, device, memory, device_memory, get_threads())
+        asked: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "partition": partition}
+        yield plan_job(product, choice, target, **asked, stack=stack, only_planned=only_planned)
+
+
+def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
+    sources: list[Source] = []
+    for operand in (a, b):
+        if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
+            sources.append(operand)  # the caller's own, and the caller's to close
+        else:
+            sources.append(open_matrix(operand))
+            stack.callback(sources[-1].close)
+    x, y = sources
+    if x.shape[1] != y.shape[0]:
+        raise ShapeError(f"k mismatch: a is {x.shape}, b is {y.shape}: a's columns must be as many as b's rows")
+    return Product(x, y, _dtype(x, y, dtype))
+
+
+def _dtype(a: Source, b: Source, wanted: Any) -> np.dtype[Any]:
+    try:
+        found = np.result_type(a.dtype, b.dtype, np.float32) if wanted is None else np.dtype(wanted)
+    except TypeError:
+        raise DTypeError(f"dtype {wanted!r}: must be {' or '.join(DTYPES)}") from None
+    if found.name not in DTYPES:
+        raise DTypeError(f"dtype {found.name}: must be {' or '.join(DTYPES)}, in which blocks are multiplied")
+    return found.newbyteorder("=")
+
+
+def _new_array(product: Product) -> np.ndarray[Any, Any]:
+    m, n, _ = product.shape
+    try:
+        return np.empty((m, n), product.dtype)
+    except ValueError:
+        raise MemoryLimitError(f"C would be {m}×{n} {product.dtype}, more than an address can reach") from None
+
+
+def _refuse_overlap(out: Any, **operands: Any) -> None:
+    """Tiles are written while blocks are still to be read. A file is no such case: it is replaced when all is done."""
+    if not isinstance(out, np.ndarray):
+        return
+    for name, operand in operands.items():
+        if (isinstance(operand, np.ndarray) and _share_memory(out, operand)) or _same_file(out, operand):
+            raise UsageError(f"out shares memory with {name}, which is read until the end: give another array")
+
+
+def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+    try:
+        return np.shares_memory(x, y, max_work=100_000)  # type: ignore[arg-type]  # any number, says its documentation
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _same_file(out: Any, operand: Any) -> bool:
+    """Whether ``out`` is a map of the file that is the operand, or of which that is a map."""
+    files = [x.filename if isinstance(x, np.memmap) else x for x in (out, operand)]
+    paths = [Path(os.fspath(file)) for file in files if isinstance(file, (str, os.PathLike))]
+    return len(paths) == 2 and all(path.exists() for path in paths) and paths[0].samefile(paths[1])

@@ -1,0 +1,60 @@
+"""A job's timeline: what happened when, or what its plan expects to, for files and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...records.timeline import Piece, Timeline
+from ..places.events import Events
+from ..plan.cost import cost
+from ..plan.plan import StreamPlan
+from ..plan.program import Program
+from .job import Job
+
+
+def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeline:
+    """What a run of ``job`` did, to its end or until it was stopped."""
+    ordered = sorted(events.events, key=lambda event: event.start_s)
+    pieces = [
+        Piece(event.place, event.lane, event.name, max(0.0, event.start_s), max(0.0, event.start_s, event.end_s))
+        for event in ordered
+    ]
+    return _of(job, pieces, environment, seconds=job.measured.seconds)
+
+
+def expected_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
+    """What the plan of ``job`` expects."""
+    return _of(job, expected_pieces(job.plan, job.choice.names), environment, predicted=True)
+
+
+def expected_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
+    """The spans that a plan was timed with, named as a run names them, in order; each place computes its own part."""
+    pieces: list[Piece] = []
+    for place, part in zip(places, plan.parts, strict=False):  # there may be more places than pay
+        program = Program.of(plan.grid, plan.slots, part)
+        held = plan.held(program) if plan.host_slots else None
+        spent = cost(program, plan.rates, plan.itemsize, held, plan.sharers)
+        loads = [f"{x.block.operand.upper()}[{x.block.row}, {x.block.column}]" for x in program.loads]
+        steps = [f"C[{x.tile.i}, {x.tile.j}] step {x.p}" for x in program.multiplies]
+        stores = [f"C[{x.tile.i}, {x.tile.j}]" for x in program.stores]
+        for lane, names, spans in (
+            ("copy in", loads, spent.loads),
+            ("compute", steps, spent.multiplies),
+            ("copy out", stores, spent.stores),
+        ):
+            pieces += [Piece(place, lane, name, *span) for name, span in zip(names, spans, strict=True)]
+    return sorted(pieces, key=lambda piece: piece.start_s)
+
+
+def _of(job: Job, pieces: list[Piece], environment: Mapping[str, Any], **more: Any) -> Timeline:
+    grid, plan, measured = job.plan.grid, job.plan, job.measured
+    names = "total_s", "compute_s", "first_s", "exposed_s", "last_s"
+    return Timeline(
+        *(grid.m, grid.n, grid.k, plan.dtype, plan.itemsize, (grid.bm, grid.bn, grid.bk), pieces),
+        *(measured.tiles, measured.before, measured.finished),
+        plan=str(plan),
+        expected={name: getattr(plan.cost, name) for name in names},
+        environment=dict(environment),
+        **more,
+    )

@@ -1,0 +1,257 @@
+"""``tilewright multiply`` as a person meets it: plan, progress, records, interruption; and the memory that it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import COMMAND, Answer, cli, environment, is_one_line, started  # noqa: F401  # cli is a fixture
+
+from tilewright.host.machine import machine
+from tilewright.streaming.run.journal import Journal
+
+N = 900
+
+
+@pytest.fixture
+def typed(cli, tmp_path: Path):  # noqa: F811
+    """Runs ``tilewright multiply`` on the CPU, where a.npy and b.npy lie."""
+    rng = np.random.default_rng(1)
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", rng.uniform(-1, 1, (N, N)).astype(np.float32))
+
+    def call(*arguments: str) -> Answer:
+        return cli("multiply", *arguments, "--device", "cpu")
+
+    return call
+
+
+def is_the_product(path: str, a: str = "a.npy", b: str = "b.npy") -> bool:
+    return bool(np.abs(np.load(path) - np.load(a).astype(np.float64) @ np.load(b)).max() < 1e-3)
+
+
+def test_it_says_the_plan_and_what_became_of_it(typed) -> None:
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--memory", "64MiB", "--json", "r.json", "--timeline", "t.jsonl")
+    assert (answer.code, answer.err) == (0, "")
+    assert is_the_product("c.npy")
+    for word in ("in blocks", "expected", "c.npy: (900, 900) float32", "GFLOPS", "written 3.1 MiB"):
+        assert word in answer.out
+    assert all(len(line.rstrip()) <= 80 for line in answer.out.splitlines())
+    record = json.loads(Path("r.json").read_text())
+    assert (record["kind"], record["schema"], record["m"], record["device"]) == ("multiply", 1, N, ["cpu"])
+    assert record["measured"]["gflops"] > 0 < record["plan"]["total_s"]
+    assert record["environment"]["command"].startswith("tilewright multiply a.npy b.npy")
+    head, *events = [json.loads(line) for line in Path("t.jsonl").read_text().splitlines()]
+    assert (head["kind"], head["predicted"]) == ("timeline", False)
+    assert {event["lane"] for event in events} == {"copy in", "compute", "copy out"}
+    assert all(list(event) == ["place", "lane", "name", "start_s", "end_s"] for event in events)
+    assert all(0 <= event["start_s"] <= event["end_s"] for event in events)
+
+
+def test_a_dry_run_writes_nothing(typed, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--dry-run")
+    assert answer.code == 0
+    assert "expected" in answer.out
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_record_on_standard_output_is_alone_there(typed) -> None:
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--json", "-")
+    assert json.loads(answer.out)["kind"] == "multiply"
+    assert "in blocks" in answer.err
+
+
+def test_raw_files_are_named_with_what_they_hold(typed) -> None:
+    np.load("a.npy").astype(np.float64).tofile("a.raw")
+    answer = typed(f"a.raw:{N}x{N}:float64", "b.npy", "-o", "c.npy", "--dtype", "float32", "--threads", "1")
+    assert answer.code == 0
+    assert is_the_product("c.npy")
+    assert np.load("c.npy").dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("a.raw", "b.npy"), ("a.raw:ROWSxCOLUMNS:DTYPE",)),
+        (("a.raw:9x9:float99", "b.npy"), ("float99",)),
+        (("x.npy", "b.npy"), ("x.npy", "does not exist")),
+        (("a.npy", "b.npy", "--memory", "4 potatoes"), ("memory '4 potatoes'", "4GiB")),
+        (("a.npy", "b.npy", "--memory", "1MiB"), ("memory is 1 MiB", "needed")),
+        (("a.npy", "b.npy", "--dtype", "int8"), ("dtype int8", "float32 or float64")),
+        (("a.npy", "b.npy", "--threads", "0"), ("threads", "got 0")),
+        (("a.npy", "b.npy", "--device-memory", "1GB"), ("device_memory", "GPU")),
+        (("a.npy", "b.npy", "--json", "a.npy"), ("a.npy is read by this command",)),
+        (("a.npy", "b.npy", "--timeline", "c.npy"), ("c.npy is the file of timeline too",)),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_mistakes_are_one_line_and_write_nothing(typed, tmp_path: Path, arguments, words) -> None:
+    Path("a.raw").write_bytes(b"\0" * 81 * 4)
+    before = sorted(tmp_path.iterdir())
+    answer = typed(*arguments, "-o", "c.npy")
+    assert answer.code == 2
+    assert is_one_line(answer, *words)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", rng.uniform(-1, 1, (4096, 4096)).astype(np.float32))
+    arguments = ["multiply", "a.npy", "b.npy", "-o", "c.npy", "--device", "cpu", "--memory", "36MiB"]
+    process = started(*arguments, cwd=tmp_path)
+    journal = tmp_path / "c.npy.tilewright" / "journal"
+    while not (journal.exists() and journal.read_bytes().count(b"tile") >= 3):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "tiles are finished and kept; --resume goes on" in err
+    assert "Traceback" not in err
+    finished = int(err.split("interrupted: ")[1].split()[0])
+    assert journal.read_bytes().count(b"tile") == finished >= 3
+    again = started(*arguments, "--resume", cwd=tmp_path)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert f"resume: {finished} of" in out
+    assert f"{finished} of them by an earlier run" in out
+    assert is_the_product(str(tmp_path / "c.npy"), str(tmp_path / "a.npy"), str(tmp_path / "b.npy"))
+
+
+def test_resume_leaves_a_complete_result_as_it_is(typed) -> None:
+    asked = ("a.npy", "b.npy", "-o", "c.npy", "--resume", "--json", "r.json", "--timeline", "t.jsonl")
+    answer = typed(*asked)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("resume: nothing of c.npy is there to go on with; it is begun anew\n")
+    assert not json.loads(Path("r.json").read_text())["already_complete"]
+    made = Path("c.npy").stat()
+    for more in ((), ("--memory", "64MiB"), ("--threads", "1"), ("--dry-run",)):
+        again = typed(*asked, *more)
+        assert (again.code, again.err) == (0, "")
+        assert again.out == "resume: c.npy is complete, and was made from this A and B: nothing is left to do\n"
+        assert (Path("c.npy").stat().st_ino, Path("c.npy").stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
+        record = json.loads(Path("r.json").read_text())
+        assert record["already_complete"]
+        assert record["measured"]["finished"] == record["measured"]["read_bytes"] == 0
+
+
+def test_resume_replaces_no_other_result(typed) -> None:
+    np.save("c.npy", np.zeros((N, N), np.float32))
+    before = Path("c.npy").read_bytes()
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
+    assert answer.code == 2
+    assert is_one_line(answer, "c.npy is there and complete, but what it was made from is not known", "without resume")
+    np.save("a.npy", np.zeros((N - 1, N), np.float32))
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
+    assert answer.code == 2
+    assert is_one_line(answer, f"c.npy is there, but is not ({N - 1}, {N}) float32, as this product is")
+    assert Path("c.npy").read_bytes() == before
+    assert typed("a.npy", "b.npy", "-o", "c.npy").code == 0
+    os.utime("b.npy")
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
+    assert answer.code == 2
+    assert is_one_line(answer, "c.npy is complete, but b changed since it was made")
+
+
+def test_a_tampered_journal_is_refused_in_one_line(typed) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "remove", interrupted)
+        assert typed("a.npy", "b.npy", "-o", "c.npy").code == 130
+    Path("c.npy").rename("c.npy.tilewright/data")
+    text = Path("c.npy.tilewright/journal").read_text()
+    for old, new in ((f'"m": {N}', '"m": 512'), ('"bm": ', '"bm": 0'), ('"schema": 2', '"schema": 1'), ("{", "[")):
+        Path("c.npy.tilewright/journal").write_text(text.replace(old, new, 1))
+        answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
+        assert answer.code == 2
+        assert is_one_line(answer, "c.npy.tilewright/journal")
+        assert not Path("c.npy").exists()
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_where_nothing_is_kept_resume_is_not_offered(typed) -> None:
+    """An output that is refused, and a run that is interrupted before its first tile is finished."""
+    Path("c.npy").mkdir()
+    answer = typed("a.npy", "b.npy", "-o", "c.npy")
+    assert answer.code == 2
+    assert is_one_line(answer, "c.npy exists and is no file")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "begin", interrupted)
+        answer = typed("a.npy", "b.npy", "-o", "d.npy")
+    assert answer.code == 130
+    assert answer.err == "interrupted: no tile was finished\n"
+
+
+def test_the_bar_is_for_terminals(typed, tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    command = [*COMMAND, "multiply", "a.npy", "b.npy", "-o", "c.npy", "--device", "cpu"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=follower)
+    os.close(follower)
+    seen = b""
+    try:
+        while chunk := os.read(leader, 1 << 16):
+            seen += chunk
+    except OSError:  # how the end is told
+        pass
+    os.close(leader)
+    assert process.wait() == 0
+    process.stdout.close()
+    assert b"left" in seen
+    assert b"%" in seen
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+#: Multiplies twice by the command: something small, after which all is imported and compiled, and then in earnest.
+RESIDENT = """
+import re, sys
+from pathlib import Path
+from tilewright.__main__ import run
+
+def kib(name):
+    return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+def multiply(a, b, *more):
+    sys.argv = ["tilewright", "multiply", a, b, "-o", "c.npy", "--device", "cpu", *more]
+    assert run() == 0
+
+multiply("s.npy", "s.npy")
+idle = kib("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+multiply("a.npy", "b.npy", "--memory", MEMORY)
+print("resident", kib("VmHWM") - idle, file=sys.stderr)
+"""
+
+
+def resident_bytes(folder: Path, memory: str) -> int:
+    """The most memory that a product of 4096³ takes, beyond that of the idle interpreter."""
+    script = RESIDENT.replace("MEMORY", repr(memory))
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stderr.split("resident ")[1]) << 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of resident memory is Linux's to tell")
+def test_a_product_stays_within_its_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    np.save(tmp_path / "s.npy", np.ones((8, 8), np.float32))
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", rng.random((4096, 4096), np.float32))
+    within = {memory: resident_bytes(tmp_path, memory) for memory in ("64MiB", "96MiB", "240MiB")}
+    print({memory: f"{taken >> 20} MiB" for memory, taken in within.items()}, machine().usable_cores, "cores")
+    for memory, taken in within.items():
+        assert taken <= int(memory.removesuffix("MiB")) << 20, within
+    assert within["240MiB"] > 128 << 20, "the blocks are seen"

@@ -1,0 +1,108 @@
+"""Every example that is printed runs: docstrings, README, docs. And no document says what the records do not."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+import tilewright
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(tilewright.__file__).parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def module_names() -> list[str]:
+    paths = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
+    parts = [("tilewright", *path.relative_to(PACKAGE).with_suffix("").parts) for path in paths]
+    return [".".join(part for part in names if part != "__init__") for names in parts]
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_docstrings(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_documents(path: Path) -> None:
+    assert doctest.testfile(str(path), module_relative=False).failed == 0
+
+
+def commands() -> list[list[str]]:
+    """Every ``tilewright …`` line of the documents, without its comment."""
+    lines = [line for path in DOCUMENTS for line in path.read_text(encoding="utf-8").splitlines()]
+    typed = [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("tilewright ")]
+    return [shlex.split(line, comments=True)[1:] for line in typed]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_documented_commands_parse(command: list[str]) -> None:
+    """The option parser accepts it; running it is other tests' work."""
+    from tilewright.cli import app
+
+    name, *arguments = command
+    help_text = CliRunner().invoke(app, [name, "--help"]).output
+    assert "Usage" in help_text
+    for option in (a for a in arguments if a.startswith("-")):
+        assert re.search(rf"(?<![\w-]){re.escape(option)}\b", help_text), f"{option} is no option of {name}"
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_documents_say_what_the_records_say(build: ModuleType) -> None:
+    assert build.stale() == []
+
+
+def test_documents_show_what_the_commands_print(build: ModuleType) -> None:
+    if build.documented_versions() != build.made_by():
+        pytest.skip(f"other versions here. Documents: {build.documented_versions()} Here: {build.made_by()}")
+    assert build.stale(outputs=True) == []
+
+
+def test_a_document_depends_on_no_version_of_a_dependency(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "compiler", lambda: "NVRTC 99.0")
+    monkeypatch.setattr(build, "version", lambda library: "99.0")
+    assert build.stale() == []
+    assert "NVRTC 99.0, rich 99.0" in build.filled("<!-- versions -->\n<!-- end -->")
+
+
+def test_a_stale_output_is_found(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "tilewright occupancy 64 --registers 50 --shared 2248 --gpu T4"
+    good, bad = tmp_path / "good.md", tmp_path / "bad.md"
+    good.write_text(f"<!-- output: {command} -->\n{build.output(command)}<!-- end -->\n", encoding="utf-8")
+    bad.write_text(good.read_text(encoding="utf-8").replace("16", "15"), encoding="utf-8")
+    monkeypatch.setattr(build, "documents", lambda: [good, bad])
+    assert build.stale() == []
+    assert build.stale(outputs=True) == [bad]
+    with pytest.raises(RuntimeError, match=r"(?i)no such option"):
+        build.output("tilewright occupancy 64 --cards T4")
+
+
+def test_a_stale_document_is_found(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = tmp_path / "stale.md"
+    stale.write_text("<!-- generated: ideas -->\nsomething else\n<!-- end -->\n", encoding="utf-8")
+    monkeypatch.setattr(build, "documents", lambda: [stale])
+    assert build.stale() == [stale]
+
+
+def test_links_from_documents_lead_somewhere(build: ModuleType) -> None:
+    for path in build.documents():
+        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", path.read_text(encoding="utf-8")):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"

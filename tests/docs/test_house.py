@@ -1,0 +1,153 @@
+"""The rules of the house, checked: imports point downward, the report needs no kernel, importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tilewright
+
+PACKAGE = Path(tilewright.__file__).parent
+
+#: The rooms of the house, bottom to top. A module may import from its own room and from those before it.
+ROOMS = [
+    *("errors", "records", "host", "problem", "operands", "factors"),
+    *("codegen", "kernels", "engine", "catalog"),
+    *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
+    *("streaming.plan", "streaming.places", "streaming.run", "api"),
+    *("simulator.findings", "simulator.ptx", "simulator.machine", "simulator.ops", "simulator.run"),
+    *("simulator.sass", "simulator.counters", "simulator"),
+    *("lab.inputs", "lab.verify", "lab.compare", "lab.bench", "lab.tune", "lab.explain"),
+    *("report", "terminal", "cli", "__main__"),
+]
+
+#: What the report may know of: a record file from any machine renders on any laptop.
+REPORT_MAY_IMPORT = {"errors", "records"}
+
+Graph = dict[str, set[str]]
+
+
+def package_modules() -> dict[str, Path]:
+    """Every module by its name below the package, such as "runtime.cpu.runner"; a folder's ``__init__`` by the folder's."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        *folders, name = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(folders if name == "__init__" else [*folders, name])] = path
+    del found[""]
+    return found
+
+
+MODULES = package_modules()
+
+
+def room(module: str) -> str | None:
+    """The longest of ``ROOMS`` that the module lies in."""
+    return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len, default=None)
+
+
+def imports(module: str, source: str, is_package: bool = False) -> set[str]:
+    """The package's modules that a source imports, also inside functions."""
+    parts = module.split(".")
+    folder = parts if is_package else parts[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            base = folder[: len(folder) - node.level + 1] if node.level else (node.module or "").split(".")
+            if node.level:
+                base = [*base, *(node.module.split(".") if node.module else [])]
+            elif base.pop(0) != "tilewright":
+                continue
+            for alias in node.names:
+                whole = ".".join([*base, alias.name])
+                found.add(whole if whole in MODULES else ".".join(base))
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[2] for alias in node.names if alias.name.startswith("tilewright.")}
+    return found - {"", module}
+
+
+def upward(module: str, source: str, is_package: bool = False) -> set[str]:
+    """The imports of a module that break the rule."""
+    own = room(module)
+    assert own is not None
+    below = {own} | (REPORT_MAY_IMPORT if own == "report" else set(ROOMS[: ROOMS.index(own)]))
+    return {name for name in imports(module, source, is_package) if room(name) not in below}
+
+
+def cycles(graph: Graph) -> list[set[str]]:
+    """The sets of modules that import each other, each module of a set reaching every other one of it."""
+    reach = {module: set(targets) for module, targets in graph.items()}
+    for between in graph:
+        for reached in reach.values():
+            if between in reached:
+                reached |= reach[between]
+    found = {frozenset(x for x in graph if x in reach[m] and m in reach[x]) for m in graph if m in reach[m]}
+    return [set(one) for one in found]
+
+
+def test_every_module_has_a_room() -> None:
+    assert {module for module in MODULES if room(module) is None} == {"runtime", "streaming", "lab"}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if room(name)])
+def test_imports_point_downward(module: str) -> None:
+    path = MODULES[module]
+    assert not upward(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = {name: imports(name, path.read_text(), path.name == "__init__.py") for name, path in MODULES.items()}
+    assert not cycles(graph)
+
+
+def test_a_cycle_is_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("host.machine", "from ..kernels import Kernel"),
+        ("host.machine", "def f():\n    from ..lab.bench import sweep"),
+        ("kernels.cpu.01_naive", "from tilewright.runtime.cpu.runner import runner"),
+        ("kernels.cpu.01_naive", "import tilewright.api"),
+        ("api", "from .lab.bench import sweep"),
+        ("streaming.plan.grid", "from ..places import host"),
+        ("report.page", "from ..host.machine import machine"),
+    ],
+)
+def test_the_rule_can_be_broken(module: str, source: str) -> None:
+    assert upward(module, source)
+
+
+def loaded_by(statement: str) -> set[str]:
+    command = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    answer = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    return set(answer.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = {"numba", "llvmlite", "typer", "rich", "jinja2", "altair", "vl_convert", "cuda", "psutil", "threadpoolctl"}
+    assert not loaded_by("import tilewright") & (heavy | {"numpy"})
+    assert not loaded_by("import tilewright as tw, numpy as np; tw.matmul(np.eye(3), np.eye(3))") & (
+        heavy - {"numba", "llvmlite"}
+    )
+
+
+def test_rendering_a_report_needs_no_numerical_library() -> None:
+    loaded = loaded_by("import tilewright.report.page")
+    assert not loaded & {"numba", "llvmlite", "cuda"}
+
+
+def test_public_names_are_there_whatever_was_imported_first() -> None:
+    first = "import tilewright.api, tilewright.planning, tilewright.host.machine, tilewright.catalog, tilewright as tw"
+    check = "assert all(callable(getattr(tw, n)) or n == 'errors' for n in tw.__all__); assert tw.__all__ == dir(tw)"
+    subprocess.run([sys.executable, "-c", f"{first}; {check}"], check=True)
+
+
+def test_kernels_stay_short_and_host_files_readable() -> None:
+    long = {str(p.relative_to(PACKAGE)): n for p in MODULES.values() if (n := len(p.read_text().splitlines())) > 340}
+    assert not long, "longer than a reader likes: reshape first"

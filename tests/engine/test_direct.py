@@ -1,0 +1,531 @@
+"""Small products: the tiles, the short way into them that Python calls, and batches; each against plain integers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import mmap
+import re
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import numpy as np
+import pytest
+from llvmlite import binding, ir
+from test_packed import inner_loops
+
+import tilewright as tw
+from tilewright import api, codegen
+from tilewright.codegen import direct
+from tilewright.planning.cpu import WORK_PER_THREAD, make_plan
+from tilewright.problem import Problem
+from tilewright.runtime.cpu import batch, express, express_code
+from tilewright.runtime.cpu.runner import runner
+
+#: Vector width and tile heights: of AVX-512, AVX2 and NEON.
+MACHINES = [(512, (8, 8, 8)), (256, (8, 6, 3)), (128, (8, 8, 8))]
+DTYPES = ("float32", "float64", "int64", "int8")
+
+
+def whole_numbers(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> np.ndarray:
+    """Numbers so small that every order of summation is exact."""
+    return np.random.default_rng([seed, *shape]).integers(-4, 5, shape).astype(dtype)
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.astype(np.int64) @ b.astype(np.int64)).astype(a.dtype)
+
+
+@functools.cache
+def short(dtype: str) -> Callable[..., Any]:
+    """The short way, after this dtype was learnt."""
+    return express.learn(np.dtype(dtype), 2 * WORK_PER_THREAD)
+
+
+# ---- tiles -----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def tile_of(bits: int, heights: tuple[int, ...], dtype: str) -> Callable[..., None]:
+    tile = codegen.direct_tile(heights, bits)
+    matrix = nb.types.Array(nb.from_dtype(np.dtype(dtype)), 2, "A")
+    lanes = bits // 8 // np.dtype(dtype).itemsize
+
+    @nb.njit((matrix, matrix, matrix, nb.intp, nb.intp, nb.intp, nb.intp))
+    def multiply(a, b, c, count, a_next, b_next, c_next):
+        (rows, columns), k = c.shape, a.shape[1]
+        at_a, at_b, at_c = codegen.address(a, 0, 0), codegen.address(b, 0, 0), codegen.address(c, 0, 0)
+        size, steps = (rows, (columns + lanes - 1) // lanes, columns, k), (count, a_next, b_next, c_next)
+        tile(*size, at_a, a.strides[0], a.strides[1], at_b, b.strides[0], at_c, c.strides[0], *steps)
+
+    return multiply
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
+def test_every_tile_writes_all_of_it_and_nothing_else(machine: tuple[int, tuple[int, ...]], dtype: str) -> None:
+    bits, heights = machine
+    multiply, lanes = tile_of(bits, heights, dtype), bits // 8 // np.dtype(dtype).itemsize
+    for nv, height in enumerate(heights, 1):
+        widths = {(nv - 1) * lanes + extra for extra in {1, 2, lanes // 2, lanes - 1, lanes} if extra}
+        for rows, columns, k in itertools.product(range(1, height + 1), widths, (0, 1, 2, 7)):
+            a, b = whole_numbers((rows, k), dtype), whole_numbers((k, columns), dtype)
+            around = np.full((rows + 2, columns + 3), 7, dtype)
+            c = around[1:-1, 1:-2]
+            multiply(a, b, c, 1, 0, 0, 0)
+            np.testing.assert_array_equal(c, product(a, b))
+            c[...] = 7
+            assert (around == 7).all(), "wrote beside the tile"
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
+def test_every_complex_tile(machine: tuple[int, tuple[int, ...]], dtype: str) -> None:
+    bits, heights = machine
+    multiply, lanes = tile_of(bits, heights, dtype), bits // 8 // np.dtype(dtype).itemsize
+    for nv, height in enumerate(heights, 1):
+        widths = range((nv - 1) * lanes + 1, nv * lanes + 1)
+        for rows, columns, k in itertools.product(range(1, height + 1), widths, (0, 1, 3)):
+            a, b = (
+                whole_numbers(shape, dtype, 1) + 1j * whole_numbers(shape, dtype, 2).astype(dtype)
+                for shape in ((rows, k), (k, columns))
+            )
+            around = np.full((rows + 2, columns + 3), 7, dtype)
+            c = around[1:-1, 1:-2]
+            multiply(a, b, c, 1, 0, 0, 0)
+            np.testing.assert_array_equal(c, a @ b)
+            c[...] = 7
+            assert (around == 7).all(), "wrote beside the tile"
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
+def test_a_tile_of_any_strides_for_a_whole_batch(machine: tuple[int, tuple[int, ...]]) -> None:
+    multiply = tile_of(*machine, "float32")
+    a = whole_numbers((5, 3, 9), "float32")[:, ::-1, ::-2]
+    b = whole_numbers((5, 5, 11), "float32")
+    c = np.zeros((5, 6, 11), "float32")[:, ::-2]
+    multiply(a[0], b[0], c[0], 5, a.strides[0], b.strides[0], c.strides[0])
+    np.testing.assert_array_equal(c, product(a, b))
+    multiply(a[0], b[3], c[0], 5, a.strides[0], 0, c.strides[0])
+    np.testing.assert_array_equal(c, product(a, b[3]))
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
+def test_a_masked_tile_reads_nothing_beyond_the_columns(machine: tuple[int, tuple[int, ...]]) -> None:
+    """The last element of B is the last of its page; what lies behind it cannot be read."""
+    multiply = tile_of(*machine, "float32")
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    protect(pages, mmap.PAGESIZE)
+    numbers = np.frombuffer(pages, np.float32, mmap.PAGESIZE // 4)
+    for columns in (1, 3, 7):
+        b = numbers[numbers.size - 4 * columns :].reshape(4, columns)
+        b[...] = whole_numbers((4, columns), "float32")
+        a, c = whole_numbers((6, 4), "float32"), np.empty((6, columns), "float32")
+        multiply(a, b, c, 1, 0, 0, 0)
+        np.testing.assert_array_equal(c, product(a, b))
+
+
+def protect(pages: mmap.mmap, start: int) -> None:
+    """Let nobody read what lies behind ``start``."""
+    import ctypes
+
+    if sys.platform != "linux":
+        pytest.skip("needs mprotect as Linux has it")
+    place = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + start
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(place), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+
+
+# ---- what became of it on machines that are not here -----------------------------------------------------------------
+
+TARGETS = {
+    "AVX-512": ("x86_64-unknown-linux-gnu", "skylake-avx512", *MACHINES[0]),
+    "AVX2": ("x86_64-unknown-linux-gnu", "haswell", *MACHINES[1]),
+    "NEON": ("aarch64-unknown-linux-gnu", "neoverse-n1", *MACHINES[2]),
+}
+
+
+def tiles_for(
+    triple: str, cpu: str, bits: int, heights: tuple[int, ...], scalar: ir.Type, *, pairs: bool = False
+) -> dict[str, str]:
+    """Every tile's assembly by its name."""
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    module = ir.Module()
+    module.triple = triple
+    lanes = bits // (64 if isinstance(scalar, ir.DoubleType) else 32)
+    direct._table(module, scalar, lanes, heights, pairs=pairs).linkage = ""
+    parsed = binding.parse_assembly(str(module))
+    target = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
+    builder = binding.create_pass_builder(target, binding.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(parsed, builder)
+    parts = re.split(r'\n"?(tilewright\.direct\.[^\s":]*)"?:', target.emit_assembly(parsed))
+    named = zip(parts[1::2], parts[2::2], strict=True)
+    return {
+        name: text for name, text in named if re.search(r"\.\d+x\d+(\.whole)?$", name)
+    }  # the table itself is not one
+
+
+def spilled(assembly: str) -> list[str]:
+    """Lines that move a vector to the stack or from it."""
+    on_stack = [line.strip() for line in assembly.splitlines() if re.search(r"\(%rsp|\[sp", line)]
+    return [line for line in on_stack if re.search(r"%[xyz]mm|\b[qv]\d", line)]
+
+
+@pytest.mark.parametrize("scalar", [ir.FloatType(), ir.DoubleType()], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_accumulators_stay_in_registers_on_every_machine(target: str, scalar: ir.Type) -> None:
+    tiles = tiles_for(*TARGETS[target], scalar)
+    tiles = {name: text for name, text in tiles.items() if target == "AVX-512" or name.endswith(".whole")}
+    assert len(tiles) == sum(TARGETS[target][3])
+    for name, text in tiles.items():
+        assert re.search(r"vfmadd|fmla", text), name
+        assert not [line for line in spilled(text) if not re.match(r"stp|ldp", line)], (
+            name
+        )  # registers saved for the caller
+
+
+def test_the_check_for_spills_can_fail() -> None:
+    triple, cpu, bits, _ = TARGETS["AVX2"]
+    tiles = tiles_for(triple, cpu, bits, (8, 8, 8), ir.FloatType())
+    assert any(spilled(text) for name, text in tiles.items() if name.endswith("8x3.whole"))
+
+
+#: Tiles of complex numbers whose loops keep accumulators on the stack, and why.
+TOO_TALL = {
+    "NEON": ({"8x3.whole"}, "24 accumulators, 6 vectors of B and what LLVM loads ahead of A: more than 32 registers")
+}
+
+
+def complex_tiles_that_store_in_their_loops(target: str, scalar: ir.Type) -> set[str]:
+    """A loop may read a constant from the stack, as from anywhere else; what it writes there is an accumulator."""
+    tiles = tiles_for(*TARGETS[target], scalar, pairs=True)
+    tiles = {name: text for name, text in tiles.items() if target == "AVX-512" or name.endswith(".whole")}
+    assert len(tiles) == sum(TARGETS[target][3])
+    loops = {name: inner_loops(text, "fmla" if target == "NEON" else "vfmadd") for name, text in tiles.items()}
+    assert all(loops.values())
+    to_stack = re.compile(r"v?mov\w+\s+%[xyz]mm\d+, -?\d*\(%rsp\)|st[rp]\s+[qd].*\[sp")
+    stores = {name for name in tiles for loop in loops[name] if any(map(to_stack.match, loop))}
+    return {re.sub(r".*\.(\d+x\d+)", r"\1", name) for name in stores}
+
+
+@pytest.mark.parametrize("scalar", [ir.FloatType(), ir.DoubleType()], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_complex_accumulators_stay_in_registers(target: str, scalar: ir.Type) -> None:
+    known, why = TOO_TALL.get(target, (set(), ""))
+    assert complex_tiles_that_store_in_their_loops(target, scalar) == known
+    if known:
+        pytest.xfail(f"complex tiles of {', '.join(known)} spill: {why}")
+
+
+def test_that_check_of_complex_tiles_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order that serves AVX-512."""
+    monkeypatch.setattr(direct, "_ComplexTileByRows", direct._ComplexTile)
+    assert complex_tiles_that_store_in_their_loops("AVX2", ir.FloatType()) >= {"8x1.whole"}
+
+
+# ---- the short way: what it computes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_sizes_up_to_twenty(dtype: str) -> None:
+    multiply = short(dtype)
+    for m, n, k in itertools.product(range(1, 21), repeat=3):
+        a, b = whole_numbers((m, k), dtype, 1), whole_numbers((k, n), dtype, 2)
+        got = multiply(a, b, None)
+        assert got.dtype == dtype
+        assert np.array_equal(got, product(a, b)), (m, n, k)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "shape", [(33, 49, 17), (64, 64, 64), (90, 1, 77), (100, 130, 70), (5, 200, 9), (65, 3, 40)], ids=str
+)
+def test_larger_sizes_and_every_stride(shape: tuple[int, int, int], dtype: str) -> None:
+    m, n, k = shape
+    a, b = whole_numbers((m, k), dtype, 1), whole_numbers((k, n), dtype, 2)
+    exact = product(a, b)
+    layouts: list[Callable[[np.ndarray], np.ndarray]] = [
+        np.ascontiguousarray,
+        np.asfortranarray,
+        lambda x: np.repeat(np.repeat(x, 2, axis=0), 3, axis=1)[::2, ::3],
+        lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
+        lambda x: np.concatenate([x, x], axis=1)[:, : x.shape[1]],
+    ]
+    for of_a, of_b, of_c in itertools.product(layouts, repeat=3):
+        c = of_c(np.full((m, n), 9, dtype))
+        assert short(dtype)(of_a(a), of_b(b), c) is c
+        np.testing.assert_array_equal(c, exact)
+
+
+@pytest.mark.parametrize("m", [7, 130])
+def test_vectors_and_scalars(m: int) -> None:
+    a, b, v, w = (whole_numbers(shape, "float64", 1) for shape in ((m, 50), (50, 9), (50,), (m,)))
+    for x, y in ((a, v), (v, b), (v, v), (w, a), (a.T, w), (a, v[:, None]), (np.asfortranarray(a), v)):
+        got = tw.matmul(x, y)
+        assert type(got) is type(np.matmul(x, y))
+        np.testing.assert_array_equal(got, np.matmul(x, y))
+        out = np.empty(np.shape(got))
+        assert short("float64")(x, y, out) is out
+        np.testing.assert_array_equal(out, got)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_in_every_position_of_an_edge_tile(special: float, dtype: str) -> None:
+    m, n, k = 5, 19, 3
+    a, b = whole_numbers((m, k), dtype, 1) + 5, whole_numbers((k, n), dtype, 2) + 5
+    for row, column in itertools.product(range(m), range(k)):
+        x = a.copy()
+        x[row, column] = special
+        got = short(dtype)(x, b, None)
+        assert not np.isfinite(got[row]).any()
+        np.testing.assert_array_equal(np.delete(got, row, 0), np.delete(a @ b, row, 0))
+    for row, column in itertools.product(range(k), range(n)):
+        y = b.copy()
+        y[row, column] = special
+        got = short(dtype)(a, y, None)
+        assert not np.isfinite(got[:, column]).any()
+        np.testing.assert_array_equal(np.delete(got, column, 1), np.delete(a @ b, column, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_denormals_are_numbers(dtype: str) -> None:
+    tiny = np.finfo(dtype).smallest_subnormal
+    a, b = np.full((3, 4), tiny, dtype), np.ones((4, 17), dtype)
+    np.testing.assert_array_equal(short(dtype)(a, b, None), 4 * tiny)
+    np.testing.assert_array_equal(short(dtype)(b.T, a.T, None), 4 * tiny)
+
+
+@pytest.mark.parametrize("m", [1, 2, 33, 100])
+def test_a_column_of_any_strides(m: int) -> None:
+    for k in (1, 2, 15, 16, 100):
+        a, v = whole_numbers((m, k), "float32", 1), whole_numbers((k,), "float32", 2)
+        out = np.zeros((m, 3), "float32")[:, 1]
+        for x, y in itertools.product((a, np.asfortranarray(a), a[:, ::-1].copy()[:, ::-1]), (v, np.repeat(v, 2)[::2])):
+            for got in (short("float32")(x, y, None), short("float32")(x, y, out), short("float32")(y, x.T, None)):
+                np.testing.assert_array_equal(got, np.matmul(a, v))
+
+
+def test_the_bits_do_not_depend_on_the_way() -> None:
+    rng = np.random.default_rng(0)
+    for m, n, k in [(4, 4, 4), (200, 200, 200), (37, 70, 21), (100, 100, 100), (9, 130, 200)]:
+        a, b = rng.uniform(-1, 1, (m, k)), rng.uniform(-1, 1, (k, n))
+        first = short("float64")(a, b, np.empty((m, n)), True)
+        assert np.array_equal(tw.matmul(a, b), first)
+        assert np.array_equal(api._matmul(a, b, None, "standard", "classical"), first)
+        assert np.array_equal(tw.matmul(np.asfortranarray(a), np.asfortranarray(b)), first)
+        assert np.array_equal(tw.matmul(b.T, a.T).T, first)
+        for threads in (1, 2, 3):
+            c = np.empty((m, n))
+            runner(express_code.KERNEL, "float64", threads=threads)(a, b, c)
+            assert np.array_equal(c, first)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_what_goes_the_short_way_is_what_the_plan_says(dtype: str) -> None:
+    suits = express_code.KERNEL.suits
+    assert suits is not None
+    sizes = (1, 2, 3, 4, 8, 15, 16, 31, 64, 100, 128, 200, 256, 512, 5000)
+    for m, n, k in itertools.product(sizes, repeat=3):
+        planned = make_plan(Problem(m, n, k, dtype)).kernel is express_code.KERNEL
+        assert planned == suits(m, n, k), (m, n, k)
+
+
+# ---- the short way: what it leaves -----------------------------------------------------------------------------------
+
+A, B = np.ones((3, 4)), np.ones((4, 5))
+
+
+class Subclass(np.ndarray):
+    """Any subclass at all."""
+
+
+def misaligned(shape: tuple[int, ...]) -> np.ndarray:
+    return np.frombuffer(bytearray(8 * int(np.prod(shape)) + 1), np.uint8)[1:].view(np.float64).reshape(shape)
+
+
+def read_only(shape: tuple[int, ...]) -> np.ndarray:
+    x = np.ones(shape)
+    x.flags.writeable = False
+    return x
+
+
+MEMORY = np.zeros(100)
+NOT_PLAIN: dict[str, tuple[Any, Any, Any]] = {
+    "a list": ([[1.0]], np.ones((1, 1)), None),
+    "None": (None, B, None),
+    "a number": (A, 3.0, None),
+    "an array without axes": (A, np.array(3.0), None),
+    "a subclass": (A.view(Subclass), B, None),
+    "a subclass to write": (A, B, np.empty((3, 5)).view(Subclass)),
+    "a masked array": (np.ma.masked_array(A), B, None),
+    "another dtype": (A.astype("f4"), B, None),
+    "a dtype that was never learnt": (A.astype("f2"), B.astype("f2"), None),
+    "another byte order": (A.astype(">f8"), B.astype(">f8"), None),
+    "no alignment": (misaligned((3, 4)), B, None),
+    "no alignment to write": (A, B, misaligned((3, 5))),
+    "memory of somebody else": (np.frombuffer(bytearray(96)).reshape(3, 4), B, None),
+    "memory of somebody else to write": (A, B, np.frombuffer(bytearray(120)).reshape(3, 5)),
+    "another dtype to write": (A, B, np.empty((3, 5), "f4")),
+    "read-only": (A, B, read_only((3, 5))),
+    "what warns when written": (A, B, np.broadcast_arrays(np.empty((3, 1)), np.empty((3, 5)))[0]),
+    "a wrong k": (A, A, None),
+    "wrong rows": (A, B, np.empty((4, 5))),
+    "wrong columns": (A, B, np.empty((3, 4))),
+    "too few axes": (A, B, np.empty(15)),
+    "too many axes": (A, B, np.empty((1, 3, 5))),
+    "a wrong batch": (np.ones((2, 3, 4)), np.ones((3, 4, 5)), None),
+    "a wrong batch to write": (np.ones((2, 3, 4)), B, np.empty((3, 3, 5))),
+    "batches of several axes, allocated": (np.ones((2, 2, 3, 4)), B, None),
+    "no rows": (np.ones((0, 4)), B, None),
+    "no columns": (A, np.ones((4, 0)), None),
+    "no k": (np.ones((3, 0)), np.ones((0, 5)), None),
+    "no products": (np.ones((0, 3, 4)), B, None),
+    "overlap": (MEMORY[:12].reshape(3, 4), B, MEMORY[11:26].reshape(3, 5)),
+    "overlap, backwards": (A, MEMORY[40:60][::-1].reshape(4, 5), MEMORY[30:45].reshape(3, 5)),
+    "a large one": (np.ones((600, 600)), np.ones((600, 600)), None),
+    "much work": (np.broadcast_to(A, (10**6, 3, 4)), B, None),
+    "more than can be counted": (np.broadcast_to(A, (2**31, 1, 3, 4)), np.broadcast_to(B, (2**31, 4, 5)), None),
+}
+
+
+@pytest.mark.parametrize("what", NOT_PLAIN)
+def test_the_long_way_decides_about_what_is_not_plain(what: str) -> None:
+    multiply = short("float64")
+    before = sys.getrefcount(None)
+    assert multiply(*NOT_PLAIN[what]) is None
+    assert abs(sys.getrefcount(None) - before) < 10
+
+
+def test_what_is_plain_is_computed() -> None:
+    """Or the test above would hold of a function that always answers None."""
+    multiply = short("float64")
+    assert multiply(A, B, None) is not None
+    assert multiply(read_only((3, 4)), read_only((4, 5)), None) is not None
+    assert multiply(MEMORY[:12].reshape(3, 4), B, MEMORY[12:27].reshape(3, 5)) is not None
+    assert multiply(np.broadcast_to(A, (100, 3, 4)), B, None) is not None
+    somebody_elses = NOT_PLAIN["memory of somebody else"]
+    assert multiply(*somebody_elses, True) is not None, "admitted"
+    assert multiply(*NOT_PLAIN["much work"], True) is not None, "admitted"
+    assert multiply(A, B) is None, "too few arguments"
+
+
+def test_a_python_that_we_cannot_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert express._as_expected()
+    elsewhere = {"TYPE": 0, "DATA": 48, "AXES": 16, "SHAPE": 40, "STRIDES": 32, "BASE": 56, "DTYPE": 48, "FLAGS": 24}
+    for field, place in elsewhere.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(express_code, field, place)
+            assert not express._as_expected(), field
+    monkeypatch.setattr(sys, "implementation", type("Other", (), {"name": "pypy"}))
+    assert not express._as_expected()
+    assert express.never(A, B, None) is None
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+BATCHES = [
+    ((6, 3, 4), (6, 4, 5)),
+    ((6, 3, 4), (4, 5)),
+    ((3, 4), (6, 4, 5)),
+    ((1, 3, 4), (6, 4, 5)),
+    ((2, 1, 3, 4), (6, 4, 5)),
+    ((2, 3, 1, 9, 30), (3, 4, 30, 60)),
+    ((5, 4), (6, 4, 5)),
+    ((6, 3, 4), (4,)),
+    ((4,), (6, 4, 5)),
+    ((4,), (2, 3, 4, 5)),
+    ((1, 1, 3, 4), (1, 4, 5)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize(("left", "right"), BATCHES, ids=str)
+def test_batches_of_every_stride(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    a, b = whole_numbers(left, dtype, 1), whole_numbers(right, dtype, 2)
+    exact = np.matmul(a, b)
+    layouts: list[Callable[[np.ndarray], np.ndarray]] = [
+        lambda x: x,
+        lambda x: np.swapaxes(np.swapaxes(x, -1, -2).copy(), -1, -2) if x.ndim > 1 else x,
+        lambda x: np.moveaxis(np.moveaxis(x, 0, -1).copy(), -1, 0),
+        lambda x: x[::-1].copy()[::-1],
+    ]
+    for of_a, of_b, of_c in itertools.product(layouts, repeat=3):
+        out = of_c(np.full(exact.shape, 9, dtype))
+        assert short(dtype)(of_a(a), of_b(b), out) is out
+        np.testing.assert_array_equal(out, exact)
+        np.testing.assert_array_equal(tw.matmul(of_a(a), of_b(b)), exact)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3, 8])
+@pytest.mark.parametrize("way", ["short", "long"])
+def test_batches_in_bands_and_portions(bands: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "PORTION", 300)
+    a, b = whole_numbers((2, 7, 3, 4), "float64", 1), whole_numbers((1, 7, 4, 5), "float64", 2)
+    b = np.broadcast_to(b, (2, 7, 4, 5))
+    c = np.full((2, 7, 3, 5), np.nan)
+    multiply = short("float64") if way == "short" else express.never
+    batch.multiply(multiply, lambda: runner(express_code.KERNEL, "float64"), bands, a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_a_batch_of_little_work_is_not_shared_and_one_of_much_is() -> None:
+    kind = np.dtype("f8"), np.dtype("f8").num
+    with tw.use_threads(2):
+        assert api._recipe((100, 8, 8), (100, 8, 8), kind, kind).sharing() == (1, 1)
+        assert api._recipe((1000, 64, 64), (64, 64), kind, kind).sharing() == (1, 2)
+        assert api._recipe((600, 600), (600, 600), kind, kind).sharing() == (2, 1)
+    with tw.use_threads(1):
+        assert api._recipe((1000, 64, 64), (64, 64), kind, kind).sharing() == (1, 1)
+
+
+# ---- nothing is lost -------------------------------------------------------------------------------------------------
+
+
+def test_a_million_products_leave_nothing_behind() -> None:
+    a, b, out = np.ones((4, 4)), np.ones((4, 4)), np.empty((4, 4))
+    matmul, vector = tw.matmul, np.ones(4)
+    held = (a, b, out, vector, a.dtype, None)
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            matmul(a, b, out=out)
+            matmul(a, b)
+            matmul(vector, vector)
+            matmul(a, b.T, out=out)
+
+    work(1000)
+    before = [sys.getrefcount(x) for x in held]
+    tracemalloc.start()
+    try:
+        start = tracemalloc.get_traced_memory()[0]
+        work(5000)
+        grown = tracemalloc.get_traced_memory()[0] - start
+    finally:
+        tracemalloc.stop()
+    work(250_000)
+    assert grown < 5000, "less than a byte a call"
+    assert max(abs(sys.getrefcount(x) - count) for x, count in zip(held, before, strict=True)) < 100
+
+
+def test_callers_on_eight_threads_get_the_same_bits() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.uniform(-1, 1, (70, 70)), rng.uniform(-1, 1, (70, 70))
+    want, wrong = tw.matmul(a, b), []
+
+    def call() -> None:
+        out = np.empty((70, 70))
+        for _ in range(200):
+            if not np.array_equal(tw.matmul(a, b, out=out), want):
+                wrong.append(out)
+
+    callers = [threading.Thread(target=call) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong

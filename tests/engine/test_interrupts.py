@@ -1,0 +1,136 @@
+"""An interrupt at any moment leaves nothing behind: no thread at work, no worker lost, nothing but the interrupt raised.
+
+The products, the ways to interrupt them and the checks are those of ``benchmarks/interrupts.py``, here with small counts
+and in a process of their own, for they take over signals and tracing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tilewright.runtime.cpu.interrupts import apart, ensured
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+SCRIPT = """
+import faulthandler, json, sys
+sys.path.insert(0, {folder!r})
+faulthandler.dump_traceback_later(100, exit=True)
+import interrupts
+import tilewright
+from tilewright.runtime.cpu import threads
+tilewright.set_threads(4)
+{planted}
+counts = interrupts.{way}
+print(json.dumps([counts, interrupts.failed(counts)]))
+"""
+
+
+def counts_of(way: str, planted: str = "") -> tuple[dict[str, int], bool]:
+    script = SCRIPT.format(folder=str(BENCHMARKS), way=way, planted=planted)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    counts, failed = json.loads(done.stdout)
+    return counts, failed
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "every_bytecode('matmul', 29)",
+        "every_bytecode('gemm', 61)",
+        "every_bytecode('vector', 61)",
+        "one_caller('batch', 120, 1)",
+        "storm('batch', 0.5)",
+        "storm('deep', 0.5)",
+        "many_callers('batch', 80, 1)",
+    ],
+)
+def test_an_interrupted_product_leaves_nothing_behind(way: str) -> None:
+    counts, failed = counts_of(way)
+    assert counts["interrupted"] > 0, counts
+    assert not failed, counts
+
+
+#: Clean-up as plain Python would do it, which an interrupt can skip; and workers that are not waited for.
+PLANTED = {
+    "clean-up in Python": (
+        "every_bytecode('matmul', 5)",
+        """
+def ensured(body, cleanup):
+    try:
+        return body()
+    finally:
+        cleanup()
+threads.ensured = ensured
+""",
+    ),
+    "nothing waits": (
+        "one_caller('batch', 100, 1)",
+        """
+def settle(self, real=threads._Task.settle):
+    self._ended = list(self._begun)
+    real(self)
+threads._Task.settle = settle
+""",
+    ),
+    "a claim is forgotten": (
+        "every_bytecode('vector', 61)",
+        """
+def claim(self, task, count, real=threads._Crew.claim):
+    claimed = real(self, task, count)
+    task.tried.clear()
+    return claimed
+threads._Crew.claim = claim
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_counted(name: str) -> None:
+    counts, failed = counts_of(*PLANTED[name])
+    assert failed, counts
+
+
+# ---- what it is built on ---------------------------------------------------------------------------------------------
+
+
+def test_the_clean_up_runs_until_it_has_ended_and_the_first_error_is_raised() -> None:
+    calls: list[int] = []
+
+    def cleanup() -> None:
+        calls.append(len(calls))
+        if len(calls) % 3:
+            raise KeyboardInterrupt(len(calls))
+
+    with pytest.raises(ZeroDivisionError):
+        ensured(lambda: 1 / 0, cleanup)
+    assert calls == [0, 1, 2]
+    with pytest.raises(KeyboardInterrupt, match="4"):
+        ensured(lambda: None, cleanup)
+    assert len(calls) == 6
+
+
+def test_nothing_is_leaked() -> None:
+    result = object()
+    before = sys.getrefcount(result)
+    for _ in range(100):
+        assert ensured(lambda: result, lambda: None) is result
+    assert sys.getrefcount(result) == before
+
+
+def test_apart_raises_what_the_function_raises_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(ZeroDivisionError):
+        apart(lambda: 1 / 0)
+    assert apart(threading.current_thread) is not threading.current_thread()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) <= before

@@ -1,0 +1,403 @@
+"""Threads: nobody writes after ``run`` has returned, nothing hangs, and nobody's processors are taken away."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.catalog import catalog
+from tilewright.codegen import crew
+from tilewright.runtime.cpu.runner import compiled, grid, standby
+from tilewright.runtime.cpu.standby import words
+from tilewright.runtime.cpu.threads import Team, _Crew, _Task, cuts
+
+affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
+two_cpus = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors"
+)
+
+
+def nap_then(seen: list[str], word: str, seconds: float = 0.05) -> None:
+    time.sleep(seconds)
+    seen.append(word)
+
+
+class OopsError(Exception):
+    pass
+
+
+def oops() -> None:
+    raise OopsError
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_every_job_is_done_once_and_the_first_by_the_caller(count: int) -> None:
+    where: dict[int, int] = {}
+    Team(count).run([functools.partial(lambda i: where.update({i: threading.get_ident()}), i) for i in range(count)])
+    assert sorted(where) == list(range(count))
+    assert where[0] == threading.get_ident()
+    assert count == 1 or threading.get_ident() not in {where[i] for i in range(1, count)}
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_an_error_is_raised_after_all_jobs_are_done(failing: int) -> None:
+    seen: list[str] = []
+    jobs = [functools.partial(nap_then, seen, str(i)) for i in range(3)]
+    jobs[failing] = oops  # type: ignore[assignment]
+    with pytest.raises(OopsError):
+        Team(3).run(jobs)
+    assert len(seen) == 2
+    Team(3).run([functools.partial(nap_then, seen, "again", 0.0)] * 3)  # the same threads work on
+    assert seen.count("again") == 3
+
+
+def test_a_worker_that_exits_does_not_take_the_process_with_it() -> None:
+    with pytest.raises(SystemExit):
+        Team(2).run([lambda: None, lambda: sys.exit(3)])
+
+
+def test_teams_within_teams() -> None:
+    seen: list[str] = []
+    leaf = functools.partial(nap_then, seen, "leaf", 0.0)
+    Team(2).run([lambda: Team(3).run([leaf] * 3), lambda: Team(2).run([leaf] * 2)])
+    assert seen == ["leaf"] * 5
+
+
+def test_eight_callers_at_once_get_their_own_products() -> None:
+    rng = np.random.default_rng(0)
+    pairs = [(rng.integers(-4, 5, (330, 300)) * 1.0, rng.integers(-4, 5, (300, 340)) * 1.0) for _ in range(8)]
+    wrong: list[int] = []
+
+    def call(index: int) -> None:
+        a, b = pairs[index]
+        exact = a @ b
+        if not all(np.array_equal(tw.matmul(a, b), exact) for _ in range(6)):
+            wrong.append(index)
+
+    callers = [threading.Thread(target=call, args=(index,)) for index in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert not any(caller.is_alive() for caller in callers)
+    assert not wrong
+
+
+# ---- whoever comes ------------------------------------------------------------------------------------------------------
+
+
+def test_rally_does_the_job_here_and_on_whoever_comes() -> None:
+    where: list[int] = []
+    met = threading.Barrier(3)
+
+    def job() -> None:
+        where.append(threading.get_ident())
+        met.wait(10)
+
+    Team(3).rally(job)
+    assert len(set(where)) == 3
+    assert threading.get_ident() in where
+
+
+def test_rally_waits_for_nobody_who_comes_late() -> None:
+    """Workers that sleep are still being woken when a job that takes no time is done; what they find then is nothing."""
+    done: list[int] = []
+    for _ in range(300):
+        Team(3).rally(lambda: done.append(threading.get_ident()))
+    here = len(done)
+    assert 300 <= here <= 900
+    assert done.count(threading.get_ident()) == 300
+    time.sleep(0.05)
+    assert len(done) == here, "nobody began after rally had returned"
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_rally_raises_what_any_of_them_raised_when_all_are_done(here: bool) -> None:
+    caller, seen, met = threading.get_ident(), [], threading.Barrier(2)
+
+    def job() -> None:
+        met.wait(10)
+        if (threading.get_ident() == caller) == here:
+            raise OopsError
+        nap_then(seen, "other")
+
+    with pytest.raises(OopsError):
+        Team(2).rally(job)
+    assert seen == ["other"]
+
+
+class Watched:
+    """Workers that stand by, and how many calls were posted."""
+
+    def __init__(self) -> None:
+        self.posted = 0
+        self._real = standby()
+        self.stand_by, self.settle = self._real.stand_by, self._real.settle
+
+    def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
+        taken = self._real.post(mailbox, call)
+        self.posted += taken
+        return taken
+
+
+def product_of_a_team(n: int) -> tuple[functools.partial, np.ndarray, np.ndarray]:
+    """A job of cpu/packed, the same in words, and where its result appears."""
+    kernel = catalog()["cpu/packed"]
+    assert kernel.workspace is not None
+    assert kernel.counters is not None
+    a, b, c = np.ones((n, n)), np.ones((n, n)), np.zeros((n, n))
+    space, counters = np.zeros(kernel.workspace(n, n, n)), np.zeros(kernel.counters(n, n, n) + 2, np.int64)
+    counters[-1] = 2
+    code = compiled(kernel, a.dtype)
+    return functools.partial(code, a, b, c, space, counters), words(code, a, b, c, space, counters), c
+
+
+def test_workers_stand_by_for_the_next_product() -> None:
+    watched = Watched()
+    for _ in range(200):
+        job, call, c = product_of_a_team(130)
+        Team(2).rally(job, call, watched)
+        assert (c == 130).all()
+    assert watched.posted > 0, "not once in 200 products was a worker awake"
+    Team(2).run([lambda: None, lambda: None])  # and they do other things at once
+
+
+@affinity
+@two_cpus
+def test_nobody_who_stands_by_computes_where_the_caller_may_not() -> None:
+    everywhere = os.sched_getaffinity(0)
+    watched = Watched()
+    job, call, _ = product_of_a_team(64)
+    try:
+        Team(2).rally(job, call, watched)
+        os.sched_setaffinity(0, {min(everywhere)})
+        before = watched.posted
+        job, call, _ = product_of_a_team(64)
+        Team(2).rally(job, call, watched)
+        assert watched.posted == before
+    finally:
+        os.sched_setaffinity(0, everywhere)
+
+
+def test_who_is_woken_wakes_others() -> None:
+    """The caller wakes one of them and goes to work; each of those asleep is seated on a processor that is not taken."""
+    met = threading.Barrier(8)
+    seen: list[int] = []
+
+    def job() -> None:
+        met.wait(10)
+        seen.append(threading.get_ident())
+
+    Team(8).rally(job)
+    assert len(set(seen)) == 8
+
+
+@affinity
+def test_a_seat_is_kept_until_another_is_taken() -> None:
+    """Who stands by where it was seated is not to find another worker woken there."""
+    own, allowed = _Crew(), os.sched_getaffinity(0)
+    workers = own.claim(_Task(), 3)
+    here = min(allowed)
+    own.seat(workers, here, allowed)
+    seats = [worker.seat for worker in workers]
+    if None in seats:
+        pytest.skip("this system forbids seating")
+    assert len(set(seats)) == min(3, max(1, len(allowed) - 1))
+    own.seat(workers[:1], here, allowed)
+    assert workers[0].seat == seats[0], "the others' are still theirs"
+
+
+def test_standing_by_ends() -> None:
+    """The processor time spent on waiting for a next product is bounded."""
+    job, call, _ = product_of_a_team(200)
+    Team(2).rally(job, call, standby())
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.1)
+    assert time.process_time() - before < 0.02
+
+
+def test_a_mailbox_answers_as_its_owner_is() -> None:
+    real, mailbox, call = standby(), np.zeros(crew.WORDS, np.int64), np.zeros(crew.WORDS - 1, np.int64)
+    assert not real.post(mailbox, call), "asleep"
+    mailbox[0] = crew.STANDING
+    assert real.post(mailbox, call)
+    assert not real.post(mailbox, call), "one at a time"
+    assert mailbox[0] == crew.POSTED
+    real.settle(mailbox)
+    assert mailbox[0] == crew.STANDING, "taken back"
+    real.stand_by(mailbox)
+    assert mailbox[0] == crew.ASLEEP
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("caller_s", [0.0, 0.3], ids=["waiting for the others", "at its own job"])
+def test_ctrl_c_is_raised_when_nobody_writes_any_more(caller_s: float) -> None:
+    seen: list[str] = []
+    interrupt = functools.partial(os.kill, os.getpid(), signal.SIGINT)
+    timers = [threading.Timer(after, interrupt) for after in (0.05, 0.1)]  # impatient: twice
+    for timer in timers:
+        timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        Team(3).run([lambda: time.sleep(caller_s), *[functools.partial(nap_then, seen, "worker", 0.2)] * 2])
+    assert seen == ["worker", "worker"]
+    for timer in timers:
+        timer.join()
+    Team(2).run([lambda: None, functools.partial(nap_then, seen, "later", 0.0)])
+    assert seen[-1] == "later"
+
+
+def test_ctrl_c_outranks_an_error_of_a_worker() -> None:
+    def press_then_fail() -> None:
+        time.sleep(0.05)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.05)
+        raise OopsError
+
+    with pytest.raises(KeyboardInterrupt):
+        Team(2).run([lambda: None, press_then_fail])
+
+
+# ---- fork ------------------------------------------------------------------------------------------------------------
+
+FORK = """
+import os, warnings, numpy as np, tilewright as tw
+warnings.simplefilter("ignore", DeprecationWarning)  # Python's own about forking with threads: the point of this test
+from tilewright.host.machine import machine
+from tilewright.runtime.cpu.threads import Team
+a = np.random.default_rng(0).integers(-4, 5, (400, 400)) * 1.0
+right = lambda: np.array_equal(tw.matmul(a, a), a @ a)
+assert tw.plan(a, a).threads > 1 or machine().usable_cores == 1
+Team(3).run([lambda: None] * 3)
+assert right()
+child = os.fork()
+if child == 0:
+    os._exit(0 if right() and right() else 1)
+assert right()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_parent_and_child_multiply_after_a_fork() -> None:
+    command = [sys.executable, "-c", FORK]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert answer.stdout.split() == ["0"]
+
+
+# ---- processors ------------------------------------------------------------------------------------------------------
+
+
+@affinity
+def test_affinity_of_caller_and_workers() -> None:
+    """A worker is woken on a processor of its own, and by the time it computes it may move as the caller may."""
+    before = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+    Team(3).run([lambda: seen.append(os.sched_getaffinity(0))] * 3)
+    assert seen == [before] * 3
+    assert os.sched_getaffinity(0) == before
+
+
+@affinity
+@two_cpus
+def test_callers_on_different_processors_keep_theirs() -> None:
+    """Each caller's workers compute where that caller may, however the calls interleave."""
+    everywhere = os.sched_getaffinity(0)
+    wrong: list[set[int]] = []
+
+    def call(mask: set[int]) -> None:
+        os.sched_setaffinity(0, mask)
+        for _ in range(200):
+            seen: list[set[int]] = []
+            Team(2).run([lambda: None, lambda seen=seen: seen.append(os.sched_getaffinity(0))])
+            wrong.extend(s for s in seen if s != mask)
+
+    masks = [everywhere, {min(everywhere)}, {max(everywhere)}]
+    callers = [threading.Thread(target=call, args=(mask,)) for mask in masks]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert not wrong
+    assert os.sched_getaffinity(0) == everywhere
+
+
+@affinity
+def test_one_processor_is_enough() -> None:
+    before = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        Team(3).run([lambda: seen.append(os.sched_getaffinity(0))] * 3)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert seen == [{min(before)}] * 3
+
+
+@affinity
+def test_a_system_that_forbids_seating_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError("not in this container")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    seen: list[str] = []
+    Team(3).run([functools.partial(nap_then, seen, "done", 0.0)] * 3)
+    assert seen == ["done"] * 3
+
+
+# ---- cuts ------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(length=st.integers(0, 10_000), parts=st.integers(1, 70), grain=st.integers(1, 300))
+def test_cuts_partition_exactly(length: int, parts: int, grain: int) -> None:
+    slices = cuts(length, parts, grain)
+    assert slices[0].start == 0
+    assert slices[-1].stop == length
+    assert all(a.stop == b.start for a, b in itertools.pairwise(slices))
+    assert len(slices) <= parts
+    assert all(s.stop > s.start for s in slices) or length == 0
+    assert all(s.stop % grain == 0 for s in slices[:-1])
+    sizes = [-(-(s.stop - s.start) // grain) for s in slices]
+    assert max(sizes) - min(sizes) <= 1, "nearly equal, counted in grains"
+
+
+@settings(deadline=None)
+@given(m=st.integers(0, 10_000), n=st.integers(0, 10_000), threads=st.integers(1, 64))
+def test_grid_uses_every_thread_with_the_least_reading(m: int, n: int, threads: int) -> None:
+    across, along = grid(m, n, threads)
+    assert across * along == threads
+    for p in (p for p in range(1, threads + 1) if threads % p == 0):
+        assert along * m + across * n <= (threads // p) * m + p * n
+
+
+@settings(deadline=None)
+@given(
+    m=st.integers(0, 300),
+    n=st.integers(0, 300),
+    threads=st.integers(1, 16),
+    grains=st.tuples(*[st.integers(1, 70)] * 2),
+)
+def test_rectangles_cover_c_once(m: int, n: int, threads: int, grains: tuple[int, int]) -> None:
+    covered = np.zeros((m, n), np.int8)
+    across, along = grid(m, n, threads)
+    for rows, columns in itertools.product(cuts(m, across, grains[0]), cuts(n, along, grains[1])):
+        covered[rows, columns] += 1
+    assert (covered == 1).all()

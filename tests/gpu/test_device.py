@@ -1,0 +1,270 @@
+"""The GPU's wrapper: what it refuses and how it says so. A stand-in plays ``cuda.core``, so that this runs without a GPU;
+``record_counters.py`` launches the same refusals on a real one (``REFUSED``).
+"""
+
+from __future__ import annotations
+
+import doctest
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.errors import LaunchError, OperandError, TilewrightError, UnavailableError, UsageError
+from tilewright.runtime.gpu import arguments, memory
+from tilewright.runtime.gpu import device as module
+from tilewright.runtime.gpu.device import Device, Memory, extent, open_device
+from tilewright.runtime.gpu.nvrtc import Compiled
+
+BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
+
+
+class Status(Enum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+
+
+class Stand:
+    """A GPU of numbers: remembers its launches; ``fails`` maps what to do to the error it ends with."""
+
+    def __init__(self, **fails: str) -> None:
+        self.fails, self.launches, self.shared, self.calls = fails, [], [], []  # type: ignore[var-annotated]
+        self.status = Status.CUDA_SUCCESS
+
+    def do(self, what: str, result: Any = None) -> Any:
+        if what in self.fails:
+            raise RuntimeError(self.fails[what])
+        return result
+
+    def call(self, *args: Any, answer: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        """A function of the driver's bindings: returns the status, then what was asked for."""
+        self.calls.append(args)
+        return (self.status, *answer)
+
+    def open(self) -> Device:
+        known = SimpleNamespace(
+            num_regs=40, shared_size_bytes=1024, local_size_bytes=0, max_threads_per_block=256,
+            max_dynamic_shared_size_bytes=48 << 10,
+        )  # fmt: skip
+        kernel = SimpleNamespace(attributes={}, arguments_info=[(0, 8), (8, 4), (12, 4), (16, 2)], handle=7)
+        stream = SimpleNamespace(sync=lambda: self.do("sync"), handle=3)
+        limits = {f"max_{name}_dim_{axis}": 1024 for name in ("block", "grid") for axis in "xyz"}
+        gpu = SimpleNamespace(
+            create_stream=lambda: stream, compute_capability=(9, 0), name="Stand-in", device_id=0,
+            properties=SimpleNamespace(
+                **limits, max_shared_memory_per_block_optin=232_448, multiprocessor_count=132, l2_cache_size=60 << 20
+            ),
+            pci_bus_id="0000:17:00.0",
+            allocate=lambda size, stream: self.do("allocate", SimpleNamespace(handle=4096, close=lambda: None)),
+        )  # fmt: skip
+        kernel.attributes = type("ByDevice", (), {"__getitem__": lambda _, which: known})()
+        code = SimpleNamespace(get_kernel=lambda entry: self.do("load", kernel))
+        core = SimpleNamespace(
+            ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: code), LaunchConfig=SimpleNamespace,
+            launch=lambda stream, config, kernel, *args: self.do("launch", self.launches.append((config, args))),
+        )  # fmt: skip
+        driver = SimpleNamespace(
+            CUresult=Status, CUdevice=int, CUfunction_attribute=SimpleNamespace(
+                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8),
+            cuKernelSetAttribute=lambda *args: (self.shared.append(args), (self.status,))[1],
+            cuMemcpyHtoDAsync=lambda *_: (self.status,), cuMemcpyDtoHAsync=lambda *_: (self.status,),
+            cuMemsetD8Async=lambda *args: self.call("fill", *args),
+            cuMemcpyDtoDAsync=lambda *args: self.call("copy", *args),
+            cuMemGetInfo=lambda: self.call("memory", answer=(30, 40)),
+            cuEventCreate=lambda flags: self.call("event", flags, answer=(f"event {len(self.calls)}",)),
+            cuEventRecord=lambda *args: self.call("record", *args),
+            cuEventSynchronize=lambda *args: self.call("wait for", *args),
+            cuEventElapsedTime=lambda *args: self.call("time", *args, answer=(1.5,)),
+        )  # fmt: skip
+        return Device(core, driver, gpu)
+
+
+def launch(stand: Stand, args: Any = (None, 1, 2.0, 3), grid: Any = 2, block: Any = 64, shared_bytes: int = 0) -> Any:
+    gpu = stand.open()
+    given = [gpu.allocate(16) if value is None else value for value in args]
+    gpu.launch(BINARY, "k", grid, block, given, shared_bytes)
+    return stand.launches[-1]
+
+
+@pytest.mark.parametrize("which", [module, arguments, memory])
+def test_doctests(which: Any) -> None:
+    assert doctest.testmod(which).failed == 0
+
+
+def test_arguments_take_the_width_of_the_parameter() -> None:
+    config, args = launch(Stand(), (None, -1, 0.5, np.float16(1)), (2, 3), (32, 2))
+    assert (config.grid, config.block, config.shmem_size) == ((2, 3, 1), (32, 2, 1), 0)
+    assert args == (4096, 0xFFFFFFFF, np.float32(0.5).view(np.uint32), np.float16(1).view(np.uint16))
+    assert [getattr(value, "nbytes", 8) for value in args] == [8, 4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "words"),
+    [
+        ((None, 1, 2), UsageError, "k takes 4 arguments, given 3"),
+        ((None, None, 2.0, 3), OperandError, "argument 1 is memory, but the kernel takes 4 bytes there"),
+        ((None, 1 << 32, 2.0, 3), OperandError, "argument 1 is 4294967296: the kernel takes 4 bytes"),
+        ((None, 1, 2.0, -32769), OperandError, "argument 3 is -32769: the kernel takes 2 bytes"),
+        ((None, np.zeros(3), 2.0, 3), OperandError, "argument 1 is a ndarray"),
+        ((None, "1", 2.0, 3), OperandError, "argument 1 is a str"),
+    ],
+)
+def test_arguments_that_do_not_fit(args: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        launch(Stand(), args)
+
+
+def test_more_shared_memory_is_asked_for() -> None:
+    stand = Stand()
+    launch(stand, shared_bytes=48 << 10)
+    assert stand.shared == []
+    launch(stand, shared_bytes=100 << 10)
+    assert stand.shared == [(8, 100 << 10, 7, 0)]
+    stand.status = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
+        launch(stand, shared_bytes=100 << 10)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"block": 257}, "257 threads are too many: with 40 registers each, .* a block can have 256"),
+        ({"grid": (1, 1025)}, r"a grid can be at most \(1024, 1024, 1024\)"),
+        ({"shared_bytes": 231_425}, "too much shared memory: 1024 bytes static and 231425 dynamic, .* can have 232448"),
+    ],
+)
+def test_launches_that_are_refused_here(how: dict[str, Any], words: str) -> None:
+    stand = Stand()
+    with pytest.raises(LaunchError, match=words):
+        launch(stand, **how)
+    assert stand.launches == []
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "words"),
+    [
+        ("sync", "CUDA_ERROR_ILLEGAL_ADDRESS: words", "k.cu: k: it reads or writes memory that is not there .CUDA_ERR"),
+        ("sync", "CUDA_ERROR_MISALIGNED_ADDRESS", "no multiple of the access"),
+        ("launch", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", r"k, \(2, 1, 1\) blocks of \(64, 1, 1\) threads, .*: it takes"),
+        ("launch", "CUDA_ERROR_NEW: of a later driver", "dynamic shared memory: CUDA_ERROR_NEW: of a later driver"),
+        ("load", "CUDA_ERROR_NO_BINARY_FOR_GPU", "compiled for sm_90, on compute capability 9.0: .* another architecture"),
+        ("load", "CUDA_ERROR_NOT_FOUND: no such kernel", "k.cu: k, .*: CUDA_ERROR_NOT_FOUND"),
+        ("allocate", "CUDA_ERROR_OUT_OF_MEMORY", "16 bytes on Stand-in: the GPU's memory is full"),
+    ],
+)  # fmt: skip
+def test_every_failure_is_one_error(step: str, error: str, words: str) -> None:
+    with pytest.raises(LaunchError, match=words) as raised:
+        launch(Stand(**{step: error}))
+    assert isinstance(raised.value, TilewrightError)
+
+
+def test_copies_of_another_size_are_refused() -> None:
+    gpu = Stand().open()
+    with gpu.allocate(16) as memory:
+        assert isinstance(memory, Memory)
+        gpu.copy_to(memory, np.zeros((2, 2), np.float32))
+        assert gpu.get(memory, np.float32, (2, 2)).shape == (2, 2)
+        with pytest.raises(UsageError, match="the array has 20 bytes, the memory on the GPU 16"):
+            gpu.copy_to(memory, np.zeros(5, np.float32))
+        with pytest.raises(UsageError, match="the array has 12 bytes"):
+            gpu.get(memory, np.float32, 3)
+
+
+def test_a_copy_that_fails() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    memory = gpu.allocate(4)
+    stand.status = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(LaunchError, match="copy to the GPU: CUDA_ERROR_INVALID_VALUE"):
+        gpu.copy_to(memory, np.zeros(1, np.float32))
+    with pytest.raises(LaunchError, match="copy from the GPU: CUDA_ERROR_INVALID_VALUE"):
+        gpu.get(memory, np.float32, 1)
+
+
+def test_parts_of_memory() -> None:
+    gpu = Stand().open()
+    whole = gpu.allocate(100)
+    part = whole.part(10, 20)
+    assert (part.pointer, part.nbytes) == (whole.pointer + 10, 20)
+    assert part.part(20, 0).pointer == whole.pointer + 30
+    for start, nbytes in ((-1, 5), (0, 101), (90, 11), (5, -1)):
+        with pytest.raises(UsageError, match="not all of the 100 bytes"):
+            whole.part(start, nbytes)
+    part.close()  # does not free what it does not own
+
+
+def test_fill_and_copy_are_queued() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    memory = gpu.allocate(100)
+    gpu.fill(memory.part(8, 16), 0xFF)
+    gpu.copy(memory.part(0, 4), memory.part(96, 4))
+    gpu.fill(memory.part(0, 0), 0)
+    assert stand.calls == [("fill", 4104, 0xFF, 16, 3), ("copy", 4096, 4192, 4, 3)]
+    with pytest.raises(UsageError, match="8 bytes cannot be copied into memory of 4"):
+        gpu.copy(memory.part(0, 4), memory.part(0, 8))
+    stand.status = Status.CUDA_ERROR_INVALID_VALUE
+    for refused in (lambda: gpu.fill(memory, 0), lambda: gpu.copy(memory, memory), gpu.memory_bytes):
+        with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
+            refused()
+
+
+def test_a_prepared_launch_is_checked_once_and_made_as_often_as_wanted() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    submit = gpu.prepare(BINARY, "k", 2, 64, (gpu.allocate(16), 1, 2.0, 3))
+    assert stand.launches == []
+    submit()
+    submit()
+    assert len(stand.launches) == 2
+    assert stand.launches[0] == stand.launches[1]
+    stand.fails["launch"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(LaunchError, match="memory that is not there"):
+        submit()
+    with pytest.raises(LaunchError, match="257 threads are too many"):
+        gpu.prepare(BINARY, "k", 2, 257, (gpu.allocate(16), 1, 2.0, 3))
+
+
+def test_the_timer_asks_the_gpus_own_clock() -> None:
+    stand = Stand()
+    timer = stand.open().timer()
+    timer.start()
+    assert timer.stop() == 1.5e-3
+    start, end = "event 0", "event 1"
+    assert stand.calls[2:] == [("record", start, 3), ("record", end, 3), ("wait for", end), ("time", start, end)]
+    stand.status = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
+        timer.stop()
+
+
+def test_facts() -> None:
+    gpu = Stand().open()
+    assert (gpu.sms, gpu.l2_bytes, gpu.pci_bus_id, gpu.stream) == (132, 60 << 20, "0000:17:00.0", 3)
+    assert gpu.memory_bytes() == (30, 40)
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"),
+    [("7.5", "sm_75"), ("8.0", "sm_80"), ("9.0", "sm_90a"), ("10.0", "sm_100a"), ("12.1", "sm_121a")],
+)
+def test_what_to_compile_for(capability: str, arch: str) -> None:
+    gpu = Stand().open()
+    gpu.capability = capability
+    assert gpu.arch == arch
+
+
+@pytest.mark.parametrize("value", [(), (1, 2, 3, 4), 0, (2, -1), 1.5, (2.5, 1)])
+def test_extents_that_are_none(value: Any) -> None:
+    with pytest.raises(UsageError, match="grid must be one to three positive numbers"):
+        extent("grid", value)
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(module.importlib, "import_module", absent)
+    with pytest.raises(UnavailableError, match=r"GPU 0 cannot be used: No module named 'cuda.core'"):
+        open_device()

@@ -1,0 +1,358 @@
+"""``matmul`` of arrays on a GPU, without one: simulated libraries on a simulated GPU that executes every launch.
+
+What only hardware can tell is in ``test_gpu_arrays.py``.
+"""
+
+# ruff: noqa: E501 - tables have one line for each case
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from support import simulated_libraries as fake
+from tilewright.arrays import libraries
+from tilewright.arrays.matrix import GpuMatrix
+from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ShapeError, UsageError
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+
+@pytest.fixture
+def gpus(monkeypatch) -> Any:
+    found = [fake.Gpu(0), fake.Gpu(1)]
+    fake.install(monkeypatch, found)
+    yield found
+    libraries._known.clear()
+    libraries._one.cache_clear()
+
+
+def whole(*shape: int, dtype: str = "float32", seed: int = 1) -> np.ndarray:
+    """Small whole numbers, whose products every order of adding up gets exactly."""
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(dtype)
+
+
+def laid(kind: Any, gpu: fake.Gpu, values: np.ndarray, layout: str) -> Any:
+    """``values`` as an array that lies as its last two axes are said to."""
+    if values.ndim < 2 or layout == "rows":
+        return kind.of(gpu, values)
+    if layout == "columns":
+        x = kind.of(gpu, np.ascontiguousarray(values.swapaxes(-1, -2)))
+        return x.like(x.view.swapaxes(-1, -2))
+    if layout == "reversed":
+        x = kind.of(gpu, np.ascontiguousarray(values[..., ::-1, ::-1]))
+        return x.like(x.view[..., ::-1, ::-1])
+    wider = np.zeros((*values.shape[:-1], 2 * values.shape[-1] + 3), values.dtype)  # every other column of a wider one
+    wider[..., 1 : 1 + 2 * values.shape[-1] : 2] = values
+    x = kind.of(gpu, wider)
+    return x.like(x.view[..., 1 : 1 + 2 * values.shape[-1] : 2])
+
+
+LAYOUTS = ("rows", "columns", "strided", "reversed")
+
+
+@pytest.mark.parametrize("layouts", [*itertools.product(LAYOUTS, LAYOUTS)], ids="-".join)
+def test_every_pair_of_layouts(gpus: Any, layouts: tuple[str, str]) -> None:
+    a, b = whole(33, 20), whole(20, 37)
+    x, y = (laid(fake.Tensor, gpus[0], v, how) for v, how in zip((a, b), layouts, strict=True))
+    c = tw.matmul(x, y)
+    assert isinstance(c, fake.Tensor)
+    np.testing.assert_array_equal(c.view, a @ b)
+    np.testing.assert_array_equal(x.view, a)
+    np.testing.assert_array_equal(y.view, b)
+    copies = [entry for entry, _ in gpus[0].device.launches if "_to_" in entry]
+    both = {"rows": (0, 1), "columns": (1, 0)}  # copies that the straight and the turned product need of it
+    needed = [both.get(how, (1, 1)) for how in layouts]
+    assert len(copies) == min(sum(way) for way in zip(*needed, strict=True))
+    assert {stream for _, stream in gpus[0].device.launches} == {100}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_launches_themselves(gpus: Any, dtype: str) -> None:
+    """As above, executed: copies that turn, narrow, widen and jump, and the product of what they made."""
+    gpus[0].device.executes = True
+    a, b = whole(70, 35, dtype=dtype), whole(35, 41, dtype="float64")
+    x, y = laid(fake.Tensor, gpus[0], a, "columns"), laid(fake.Tensor, gpus[0], b, "strided")
+    out = laid(fake.Tensor, gpus[0], np.zeros((70, 41), dtype), "columns")
+    tw.matmul(x, y, out=out)
+    np.testing.assert_array_equal(out.view, a @ b)
+    assert len(gpus[0].device.launches) == {"float64": 2, "float32": 4}[dtype]
+
+
+BATCHES = [
+    ((3,), (3, 4)), ((2, 3), (3,)), ((3,), (3,)), ((2, 5, 3), (3,)), ((3,), (2, 3, 4)), ((2, 5, 3), (3, 4)),
+    ((2, 5, 3), (2, 3, 4)), ((5, 3), (2, 3, 4)), ((2, 1, 5, 3), (3, 3, 4)), ((1, 5, 3), (4, 3, 2)), ((2, 1, 5, 3), (1, 3, 4)),
+    ((0, 3), (3, 4)), ((5, 0), (0, 4)), ((5, 3), (3, 0)), ((0, 5, 3), (3, 4)), ((0,), (0,)), ((2, 5, 0), (2, 0, 4)), ((1, 1), (1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layouts", [("rows", "rows"), ("columns", "columns"), ("strided", "rows")], ids="-".join)
+@pytest.mark.parametrize("shapes", BATCHES, ids=str)
+def test_shapes_are_those_of_matmul(gpus: Any, shapes: Any, layouts: tuple[str, str]) -> None:
+    a, b = whole(*shapes[0]), whole(*shapes[1])
+    x, y = (laid(fake.Tensor, gpus[0], v, how) for v, how in zip((a, b), layouts, strict=True))
+    c = tw.matmul(x, y).view
+    np.testing.assert_array_equal(c, np.matmul(a, b))
+    assert c.shape == np.matmul(a, b).shape
+
+
+def test_a_batch_times_one_matrix_is_one_product(gpus: Any) -> None:
+    x, y = (fake.Tensor.of(gpus[0], v) for v in (whole(4, 5, 3), whole(3, 6)))
+    tw.matmul(x, y)
+    assert [entry for entry, _ in gpus[0].device.launches] == ["register_banks"]
+
+
+def test_one_matrix_of_many_products_is_copied_once(gpus: Any) -> None:
+    x, y = laid(fake.Tensor, gpus[0], whole(5, 8), "strided"), fake.Tensor.of(gpus[0], whole(3, 8, 6))
+    tw.matmul(x, y)
+    entries = [entry for entry, _ in gpus[0].device.launches]
+    assert entries == ["float32_to_float32", *["register_banks"] * 3]
+
+
+@pytest.mark.parametrize("dtypes", [*itertools.product(("float32", "float64"), repeat=2)], ids="-".join)
+def test_dtypes_promote(gpus: Any, dtypes: tuple[str, str]) -> None:
+    a, b = whole(9, 12, dtype=dtypes[0]), whole(12, 10, dtype=dtypes[1])
+    c = tw.matmul(fake.Tensor.of(gpus[0], a), fake.Tensor.of(gpus[0], b)).view
+    assert c.dtype == np.result_type(*dtypes)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_highest_computes_in_float64_and_rounds_once(gpus: Any) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, 70), (70, 21)))
+    c = tw.matmul(fake.Tensor.of(gpus[0], a), fake.Tensor.of(gpus[0], b), precision="highest").view
+    np.testing.assert_array_equal(c, (a.astype(np.float64) @ b).astype(np.float32))
+    assert any(entry == "dgemm_tensor" for entry, _ in gpus[0].device.launches)
+
+
+# ---- out
+
+
+@pytest.mark.parametrize("layouts", [*itertools.product(LAYOUTS[:3], LAYOUTS[:3], LAYOUTS)], ids="-".join)
+def test_out_of_any_layout(gpus: Any, layouts: tuple[str, str, str]) -> None:
+    a, b = whole(10, 12), whole(12, 9)
+    x, y, out = (
+        laid(fake.Tensor, gpus[0], v, how)
+        for v, how in zip((a, b, np.full((10, 9), np.nan, "f4")), layouts, strict=True)
+    )
+    around = np.delete(out.storage.view.copy(), np.s_[1:19:2], axis=-1) if layouts[2] == "strided" else np.zeros(1)
+    assert tw.matmul(x, y, out=out) is out
+    np.testing.assert_array_equal(out.view, a @ b)
+    assert out.versions == 1
+    after = np.delete(out.storage.view, np.s_[1:19:2], axis=-1) if layouts[2] == "strided" else np.zeros(1)
+    np.testing.assert_array_equal(after, around)
+
+
+def test_out_of_batches_vectors_and_another_dtype(gpus: Any) -> None:
+    for (a_shape, b_shape), dtype in itertools.product(BATCHES, ("float32", "float64")):
+        a, b = whole(*a_shape), whole(*b_shape)
+        out = fake.Tensor.of(gpus[0], np.full(np.matmul(a, b).shape, 7, dtype))
+        tw.matmul(fake.Tensor.of(gpus[0], a), fake.Tensor.of(gpus[0], b), out=out)
+        np.testing.assert_array_equal(out.view, np.matmul(a, b))
+
+
+def test_out_may_be_an_operand(gpus: Any) -> None:
+    a, b = whole(12, 12), whole(12, 12, seed=2)
+    for name in ("a", "b"):
+        x, y = (fake.Tensor.of(gpus[0], v) for v in (a, b))
+        out = x if name == "a" else y.like(y.view.T)
+        tw.matmul(x, y, out=out)
+        np.testing.assert_array_equal(out.view, a @ b)
+
+
+# ---- whose arrays
+
+
+def test_cupy(gpus: Any) -> None:
+    a, b = whole(9, 12), whole(12, 10)
+    x, y = (laid(fake.CupyArray, gpus[1], v, "columns") for v in (a, b))
+    c = tw.matmul(x, y)
+    assert type(c) is fake.CupyArray
+    np.testing.assert_array_equal(c.view, a @ b)
+    assert gpus[1].device.launches == [("register_banks", 201)], "on its own GPU and stream, turned, without a copy"
+    assert gpus[0].device.launches == []
+    assert gpus[1].current == 0
+
+
+def test_an_unknown_library_gets_an_array_that_speaks_dlpack(gpus: Any) -> None:
+    a, b = whole(9, 12), whole(12, 10)
+    x, y = (fake.Unknown.of(gpus[0], v) for v in (a, b))
+    c = tw.matmul(x, y)
+    assert type(c) is GpuMatrix
+    assert x.asked == y.asked == [900], "the stream that we work on"
+    assert gpus[0].device.launches == [("register_banks", 900)]
+    assert gpus[0].kept[0][0] == 900
+    assert c.__dlpack_device__() == (2, 0)
+    found = fake.dlpack.read(c.__dlpack__(stream=55))
+    assert gpus[0].orders == [(900, 55)]
+    assert (found.shape, found.strides, found.dtype, found.device) == ((9, 10), (10, 1), "float32", 0)
+    heap = gpus[0].device.heap[found.pointer - fake.BASE :]
+    np.testing.assert_array_equal(heap[: 9 * 10 * 4].view("f4").reshape(9, 10), a @ b)
+    assert c.__cuda_array_interface__["data"] == (found.pointer, False)
+    with pytest.raises(OperandError, match="lies on a GPU"):
+        np.asarray(c)
+    assert tw.matmul(c, fake.Unknown.of(gpus[0], np.eye(10, dtype="f4")), out=c) is c, "it is ours to write"
+    np.testing.assert_array_equal(heap[: 9 * 10 * 4].view("f4").reshape(9, 10), a @ b)
+    with pytest.raises(OperandError, match="out is a Unknown, which cannot be written by others"):
+        tw.matmul(x, y, out=fake.Unknown.of(gpus[0], np.zeros((9, 10), "f4")))
+
+
+def test_memory_that_somebody_has_by_dlpack_lives_as_long(gpus: Any) -> None:
+    import gc
+
+    a = fake.Unknown.of(gpus[0], whole(4, 4))
+    c = tw.matmul(a, a)
+    gpus[0].kept.clear()
+    held = len(gpus[0].device.held)
+    array = fake.dlpack.read(c.__dlpack__(stream=7))
+    del c
+    gc.collect()
+    assert len(gpus[0].device.held) == held, "the capsule has it"
+    gpus[0].orders.clear()
+    del array
+    gc.collect()
+    assert len(gpus[0].device.held) == held - 1
+    assert gpus[0].orders == [(7, 900)], "whoever gets that memory next waits for its reader"
+
+
+def test_two_libraries_in_one_product(gpus: Any) -> None:
+    a, b = whole(9, 12), whole(12, 10)
+    c = tw.matmul(fake.Tensor.of(gpus[0], a), fake.CupyArray.of(gpus[0], b))
+    assert type(c) is fake.Tensor
+    np.testing.assert_array_equal(c.view, a @ b)
+    assert gpus[0].orders == [(200, 100), (100, 200)], "after what CuPy was asked for, and CuPy after us"
+
+
+def test_the_stream_of_the_moment(gpus: Any) -> None:
+    x = fake.Tensor.of(gpus[0], whole(4, 4))
+    tw.matmul(x, x)
+    sys.modules["torch"].current = 300
+    tw.matmul(x, x)
+    assert [stream for _, stream in gpus[0].device.launches] == [100, 300]
+
+
+def test_no_library_is_imported() -> None:
+    code = (
+        "import sys, numpy as np, tilewright as tw\n"
+        "class X:\n"
+        "    def __dlpack_device__(self): return (2, 0)\n"
+        "    def __dlpack__(self, stream=None): raise BufferError('none')\n"
+        "try: tw.matmul(X(), X())\n"
+        "except tw.errors.TilewrightError as error: pass\n"
+        "assert not {'torch', 'cupy', 'jax'} & set(sys.modules)\n"
+        "tw.matmul(np.eye(2), np.eye(2))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- refusals
+
+
+def tensor(gpus: Any, *shape: int, gpu: int = 0, dtype: str = "float32", **says: Any) -> Any:
+    x = fake.Tensor.of(gpus[gpu], whole(*shape, dtype=dtype))
+    for name, value in says.items():
+        setattr(x, name, value)
+    return x
+
+
+REFUSED = {
+    "gradient": (lambda g: (tensor(g, 3, 3), tensor(g, 3, 3, requires_grad=True)), OperandError, "b requires grad.*no_grad.*b.detach"),
+    "sparse": (lambda g: (tensor(g, 3, 3, layout="sparse_coo"), tensor(g, 3, 3)), OperandError, "a is a tensor of layout sparse_coo"),
+    "integers": (lambda g: (tensor(g, 3, 3), tensor(g, 3, 3, dtype="int32")), DTypeError, "b is a tensor of int32.*float32 and float64"),
+    "two GPUs": (lambda g: (tensor(g, 3, 3), tensor(g, 3, 3, gpu=1)), OperandError, "a is on GPU 0, b on GPU 1"),
+    "host": (lambda g: (np.eye(3), tensor(g, 3, 3)), OperandError, "a is a ndarray that is not on a GPU, and b is on one"),
+    "host second": (lambda g: (tensor(g, 3, 3), [[1.0]]), OperandError, "b is a list that is not on a GPU, and a is"),
+    "host tensor": (lambda g: (tensor(g, 3, 3), tensor(g, 3, 3, is_cuda=False)), OperandError, "b is a Tensor that is not on a GPU"),
+    "k": (lambda g: (tensor(g, 3, 4), tensor(g, 3, 3)), ShapeError, "k mismatch"),
+    "scalar": (lambda g: (tensor(g), tensor(g, 3, 3)), ShapeError, "a is a scalar"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_operands_that_are_refused(gpus: Any, why: str) -> None:
+    make, kind, words = REFUSED[why]
+    a, b = make(gpus)
+    for call in (tw.matmul, tw.plan):
+        with pytest.raises(kind, match=words):
+            call(a, b)
+    assert gpus[0].device.launches == []
+
+
+def test_a_gradient_that_nobody_records(gpus: Any) -> None:
+    sys.modules["torch"].grad = False
+    tw.matmul(tensor(gpus, 3, 3, requires_grad=True), tensor(gpus, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("out", "kind", "words"),
+    [
+        (lambda g: tensor(g, 3, 4), ShapeError, r"out is \(3, 4\), the product is \(3, 3\)"),
+        (lambda g: tensor(g, 3, 3, gpu=1), OperandError, "out is on GPU 1, a and b are on GPU 0"),
+        (lambda g: np.zeros((3, 3), "f4"), OperandError, "out is a ndarray that is not on a GPU, and a is on one"),
+        (lambda g: tensor(g, 3, 3, dtype="int32"), DTypeError, "out is a tensor of int32"),
+        (lambda g: tensor(g, 3, 3, requires_grad=True), OperandError, "out requires grad"),
+        (
+            lambda g: (x := tensor(g, 1, 3)).like(np.broadcast_to(x.view, (3, 3))),
+            OperandError,
+            "several of its elements",
+        ),
+    ],
+)
+def test_out_that_is_refused(gpus: Any, out: Any, kind: Any, words: str) -> None:
+    with pytest.raises(kind, match=words):
+        tw.matmul(tensor(gpus, 3, 3), tensor(gpus, 3, 3), out=out(gpus))
+    assert gpus[0].device.launches == []
+
+
+def test_words_that_are_not_known(gpus: Any) -> None:
+    x = tensor(gpus, 3, 3)
+    with pytest.raises(UsageError, match="precision 'high' is not known: did you mean highest"):
+        tw.matmul(x, x, precision="high")
+    with pytest.raises(UsageError, match="algorithm 'strassen': on a GPU there is classical alone"):
+        tw.matmul(x, x, algorithm="strassen")
+
+
+@pytest.mark.parametrize("kind", [fake.Tensor, fake.CupyArray, fake.Unknown])
+def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:
+    x, y = kind.of(gpus[0], whole(900, 2)), kind.of(gpus[0], whole(2, 900))
+    held = dict(gpus[0].device.held)
+    with pytest.raises(MemoryLimitError, match="needs 3,240,000 bytes more on GPU 0"):
+        tw.matmul(x, y)
+    assert gpus[0].device.launches == []
+    assert gpus[0].device.held == held
+
+
+def test_workspace_that_is_not_there_leaves_out_as_it_was(gpus: Any) -> None:
+    a = fake.Tensor.of(gpus[0], whole(400, 400))
+    out = fake.Tensor.of(gpus[0], np.full((400, 400), 7, "f4"))
+    strided = a.like(a.view[::-1])
+    filler = fake.Tensor.of(gpus[0], np.zeros(500_000 // 4, "f4"))
+    with pytest.raises(MemoryLimitError, match="needs 640,000 bytes more"):
+        tw.matmul(strided, a, out=out)
+    del filler
+    assert (out.view == 7).all()
+
+
+# ---- the plan
+
+
+def test_the_plan_tells_the_whole_of_it(gpus: Any) -> None:
+    x, y = laid(fake.Tensor, gpus[0], whole(33, 20), "columns"), laid(fake.Tensor, gpus[0], whole(20, 37), "strided")
+    plan = tw.plan(x, y)
+    text = str(plan)
+    assert text.startswith(
+        "(33×20) · (20×37) float32\n  GPU        Simulated GPU, number 0\n  kernel     cuda/register_banks:"
+    )
+    for words in ("compute capability 9.0", "BM=32", "preset", "grid 2, block 128", "of shared memory", "workspace"):
+        assert words in text
+    assert "Cᵀ = Bᵀ·Aᵀ" in text
+    assert "b (strides of 77 and 2 elements), 2,960 bytes" in text
+    assert plan.workspace_bytes == 3072
+    assert gpus[0].device.launches == []
+    assert "copies     none" in str(tw.plan(fake.Tensor.of(gpus[0], whole(3, 3)), fake.Tensor.of(gpus[0], whole(3, 3))))

@@ -1,0 +1,157 @@
+"""Finding kernels: by name, by file, and with nothing but a new file in the folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tilewright
+from tilewright.catalog import catalog, find, load_file, reference
+from tilewright.errors import UsageError
+
+GOOD = """
+from tilewright.kernels import kernel
+
+@kernel(idea="Three loops.", row="S1.3", parent="cpu/naive")
+def mine(a, b, c):
+    for i in range(c.shape[0]):
+        for j in range(c.shape[1]):
+            c[i, j] = 0
+            for p in range(a.shape[1]):
+                c[i, j] += a[i, p] * b[p, j]
+"""
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# ---- by name ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_name_means_the_ladder_in_reading_order() -> None:
+    ladder = find([])
+    assert ladder == [kernel for kernel in catalog().values() if not kernel.is_reference]
+    assert [kernel.order for kernel in ladder] == sorted(kernel.order for kernel in ladder)
+
+
+def test_names_are_found_long_and_short_in_the_order_given() -> None:
+    names = [kernel.name for kernel in find([])][::-1]
+    assert [kernel.name for kernel in find(names)] == names
+    assert [kernel.name for kernel in find(name.removeprefix("cpu/") for name in names)] == names
+    assert find(["ref/openblas"]) == [reference("openblas")] == [reference("ref/openblas")]
+
+
+def test_names_come_from_folder_and_file() -> None:
+    for name, kernel in catalog().items():
+        number, _, stem = kernel.path.stem.partition("_")
+        assert name == kernel.name == f"{kernel.path.parent.name}/{stem if number.isdigit() else kernel.path.stem}"
+        assert kernel.order == (int(number) if number.isdigit() else 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cpu/naiv", "kernel 'cpu/naiv' is not known: did you mean cpu/naive"),
+        ("strasen", "kernel 'strasen' is not known: did you mean cpu/strassen"),
+        ("zzz", "known: cpu/"),
+        ("", "kernel '' is not known"),
+    ],
+)
+def test_unknown_kernels_get_a_suggestion(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        find([name])
+    assert hint in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("openblass", "did you mean openblas"), ("zzz", "known: ")])
+def test_unknown_references_get_a_suggestion(name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=hint):
+        reference(name)
+
+
+# ---- by file ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_users_file_is_a_kernel_like_any_other(tmp_path: Path) -> None:
+    path = written(tmp_path, "07_mine.py", GOOD)
+    (kernel,) = find([str(path)])
+    assert (kernel.name, kernel.order, kernel.path) == ("my/mine", 7, path)
+    assert (kernel.device, kernel.parent, kernel.idea) == ("my", "cpu/naive", "Three loops.")
+    before = kernel.source_hash
+    assert before == load_file(path).source_hash
+    written(tmp_path, "07_mine.py", GOOD + "\n# edited\n")
+    assert load_file(path).source_hash != before
+
+
+def test_files_of_one_name_do_not_mix(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first = load_file(written(tmp_path, "mine.py", GOOD))
+    second = load_file(written(tmp_path / "other", "mine.py", GOOD.replace("Three loops.", "Others.")))
+    assert (first.idea, second.idea) == ("Three loops.", "Others.")
+    assert first.path != second.path
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("none.py", "x = 1\n", "must declare exactly one kernel, found 0"),
+        ("two.py", GOOD + GOOD.replace("mine", "another"), "must declare exactly one kernel, found 2"),
+        ("empty.py", "", "must declare exactly one kernel, found 0"),
+        ("syntax.py", "def f(:\n", "SyntaxError"),
+        ("raises.py", "1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("imports.py", "import a_module_that_is_not_there\n", "ModuleNotFoundError"),
+        ("keyword.py", GOOD.replace("row=", "rwo="), "missing 1 required keyword-only argument: 'row'"),
+        ("unknown.py", GOOD.replace("row=", "speed=3, row="), "unexpected keyword argument 'speed'"),
+        ("no idea.py", GOOD, "the name must be letters, digits and underscores"),
+        ("my-kernel.py", GOOD, "the name must be letters, digits and underscores"),
+        ("mine.txt", GOOD, r"must be a Python file \(\.py\)"),
+    ],
+)
+def test_a_file_that_is_no_kernel_says_why(file: str, text: str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path, file, text)
+    with pytest.raises(UsageError, match=message) as error:
+        load_file(path)
+    assert Path(file).stem in str(error.value), "the message names the file"
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.py does not exist"):
+        find([str(tmp_path / "nowhere.py")])
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(UsageError, match=r"folder\.py does not exist"):
+        load_file(tmp_path / "folder.py")
+
+
+# ---- a new file and nothing else -------------------------------------------------------------------------------------
+
+NEW_RUNG = """
+import numpy as np
+from tilewright.kernels import catalog
+from tilewright.planning.cpu import make_plan
+from tilewright.problem import Problem
+from tilewright.runtime.cpu.runner import runner
+kernel = list(k for k in catalog().values() if not k.is_reference)[-1]
+a, c = np.eye(5) * 3, np.zeros((5, 5))
+runner(kernel, "float64")(a, a, c)
+assert (c == a @ a).all()
+print(kernel.name, kernel.order, make_plan(Problem(9, 9, 9, "float64")).kernel.name)
+"""
+
+
+def test_adding_a_kernel_means_adding_one_file(tmp_path: Path) -> None:
+    """In a copy of the package: found, run and planned with, and no other file knows of it."""
+    copy = tmp_path / "tilewright"
+    shutil.copytree(Path(tilewright.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    written(copy / "kernels" / "cpu", "99_new_rung.py", GOOD.replace("row=", "suits=lambda m, n, k: True, row="))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "TILEWRIGHT_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", NEW_RUNG]
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)
+    assert answer.stdout.split() == ["cpu/new_rung", "99", "cpu/new_rung"]

@@ -1,0 +1,233 @@
+"""A call of ``explain`` from end to end: what it refuses first, what an interrupt keeps, what it says where no rate is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tilewright.catalog import cuda_catalog, load_cuda_file
+from tilewright.cli import app
+from tilewright.errors import UsageError
+from tilewright.lab.explain import session as explain_session
+from tilewright.lab.explain.cuda import explain, verified
+from tilewright.records.explanation import Explanation, read_explanations
+from tilewright.terminal import show_explanations
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def command(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["explain", *words], env={"COLUMNS": "80"})
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, " ".join(result.stdout.split())
+
+
+def kernel_file(folder: Path, *, store: str = "= sum;", takes: str = "int k") -> Path:
+    """A kernel in the way of users: host headers, a hyphen in its name, a comment above the header."""
+    path = folder / "my-kernel.cu"
+    text = (EXAMPLES / "third_try.cu").read_text().replace("= sum;", store).replace("int k)", f"{takes})")
+    path.write_text(f"// mine\n#include <cuda_runtime.h>\n#include <cstdio>\n{text}")
+    return path
+
+
+def shown(made: list[Explanation], width: int = 80, *, brief: bool = False) -> str:
+    console = Console(width=width)
+    with console.capture() as captured:
+        show_explanations(console, made, brief=brief)
+    return captured.get()
+
+
+# ---- no rate ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_infinite_bound_is_no_reason_to_fail() -> None:
+    made = explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8)
+    for ok, says in ((False, "WRONG: C[0, 0] is off"), (True, "right: every element\n")):
+        of = {"ok": ok, "reason": "C[0, 0] is off", "error_over_bound": None, "of": "every element"}
+        text = "\n".join(line.rstrip() for line in shown([dataclasses.replace(made, verified=of)]).splitlines()) + "\n"
+        assert says in text
+
+
+def test_a_kernel_that_writes_nothing_is_told_so(tmp_path: Path) -> None:
+    code, text = command(str(kernel_file(tmp_path, store="+= 0 * sum;")), "--size", "20")
+    assert code == 1
+    assert "WRONG: C[0, 0] was never written (C starts as NaN), or is not a number" in text
+    assert "No rate: its result is wrong." in text
+    assert "At best" not in text
+    kernel = cuda_catalog()["cuda/coalesced"]
+    a = np.ones((2, 2), np.float32)
+    assert verified(kernel, a, a, a).reason.startswith("C[0, 0] is off by 1"), "other words stay"
+
+
+def test_a_kernel_that_no_multiprocessor_has_room_for() -> None:
+    words = ("tf32", "--size", "32", "--gpu", "RTX 4090")
+    code, text = command(*words)
+    assert code == 1
+    assert text.count("cannot be launched on this card: a block needs too much of shared memory") == 2
+    assert "At best" not in text
+    code, text = command(*words, "--brief")
+    assert code == 1
+    assert "cuda/tf32 cannot launch" in text
+    assert command("tf32", "--size", "32", "--gpu", "H200")[0] == 0
+
+
+def test_a_run_that_was_stopped_has_no_rate_and_no_verdict() -> None:
+    for more in ((), ("--brief",)):
+        words = ["explain", "coalesced", "--size", "32", "--max-steps", "99", *more]
+        result = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+        with pytest.raises(
+            UsageError, match="max-steps: cuda/coalesced did not end within 99 steps, so it was not ver"
+        ):
+            raise result.exception or AssertionError(result.stdout)
+        assert "stopped" in result.stdout
+        assert "wrong" not in result.stdout.lower()
+        if not more:
+            assert "No rate: its run was stopped before the end." in result.stdout
+            assert re.search(r"result +stopped after 1\d\d steps: result not complete, not verified", result.stdout)
+    assert "At best" in command("coalesced", "--size", "32", "--max-steps", "9999")[1]
+
+
+def test_a_stopped_run_with_a_defect_is_wrong(tmp_path: Path) -> None:
+    endless = kernel_file(tmp_path, store="= a[1 << 20]; while (row < m) atomicAdd(c, 1.0f);")
+    found = explain(load_cuda_file(endless), 8, 8, 8, max_steps=500)
+    assert found.stopped
+    assert found.wrong
+    assert "step limit" not in [defect.kind for defect in found.defects]
+    assert any("still running after 500 steps" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("gpu", "tflops"), [("H200", 494.7), ("A100", 156.0)])
+def test_matrix_instructions_have_the_peak_of_their_format(gpu: str, tflops: float) -> None:
+    found = explain(cuda_catalog()["cuda/tf32"], 16, 16, 16, gpu=gpu)
+    assert found.gpu["peak_gflops"] == pytest.approx(1000 * tflops)
+    assert found.bounds[0].name == "arithmetic"
+
+
+# ---- 80 columns ------------------------------------------------------------------------------------------------------
+
+
+def test_no_number_is_cut() -> None:
+    made = explain(cuda_catalog()["cuda/shared_tile"], 32, 32, 32)
+    many = dataclasses.replace(made, m=10_000, n=20_000, k=30_000, params={"BLOCK_TILE_M": 128, "BLOCK_TILE_N": 16})
+    other = dataclasses.replace(many, params={"BLOCK_TILE_M": 64, "BLOCK_TILE_N": 8})
+    large = [dataclasses.replace(a, sectors=123_456_789_012, wavefronts=98_765_432_109) for a in made.accesses[:1]]
+    several = [dataclasses.replace(e, accesses=large) for e in (many, other)]
+    wide = shown(several, 200, brief=True)
+    assert "123,456,789,012" in wide
+    narrow = shown(several, brief=True)
+    assert max(map(len, narrow.splitlines())) <= 80
+    for part in ("10000x20000x30000", "123 G", "98.8 G", f"{several[0].gflops:,.0f}"):
+        assert part in narrow, part
+    assert "shared\n" in "\n".join(line.strip() for line in narrow.replace("bank", "").splitlines()) + "\n"
+
+
+# ---- refused before anything runs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--size", "8,0"], "at 0x0x0: C has no elements"),
+        (["--size", "8,1000000"], "its operands and a copy of them take"),
+        (["--size", "8,2000000x1x1"], "grid y is 125000, must be from 0 to 65535"),
+        (["--size", "8", "--param", "TILE=3"], "param 'TILE': none of the chosen kernels has it"),
+        (["--max-steps", "0"], "max-steps must be a whole number of at least 1"),
+    ],
+)  # fmt: skip
+def test_one_bad_size_is_refused_before_anything_runs(
+    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain_session, "explain_prepared", lambda *_, **__: pytest.fail("it was run"))
+    with pytest.raises(UsageError, match=says):
+        command(str(EXAMPLES / "third_try.cu"), *words)
+
+
+def test_another_signature_is_refused_with_what_it_must_be(tmp_path: Path) -> None:
+    path = kernel_file(tmp_path, takes="int k, float alpha")
+    with pytest.raises(
+        UsageError, match=r"my-kernel\.cu: third_try must take \(const T\* a, .*, takes .*f32.*microscope"
+    ):
+        command(str(path))
+    assert load_cuda_file(kernel_file(tmp_path)).name == "my/my_kernel"
+    assert command(str(kernel_file(tmp_path)), "--size", "20")[0] == 0
+    help_text = " ".join(CliRunner().invoke(app, ["explain", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    assert "(const T* a, const T* b, T* c, int m, int n, int k)" in help_text
+
+
+def test_json_and_report_are_two_files(tmp_path: Path) -> None:
+    same = tmp_path / "x" / ".." / "why.html"
+    (tmp_path / "x").mkdir()
+    with pytest.raises(UsageError, match="is the file of json too"):
+        command("coalesced", "--json", str(tmp_path / "why.html"), "--report", str(same))
+
+
+def test_the_known_cards_are_listed() -> None:
+    code, text = command("--gpu", "list")
+    assert code == 0
+    assert text.startswith("GTX 260 GTX 1080 Ti V100")
+    with pytest.raises(UsageError, match=r"must be one of GTX 260, .*RTX 5090"):
+        command("coalesced", "--gpu", "nothing")
+
+
+def test_a_card_named_by_its_driver_says_what_the_table_has() -> None:
+    found = explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8, gpu="NVIDIA A100-SXM4-40GB")
+    assert "the 40GB card has 1555 GB/s" in found.notes[0]
+    assert len(set(found.notes)) == len(found.notes)
+    assert not explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8, gpu="NVIDIA H200").notes
+
+
+# ---- interrupts ------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = explain_session.explain_prepared
+    made: list[Explanation] = []
+
+    def second_time(*given: object, **options: object) -> Explanation:
+        if made:
+            raise KeyboardInterrupt
+        made.append(real(*given, **options))  # type: ignore[arg-type]
+        return made[0]
+
+    monkeypatch.setattr(explain_session, "explain_prepared", second_time)
+    page, data = tmp_path / "why.html", tmp_path / "why.json"
+    code, _ = command("coalesced", "--size", "8,9,10", "--json", str(data), "--report", str(page))
+    assert code == 130
+    assert [e.n for e in read_explanations(data)] == [8]
+    assert "cuda/coalesced" in page.read_text(encoding="utf-8")
+    code, text = command("coalesced", "--size", "9", "--json", str(tmp_path / "none.json"))
+    assert (code, text) == (130, "")
+    assert not (tmp_path / "none.json").exists(), "nothing was finished"
+
+
+def test_each_is_printed_when_it_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = explain_session.explain_prepared
+    seen: list[str] = []
+
+    def watched(*given: object, **options: object) -> Explanation:
+        seen.append("run")
+        return real(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(explain_session, "explain_prepared", watched)
+    request = explain_session.Request(["coalesced"], size="8,9")
+    explain_session.run(request, console=Console(quiet=True), finished=lambda e: seen.append(str(e.n)))
+    assert seen == ["run", "8", "run", "9"]
+    code, text = command("coalesced", "--size", "8,9")
+    assert code == 0
+    assert text.count("cuda/coalesced at") == 2
+    assert text.count("GFLOPS: at best, by the bounds") == 1
+
+
+def test_the_json_says_whether_the_run_was_whole() -> None:
+    made = CliRunner().invoke(app, ["explain", "coalesced", "--size", "8", "--json", "-"]).stdout
+    assert json.loads(made)["run"]["complete"] is True

@@ -1,0 +1,213 @@
+"""Reading the profiler: what it prints, what it refuses, whose line an instruction is; a script plays ``ncu`` itself."""
+
+from __future__ import annotations
+
+import doctest
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.errors import LaunchError, OperandError, UnavailableError, UsageError
+from tilewright.lab.explain import hardware, launched
+from tilewright.lab.explain.launched import Launch
+from tilewright.runtime.gpu.nvrtc import Compiled
+from tilewright.simulator.sass import disassembly
+
+BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
+
+#: What ncu 2025.3 printed on an H200, shortened: the program's output, a row of units, separators of thousands, columns of
+#: the device that are no counters, and one of them empty.
+RAW = """a line of the program
+==PROF== Disconnected from process 817
+"ID","Kernel Name","Block Size","Grid Size","device__attribute_clock_rate","l1tex__t_sectors.sum","sm__inst.avg","sm__n.sum"
+"","","","","","sector","inst",""
+"0","naive","(32, 32, 1)","(2, 2, 1)","1,980,000","40,960","15.52",""
+"1","tiled","(32, 32, 1)","(2, 2, 1)","1,980,000","2,048","8.00",""
+"""
+SOURCE = """Kernel Name,tiled,
+Address,Source,# Samples,Instructions Executed,Address Space,L1 Wavefronts Shared,L2 Theoretical Sectors Global
+0x7ff14f7aec00,"      LDC R1, c[0x0][0x28]",1,128,-,0,0
+0x7ff14f7aedf0,"      LDG.E R10, desc[UR6][R10.64]",0,256,Global,0,"1,024"
+0x7ff14f7aee90,"      LDS.128 R12, [R18]",0,256,Shared,512,0
+Kernel Name,vec,
+Address,Source,# Samples,Instructions Executed,Address Space,L1 Wavefronts Shared,L2 Theoretical Sectors Global
+0x7ff14f7b0000,"      EXIT",1,2,-,0,0
+"""
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(hardware).failed == 0
+    assert doctest.testmod(launched).failed == 0
+
+
+def test_the_raw_page() -> None:
+    naive, tiled = hardware.read_raw(RAW)
+    assert naive.counters == {"l1tex__t_sectors.sum": 40960, "sm__inst.avg": 15.52}
+    assert (naive.kernel, naive.grid, naive.block) == ("naive", (2, 2, 1), (32, 32, 1))
+    assert tiled.counters["l1tex__t_sectors.sum"] == 2048
+    assert hardware.read_raw("no kernel was here") == []
+
+
+def test_the_source_page() -> None:
+    (name, tiled), (other, vec) = hardware.read_source(SOURCE)
+    assert (name, other) == ("tiled", "vec")
+    assert [(i.offset, i.text.split()[0], i.counts) for i in tiled] == [
+        (0, "LDC", {"executed": 128}),
+        (0x1F0, "LDG.E", {"executed": 256, "sectors": 1024}),
+        (0x290, "LDS.128", {"executed": 256, "wavefronts": 512}),
+    ]
+    assert vec[0].offset == 0
+
+
+DISASSEMBLY = """.text.tiled:
+	//## File "k.cu", line 3
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+	//## File "k.cu", line 7
+        /*01f0*/                   LDG.E R10, desc[UR6][R10.64] ;
+        /*0290*/                   LDS.128 R12, [R18] ;
+"""
+
+
+def test_counts_by_source_line() -> None:
+    instructions = hardware.read_source(SOURCE)[0][1]
+    lines = hardware.by_line(instructions, disassembly.parse(DISASSEMBLY)["tiled"])
+    assert lines["k.cu", 7] == {"executed": 512, "sectors": 1024, "wavefronts": 512}
+    assert list(lines) == [("k.cu", 3), ("k.cu", 7)]
+    for other in (DISASSEMBLY.replace("LDG.E", "STG.E"), DISASSEMBLY.replace("0290", "02a0")):
+        with pytest.raises(UnavailableError, match="the disassembly is of another binary"):
+            hardware.by_line(instructions, disassembly.parse(other)["tiled"])
+
+
+def play(monkeypatch: pytest.MonkeyPatch, folder: Path, run: str, raw: str = RAW) -> None:
+    """An ``ncu`` that prints the pages above, and runs ``run`` (shell) where it is to profile; what follows is in ``$@``."""
+    (folder / "raw").write_text(raw)
+    (folder / "source").write_text(SOURCE)
+    ncu = folder / "ncu"
+    ncu.write_text(
+        f'#!/bin/sh\nif [ "$1" = --import ]; then cat {folder}/$4; exit 0; fi\n'
+        f'echo "$@" >>{folder}/options\nwhile [ "$1" != --export ]; do shift; done\nreport=$2\n{run}\n'
+    )
+    ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(hardware, "find_ncu", lambda: ncu)
+
+
+#: A run that leaves a report, and of two launches their results.
+RESULTS = 'touch $report; shift 2; while [ $# -gt 1 -a "$1" != --results ]; do shift; done; cp {} $2'
+
+
+def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    play(monkeypatch, tmp_path, "touch $report; echo '==PROF== Connected'")
+    naive, tiled = hardware.profile(["program"], "tiled", ["sm__inst.avg", "b.sum"])
+    assert (naive.kernel, len(naive.instructions), len(tiled.instructions)) == ("naive", 3, 1)
+    assert naive.counters == {"sm__inst.avg": 15.52}, "no more than was asked"
+    totals, lines = (tmp_path / "options").read_text().splitlines()
+    assert totals.startswith(
+        "--clock-control none --target-processes all --kernel-name-base mangled --kernel-name tiled "
+    )
+    assert "--metrics sm__inst.avg,b.sum" in totals
+    assert "--section SourceCounters" in lines
+    assert [c["l1tex__t_sectors.sum"] for c in hardware.count(["program"], metrics=["l1tex__t_sectors.sum"])] == [
+        40960,
+        2048,
+    ]
+
+
+def test_few_counters_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """More than one pass can count are asked for in runs of their own, and come back together."""
+    play(monkeypatch, tmp_path, "touch $report")
+    wanted = ["l1tex__t_sectors.sum", *(f"m{i}.sum" for i in range(hardware.AT_ONCE)), "sm__inst.avg"]
+    found = hardware.profile(["program"], metrics=wanted, lines=False)
+    runs = (tmp_path / "options").read_text().splitlines()
+    assert [len(run.split("--metrics ")[1].split()[0].split(",")) for run in runs] == [8, 2]
+    assert found[0].counters == {"l1tex__t_sectors.sum": 40960, "sm__inst.avg": 15.52}
+
+
+def test_a_program_that_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    play(monkeypatch, tmp_path, f"touch $report; sed -i 's/naive/other/; t; s/other/naive/' {tmp_path}/raw")
+    with pytest.raises(LaunchError, match="other kernels each time"):
+        hardware.count(["program"])
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "words"),
+    [
+        ("echo '==ERROR== ERR_NVGPUCTRPERM - no permission'; exit 1", UnavailableError, "ncu: ERR_NVGPUCTRPERM"),
+        ("echo '==ERROR== Failed to find metric x'; exit 0", UnavailableError, "Failed to find metric x"),
+        ("exit 9", UnavailableError, "exit code 9"),
+        ("echo 'error: k.cu: gone' >&2; echo '==ERROR== The application returned an error code (2).'; exit 1",
+         LaunchError, "the program under ncu failed: error: k.cu: gone"),
+        ("echo '==WARNING== No kernels were profiled.'", LaunchError, "launched no such kernel.*No kernels were profiled"),
+        ("sleep 5", UnavailableError, "did not end within 1 s"),
+    ],
+)  # fmt: skip
+def test_what_ncu_refuses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: str, kind: type[Exception], words: str
+) -> None:
+    play(monkeypatch, tmp_path, run)
+    with pytest.raises(kind, match=f"(?s){words}"):
+        hardware.profile(["program"], timeout=1)
+
+
+def test_launches_that_ncu_did_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launch = Launch("k", 1, 32, (np.zeros(3),))
+    np.savez(tmp_path / "left.npz", **{"0.0": np.arange(3), "1.0": np.ones(3)})
+    play(monkeypatch, tmp_path, RESULTS.format(tmp_path / "left.npz"))
+    with pytest.raises(LaunchError, match="1 launches were made, but ncu counted 2"):
+        hardware.profile_launches(BINARY, [launch])
+    one, two = hardware.profile_launches(BINARY, [launch] * 2)
+    assert (one.arrays[0].tolist(), two.arrays[0].tolist()) == ([0, 1, 2], [1, 1, 1])
+    play(monkeypatch, tmp_path, "touch $report")
+    with pytest.raises(LaunchError, match="left no results"):
+        hardware.profile_launches(BINARY, [launch] * 2)
+
+
+def test_no_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
+    with pytest.raises(UnavailableError, match="ncu: not found"):
+        hardware.find_ncu()
+
+
+def test_launches_on_disk(tmp_path: Path) -> None:
+    args = (np.arange(6, dtype=np.float16).reshape(2, 3), -5, 0.25, np.uint32(7), True)
+    launched.save(tmp_path / "l.npz", BINARY, [Launch("a", (2, 3), 64, args, 128), Launch("b", 1, (8, 8, 2), ())])
+    binary, (a, b) = launched.load(tmp_path / "l.npz")
+    assert (binary.cubin, binary.arch, binary.name) == (b"cubin", "sm_90", "k.cu")
+    assert (a.entry, a.grid, a.block, a.shared_bytes) == ("a", (2, 3, 1), (64, 1, 1), 128)
+    np.testing.assert_array_equal(a.args[0], args[0])
+    assert a.args[0].dtype == np.float16
+    assert a.args[1:] == args[1:]
+    assert [type(value) for value in a.args[1:]] == [int, float, np.uint32, bool]
+    assert b.block == (8, 8, 2)
+    with pytest.raises(OperandError, match="b: argument 0 is a str"):
+        launched.save(tmp_path / "x.npz", BINARY, [Launch("b", 1, 1, ("text",))])
+    with pytest.raises(UsageError, match="grid must be one to three"):
+        launched.save(tmp_path / "x.npz", BINARY, [Launch("b", (1, 0), 1, ())])
+
+
+def test_launching_what_is_no_file_of_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.npz").write_text("text")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    for name in ("absent.npz", "text.npz", "other.npz"):
+        assert launched.main([str(tmp_path / name)]) == 2
+        assert "is no file of launches" in capsys.readouterr().err
+
+
+def test_a_kernel_that_is_listed_twice_a_launch() -> None:
+    """As ncu 2025.3 does where one kernel is launched several times."""
+
+    def listed(executed: int) -> tuple[str, list[hardware.Counted]]:
+        return ("k", [hardware.Counted(0, "EXIT", {"executed": executed})])
+
+    def launches() -> list[hardware.Profile]:
+        return [hardware.Profile("k", (1,), (32,), {}) for _ in range(2)]
+
+    found = launches()
+    hardware._add_instructions(found, [listed(1), listed(1), listed(2), listed(2)])
+    assert [launch.instructions[0].counts["executed"] for launch in found] == [1, 2]
+    for wrong in ([listed(1)], [], [listed(1)] * 3, [listed(1), listed(2), listed(2), listed(2)]):
+        with pytest.raises(UnavailableError, match="launched 2 times"):
+            hardware._add_instructions(launches(), wrong)

@@ -1,0 +1,122 @@
+"""The library call on the bench, and what its first call costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import tilewright as tw
+from tilewright.catalog import catalog
+from tilewright.errors import UnavailableError, UsageError
+from tilewright.lab.bench import first_call, library, session
+from tilewright.lab.bench.cells import Cell, Settings
+from tilewright.lab.bench.first_call import FirstCall, known_first_call, measure_first_call
+from tilewright.lab.bench.library import LIBRARY
+from tilewright.lab.bench.sweep import Bench
+
+
+def bench(kernels: list[str], **options: str) -> session.Done:
+    request = session.Request(kernels=kernels, limit="5s", repeat=1, **options)
+    return session.run(request, json_file=None, resume=False, console=Console(quiet=True))
+
+
+# ---- on the bench ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["matmul", "tilewright/matmul"])
+def test_the_library_call_is_measured_beside_kernels_and_references(name: str) -> None:
+    done = bench(["ikj", name], sizes="8,33", dtype="float64", threads="1", against="openblas")
+    assert {(r.kernel, r.m, r.verdict) for r in done.records} == {
+        (kernel, n, "ok") for kernel in ("cpu/ikj", "tilewright/matmul", "ref/openblas") for n in (8, 33)
+    }
+    (mine,) = (r for r in done.records if r.kernel == "tilewright/matmul" and r.m == 33)
+    assert mine.ratio is not None
+    assert mine.environment["kernel_source"] == LIBRARY.source_hash
+
+
+def test_it_is_no_rung_of_the_ladder() -> None:
+    assert LIBRARY.name not in catalog()
+    assert LIBRARY.name not in {r.kernel for r in bench([], sizes="4", against="none").records}
+    with pytest.raises(UsageError, match="kernel 'matmull' is not known"):
+        bench(["matmull"])
+
+
+def test_the_bench_says_how_many_threads_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[int] = set()
+
+    def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+        seen.add(tw.get_threads())
+        np.matmul(a, b, out=out)
+
+    monkeypatch.setattr(library, "matmul", multiply)
+    settings = Settings(kernels=[LIBRARY], references=[], sizes=[(9, 9, 9)], dtypes=["float32"], threads=[3])
+    record = Bench(settings, {}).measure(Cell(LIBRARY, (9, 9, 9), "float32", 3, {}))
+    assert record.verdict == "ok"
+    assert seen == {3}
+
+
+def test_its_source_is_that_of_all_it_runs_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "simd").mkdir()
+    (tmp_path / "lab").mkdir()
+    monkeypatch.setattr(library, "_PACKAGE", tmp_path)
+
+    def source() -> str:
+        return library._with_every_source(
+            library.kernel(idea="", row="", name="my/x")(test_it_is_no_rung_of_the_ladder)
+        ).source_hash
+
+    seen = [source()]
+    for name, counts in (("simd/tile.py", True), ("api.py", True), ("lab/bench.py", False)):
+        (tmp_path / name).write_text("pass")
+        seen.append(source())
+        assert (seen[-1] != seen[-2]) == counts
+
+
+# ---- the first call --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_call_is_measured_once_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    assert known_first_call() is None
+    found = measure_first_call()
+    assert known_first_call() == found
+    assert 0 < found.import_s < 0.06, "importing loads nothing until the first call"
+    assert 0 < found.warm_s < found.cold_s < 60
+    monkeypatch.setattr(first_call, "LIBRARY", SimpleNamespace(source_hash="another"))
+    assert known_first_call() is None, "other sources start at another speed"
+
+
+def test_a_torn_file_is_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    for text in ("", "[1]", '{"cold_s": 1}', '{"cold_s": "x", "warm_s": 1, "import_s": 1}'):
+        first_call._kept_in().write(text.encode())
+        assert known_first_call() is None
+
+
+def test_a_process_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_call, "_SCRIPT", "raise SystemExit('no numpy for size {n}')")
+    with pytest.raises(UnavailableError, match=r"cannot be measured: no numpy for size 512$"):
+        measure_first_call()
+
+
+def test_info_shows_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(first_call, "_start", lambda cache: (0.0012, 1.5))
+
+    def info() -> str:
+        command = [sys.executable, "-m", "tilewright", "info"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert re.search(r"first product +not measured here yet", info())
+    assert measure_first_call() == FirstCall(0.0012, 1.5, 1.5)
+    said = info()
+    assert re.search(r"import, after NumPy +1\.2 ms\s", said)
+    assert re.search(r"first product, compiled +1\.50 s\s", said)
+    assert re.search(r"\nthreads +\d+ \(", said)

@@ -1,0 +1,168 @@
+"""``explain --measure``: what a GPU counts beside what was predicted; a script plays ``ncu``, and a stand-in the GPU.
+
+The tests marked ``gpu`` ask a real one, and hold every counter to the prediction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from test_hardware import RESULTS, play
+
+from support import measure_rungs
+from tilewright.catalog import cuda_catalog
+from tilewright.errors import LaunchError, UnavailableError, UsageError
+from tilewright.kernels.cuda_kernel import CudaKernel
+from tilewright.lab.explain import hardware, measure
+from tilewright.lab.explain import session as explain_session
+from tilewright.lab.explain.cuda import explain, operands
+from tilewright.records.explanation import Explanation
+from tilewright.runtime.gpu.device import open_device
+from tilewright.runtime.gpu.nvrtc import compile_kernel
+from tilewright.simulator.sass.disassembly import disassemble, find_tool, parse
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+LADDER = list(cuda_catalog().values())
+KERNEL = cuda_catalog()["cuda/coalesced"]
+SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+
+
+@functools.cache
+def predicted(kernel: CudaKernel, gpu: str = "H200") -> Explanation:
+    return explain(kernel, 64, 64, 64, gpu=gpu)
+
+
+def stand_in(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, c: np.ndarray, kernel: str = "", gpu: str = "NVIDIA H200"
+) -> None:
+    """A GPU that leaves ``c`` and counted 40,960 sectors, and each instruction as often as it has bytes before it."""
+    if find_tool() is None:
+        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    entry = (compiled := compile_kernel(KERNEL, arch="sm_90")).entry(KERNEL.entry)
+    np.savez(folder / "left.npz", **{"0.2": c})
+    raw = f'"ID","Kernel Name","Block Size","Grid Size","{SECTORS}"\n'
+    raw += f'"0","{kernel or entry}","(32, 32, 1)","(2, 2, 1)","40,960"\n'
+    play(monkeypatch, folder, RESULTS.format(folder / "left.npz"), raw)
+    code = parse(disassemble(compiled.cubin))[entry]
+    title = f"Kernel Name,{entry},\nAddress,Source,Instructions Executed,L2 Theoretical Sectors Global\n"
+    rows = [f'{i.offset:#x},"{i.opcode}",{i.offset},{i.offset}\n' for i in code]
+    (folder / "source").write_text(title + "".join(rows))
+    monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name=gpu))
+
+
+def product(seed: int) -> np.ndarray:
+    a, b, _ = operands(KERNEL, 64, 64, 64, seed)
+    return (a.astype(np.float64) @ b).astype(np.float32)
+
+
+def test_what_a_gpu_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in(monkeypatch, tmp_path, product(seed=3))
+    found = measure.measured(KERNEL, predicted(KERNEL), seed=3)
+    assert json.loads(json.dumps(found)) == found, "plain JSON values"
+    assert found["counters"] == {SECTORS: 40960}
+    assert found["verified"]["ok"]
+    assert 0 < found["verified"]["error_over_bound"] < 1
+    load = next(access.line for access in predicted(KERNEL).accesses if access.kind == "ld")
+    assert set(found["by_line"][str(load)]) == {"sectors", "executed"}
+    assert set(found["environment"]) == {"gpu", "driver", "ncu", "compiler", "arch", "command"}
+    assert found["environment"]["arch"] == "sm_90"
+    assert dataclasses.replace(predicted(KERNEL), measured=found).as_dict()["measured"] == found
+
+
+def test_a_wrong_product_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in(monkeypatch, tmp_path, product(seed=3))
+    found = measure.measured(KERNEL, predicted(KERNEL), seed=4)["verified"]
+    assert not found["ok"]
+    assert "is off by" in found["reason"]
+    stand_in(monkeypatch, tmp_path, np.full((64, 64), np.nan, np.float32))
+    found = measure.measured(KERNEL, predicted(KERNEL), seed=4)["verified"]
+    assert found["error_over_bound"] is None
+    assert "never written" in found["reason"]
+
+
+def test_another_kernel_was_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in(monkeypatch, tmp_path, product(seed=3), kernel="other")
+    with pytest.raises(LaunchError, match="was launched, but ncu"):
+        measure.measured(KERNEL, predicted(KERNEL), seed=3)
+
+
+@pytest.mark.parametrize(
+    ("here", "asked", "kind", "words"),
+    [
+        ("NVIDIA H200", "H100", UsageError, "counts on this machine's NVIDIA H200: give --gpu H200"),
+        ("NVIDIA GeForce RTX 2080 Ti", "H200", UsageError, "2080 Ti: give --gpu 'RTX 2080 Ti'"),
+        ("NVIDIA GH200 480GB", "H200", UnavailableError, "of that card nothing is known here"),
+    ],
+)
+def test_another_card(
+    monkeypatch: pytest.MonkeyPatch, here: str, asked: str, kind: type[Exception], words: str
+) -> None:
+    monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name=here))
+    monkeypatch.setattr(hardware, "find_ncu", lambda: Path("ncu"))
+    with pytest.raises(kind, match=words):
+        measure.check_gpu(asked)
+    for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100-SXM5-80GB"):
+        monkeypatch.setattr(measure, "open_device", lambda name=name: SimpleNamespace(name=name))
+        measure.check_gpu("h100")
+
+
+def test_no_gpu_or_no_ncu_is_said_before_anything_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(what: str) -> Any:
+        def refuse(*_: Any) -> None:
+            raise UnavailableError(what)
+
+        return refuse
+
+    monkeypatch.setattr(explain_session, "explain_prepared", lambda *_, **__: pytest.fail("it was run"))
+    request = explain_session.Request(["cuda/coalesced"], measure=True)
+    monkeypatch.setattr(measure, "open_device", absent("GPU 0 cannot be used"))
+    with pytest.raises(UnavailableError, match="GPU 0 cannot be used"):
+        explain_session.run(request, console=Console(quiet=True))
+    monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name="NVIDIA H200"))
+    monkeypatch.setattr(hardware, "find_ncu", absent("ncu: not found"))
+    with pytest.raises(UnavailableError, match="ncu: not found"):
+        explain_session.run(request, console=Console(quiet=True))
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def card() -> str:
+    """This machine's card, where it has one that can be profiled."""
+    try:
+        hardware.find_ncu()
+        name = open_device().name
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    return name.removeprefix("NVIDIA ")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+def test_predicted_is_counted(kernel: CudaKernel, card: str) -> None:
+    """One block of the smallest tile: with several the hardware counts more wavefronts, another number each time."""
+    if kernel not in measure_rungs.rungs():
+        pytest.skip("its copies and tensor cores are counted under other names")
+    params = measure_rungs.smallest(kernel)
+    found = explain(kernel, *measure_rungs.shapes(kernel, params)[-1], gpu=card, params=params)
+    seen = measure.measured(kernel, found, seed=1)
+    assert seen["verified"]["ok"], seen["verified"]["reason"]
+    for name in (*measure_rungs.GLOBAL, *measure_rungs.WAVEFRONTS):
+        assert found.counters.get(name, 0) == seen["counters"].get(name, 0), name
+    lines: Counter[tuple[str, str]] = Counter()
+    for access in found.accesses:
+        if access.kind != "cp.async":  # in the binary they stand at a line of the prelude
+            lines[str(access.line), access.unit] += access.cost
+    counted = {(line, unit): n for line, by in seen["by_line"].items() for unit, n in by.items() if unit != "executed"}
+    assert dict(+lines) == counted

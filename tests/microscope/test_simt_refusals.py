@@ -1,0 +1,186 @@
+"""What is no argument and no PTX: every one of them runs, or is refused in words."""
+
+# ruff: noqa: E501 - a row of a table is a line
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.ptx_kernels import ADD_ONE, COUNT, HEAD, NOTHING, SCALARS, add_one, floats
+from tilewright.errors import OperandError, TilewrightError, UsageError
+from tilewright.simulator.machine import simulate
+from tilewright.simulator.ptx import program
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+def readonly(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+ARRAYS: dict[str, Callable[[], np.ndarray]] = {
+    "every other": lambda: floats(128)[::2],
+    "backwards": lambda: floats()[::-1],
+    "columns": lambda: floats(128).reshape(8, 16)[:, ::2],
+    "transposed": lambda: floats().reshape(8, 8).T,
+    "read-only": lambda: readonly(floats()),
+    "unaligned": lambda: np.frombuffer(bytes(257), np.uint8)[1:].view(np.float32),
+    "masked": lambda: np.ma.array(floats()),
+    "no axes": lambda: np.array(5, np.float32),
+    "structured": lambda: np.zeros(64, [("x", "f4")]),
+    "complex": lambda: np.ones(32, np.complex64),
+    "bool": lambda: np.ones(256, bool),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_any_array(name: str) -> None:
+    x, y = ARRAYS[name](), ARRAYS[name]()
+    before = y.tobytes()
+    run = add_one(x, y, x.nbytes // 4, outputs=[1])
+    made = run.arrays[1]
+    assert made is not None
+    assert not run.findings
+    assert (made.shape, made.dtype) == (y.shape, y.dtype)
+    assert y.tobytes() == before
+    assert np.array_equal(np.frombuffer(made.tobytes(), np.float32), np.frombuffer(x.tobytes(), np.float32) + 1)
+
+
+def test_arrays_without_elements() -> None:
+    empty = np.zeros((0, 5), np.float32)
+    assert not add_one(empty, empty, 0, outputs=[1]).findings
+    run = add_one(empty, empty.copy(), 3)
+    assert [f.kind for f in run.findings] == ["out of bounds"]
+    assert "which is empty" in run.findings[0].text
+
+
+def test_null_pointers_are_out_of_bounds() -> None:
+    run = add_one(None, floats(), 1)
+    assert "address 0x0 of global memory, in no operand (a null pointer?)" in run.findings[0].text
+
+
+#: (position, value, words of the error)
+ARGUMENTS: list[tuple[int, Any, str]] = [
+    (0, np.array([1, None]), "array of object"), (0, np.array(["a"]), "array of <U1"), (0, np.zeros(4, "M8[s]"), "array of datetime64"),
+    (0, floats().astype(">f4"), "other byte order: give float32"), (0, np.zeros(4, np.longdouble), "that a GPU has"),
+    (0, [1.0], "is a list: give an array"), (0, "x", "is a str"), (0, 1j, "is a complex"), (0, 2.5, "is 2.5, the kernel's parameter a .u64"),
+    (2, floats(), "is an array, but the kernel's parameter is a .u32"), (2, np.array(64), "is an array"), (2, 64.0, "is 64.0"),
+    (2, np.float32(64), "give a number of its type"), (2, float("nan"), "is nan"), (2, 2**40, "does not fit"), (2, -(2**31) - 1, "does not fit"),
+    (2, None, "is a NoneType"), (2, object(), "is a object"), (2, b"1234567", "has 7 bytes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "words"), ARGUMENTS, ids=lambda value: re.sub(r"0x\w+", "", str(value))[:30]
+)
+def test_arguments_of_no_use(position: int, value: Any, words: str) -> None:
+    given: list[Any] = [floats(), floats(), 64]
+    given[position] = value
+    with pytest.raises(OperandError, match=f"argument {position} .*{words}"):
+        simulate(ADD_ONE, "k", 2, 32, given)
+
+
+@pytest.mark.parametrize("args", [[], [1, 2], [1, 2, 3, 4], np.zeros(3), "abc", None, 5])
+def test_arguments_that_are_not_the_kernels(args: Any) -> None:
+    with pytest.raises(UsageError, match=r"takes 3 arguments|must be a list"):
+        simulate(ADD_ONE, "k", 1, 1, args)
+
+
+def scalars(f: Any = 0, d: Any = 0, u: Any = 0, b: Any = 0, s: Any = bytes(16)) -> list[float]:
+    run = simulate(SCALARS, "k", 1, 1, [f, d, u, b, s, np.zeros(4)])
+    assert run.arrays[5] is not None
+    return list(run.arrays[5].tolist())
+
+
+def test_scalars_and_structures() -> None:
+    structure = np.array((1.5, 258, 3), [("a", "f4"), ("b", "i4"), ("c", "f8")])
+    assert scalars(1.5, 2.5, 255, np.float32(2), structure) == [1.5, 2.5, 255, 258]
+    assert scalars(1, np.float64(0.1), True, -1, structure[()]) == [1, 0.1, 1, 258]
+    assert scalars(float("inf"), -float("inf"), np.uint8(7)) == [float("inf"), -float("inf"), 7, 0]
+    for wrong in ({"f": 1e300}, {"d": 10**400}, {"u": 256}, {"u": -129}, {"s": b"123"}, {"s": 5}, {"b": 1.5}):
+        with pytest.raises(OperandError, match="argument"):
+            scalars(**wrong)
+
+
+# ---- text that is no PTX ---------------------------------------------------------------------------------------------
+
+TEXTS = {
+    "nothing": ("", "holds no function"),
+    "blanks": (" \n\t", "holds no function"),
+    "binary": ("\0\1\2\x7f", "PTX line 1"),
+    "prose": ("this is not PTX", "PTX line 1"),
+    "CUDA": ("__global__ void k() { }", "PTX line 1"),
+    "cut off in the head": (".visible .entry k(", "the text ends inside"),
+    "cut off in the body": (f"{HEAD}.entry k() {{\nret;", "function k has no end"),
+    "no semicolon": (".entry k() { ret }", "the text ends inside"),
+    "an unknown declaration": (f"{HEAD}.global .frob x;", "PTX line 4: no type of known size"),
+    "a register without a type": (".entry k() { .reg %r<2>; ret; }", "no type of known size"),
+    "a thousand million registers": (".entry k() { .reg .b32 %r<1000000000>; ret; }", "at most 1,048,576"),
+    "a number that is none": (".shared .b8 x[4q]; .entry k() { ret; }", "PTX line 1: not understood"),
+    "a huge array": (".entry k() { .local .b8 x[9000000000]; ret; }", "has 9,000,000,000 bytes"),
+    "too much shared memory": (".entry k() { .shared .b8 x[300000]; st.shared.u8 [x], 1; ret; }", "a block needs 300,000 bytes"),
+    "a register that is not declared": (".entry k() { mov.u32 %r1, 5; ret; }", "unknown operand '%r1'"),
+    "no such label": (".entry k() { bra X; }", "no label X"),
+    "no such table": (".entry k() { .reg .b32 %r<2>; brx.idx %r1, X; }", "makes no sense of brx.idx"),
+    "operands missing": (".entry k() { .reg .b32 %r<2>; st.shared.u32 [%r1]; ret; }", "makes no sense of st.shared.u32"),
+    "an instruction nobody knows": (".entry k() { frobnicate.u32; ret; }", "frobnicate.u32 is not one that the microscope knows"),
+    "a function that is elsewhere": (".entry k() { call f, (); ret; }", "the kernel calls f, which the PTX does not define"),
+    "a call through a pointer": (".entry k() { .reg .b64 %rd<2>; call %rd1, (); ret; }", "the kernel calls through a pointer"),
+    "recursion": (".func f() { call f; ret; } .entry k() { call f; ret; }", "f calls itself"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_that_is_no_ptx(name: str) -> None:
+    text, words = TEXTS[name]
+    with pytest.raises(UsageError, match=words):
+        simulate(text, "k", 1, 32, [])
+
+
+def test_calls_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "MOST_CODE", 1000)
+    calls = "".join(f".func f{i}() {{ call f{i + 1}; call f{i + 1}; ret; }}\n" for i in range(24))
+    with pytest.raises(UsageError, match=r"with its calls inlined the kernel has over 1,000 instructions"):
+        simulate(f"{calls}.func f24() {{ ret; }} .entry k() {{ call f0; ret; }}", "k", 1, 32, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".entry k() { }",
+        ".entry k() { " + "{" * 300 + "}" * 300 + " }",
+        "\ufeff" + NOTHING,
+        NOTHING.replace("\n", "\r\n"),
+    ],
+)
+def test_odd_text_that_is_ptx(text: str) -> None:
+    assert simulate(text, "k", 2, 33, []).complete
+
+
+@pytest.mark.parametrize(
+    ("ptx", "entry"), [(b"abc", "k"), (None, "k"), (5, "k"), (NOTHING, None), (NOTHING, 3), (NOTHING, "kernel")]
+)
+def test_no_text_or_no_name(ptx: Any, entry: Any) -> None:
+    with pytest.raises(UsageError, match=r"give PTX and the name of a kernel|no kernel 'kernel'"):
+        simulate(ptx, entry, 1, 1, [])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_ptx_runs_or_is_refused(seed: int) -> None:
+    """Characters, lines and numbers changed at random: no error but the package's own."""
+    rng = np.random.default_rng(seed)
+    text = [ADD_ONE, COUNT, SCALARS][seed % 3]
+    for _ in range(rng.integers(1, 4)):
+        at = int(rng.integers(len(text)))
+        new = str(rng.choice(["", "0", "%", ";", "}", "{", "[", ".b64", "-1", "99999999999", "\n", "%r7", "x", ", "]))
+        text = text[:at] + new + text[at + int(rng.integers(0, 9)) :]
+    args = [[floats(), floats(), 64], [floats(), 9], [1, 2, 3, 4, bytes(16), np.zeros(4)]][seed % 3]
+    with contextlib.suppress(TilewrightError):
+        assert simulate(text, "k", 2, 32, args, max_steps=2000, max_bytes=1 << 26).steps < 2100

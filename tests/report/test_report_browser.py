@@ -1,0 +1,151 @@
+"""The page in headless Chromium, from file://, at a desk and on a phone, with every name unresolvable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("altair", reason="the report's lab extra is not installed")
+
+from support import browser
+from support.report_records import campaign, measured, oblong
+from tilewright import report
+
+pytestmark = browser.MARKS
+
+#: Runs in the page after its own scripts, under its own policy, and leaves what it saw in the document.
+PROBE = """
+(async () => {
+  const seen = {errors: [], violations: []};
+  addEventListener("error", (e) => seen.errors.push(String(e.message)));
+  addEventListener("unhandledrejection", (e) => seen.errors.push(String(e.reason)));
+  document.addEventListener("securitypolicyviolation", (e) => seen.violations.push(e.blockedURI));
+  const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+  while (document.documentElement.dataset.ready !== "true") await wait(50);
+  const visible = [...document.querySelectorAll("article:not([hidden]) figure.chart")];
+  const paths = (figure) => [...figure.querySelectorAll(".mark-symbol path")];
+  seen.width = innerWidth;
+  seen.scroll = document.documentElement.scrollWidth;
+  seen.table = document.querySelector(".scroll").scrollWidth;
+  seen.marks = Object.fromEntries(visible.map((f) => [f.dataset.chart, paths(f).length]));
+  const lines = (figure) => figure.querySelectorAll(".mark-line path").length;
+  seen.lines = Object.fromEntries(visible.map((f) => [f.dataset.chart, lines(f)]));
+  seen.outside = visible.flatMap((f) => {
+    const box = f.getBoundingClientRect();
+    const beyond = (t) => t.right > box.right + 1 || t.left < box.left - 1;
+    const texts = [...f.querySelectorAll("svg text")];
+    return texts.filter((t) => beyond(t.getBoundingClientRect())).map((t) => t.textContent);
+  });
+  const faint = () => paths(visible[0]).filter((p) => Number(p.getAttribute("opacity") ?? 1) === 0.1).length;
+  const button = document.querySelector('.legend [data-kernel="cpu/register_tile"]');
+  const before = faint();
+  button.click();
+  await wait(300);
+  seen.faint = [before, faint()];
+  seen.dimRows = document.querySelectorAll("article:not([hidden]) tr.dim").length;
+  document.querySelector(".legend .all").click();
+  await wait(300);
+  seen.faint.push(faint());
+  const target = visible[0].querySelectorAll(".mark-symbol")[1].querySelector("path");
+  const at = target.getBoundingClientRect();
+  const where = {bubbles: true, clientX: at.x + at.width / 2, clientY: at.y + at.height / 2};
+  target.dispatchEvent(new PointerEvent("pointermove", where));
+  target.dispatchEvent(new MouseEvent("mousemove", where));
+  await wait(300);
+  seen.tooltip = document.getElementById("vg-tooltip-element")?.textContent ?? "";
+  document.querySelector('.show [data-show="gflops"]').click();
+  const cell = document.querySelector("td.ok");
+  seen.shown = [".time", ".gflops"].map((name) => getComputedStyle(cell.querySelector(name)).display);
+  const tab = document.querySelectorAll(".views button")[1];
+  if (tab) { tab.click(); await wait(1500); }
+  const second = document.querySelectorAll("article")[1];
+  seen.second = second ? [second.hidden, second.querySelectorAll(".mark-symbol path").length] : null;
+  seen.requests = performance.getEntriesByType("resource").map((r) => r.name);
+  parent.postMessage(JSON.stringify(seen), "*");
+})();
+"""
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return report.render(campaign() + oblong())
+
+
+@pytest.fixture(scope="module")
+def desk(page, tmp_path_factory) -> dict:
+    return browser.look(page, tmp_path_factory.mktemp("desk"), 1280, PROBE)
+
+
+@pytest.fixture(scope="module")
+def phone(page, tmp_path_factory) -> dict:
+    return browser.look(page, tmp_path_factory.mktemp("phone"), 390, PROBE)
+
+
+@pytest.mark.parametrize("where", ["desk", "phone"])
+def test_nothing_fails_and_nothing_is_asked_of_the_network(where, request):
+    seen = request.getfixturevalue(where)
+    assert seen["console"] == []
+    assert seen["errors"] == []
+    assert seen["violations"] == []
+    assert seen["requests"] == []
+
+
+@pytest.mark.parametrize("where", ["desk", "phone"])
+def test_every_chart_has_its_marks(where, request):
+    seen = request.getfixturevalue(where)
+    cells = [r for r in campaign() if r.verdict == "ok"]
+    kernels = len({r.kernel for r in cells})
+    assert seen["marks"]["gflops"] == 2 * len(cells)  # each point, and its wide unseen target
+    assert seen["marks"]["time"] == 2 * len(cells)
+    assert seen["marks"]["ratio"] == 2 * sum(r.ratio is not None for r in cells)
+    assert seen["marks"]["shapes"] == len(oblong())
+    assert seen["lines"]["gflops"] == seen["lines"]["time"] == kernels
+    assert seen["outside"] == []
+
+
+def test_a_phone_scrolls_the_table_and_not_the_page(phone):
+    assert phone["width"] == 390
+    assert phone["scroll"] <= phone["width"]
+    assert phone["table"] > phone["width"]
+
+
+def test_legend_picks_and_hover_tells(desk):
+    before, picked, after = desk["faint"]
+    ours = sum(r.kernel == "cpu/register_tile" and r.verdict == "ok" for r in campaign())
+    assert (before, after) == (0, 0)
+    assert picked == sum(r.verdict == "ok" for r in campaign()) - ours
+    assert desk["dimRows"] == 13
+    for word in ("kernel", "Time", "GFLOPS", "R", "Spread", "Samples"):
+        assert word in desk["tooltip"]
+    assert desk["shown"] == ["none", "inline"]
+
+
+def test_second_view_is_drawn_when_it_is_opened(desk):
+    hidden, marks = desk["second"]
+    assert not hidden
+    assert marks > 0
+
+
+def test_kernel_names_from_elsewhere_stay_text(tmp_path):
+    name = "cpu/<script>document.title='broken'</script>"
+    records = [replace(measured("cpu/register_tile", n), kernel=name) for n in (64, 128)]
+    records += [measured("cpu/register_tile", n) for n in (64, 128)]
+    seen = browser.look(report.render(records), tmp_path, 1280, PROBE)
+    assert seen["errors"] == seen["console"] == seen["violations"] == []
+    assert seen["marks"]["gflops"] == 8
+
+
+@pytest.mark.parametrize(
+    "separator", ["\u2028", "\u2029", "\x1b[31m", "\u202e", "'\"\\", "</script><script>", "]]>", "<!--"]
+)
+def test_what_a_kernel_is_called_breaks_no_chart(separator, tmp_path):
+    """Names stand in the charts' expressions, which are programs: U+2028 ends a line in the middle of one."""
+    name = f"cpu/a{separator}b{separator}"
+    records = [replace(measured("cpu/register_tile", n), kernel=name, reference=name) for n in (64, 128)]
+    records += [measured("cpu/register_tile", n) for n in (64, 128)]
+    seen = browser.look(report.render(records, title=name), tmp_path, 1280, PROBE)
+    assert seen["errors"] == seen["console"] == seen["violations"] == seen["requests"] == []
+    assert seen["marks"]["gflops"] == seen["marks"]["time"] == seen["marks"]["ratio"] == 8
+    assert seen["lines"]["gflops"] == 2
+    assert seen["faint"] == [0, 2, 0]  # the other kernel, while this one is picked in the legend

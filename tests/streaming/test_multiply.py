@@ -1,0 +1,617 @@
+"""``multiply`` through whatever may happen to it: odd sizes, full disks, errors in the middle, resumption."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.catalog import adding_kernel
+from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
+from tilewright.files import open_matrix, plain
+from tilewright.files.array import ArraySource
+from tilewright.host.disk import CacheFile
+from tilewright.streaming.places.events import Events
+from tilewright.streaming.places.host import Host
+from tilewright.streaming.places.places import Choice
+from tilewright.streaming.places.rates import read_rate
+from tilewright.streaming.plan.cost import Rates
+from tilewright.streaming.plan.grid import ORDERS, Grid
+from tilewright.streaming.plan.stream import Room, plan_again
+from tilewright.streaming.run import finished, job
+from tilewright.streaming.run import multiply as module
+from tilewright.streaming.run.executor import Place
+from tilewright.streaming.run.journal import Journal, read_journal
+from tilewright.streaming.run.multiply import prepared
+
+#: Room for 16 tiles of C, 4×4, where m = n = k = N.
+N, ROOM = 1000, 1_600_000
+
+
+@dataclass(frozen=True)
+class Known(Choice):
+    """The CPU, at rates that nobody has to measure; ``count`` of them."""
+
+    count: int = 1
+
+    @property
+    def names(self) -> list[str]:
+        return [f"cpu:{number}" for number in range(self.count)]
+
+    def rates(self, *_: Any) -> Rates:
+        return Rates(1e11, 1e10, 1e9)
+
+    def places(self, plan: Any, a: Any, b: Any, sink: Any, events: Events) -> Iterator[Place]:
+        for name in self.names[: len(plan.parts)]:
+            yield Host(plan, a, b, sink, kernel=self.kernel, threads=1, events=events.at(name))
+
+
+Rooms = Callable[..., None]
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
+    """Sets how many bytes blocks may take from now on, and in how many places."""
+
+    def choose(place: int = ROOM, count: int = 1) -> None:
+        def choice(sources: Any, dtype: np.dtype, *_: Any) -> Choice:
+            return Known(adding_kernel(dtype.name), Room(place), 2, 1 << 40, count=count)
+
+        monkeypatch.setattr(module, "choose_place", choice)
+
+    choose()
+    return choose
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rooms: Rooms) -> Path:
+    """With a.npy and b.npy, and whole.npy, which is their product."""
+    monkeypatch.chdir(tmp_path)
+    remembered = tmp_path / "cache" / "finished"
+    remembered.mkdir(parents=True)
+    kept = CacheFile.path.fget
+    assert kept is not None
+
+    def path(file: CacheFile) -> Path | None:
+        return remembered / file.name if file.folder == "finished" else kept(file)
+
+    monkeypatch.setattr(CacheFile, "path", property(path))
+    rng = np.random.default_rng(1)
+    for name in "ab":
+        np.save(f"{name}.npy", rng.uniform(-1, 1, (N, N)).astype(np.float32))
+    tw.multiply("a.npy", "b.npy", "whole.npy")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    kept = ("tilewright", "asyncio", "zarr")  # the engine's crew, and zarr's own
+    assert not [each.name for each in set(threading.enumerate()) - before if not each.name.startswith(kept)]
+
+
+def begin(out: str = "c.npy", tiles: int = 5) -> set[Any]:
+    """Interrupt a · b after so many tiles; returns those that are finished."""
+    add, count = Journal.add, [0]
+
+    def interrupted(journal: Journal, tile: Any) -> None:
+        add(journal, tile)
+        count[0] += 1
+        if count[0] == tiles:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tw.multiply("a.npy", "b.npy", out)
+    begun = read_journal(Path(f"{out.partition(':')[0]}.tilewright/journal"))
+    assert begun is not None
+    assert len(begun.finished) == tiles
+    return set(begun.finished)
+
+
+def computed(*arguments: Any, **more: Any) -> set[str]:
+    """The tiles that a run computes, by the names of their events."""
+    events = Events()
+    tw.multiply(*arguments, events=events, **more)
+    return {event.name.split(" step")[0] for event in events.events if event.lane == "compute"}
+
+
+def is_whole(path: str = "c.npy") -> bool:
+    """Bit by bit, and nothing else is left."""
+    same = Path(path).read_bytes() == Path("whole.npy").read_bytes()
+    return same and not list(Path().glob("*.tilewright"))
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def test_a_product_in_tiles_is_the_product(folder: Path) -> None:
+    a, b, c = (np.load(f"{name}.npy").astype(np.float64) for name in ("a", "b", "whole"))
+    assert np.abs(a @ b - c).max() < 1e-4
+    assert not np.abs(a @ b - c.T).max() < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0), (300, 600, 0), (1, 1, 1), (1, 700, 1)])
+def test_empty_and_least_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rooms: Rooms, shape: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    m, n, k = shape
+    a, b = np.full((m, k), 2.0), np.full((k, n), 3.0)
+    out = np.full((m, n), np.nan)
+    assert tw.multiply(a, b, out) is out
+    assert np.array_equal(out, a @ b)
+    np.save("a.npy", a)
+    np.save("b.npy", b)
+    assert tw.multiply("a.npy", "b.npy", "c.npy") == "c.npy"
+    assert np.array_equal(np.load("c.npy"), a @ b)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy", "c.npy"]
+
+
+def test_operands_may_be_one_file_and_the_result_replace_it(folder: Path) -> None:
+    a = np.load("a.npy")
+    tw.multiply("a.npy", "a.npy", "square.npy")
+    tw.multiply("a.npy", "a.npy", "a.npy")
+    assert Path("a.npy").read_bytes() == Path("square.npy").read_bytes()
+    assert np.abs(np.load("a.npy") - a.astype(float) @ a).max() < 1e-4
+
+
+def test_a_result_in_memory_must_be_apart_from_the_operands(folder: Path) -> None:
+    both = np.zeros((N, 2 * N), np.float32)
+    a, c = both[:, :N], both[:, N:]
+    tw.multiply(a, np.load("b.npy"), c)  # neighbours share none
+    for out, x in ((a, a), (both[:, 1 : N + 1], a), (np.load("a.npy", mmap_mode="r+"), "a.npy")):
+        with pytest.raises(UsageError, match="out shares memory with b"):
+            tw.multiply(np.load("b.npy"), x, out)
+
+
+def test_a_source_of_the_caller_stays_open(folder: Path) -> None:
+    source = open_matrix("a.npy")
+    tw.plan_multiply(source, "b.npy")
+    tw.multiply(source, "b.npy", "c.npy")
+    source.close()
+    assert is_whole()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (ShapeError, {"b": np.zeros((N + 1, 3))}),
+        (DTypeError, {"dtype": "int32"}),
+        (DTypeError, {"dtype": "flaot32"}),
+        (DTypeError, {"b": np.zeros((N, 3), np.complex64)}),
+        (FileError, {"b": "absent.npy"}),
+        (FileError, {"out": "absent/c.npy"}),
+        (UsageError, {"out": "c.nyp"}),
+    ],
+)
+def test_what_cannot_be_multiplied_is_refused_before_anything_is_written(folder: Path, kind: Any, wrong: Any) -> None:
+    before = sorted(folder.iterdir())
+    asked = {"a": "a.npy", "b": "b.npy", "out": "c.npy"} | wrong
+    with pytest.raises(kind):
+        tw.multiply(asked.pop("a"), asked.pop("b"), **asked)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_written(folder: Path, rooms: Rooms) -> None:
+    before = sorted(folder.iterdir())
+    rooms(100_000)
+    with pytest.raises(MemoryLimitError, match=r"it needs 1\.2 MiB .* at least"):
+        tw.multiply("a.npy", "b.npy", "c.npy")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_truncated_operand_is_refused(folder: Path) -> None:
+    os.truncate("b.npy", 3_000_000)
+    with pytest.raises(FileError, match="truncated"):
+        tw.multiply("a.npy", "b.npy", "c.npy")
+
+
+def test_what_the_first_read_compiles_is_no_matter_of_rates() -> None:
+    class SlowAtFirst(ArraySource):
+        pause_s = 0.3
+
+        def read(self, *arguments: Any) -> None:
+            time.sleep(self.pause_s)
+            self.pause_s = 0
+            super().read(*arguments)
+
+    assert read_rate(SlowAtFirst(np.zeros((N, N), np.float32)), "float32", 1) > 1e8
+
+
+# ---- stopped in the middle -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("boom")], ids=repr)
+def test_an_error_in_a_source_stops_all_and_is_raised_once(folder: Path, error: BaseException) -> None:
+    class Failing(ArraySource):
+        reads = 0
+
+        def read(self, *arguments: Any) -> None:
+            self.reads += 1
+            if self.reads == 7:
+                raise error
+            super().read(*arguments)
+
+    source = Failing(np.load("b.npy"))
+    with pytest.raises(type(error)) as raised:
+        tw.multiply("a.npy", source, "c.npy")
+    assert raised.value is error
+    assert error.__context__ is None
+
+
+def test_a_thread_that_cannot_be_started_leaves_none_behind(folder: Path) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "storing":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            tw.multiply("a.npy", "b.npy", "c.npy")
+
+
+def test_ctrl_c_in_a_multiplication_keeps_what_is_finished(folder: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tw.multiply("a.npy", "b.npy", "c.npy", progress=interrupt)
+    begun = read_journal(Path("c.npy.tilewright/journal"))
+    assert begun is not None
+    assert 4 <= len(begun.finished) <= 9
+    tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+    assert is_whole()
+
+
+@pytest.mark.parametrize("call", ["move_rows", "journal"])
+def test_a_disk_that_fills_up_keeps_every_finished_tile(folder: Path, call: str) -> None:
+    """Where the result is written, or where its journal is."""
+    calls, move_rows, write = [0], plain.move_rows, os.write
+
+    def full(*arguments: Any) -> Any:
+        writes = call == "journal" or arguments[0] == "pwrite"
+        calls[0] += writes
+        if writes and calls[0] > 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return (write if call == "journal" else move_rows)(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*((os, "write", full) if call == "journal" else (plain, "move_rows", full)))
+        with pytest.raises(FileError, match=r"c\.npy.* the disk is full .* free"):
+            tw.multiply("a.npy", "b.npy", "c.npy")
+    assert not Path("c.npy").exists()
+    begun = read_journal(Path("c.npy.tilewright/journal"))
+    assert begun is not None
+    assert len(begun.finished) == (5 if call == "journal" else 6)
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16 - len(begun.finished)
+    assert is_whole()
+
+
+def test_operands_that_change_meanwhile_give_no_result(folder: Path) -> None:
+    def change(done: int, total: int) -> None:
+        if done > total / 2:
+            os.utime("b.npy")
+
+    with pytest.raises(ResumeError, match="b was changed while"):
+        tw.multiply("a.npy", "b.npy", "c.npy", progress=change)
+    assert not Path("c.npy").exists()
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16
+
+
+# ---- taken up again --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_no_finished_tile_is_computed_again(folder: Path, rooms: Rooms, count: int) -> None:
+    finished = begin()
+    rooms(count=count)
+    again = computed("a.npy", "b.npy", "c.npy", resume=True)
+    assert again == {f"C[{i}, {j}]" for i in range(4) for j in range(4)} - {f"C[{i}, {j}]" for i, j in finished}
+    assert is_whole()
+
+
+@pytest.mark.parametrize("out", ["c.raw", "c.safetensors", "c.h5", "c.h5:/deep/product", "c.zarr", "c.zarr:inside"])
+def test_every_format_can_be_taken_up(folder: Path, out: str) -> None:
+    begin(out)
+    assert len(computed("a.npy", "b.npy", out, resume=True)) == 11
+    stated = {"shape": (N, N), "dtype": np.float32} if out == "c.raw" else {}
+    source, c = open_matrix(out, **stated), np.empty((N, N), np.float32)
+    source.read(slice(0, N), slice(0, N), c)
+    source.close()
+    assert np.array_equal(c, np.load("whole.npy"))
+    assert not list(folder.glob("*.tilewright"))
+
+
+def test_another_name_in_the_same_file_is_another_result(folder: Path) -> None:
+    begin("c.h5:/one")
+    with pytest.raises(ResumeError, match="the result's name changed"):
+        tw.multiply("a.npy", "b.npy", "c.h5:/other", resume=True)
+
+
+@pytest.mark.parametrize("room", [1_320_000, 3_000_000, 50_000_000])
+def test_with_other_memory_it_stays_cut_as_it_was(folder: Path, rooms: Rooms, room: int) -> None:
+    begin()
+    rooms(room)
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 11
+    assert is_whole()
+
+
+def test_a_cut_that_would_not_be_chosen_now_is_kept(folder: Path, rooms: Rooms) -> None:
+    rooms(2_000_000)
+    grid = Grid(N, N, N, 192, 192, 512)
+    with pytest.MonkeyPatch.context() as patch:
+        tiles = tuple(ORDERS["rows"](*grid.tiles))
+        patch.setattr(job, "plan_stream", lambda m, n, k, *known: plan_again(grid, *known[:4], tiles))
+        begin()
+    assert tw.plan_multiply("a.npy", "b.npy", "c.npy").grid != grid
+    plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
+    assert (plan.grid, len(plan.tiles)) == (grid, 36 - 5)
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 36 - 5
+    assert np.abs(np.load("c.npy") - np.load("whole.npy")).max() < 1e-4
+
+
+def test_with_too_little_memory_nothing_is_lost(folder: Path, rooms: Rooms) -> None:
+    begin()
+    rooms(1_000_000)
+    with pytest.raises(MemoryLimitError, match=r"with which this product was begun, need 1\.\d MiB"):
+        tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+    rooms()
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 11
+    assert is_whole()
+
+
+def test_changed_operands_are_refused_and_named(folder: Path) -> None:
+    finished = begin()
+    status = Path("a.npy").stat()
+    os.utime("a.npy", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(ResumeError, match=r"c\.npy\.tilewright/journal: a changed .*without resume"):
+        tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+    os.utime("a.npy", ns=(status.st_atime_ns, status.st_mtime_ns))
+    with Path("b.npy").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\0")
+    with pytest.raises(ResumeError, match="b changed"):
+        tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
+    with pytest.raises(ResumeError, match="b and the dtype changed"):
+        tw.multiply("a.npy", "b.npy", "c.npy", dtype="float64", resume=True)
+    begun = read_journal(Path("c.npy.tilewright/journal"))
+    assert begun is not None
+    assert begun.finished == finished, "a refusal loses nothing"
+    assert len(computed("a.npy", "b.npy", "c.npy")) == 16
+
+
+@pytest.mark.parametrize("lost", ["c.npy.tilewright/data", "c.npy.tilewright/journal", "both"])
+def test_a_journal_or_a_file_alone_is_begun_anew(folder: Path, lost: str) -> None:
+    begin()
+    for name in ("c.npy.tilewright/data", "c.npy.tilewright/journal"):
+        if lost in (name, "both"):
+            Path(name).unlink()
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16
+    assert is_whole()
+
+
+def test_of_another_file_in_its_place_no_tile_counts(folder: Path) -> None:
+    begin()
+    Path("other").write_bytes(Path("c.npy.tilewright/data").read_bytes())
+    Path("other").replace("c.npy.tilewright/data")
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 16
+
+
+def test_a_result_that_lacks_only_the_journals_removal_is_not_computed_again(folder: Path) -> None:
+    def interrupted(journal: Journal) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "remove", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tw.multiply("a.npy", "b.npy", "c.npy")
+    assert Path("c.npy.tilewright/journal").exists()
+    assert computed("a.npy", "b.npy", "c.npy", resume=True) == set()
+    assert is_whole()
+
+
+def asked_again(**more: Any) -> set[str]:
+    return computed("a.npy", "b.npy", "c.npy", resume=True, **more)
+
+
+@pytest.fixture
+def done(folder: Path) -> bytes:
+    """c.npy, the product of a.npy and b.npy; its status must stay."""
+    tw.multiply("a.npy", "b.npy", "c.npy")
+    return Path("c.npy").read_bytes()
+
+
+def test_a_complete_result_of_these_operands_is_left_as_it_is(folder: Path, rooms: Rooms, done: bytes) -> None:
+    before, seen = Path("c.npy").stat(), []
+    rooms(50_000_000, count=2)
+    assert asked_again(progress=lambda *told: seen.append(told)) == set()
+    now = Path("c.npy").stat()
+    assert (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert seen == [(2 * N**3, 2 * N**3)]
+    with prepared("a.npy", "b.npy", "c.npy", resume=True) as again:
+        told = json.loads(json.dumps(again.as_dict(), allow_nan=False))
+    assert told["already_complete"]
+    assert (told["measured"]["before"], told["measured"]["finished"]) == (told["measured"]["tiles"], 0)
+    plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
+    assert (plan.tiles, str(plan).splitlines()[1:]) == ((), ["  nothing is left to do"])
+    assert is_whole()
+    assert computed("a.npy", "b.npy", "c.npy"), "without resume it begins anew"
+
+
+def test_a_complete_result_needs_no_memory_and_no_rates(
+    folder: Path, rooms: Rooms, done: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms(1000)
+    monkeypatch.setattr(Known, "rates", None)
+    assert asked_again() == set()
+
+
+@pytest.mark.parametrize("out", ["d.raw", "d.safetensors", "d.h5", "d.h5:/deep/product", "d.zarr", "d.zarr:inside"])
+def test_complete_results_of_every_format_are_known(folder: Path, out: str) -> None:
+    tw.multiply("a.npy", "b.npy", out)
+    assert computed("a.npy", "b.npy", out, resume=True) == set()
+    os.utime("b.npy")
+    with pytest.raises(ResumeError, match="is complete, but b changed since it was made: multiply without resume"):
+        tw.multiply("a.npy", "b.npy", out, resume=True)
+
+
+def rewritten() -> None:
+    np.save("c.npy", np.load("c.npy") + 1)
+
+
+def of_another_shape() -> None:
+    np.save("c.npy", np.zeros((N, N - 1), np.float32))
+
+
+def of_another_dtype() -> None:
+    np.save("c.npy", np.zeros((N, N), np.float64))
+
+
+def emptied() -> None:
+    Path("c.npy").write_bytes(b"")
+
+
+def forgotten() -> None:
+    for record in Path("cache/finished").iterdir():
+        record.unlink()
+
+
+def recorded_wrongly() -> None:
+    for record in Path("cache/finished").iterdir():
+        record.write_bytes(b'{"result": 5, "facts": ' + b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda: os.utime("a.npy"), "complete, but a changed since"),
+        (lambda: np.save("b.npy", np.ones((N, N), np.float32)), "complete, but b changed since"),
+        (rewritten, "what it was made from is not known"),
+        (of_another_shape, r"is not \(1000, 1000\) float32"),
+        (of_another_dtype, r"is not \(1000, 1000\) float32"),
+        (emptied, r"is not \(1000, 1000\) float32"),
+        (forgotten, "what it was made from is not known"),
+        (recorded_wrongly, "what it was made from is not known"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_resume_replaces_no_other_result_and_takes_none_for_this(
+    folder: Path, done: bytes, change: Callable[[], Any], says: str
+) -> None:
+    change()
+    before = Path("c.npy").read_bytes()
+    for call in (tw.multiply, tw.plan_multiply):
+        with pytest.raises(ResumeError, match=f"{says}.*multiply without resume to replace it"):
+            call("a.npy", "b.npy", "c.npy", resume=True)
+    assert Path("c.npy").read_bytes() == before
+    assert not list(folder.glob("*.tilewright"))
+    tw.multiply("a.npy", "b.npy", "c.npy")
+    assert asked_again() == set()
+
+
+def test_an_interrupted_product_goes_on_though_an_older_result_has_its_name(folder: Path, done: bytes) -> None:
+    np.save("c.npy", np.ones((3, 4)))
+    begin()
+    assert len(asked_again()) == 11
+    assert is_whole()
+
+
+def test_only_so_many_results_are_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finished, "MOST", 3)
+    for number in range(5):
+        tw.multiply(np.ones((2, 3)), np.ones((3, 2)), f"d{number}.npy")
+        os.utime(max(Path("cache/finished").iterdir(), key=os.path.getmtime), (number + 1e9, number + 1e9))
+    assert len(list(Path("cache/finished").iterdir())) == 3
+
+
+def test_where_no_record_can_be_kept_the_product_is_made_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CacheFile, "write", lambda self, content: None)
+    tw.multiply("a.npy", "b.npy", "c.npy")
+    assert is_whole()
+    with pytest.raises(ResumeError, match="is not known"):
+        tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+
+
+def tampered(**changed: int) -> None:
+    """Of the journal that was begun, as by an editor."""
+    path = Path("c.npy.tilewright/journal")
+    text = path.read_text()
+    for name, value in changed.items():
+        text = re.sub(rf'"{name}": \d+', f'"{name}": {value}', text)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"m": 512}, {"bm": 0}, {"n": 1 << 50}, {"bk": 1}, {"inode": 5}, {"k": 10**4000}],
+    ids=["m", "bm", "n", "bk", "inode", "huge"],
+)
+def test_a_tampered_journal_is_refused_and_loses_nothing(folder: Path, changed: dict[str, int]) -> None:
+    begin()
+    before = Path("c.npy.tilewright/journal").read_bytes()
+    tampered(**changed)
+    with pytest.raises(ResumeError, match="changed or damaged at line 1: multiply without resume to begin anew"):
+        tw.multiply("a.npy", "b.npy", "c.npy", resume=True)
+    Path("c.npy.tilewright/journal").write_bytes(before)
+    assert len(asked_again()) == 11
+    assert is_whole()
+
+
+def test_progress_counts_what_was_finished_before(folder: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    tw.multiply("a.npy", "b.npy", "whole.npy", progress=lambda *told: seen.append(told))
+    assert seen[0] == (0, 2 * N**3)
+    begin()
+    again: list[tuple[int, int]] = []
+    tw.multiply("a.npy", "b.npy", "c.npy", resume=True, progress=lambda *told: again.append(told))
+    assert 0.2 < again[0][0] / again[0][1] < 0.4
+    for told in (seen, again):
+        assert told == sorted(told)
+        assert told[-1] == (2 * N**3, 2 * N**3)
+
+
+def test_a_job_tells_what_it_planned_and_measured(folder: Path) -> None:
+    begin()
+    with prepared("a.npy", "b.npy", "c.npy", resume=True) as taken_up:
+        taken_up.run()
+    told = json.loads(json.dumps(taken_up.as_dict(), allow_nan=False))
+    assert told["measured"]["before"] == 5
+    assert told["measured"]["finished"] == 11
+    assert told["measured"]["read_bytes"] == told["plan"]["read_bytes"] == told["plan"]["in_bytes"]
+    assert told["measured"]["written_bytes"] == told["plan"]["out_bytes"]
+
+
+def test_an_unknown_partition_is_refused() -> None:
+    with pytest.raises(UsageError, match="partition 'stripes': did you mean strips"):
+        tw.multiply(np.ones((4, 4)), np.ones((4, 4)), partition="stripes")
+
+
+@pytest.mark.parametrize("partition", ["rectangles", "strips"])
+def test_several_places_share_the_product(rooms: Rooms, partition: str) -> None:
+    rooms(8 << 20, count=3)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-9, 9, (3000, 1000)).astype(float), rng.integers(-9, 9, (1000, 3000)).astype(float)
+    plan = tw.plan_multiply(a, b, partition=partition)
+    assert len(plan.parts) == 3
+    rows = [{tile.i for tile in part} for part in plan.parts]
+    assert (partition == "strips") <= all(not x & y for x, y in itertools.combinations(rows, 2))
+    np.testing.assert_array_equal(tw.multiply(a, b, partition=partition), a @ b)

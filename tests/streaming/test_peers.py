@@ -1,0 +1,191 @@
+"""Blocks from other GPUs on simulated streams: each is read once, none is overwritten while it is copied, no circle."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.simulated_streams import SimulatedStreams, failing_after, simulated
+from tilewright.files.array import ArraySink, ArraySource
+from tilewright.streaming.places import gpu
+from tilewright.streaming.places.chunks import Chunks
+from tilewright.streaming.places.events import Events
+from tilewright.streaming.places.gpu import Gpu
+from tilewright.streaming.places.peers import Peers
+from tilewright.streaming.places.tier import Tier
+from tilewright.streaming.plan.cost import Rates
+from tilewright.streaming.plan.cuts import Room, Slots, place_elements
+from tilewright.streaming.plan.grid import Block, Grid, Tile
+from tilewright.streaming.plan.held import Held
+from tilewright.streaming.plan.plan import StreamPlan
+from tilewright.streaming.plan.stream import plan_again
+from tilewright.streaming.run.counting import Counted, Tally
+from tilewright.streaming.run.devices import PARTITIONS, execute_on_all, territories
+
+GRID = Grid(48, 48, 60, 8, 8, 12)
+RATES = Rates(1e9, 1e9, 1e9, peers=True)
+#: Of A, B and C: everything fits, a strip of each operand does, hardly anything does.
+PLENTY, SOME, LEAST = (30, 30, 2), (6, 6, 2), (2, 2, 1)
+
+
+class Case:
+    """A product on several simulated GPUs, which all reach each other."""
+
+    def __init__(self, parts: Sequence[Sequence[Tile]], slots: Slots, source: type[ArraySource] = ArraySource) -> None:
+        rng = np.random.default_rng(0)
+        self.a, self.b = (rng.integers(-9, 9, shape).astype(float) for shape in ((GRID.m, GRID.k), (GRID.k, GRID.n)))
+        self.c, self.read = np.full((GRID.m, GRID.n), np.nan), Tally()
+        room = Room(8 * place_elements(GRID, slots))
+        alone = plan_again(GRID, "float64", 8, room, RATES, [tile for part in parts for tile in part])
+        self.plan = StreamPlan(GRID, "float64", 8, "rows", slots, 0, tuple(map(tuple, parts)), alone.cost, RATES, room)
+        self.sources = {"a": Counted(source(self.a), self.read), "b": Counted(source(self.b), self.read)}
+        self.events = Events()
+
+    def run(self, *gpus: SimulatedStreams, peers: Peers | None = None) -> BaseException | None:
+        """What it raised; fails where it does not end. A single one of ``gpus`` stands for all."""
+        sink = ArraySink(self.c, self.c.shape, self.c.dtype)
+        count = len(self.plan.parts)
+        options: dict[str, Any] = {"kernel": None, "workers": 3, "chunks": Chunks(256, 4, 2), "peers": peers or Peers()}
+        places = [
+            Gpu(
+                self.plan,
+                Tier(self.plan, Held({}, {}), self.sources),
+                sink,
+                **options,
+                gpu=gpus[number % len(gpus)],
+                events=self.events.at(f"cuda:{number}"),
+            )
+            for number in range(count)
+        ]
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                with contextlib.ExitStack() as stack:
+                    for place in places:
+                        stack.enter_context(contextlib.closing(place))
+                    execute_on_all(GRID, self.plan.slots, places, self.plan.parts)
+            except BaseException as error:  # looked at by the test
+                raised.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(60)
+        if thread.is_alive():
+            for each in gpus:
+                each.abandon()
+            pytest.fail("they wait for each other")
+        return raised[0] if raised else None
+
+    @property
+    def once(self) -> int:
+        """Bytes of both operands."""
+        return self.a.nbytes + self.b.nbytes
+
+    def check(self) -> None:
+        np.testing.assert_array_equal(self.c, self.a @ self.b)
+
+
+def prepared_by(*gpus: SimulatedStreams) -> Any:
+    """Products are asked of the GPU whose memory they are in."""
+
+    def prepared(*asked: Any, **options: Any) -> Any:
+        products = {each: each.prepared(*asked, **options) for each in gpus}
+
+        def product(a: int, b: int, c: int, stream: int) -> None:
+            next(of for each, of in products.items() if each.has(c))(a, b, c, stream)
+
+        return product
+
+    return prepared
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedStreams]:
+    with simulated(monkeypatch) as streams:
+        yield streams
+
+
+@pytest.mark.parametrize("slots", [PLENTY, SOME, LEAST], ids=["plenty", "some", "least"])
+@pytest.mark.parametrize("places", [2, 3, 4])
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_products_are_right(streams: SimulatedStreams, slots: Slots, places: int, partition: str) -> None:
+    case = Case(territories(*GRID.tiles, places, partition=partition), slots)
+    assert case.run(streams) is None
+    case.check()
+    assert (streams.held_bytes, streams.open) == (0, set())
+    assert streams.copied_over > 0
+    assert case.once <= case.read.count
+    lanes = {event.lane for event in case.events.events}
+    assert lanes == {"stage in", "copy in", "copy over", "compute", "copy out", "stage out"}
+
+
+@pytest.mark.parametrize("places", [2, 4])
+def test_a_block_is_read_once_where_all_fit(streams: SimulatedStreams, places: int) -> None:
+    case = Case(territories(*GRID.tiles, places), PLENTY)
+    assert case.run(streams) is None
+    stolen = 8 * 2 * 8 * GRID.k * GRID.tiles[0]  # at most: a tile that another GPU takes over may need its own
+    assert case.once <= case.read.count <= case.once + stolen
+    assert case.plan.read_bytes == case.once
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_circle_where_slots_are_few(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Each GPU's next load waits for others that read what lies there, which wait for it."""
+    with simulated(monkeypatch, 0.003 * (seed % 3), seed) as streams:
+        case = Case(territories(*GRID.tiles, 4), (2 + seed % 2, 2, 1))
+        assert case.run(streams) is None
+        case.check()
+
+
+def copy_over_slowly(self: Any, stream: int, *copied: Any, over: Any = SimulatedStreams.copy_over) -> None:
+    self._ask(stream, lambda: time.sleep(0.02))
+    over(self, stream, *copied)
+
+
+class OneWay(Peers):
+    """Only the first GPU lends, and it runs ahead of the other, whose copies are slow."""
+
+    waits = True
+
+    def take(self, block: Block, gpu: Any, *slot: int) -> Any:
+        if gpu.ordinal == 0:
+            self._lenders.pop(block, None)
+        own, lender, readers = super().take(block, gpu, *slot)
+        return own, lender, readers if OneWay.waits else []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_reader_that_is_not_waited_for_gets_something_else(
+    streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    other = SimulatedStreams(ordinal=1)
+    monkeypatch.setattr(SimulatedStreams, "copy_over", copy_over_slowly)
+    monkeypatch.setattr(OneWay, "waits", waits)
+    monkeypatch.setattr(gpu, "prepared", prepared_by(streams, other))
+    case = Case(territories(*GRID.tiles, 2, partition="strips"), LEAST)
+    try:
+        assert case.run(streams, other, peers=OneWay()) is None
+    finally:
+        other.abandon()
+        other.end()
+    assert other.copied_over > 0
+    assert np.array_equal(case.c, case.a @ case.b) == waits
+
+
+@pytest.mark.parametrize("reads", [0, 7, 40, 100])
+def test_all_end_where_a_source_fails(streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+    """And no memory is given back that another GPU still reads."""
+    monkeypatch.setattr(SimulatedStreams, "copy_over", copy_over_slowly)
+
+    case = Case(territories(*GRID.tiles, 4), SOME, failing_after(reads))
+    error = case.run(streams)
+    assert isinstance(error, OSError)
+    assert str(error) == "the disk is gone"
+    assert (streams.held_bytes, streams.open) == (0, set())

@@ -1,0 +1,217 @@
+"""Plans: within their memory, above the lower bound, nearly the best there is, soon, and for as many places as pay."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.simulated_place import Device, SimulatedPlace, replay
+from tilewright.errors import MemoryLimitError
+from tilewright.streaming.plan import cuts, stream
+from tilewright.streaming.plan.bounds import least_elements
+from tilewright.streaming.plan.cost import Rates, cost
+from tilewright.streaming.plan.cuts import Room
+from tilewright.streaming.plan.grid import Tile
+from tilewright.streaming.plan.stream import StreamPlan, plan_again, plan_stream
+from tilewright.streaming.run.executor import execute
+
+GIB = 1 << 30
+#: About an H200 over its link, from and to memory.
+H200 = Rates(48e12, 55e9, 50e9, 40e9, latency_s=1e-4)
+FP64 = dataclasses.replace(H200, flops=60e12)
+DISK = Rates(48e12, 55e9, 50e9, 2e9, latency_s=1e-4, write_bytes=1.5e9)
+CPU = Rates(150e9, 3e9, 1e9, latency_s=5e-4)
+
+#: m, n, k, dtype, itemsize, room, rates: what is asked for, and shapes that are awkward.
+CASES = {
+    "65536": (65536, 65536, 65536, "float32", 4, Room(132 * GIB, 0, 128), H200),
+    "65536 in 11 GB": (65536, 65536, 65536, "float32", 4, Room(11 * 10**9, 0, 128), H200),
+    "32768 float64": (32768, 32768, 32768, "float64", 8, Room(132 * GIB, 0, 128), FP64),
+    "131072": (131072, 131072, 131072, "float32", 4, Room(132 * GIB, 0, 128), H200),
+    "131072 in 11 GB": (131072, 131072, 131072, "float32", 4, Room(11 * 10**9, 0, 128), H200),
+    "files": (32768, 32768, 32768, "float32", 4, Room(2 * GIB, 5 * GIB // 2, 128), DISK),
+    "CPU": (24576, 24576, 24576, "float32", 4, Room(900 << 20, 0, 64), CPU),
+    "little memory": (32768, 32768, 32768, "float32", 4, Room(64 << 20, 0, 128), H200),
+    "huge k": (100, 100, 10**8, "float32", 4, Room(GIB, 0, 128), H200),
+    "tall": (10**7, 64, 512, "float32", 4, Room(GIB, 0, 128), H200),
+    "wide": (64, 10**7, 512, "float32", 4, Room(GIB, 0, 128), H200),
+    "outer": (65536, 65536, 1, "float32", 4, Room(GIB, 0, 128), H200),
+    "vector": (10**7, 1, 1, "float32", 4, Room(16 << 20, 0, 128), H200),
+    "one number": (1, 1, 10**8, "float32", 4, Room(64 << 20, 0, 128), H200),
+    "primes": (10007, 20011, 30011, "float64", 8, Room(GIB, 0, 128), FP64),
+    "small": (1000, 1000, 1000, "float32", 4, Room(GIB, 0, 128), H200),
+}
+
+
+def right(plan: StreamPlan) -> None:
+    """What holds for every plan."""
+    grid = plan.grid
+    assert plan.place_bytes <= plan.room.place
+    assert plan.host_bytes <= plan.room.host
+    assert sum(plan.moved_bytes) >= plan.least_bytes
+    assert plan.read_bytes >= plan.least_read_bytes
+    if len(plan.parts) == 1:
+        room = plan.place_bytes // plan.itemsize
+        assert plan.moved_bytes[0] >= plan.itemsize * least_elements(grid.m, grid.n, grid.k, room)
+    assert plan.cost.total_s >= 2 * grid.m * grid.n * grid.k / plan.rates.flops / len(plan.parts)
+    down, across = grid.tiles
+    assert sorted(plan.tiles) == [Tile(i, j) for i in range(down) for j in range(across)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_plan_is_made_soon_and_keeps_to_its_room(case: str) -> None:
+    begun = time.process_time()
+    plan = plan_stream(*CASES[case])
+    assert time.process_time() - begun < 2, "it is to take less than a second where nothing else runs"
+    right(plan)
+    m, n, k, *_ = CASES[case]
+    if plan.room.place >= (m * k + k * n + m * n) * plan.itemsize:
+        assert plan.cost.in_bytes == (m * k + k * n) * plan.itemsize, "everything fits: it comes once"
+
+
+@pytest.mark.parametrize("case", ["65536 in 11 GB", "files", "CPU", "tall", "huge k", "primes", "vector"])
+def test_no_candidate_is_much_faster(case: str) -> None:
+    """Of all cuts, orders and shares of the room whose programs are short."""
+    m, n, k, dtype, itemsize, room, rates = CASES[case]
+    task = stream._Task(dtype, itemsize, room, rates, 1)
+    best = math.inf
+    for grid in cuts.cuts(m, n, k, room):
+        if cuts.multiplications(grid) < 700:
+            best = min(
+                [best, *(task.timed(grid, *way, task._parts(grid, way[0])).cost.total_s for way in task._ways(grid))]
+            )
+    nearly = stream.NEARLY_OF_FILES if room.host else 1.0  # given away for fewer bytes
+    assert plan_stream(*CASES[case]).cost.total_s <= 1.02 * nearly * best
+
+
+def test_a_search_that_stops_at_once_is_much_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = plan_stream(*CASES["files"]).cost.total_s
+    monkeypatch.setattr(stream, "BUDGET", 0)
+    assert plan_stream(*CASES["files"]).cost.total_s > 1.02 * good
+
+
+few = settings(max_examples=30, deadline=None)
+lengths = st.one_of(st.integers(0, 3), st.integers(1, 2000), st.sampled_from([257, 509, 1024, 4099]))
+
+
+@few
+@given(lengths, lengths, lengths, st.integers(0, 1 << 24), st.integers(0, 1 << 24))
+def test_any_sizes(m: int, n: int, k: int, place: int, host: int) -> None:
+    least = 8 * cuts.least_room([*cuts.cuts(m, n, k, Room(0))])
+    plan = plan_stream(m, n, k, "float64", 8, Room(max(place, least), host), CPU)
+    right(plan)
+    assert str(plan)
+
+
+@pytest.mark.parametrize(
+    "shape", [(5000, 5000, 5000), (100, 7000, 9000), (9000, 1, 9000), (1, 1, 10**6), (10**5, 300, 2)]
+)
+def test_the_least_room_that_an_error_names_suffices(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(MemoryLimitError, match="cannot be cut small enough") as caught:
+        plan_stream(*shape, "float32", 4, Room(100), CPU)
+    need = int(str(caught.value).rsplit("(", 1)[1].split()[0])
+    right(plan_stream(*shape, "float32", 4, Room(need), CPU))
+    with pytest.raises(MemoryLimitError):
+        plan_stream(*shape, "float32", 4, Room(need - 1), CPU)
+
+
+def test_a_product_that_was_begun_says_what_it_needs() -> None:
+    grid = plan_stream(*CASES["CPU"]).grid
+    some = [Tile(1, 2), Tile(0, 0), Tile(2, 1)]
+    with pytest.raises(MemoryLimitError, match="with which this product was begun") as caught:
+        plan_again(grid, "float32", 4, Room(1 << 20), CPU, some)
+    need = int(str(caught.value).split("(")[1].split()[0])
+    assert plan_again(grid, "float32", 4, Room(need), CPU, some).tiles == tuple(some)
+    with pytest.raises(MemoryLimitError):
+        plan_again(grid, "float32", 4, Room(need - 1), CPU, some)
+    shared = plan_again(grid, "float32", 4, Room(GIB), CPU, some, most=4)
+    assert len(shared.parts) == 3
+    assert sorted(shared.tiles) == sorted(some)
+    assert len(plan_again(grid, "float32", 4, Room(GIB), CPU, some[:1], most=4).parts) == 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_plans_take_what_they_foretell(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones, done by a simulated device that has just the room they were given."""
+    monkeypatch.setattr(cuts, "SIDES", (4, 8, 12, 16, 24, 32))
+    monkeypatch.setattr(cuts, "DEPTHS", (16, 32))
+    monkeypatch.setattr(stream, "MOST_STEPS", 300)
+    sizes = [(37, 41, 64), (64, 64, 64), (5, 96, 80), (80, 3, 160), (1, 1, 333), (48, 48, 1)]
+    m, n, k = sizes[seed % len(sizes)]
+    device = Device(
+        10 ** (4.5 + seed % 4 / 2),
+        10 ** (5 + seed % 3 / 2),
+        10 ** (5 + seed % 2 / 2),
+        memory=8 * (1000 + 400 * seed),
+        jitter=0.05,
+    )
+    plan = plan_stream(m, n, k, "float64", 8, Room(int(device.memory), grain=4), device.rates)
+    place = SimulatedPlace(device, plan.grid, seed=seed)
+    execute(plan.program(), place)
+    replay([place], plan.tiles, seed)
+    assert plan.cost.total_s == pytest.approx(place.total_s, rel=0.1)
+
+
+# ---- several places --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["65536", "131072", "131072 in 11 GB"])
+@pytest.mark.parametrize("most", [2, 4])
+def test_large_products_are_shared(case: str, most: int) -> None:
+    from_memory = dataclasses.replace(H200, read_bytes=150e9)
+    arguments = *CASES[case][:-1], from_memory
+    plan, alone = plan_stream(*arguments, most), plan_stream(*arguments)
+    right(plan)
+    assert len(plan.parts) == most
+    assert plan.alone_s == alone.cost.total_s
+    assert 0.85 * most < alone.cost.total_s / plan.cost.total_s <= most * 1.01
+    text = str(plan)
+    assert f"{most}, of " in text
+    assert "× as fast as one" in text
+    assert len(plan.moved_bytes) == most
+    assert max(plan.moved_bytes) == pytest.approx(plan.cost.in_bytes + plan.cost.out_bytes, rel=0.3)
+
+
+def test_small_products_stay_on_one() -> None:
+    for m, n, k in ((1000, 1000, 1000), (1, 1, 10**6), (300, 300, 300), (0, 5, 5)):
+        plan = plan_stream(m, n, k, "float32", 4, Room(GIB, 0, 128), H200, 4)
+        assert len(plan.parts) == 1
+        assert "as fast as one" not in str(plan)
+
+
+def test_what_a_disk_bounds_stays_on_one() -> None:
+    """More GPUs read no faster; where all share a disk they would only read it more often."""
+    m, n, k, dtype, itemsize, room, _ = CASES["files"]
+    slow = dataclasses.replace(DISK, read_bytes=0.2e9)
+    assert len(plan_stream(m, n, k, dtype, itemsize, room, slow, 4).parts) == 1
+
+
+def test_rates_that_places_share() -> None:
+    shared = DISK.shared(4)
+    assert (shared.read_bytes, shared.write_bytes) == (0.5e9, 0.375e9)
+    assert (shared.flops, shared.in_bytes, shared.out_bytes) == (DISK.flops, DISK.in_bytes, DISK.out_bytes)
+
+
+def test_a_result_goes_no_faster_than_it_is_written() -> None:
+    plan = plan_stream(*CASES["small"])
+    slow = dataclasses.replace(H200, write_bytes=1e6)
+    assert cost(plan.program(), slow, 4).total_s > 1000 * 1000 * 4 / 1e6
+
+
+def test_strips_read_as_much_and_move_more() -> None:
+    """The simplest partition, for comparison: every place needs all of B."""
+    rates = dataclasses.replace(H200, most_read_bytes=60e9, write_bytes=60e9, peers=True)
+    asked = (65536, 65536, 65536, "float32", 4, Room(132 * GIB, 0, 128), rates, 4)
+    best, simple = plan_stream(*asked), plan_stream(*asked, partition="strips")
+    assert [len(plan.parts) for plan in (best, simple)] == [4, 4]
+    assert best.read_bytes == simple.read_bytes == 2 * 65536**2 * 4
+    assert sum(simple.moved_bytes) == (1 + 4 + 1) * 65536**2 * 4
+    assert sum(best.moved_bytes) == (2 + 2 + 1) * 65536**2 * 4
+    assert best.cost.total_s <= 1.02 * simple.cost.total_s  # over fast links it hardly matters
+    for part in simple.parts:
+        assert {tile.j for tile in part} == set(range(simple.grid.tiles[1]))

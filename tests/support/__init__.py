@@ -1,0 +1,1 @@
+"""What several tests share: simulated devices, records, kernels that must be rejected."""

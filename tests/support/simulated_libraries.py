@@ -1,0 +1,255 @@
+"""PyTorch, CuPy and an unknown library, as far as a product asks them, with arrays on a simulated GPU that executes kernels.
+
+``install`` puts them where the package looks: in ``sys.modules``, and in place of the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from support.simulated_gpu import BASE, SimulatedGpu
+from tilewright.arrays import dlpack, libraries, matmul
+from tilewright.catalog import cuda_catalog
+from tilewright.errors import LaunchError
+from tilewright.runtime.gpu.memory import Memory
+
+
+class Device(SimulatedGpu):
+    """Launches are done at once, each on a stream that is remembered: by NumPy, or where ``executes`` by the microscope."""
+
+    stream, executes = 900, False
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.launches: list[tuple[str, int]] = []
+
+    def launcher(self, compiled: Any, entry: str, grid: Any, block: Any, shared_bytes: int = 0) -> Any:
+        def launch(stream: int, *args: Any) -> None:
+            self.launches.append((entry, stream))
+            if not self.executes:
+                (self.copied if "_to_" in entry else self.multiplied)(entry, *args)
+                return
+            given = [Memory(SimpleNamespace(handle=x), 0) if type(x) is int else x for x in args]
+            self.prepare(compiled, entry, grid, block, given, shared_bytes)()
+            self.wait()
+
+        return launch
+
+    def seen(self, pointer: int, dtype: str, shape: tuple[int, int], strides: tuple[int, int]) -> np.ndarray:
+        size = np.dtype(dtype).itemsize
+        start = self.heap[pointer - BASE :][:size].view(dtype)
+        return np.lib.stride_tricks.as_strided(start, shape, [s * size for s in strides])
+
+    def copied(self, entry: str, source: int, target: int, rows: int, columns: int, *strides: int) -> None:
+        types = entry.split("_to_")
+        values = self.seen(source, types[0], (rows, columns), strides[:2])
+        self.seen(target, types[1], (rows, columns), strides[2:])[...] = values
+
+    def multiplied(self, entry: str, a: int, b: int, c: int, m: int, n: int, k: int) -> None:
+        dtype = cuda_catalog()[f"cuda/{entry}"].dtypes[0]
+        x, y = self.seen(a, dtype, (m, k), (k, 1)), self.seen(b, dtype, (k, n), (n, 1))
+        self.seen(c, dtype, (m, n), (n, 1))[...] = x @ y
+
+
+class Gpu:
+    """``runtime.gpu.current.Gpu`` without a driver: remembers which streams waited for which, and what it kept."""
+
+    def __init__(self, ordinal: int = 0, nbytes: int = 1 << 21) -> None:
+        self.device, self.ordinal = Device(nbytes), ordinal
+        self.orders: list[tuple[int, int]] = []
+        self.kept: list[Any] = []
+        self.current = 0
+
+    def __enter__(self) -> Gpu:
+        self.current += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.current -= 1
+
+    def order(self, earlier: int, later: int) -> None:
+        if earlier != later:
+            self.orders.append((earlier, later))
+
+    def keep_until_now(self, stream: int, things: Any) -> None:
+        self.kept.append((stream, things))
+
+
+class Storage:
+    """Elements on the simulated GPU, as NumPy sees them: views of them are views of its heap."""
+
+    def __init__(self, gpu: Gpu, shape: tuple[int, ...], dtype: Any) -> None:
+        self.gpu, dtype = gpu, np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        try:
+            self.memory = gpu.device.allocate(max(1, count) * dtype.itemsize)
+        except LaunchError as error:
+            raise OutOfMemoryError(str(error)) from None
+        self.view = gpu.device.bytes_of(self.memory).view(dtype)[:count].reshape(shape)
+
+    def __del__(self) -> None:
+        if hasattr(self, "memory"):
+            self.memory.close()
+
+
+class OutOfMemoryError(RuntimeError):
+    """The libraries' own."""
+
+
+def address(gpu: Gpu, view: np.ndarray) -> int:
+    return BASE + view.__array_interface__["data"][0] - gpu.device.heap.__array_interface__["data"][0]
+
+
+class Array:
+    """What all of them have: a view of the heap and what keeps it."""
+
+    def __init__(self, view: np.ndarray, storage: Storage) -> None:
+        self.view, self.storage, self.gpu = view, storage, storage.gpu
+
+    @classmethod
+    def of(cls, gpu: Gpu, values: np.ndarray) -> Any:
+        storage = Storage(gpu, values.shape, values.dtype)
+        storage.view[...] = values
+        return cls(storage.view, storage)
+
+    def like(self, view: np.ndarray) -> Any:
+        return type(self)(view, self.storage)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.view.shape
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        return tuple(s // self.view.itemsize for s in self.view.strides)
+
+
+class Tensor(Array):
+    is_cuda, requires_grad, layout = True, False, "strided"
+    versions = 0
+
+    @property
+    def dtype(self) -> str:
+        return f"torch.{self.view.dtype}"
+
+    def stride(self) -> tuple[int, ...]:
+        return self.elements
+
+    def data_ptr(self) -> int:
+        return address(self.gpu, self.view)
+
+    def get_device(self) -> int:
+        return self.gpu.ordinal
+
+    def is_neg(self) -> bool:
+        return False
+
+    def is_inference(self) -> bool:
+        return False
+
+    def transpose(self, i: int, j: int) -> Tensor:
+        return self.like(self.view.swapaxes(i, j))
+
+
+class CupyArray(Array):
+    __module__ = "cupy"
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.view.dtype
+
+    @property
+    def itemsize(self) -> int:
+        return self.view.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.view.strides
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=address(self.gpu, self.view))
+
+    @property
+    def device(self) -> Any:
+        return SimpleNamespace(id=self.gpu.ordinal)
+
+    def swapaxes(self, i: int, j: int) -> CupyArray:
+        return self.like(self.view.swapaxes(i, j))
+
+
+class Unknown(Array):
+    """Speaks DLPack and nothing else; remembers the streams that it was asked for."""
+
+    asked: list[Any]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.gpu.ordinal
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        self.asked = [*getattr(self, "asked", []), stream]
+        assert self.view.flags.c_contiguous
+        return dlpack.make(address(self.gpu, self.view), self.shape, self.view.dtype.name, self.gpu.ordinal, self)
+
+
+def torch_module(gpus: list[Gpu], grad: bool = True) -> Any:
+    torch: Any = ModuleType("torch")
+    torch.Tensor, torch.strided = Tensor, "strided"
+    torch.float32, torch.float64, torch.uint8, torch.float16 = (
+        f"torch.{name}" for name in ("float32", "float64", "uint8", "float16")
+    )
+    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: torch.current + device)
+    torch.current = 100
+    torch.is_grad_enabled = lambda: torch.grad
+    torch.grad = grad
+    torch.device = lambda kind, number: (kind, number)
+    torch.cuda = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
+    torch.autograd = SimpleNamespace(
+        graph=SimpleNamespace(increment_version=lambda x: setattr(x, "versions", x.versions + 1))
+    )
+
+    def empty(shape: Any, dtype: str, device: Any) -> Tensor:
+        storage = Storage(gpus[device[1]], tuple(shape), dtype.removeprefix("torch."))
+        return Tensor(storage.view, storage)
+
+    torch.empty = empty
+    return torch
+
+
+def cupy_module(gpus: list[Gpu]) -> Any:
+    cupy: Any = ModuleType("cupy")
+    chosen = [0]
+
+    @contextlib.contextmanager
+    def device(ordinal: int) -> Any:
+        chosen.append(ordinal)
+        yield
+        chosen.pop()
+
+    def empty(shape: Any, dtype: str) -> CupyArray:
+        try:
+            storage = Storage(gpus[chosen[-1]], shape, dtype)
+        except OutOfMemoryError as error:
+            raise MemoryError(str(error)) from None
+        return CupyArray(storage.view, storage)
+
+    cupy.ndarray, cupy.empty = CupyArray, empty
+    cupy.cuda = SimpleNamespace(Device=device, get_current_stream=lambda device: SimpleNamespace(ptr=200 + device))
+    return cupy
+
+
+def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
+    """Fake torch and CuPy over these GPUs; returns both modules."""
+    torch, cupy = torch_module(gpus), cupy_module(gpus)
+    monkeypatch.setitem(__import__("sys").modules, "torch", torch)
+    monkeypatch.setitem(__import__("sys").modules, "cupy", cupy)
+    for module in (matmul, libraries):
+        monkeypatch.setattr(module, "gpu_at", lambda ordinal: gpus[ordinal])
+    libraries._known.clear()
+    libraries._one.cache_clear()
+    matmul._recipe.cache_clear()
+    return torch, cupy
