@@ -1,0 +1,110 @@
+"""The bits of 200 products, written down, so that a change which must not alter any can be held to it.
+
+    python benchmarks/bits.py before.json              # before the change
+    python benchmarks/bits.py --compare before.json    # after it, on the same machine: exits with 1 where one differs
+
+Every dtype is multiplied in every way that it can be (shapes of each kernel, strides, batches, ``gemm``, ``precision``,
+``algorithm``), on one thread and on two. Bits depend on the machine's blocks, which the file names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+
+#: (m, k, n): small, long and short vectors, a thin C, a small C of a huge k, odd edges, more than one block.
+SHAPES = [(5, 7, 9), (1, 300, 400), (64, 20000, 48), (513, 24, 700), (130, 257, 191), (300, 601, 517)]
+DTYPES = ["float32", "float64", "complex64", "complex128", "float16", "bfloat16", "bool", "longdouble"]
+DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+#: Ways of the floating-point dtypes beyond the plain one.
+WAYS = ["strided", "batch", "gemm", "highest", "strassen"]
+
+
+def operands(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Every element random; complex numbers in both parts, integers over all of their range."""
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return rng.uniform(-1, 1, shape).astype(ml_dtypes.bfloat16)
+    if "int" in dtype:
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    if dtype == "bool":
+        return rng.random(shape) < 0.1
+    values = rng.uniform(-1, 1, shape)
+    return (values + 1j * rng.uniform(-1, 1, shape) if "complex" in dtype else values).astype(dtype)
+
+
+def product(dtype: str, way: str, size: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    m, k, n = size
+    if way == "batch":
+        return tw.matmul(
+            operands(dtype, (7, m // 4 + 1, k // 4 + 1), rng), operands(dtype, (k // 4 + 1, n // 4 + 1), rng)
+        )
+    a, b = operands(dtype, (m, k), rng), operands(dtype, (k, n), rng)
+    if way == "strided":
+        return tw.matmul(np.asfortranarray(a), operands(dtype, (n, k), rng)[:, ::-1].T)
+    if way == "gemm":
+        return tw.gemm(1.0, a, b, 1.0, operands(dtype, (m, n), rng))
+    if way == "plain":
+        return tw.matmul(a, b)
+    return tw.matmul(a, b, **{"precision" if way == "highest" else "algorithm": way})
+
+
+def cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
+    for dtype, size in itertools.product(DTYPES, SHAPES):
+        yield dtype, "plain", size, 1
+    for dtype, way, size in itertools.product(("float32", "float64", "complex64"), WAYS, (SHAPES[0], *SHAPES[3:])):
+        if way != "strassen" or dtype != "complex64":
+            yield dtype, way, size, 1
+    threaded = ("float32", "float64", "complex64", "complex128", "int8", "uint16", "int32", "float16")
+    for dtype, size in itertools.product(threaded, SHAPES[1:]):
+        yield dtype, "plain", size, 2
+    for dtype in ("float32", "float64"):
+        yield dtype, "strassen", (900, 1000, 1100), 2
+        for size in ((1000, 1000, 1000), (2048, 300, 1100), (1, 3000, 3000), (3000, 3000, 1), (17, 2000, 2000)):
+            yield dtype, "plain", size, 2
+
+
+def digests() -> dict[str, str]:
+    found = {}
+    for dtype, way, size, threads in cases():
+        name = f"{dtype} {way} {'x'.join(map(str, size))} {threads}"
+        rng = np.random.default_rng(list(hashlib.sha256(f"{dtype}{way}{size}".encode()).digest()))
+        with tw.use_threads(threads), np.errstate(all="ignore"):
+            result = product(dtype, way, size, rng)
+        # The last six bytes of a long double are padding.
+        shown = result.astype(np.float64) if dtype == "longdouble" else result
+        found[name] = hashlib.sha256(np.ascontiguousarray(shown).tobytes()).hexdigest()[:24]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="where the digests are written, or with --compare read")
+    parser.add_argument("--compare", action="store_true")
+    options = parser.parse_args()
+    found = digests()
+    if not options.compare:
+        about = {"machine": str(tw.info()), "products": len(found), "digests": found}
+        options.file.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        print(f"{len(found)} products")
+        return 0
+    known = json.loads(options.file.read_text(encoding="utf-8"))["digests"]
+    changed = [name for name in known.keys() | found.keys() if known.get(name) != found.get(name)]
+    print(f"{len(known)} products, {len(changed)} with other bits", *sorted(changed), sep="\n")
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
