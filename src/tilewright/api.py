@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import numbers
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .arrays.matmul import is_on_gpu
-from .arrays.matmul import matmul as gpu_matmul
-from .arrays.matmul import plan as gpu_plan
-from .catalog import adding_kernel
-from .engine.numpy_product import numpy_product
-from .errors import DTypeError, ShapeError, UsageError
-from .factors import factor
-from .kernels import Kernel
-from .operands import admit, admit_out, native, promoted
-from .planning.cpu import BYTES_PER_THREAD, WORK_PER_THREAD, Plan, make_plan
-from .planning.gpu import GpuPlan
-from .problem import Layout, Problem, layout
+from .arrays.libraries import is_on_gpu
+from .errors import MemoryLimitError, ShapeError, UsageError
+from .operands import admit, admit_out, can_write, native
+from .planning.host import HostPlan, host_plan
+from .planning.plan import Plan
 from .runtime.cpu import express
-from .runtime.cpu.batch import as_matrices, multiply
-from .runtime.cpu.runner import Product, runner
 
-#: Rows of C that ``gemm`` combines at a time take about this much memory.
-_PANEL_BYTES = 64 << 20
-
-#: The short way for small products; of a dtype that was not multiplied yet, it knows nothing.
-_short: express.Short = express.never
+#: The short way for small products. Until a dtype was multiplied once it knows nothing, and leaves all to the long way.
+_short: express.Short = express.known
 
 
 def matmul(
@@ -83,192 +68,124 @@ def matmul(
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
-        return gpu_matmul(a, b, out, precision, algorithm)
+        from .arrays.matmul import matmul as matmul_on_gpu  # products on the host never need it
+
+        return matmul_on_gpu(a, b, out, precision, algorithm)
     return _matmul(a, b, out, precision, algorithm, device)
 
 
 def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None = None) -> Any:
-    """The long way, which every product can go."""
+    """The long way, which every product can take."""
+    global _short
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
-    recipe = _recipe(x.shape, y.shape, (x.dtype, x.dtype.num), (y.dtype, y.dtype.num), precision, algorithm)
-    target = None if out is None else admit_out(out, recipe.shapes.result, recipe.dtype, by_numpy=True)
-    x, y = native(x, recipe.compute), native(y, recipe.compute)
-    direct = target is not None and recipe.dtype == recipe.compute and _can_write(target, recipe.compute, x, y)
-    c = target if direct else np.empty(recipe.shapes.result, recipe.made)
+    plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
+    target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
+    x, y = native(x, plan_.working_dtype), native(y, plan_.working_dtype)
+    direct = target is not None and plan_.dtype == plan_.working_dtype and can_write(target, plan_.working_dtype, x, y)
+    c = target if direct else np.empty(plan_.layout.result, plan_.made_dtype)
     assert c is not None
     if device in (None, "cpu"):
-        threads, bands = recipe.sharing()
-        short = _short_way(recipe.kernel, recipe.compute) if threads == 1 else express.never
-        product = functools.partial(_prepared, recipe.kernel, recipe.compute, threads)
+        plan_.run(x, y, c)
+        _short = express.known
     else:
-        bands, short, product = 1, express.never, functools.partial(_on_gpus, recipe, device)
-    multiply(short, product, bands, *as_matrices(recipe.shapes, x, y, c))
+        _run_on_gpus(plan_, x, y, c, algorithm, device)
     if target is not None:
         if not direct:
             with np.errstate(all="ignore"):  # a narrower dtype may overflow to infinity
-                np.copyto(target, _rounded(c, recipe.dtype), casting="same_kind")
+                np.copyto(target, _rounded(c, plan_.dtype), casting="same_kind")
         return out
-    result = _rounded(c, recipe.dtype)
+    result = _rounded(c, plan_.dtype)
     return result if result.ndim else result[()]
 
 
-def _on_gpus(recipe: _Recipe, device: str | None) -> Product:
-    """What multiplies matrices of the host on ``device``."""
-    from .streaming.run import (
-        multiply as stream,  # most programs never need it, and the first call should not wait for it
-    )
+def plan(
+    a: Any,
+    b: Any,
+    /,
+    out: Any = None,
+    *,
+    precision: str = "standard",
+    algorithm: str = "classical",
+    device: str | None = None,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+) -> Plan:
+    """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
 
-    if recipe.algorithm != "classical":
-        raise UsageError(f"algorithm {recipe.algorithm!r}: GPUs have the classical one")
-    if recipe.compute.name not in stream.DTYPES:
-        raise DTypeError(f"dtype {recipe.compute}: on a GPU it must be {' or '.join(stream.DTYPES)}")
+    ``a``, ``b`` and ``out`` are arrays, on the host or on a GPU. For ``a`` and ``b`` their shapes will do, which count as
+    arrays of float64 on the host: a tuple of whole numbers is a shape here. With ``alpha`` or ``beta`` it is what
+    ``gemm(alpha, a, b, beta, out)`` would run; of matrices in files and larger ones ``plan_multiply`` tells the plan.
 
-    def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        stream.multiply(a, b, c, device=device)
-
-    return product
-
-
-def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.ndarray:
-    """C ← α·A·B + β·C in place, as BLAS means it; returns ``c``.
-
-    ``a`` is (m, k), ``b`` is (k, n), ``c`` a writeable (m, n) array of a dtype that the product casts to by the
-    ``same_kind`` rule. With ``beta`` 0 C is not read: NaN in it does not survive. With ``alpha`` or k 0 A and B are not
-    read. Otherwise NaN and infinity propagate, without a warning. ``c`` may overlap the operands. ``alpha`` is taken in
-    the dtype of A·B and ``beta`` in C's; integers and bool take only factors that they can represent, so not 0.5.
-
-    Raises ShapeError, DTypeError, OperandError, UsageError (``alpha`` or ``beta`` is no number).
-
-    >>> import numpy as np, tilewright as tw
-    >>> c = np.ones((2, 2))
-    >>> tw.gemm(2.0, np.eye(2), np.eye(2), 1.0, c)
-    array([[3., 1.],
-           [1., 3.]])
-    """
-    x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
-    for name, array in (("a", x), ("b", y)):
-        if array.ndim != 2:
-            raise ShapeError(f"{name} is {array.shape}: gemm takes matrices; matmul takes vectors and batches")
-    shapes = layout(x.shape, y.shape)
-    dtype = promoted(x.dtype, y.dtype)
-    target = admit_out(c, shapes.result, dtype, "c", by_numpy=True)
-    with np.errstate(all="ignore"):
-        s, t = factor("alpha", alpha, dtype, target), factor("beta", beta, target.dtype, target)
-        if s == 0 or shapes.k == 0:
-            _scale(target, t)
-        elif s == 1 and t == 0:
-            matmul(x, y, out=target)
-        elif not (s == 1 and t == 1 and _added(x, y, target)):
-            _combine(s, x, y, t, target)
-    return c
-
-
-def plan(a: Any, b: Any, /, *, precision: str = "standard", algorithm: str = "classical") -> Plan | GpuPlan:
-    """What ``matmul`` would run, and why; nothing is multiplied. Arrays, or just their shapes, which count as float64.
-
-    A tuple of whole numbers is a shape here. Raises what ``matmul`` raises.
+    Raises what the call raises before it multiplies.
 
     >>> import tilewright as tw
     >>> print(tw.plan((3, 4), (4, 5)).problem)
     (3×4) · (4×5) float64
     """
-    if is_on_gpu(a, b):
-        return gpu_plan(a, b, precision, algorithm)
-    shapes, dtypes = [], []
-    for name, value in (("a", a), ("b", b)):
-        if isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value):
-            shapes.append(_given_shape(name, value))
-            dtypes.append(np.dtype(np.float64))
-        else:
-            array = admit(value, name, by_numpy=True)
-            shapes.append(array.shape)
-            dtypes.append(array.dtype)
-    problem = _problem(layout(*shapes), promoted(*dtypes), precision)
-    return make_plan(problem, algorithm=algorithm)
+    if is_on_gpu(a, b, out):
+        if device is not None:
+            raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
+        from .arrays.matmul import plan as plan_on_gpu
+
+        return plan_on_gpu(a, b, out, precision, algorithm)
+    x, y = (_given(name, value) for name, value in (("a", a), ("b", b)))
+    if not (alpha == 1 and beta == 0):
+        from .planning.gemm import plan_gemm
+
+        return plan_gemm(alpha, x, y, beta, out)
+    plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
+    if out is not None:
+        admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
+    if device in (None, "cpu"):
+        return plan_
+    return _plan_on_gpus(plan_, algorithm, device)
 
 
-def _given_shape(name: str, sizes: tuple[Any, ...]) -> tuple[int, ...]:
-    shape = tuple(int(size) for size in sizes)
+def _given(name: str, value: Any) -> np.ndarray:
+    """An operand, or one of the shape given, whose elements are never read."""
+    if not (isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value)):
+        return admit(value, name, by_numpy=True)
+    shape = tuple(int(size) for size in value)
     if any(size < 0 for size in shape):
         raise ShapeError(f"{name} is {shape}: a size must be at least 0")
-    return shape
+    return np.broadcast_to(np.float64(0), shape)
 
 
-def _problem(shapes: Layout, dtype: np.dtype, precision: str) -> Problem:
-    return Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch), precision=precision)
+# ---- arrays of the host, multiplied on GPUs --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """What the shapes and dtypes of operands decide, kept from call to call. Only the number of threads may change.
+def _run_on_gpus(
+    plan_: HostPlan, x: np.ndarray, y: np.ndarray, c: np.ndarray, algorithm: str, device: str | None
+) -> None:
+    """Each product of a batch block by block, as ``multiply`` does it."""
+    stream = _stream(plan_, algorithm)
 
-    ``made`` is ``compute`` as an array has it that is made for the product: of equal dtypes, the one that NumPy would take.
-    """
+    def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        stream.multiply(a, b, c, device=device)
 
-    shapes: Layout
-    dtype: np.dtype
-    compute: np.dtype
-    made: np.dtype
-    problem: Problem
-    algorithm: str
-    kernel: Kernel
-    worth_sharing: bool
-
-    def sharing(self) -> tuple[int, int]:
-        """Threads for each product, and bands of a batch: now, as the limit is now."""
-        if not self.worth_sharing:
-            return 1, 1
-        plan_ = make_plan(self.problem, algorithm=self.algorithm)
-        return plan_.threads, plan_.bands
+    plan_.run_by(product, x, y, c)
 
 
-@functools.lru_cache(maxsize=1024)
-def _recipe(
-    a: tuple[int, ...],
-    b: tuple[int, ...],
-    a_kind: tuple[np.dtype, int],
-    b_kind: tuple[np.dtype, int],
-    precision: str = "standard",
-    algorithm: str = "classical",
-) -> _Recipe:
-    """Each dtype comes with its number, which tells equal ones apart: int64 is two, and the scalars of each have a type."""
-    shapes = layout(a, b)
-    dtype = promoted(a_kind[0], b_kind[0])
-    problem = _problem(shapes, dtype, precision)
-    plan_ = make_plan(problem, algorithm=algorithm)
-    worth_sharing = problem.flops >= 4 * WORK_PER_THREAD or problem.bytes_least >= 2 * BYTES_PER_THREAD
-    compute = np.dtype(plan_.compute)
-    made = dtype if dtype == compute else compute
-    return _Recipe(shapes, dtype, compute, made, problem, algorithm, plan_.kernel, worth_sharing)
+def _plan_on_gpus(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
+    """Of one product of the batch. Its operands hold no memory until something is written to them, and nothing is."""
+    stream, problem = _stream(plan_, algorithm), plan_.problem
+    try:
+        a, b = (np.empty(shape, plan_.compute) for shape in ((problem.m, problem.k), (problem.k, problem.n)))
+    except MemoryError:
+        raise MemoryLimitError(f"{problem}: this machine has not the memory for its operands") from None
+    return stream.plan_multiply(a, b, device=device)
 
 
-@functools.lru_cache(maxsize=256)
-def _prepared(kernel: Kernel, dtype: np.dtype, threads: int, add: bool = False) -> Product:
-    return runner(kernel, dtype, threads=threads, add=add)
+def _stream(plan_: HostPlan, algorithm: str) -> Any:
+    """The module that streams blocks: most programs never need it, and the first call should not wait for it."""
+    from .errors import DTypeError
+    from .streaming.run import multiply as stream
 
-
-@functools.cache
-def _short_way(kernel: Kernel, dtype: np.dtype) -> express.Short:
-    """The short way, which this dtype goes too from now on, where its small products are planned to."""
-    global _short
-    if kernel is numpy_product:
-        return _by_numpy
-    if kernel is express.KERNEL:
-        _short = express.learn(dtype, 2 * WORK_PER_THREAD)
-    return _short
-
-
-def _by_numpy(a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: bool) -> np.ndarray:
-    """A whole batch at once."""
-    numpy_product.function(a, b, c)
-    return c
-
-
-def _can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
-    """Whether the kernel may write the caller's array itself: its dtype, native, aligned, apart from the operands."""
-    if target.dtype != compute or not target.dtype.isnative or not target.flags.aligned:
-        return False
-    return not any(np.may_share_memory(target, x) for x in operands)
+    if algorithm != "classical":
+        raise UsageError(f"algorithm {algorithm!r}: GPUs have the classical one")
+    if plan_.compute not in stream.DTYPES:
+        raise DTypeError(f"dtype {plan_.compute}: on a GPU it must be {' or '.join(stream.DTYPES)}")
+    return stream
 
 
 def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -278,51 +195,3 @@ def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return c != 0
     with np.errstate(over="ignore"):  # a float16 product may overflow to infinity, as numpy's does
         return c.astype(dtype)
-
-
-def _scale(c: np.ndarray, beta: np.ndarray) -> None:
-    if beta == 0:
-        c[...] = 0
-    elif beta != 1:
-        np.multiply(c, beta, out=c)
-
-
-def _added(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
-    """C += A·B in one pass, without a product beside C; False, and nothing done, where no kernel can."""
-    recipe = _recipe(a.shape, b.shape, (a.dtype, a.dtype.num), (b.dtype, b.dtype.num))
-    kernel = _adding(recipe)
-    if kernel is None or recipe.dtype != recipe.compute or c.dtype != recipe.dtype or not c.size:
-        return False
-    a, b = native(a, recipe.compute), native(b, recipe.compute)
-    if not _can_write(c, recipe.compute, a, b):
-        return False
-    _prepared(kernel, recipe.compute, recipe.sharing()[0], True)(a, b, c)
-    return True
-
-
-@functools.lru_cache(maxsize=1024)
-def _adding(recipe: _Recipe) -> Kernel | None:
-    """The planned kernel, if it adds. Where it does not and C is large, beside the operands and in itself, one that does."""
-    m, n, k = recipe.problem.m, recipe.problem.n, recipe.problem.k
-    if recipe.kernel.adds:
-        return recipe.kernel
-    if recipe.kernel in (express.KERNEL, numpy_product) or m * n <= k * (m + n):
-        return None
-    return adding_kernel(recipe.compute.name)
-
-
-def _combine(alpha: np.ndarray, a: np.ndarray, b: np.ndarray, beta: np.ndarray, c: np.ndarray) -> None:
-    """By panels of rows of C, so that the product held beside C stays small."""
-    if np.may_share_memory(c, a):
-        a = a.copy()
-    if np.may_share_memory(c, b):
-        b = b.copy()
-    step = max(64, _PANEL_BYTES // max(1, c.shape[1] * c.itemsize))
-    for row in range(0, c.shape[0], step):
-        band = c[row : row + step]
-        product = matmul(a[row : row + step], b)
-        if alpha != 1:
-            product = product * alpha
-        if beta != 0:
-            product = product + (band if beta == 1 else band * beta)
-        np.copyto(band, product, casting="same_kind")

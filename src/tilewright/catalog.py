@@ -39,11 +39,6 @@ def catalog() -> dict[str, Kernel]:
     return {k.name: k for k in sorted(found, key=lambda k: (k.is_reference, k.order))}
 
 
-def adding_kernel(dtype: str) -> Kernel | None:
-    """The highest rung on the CPU that can add to C, whatever the shape; None for a dtype that none of them has."""
-    return next((k for k in reversed(catalog().values()) if k.adds and dtype in k.dtypes), None)
-
-
 @functools.cache
 def cuda_catalog() -> dict[str, CudaKernel]:
     """Every CUDA kernel of the package by name, in reading order."""

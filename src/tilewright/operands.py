@@ -212,3 +212,10 @@ class _Alias:
         interface["data"] = (interface["data"][0], False)
         self.__array_interface__ = interface
         self.keeps_alive = array
+
+
+def can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
+    """Whether the kernel may write the caller's array itself: its dtype, native, aligned, apart from the operands."""
+    if target.dtype != compute or not target.dtype.isnative or not target.flags.aligned:
+        return False
+    return not any(np.may_share_memory(target, x) for x in operands)

@@ -15,10 +15,10 @@ PACKAGE = Path(tilewright.__file__).parent
 
 #: The rooms of the house, bottom to top. A module may import from its own room and from those before it.
 ROOMS = [
-    *("errors", "records", "host", "problem", "operands", "factors"),
+    *("errors", "records", "host", "problem", "operands"),
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
-    *("streaming.plan", "streaming.places", "streaming.run", "api"),
+    *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "api", "gemm"),
     *("simulator.findings", "simulator.ptx", "simulator.machine", "simulator.ops", "simulator.run"),
     *("simulator.sass", "simulator.counters", "simulator"),
     *("lab.inputs", "lab.verify", "lab.compare", "lab.bench", "lab.tune", "lab.explain"),

@@ -52,7 +52,7 @@ class Matrix(NamedTuple):
     dtype: str
 
     @property
-    def turned(self) -> Matrix:
+    def transposed(self) -> Matrix:
         """The transpose: the same memory."""
         return Matrix(self.columns, self.rows, self.column, self.row, self.dtype)
 
@@ -72,7 +72,7 @@ class Matrix(NamedTuple):
         """How it lies, in words."""
         if self.is_row_major:
             return "row-major"
-        return "column-major" if self.turned.is_row_major else f"strides of {self.row} and {self.column} elements"
+        return "column-major" if self.transposed.is_row_major else f"strides of {self.row} and {self.column} elements"
 
 
 def row_major(rows: int, columns: int, dtype: str) -> Matrix:

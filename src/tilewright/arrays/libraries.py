@@ -56,6 +56,11 @@ class Library:
         """Told when all is asked for that reads and writes ``things``; where they would be gone too early, they are kept."""
 
 
+def is_on_gpu(*values: Any) -> bool:
+    """Whether any of these is an array on a GPU."""
+    return any(map(library_of, values))
+
+
 def library_of(x: Any) -> Library | None:
     """The library of an array on a GPU; None for everything else."""
     kind = type(x)

@@ -11,19 +11,15 @@ import math
 from typing import Any
 
 from ..errors import OperandError, UsageError, did_you_mean
-from ..planning.gpu import GpuPlan
 from ..runtime.gpu.current import gpu_at
 from .gpu_array import GpuArray
+from .launches import Launches, prepare
 from .libraries import Library, enough, library_of
 from .matrix import GpuMatrix
-from .recipe import Recipe, arrange, make_recipe, planned
+from .order import arrange
+from .plan import GpuPlan, gpu_plan
 
 _PRECISIONS = ("standard", "highest")
-
-
-def is_on_gpu(*values: Any) -> bool:
-    """Whether any of these is an array on a GPU: then ``matmul`` here is the one to call."""
-    return any(map(library_of, values))
 
 
 def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> Any:
@@ -36,9 +32,8 @@ def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorit
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
     stream = library.stream(x.device)
-    key = (x[1:5], y[1:5], None if target is None else target[1:5], _apart(target, x, y), library.views, compute)
-    recipe = _recipe(*key)
-    order, gpu = recipe.order, gpu_at(x.device)
+    launches = _launches(*_key(x, y, target, library.views, compute))
+    order, gpu = launches.plan.order, gpu_at(x.device)
     if target is None:
         result, pointer = _allocated(library, order.shape, order.dtype, x.device, order)
     else:
@@ -49,7 +44,7 @@ def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorit
     for other in others:
         gpu.order(other.stream(x.device), stream)
     with gpu:
-        recipe.submit(x.pointer, y.pointer, pointer, at, stream)
+        launches.submit(x.pointer, y.pointer, pointer, at, stream)
     for other in others:  # who frees or overwrites an operand there does it after us
         gpu.order(stream, other.stream(x.device))
     for one in (library, *others):
@@ -62,21 +57,29 @@ def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorit
     return library.transposed(result) if order.transposed else result
 
 
-def plan(a: Any, b: Any, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
+def plan(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
     """What ``matmul`` would run for these arrays; nothing is compiled. Raises what it raises."""
     compute = _compute(precision, algorithm)
-    library, _, x, y = _operands(a, b, None)
-    return planned(arrange(x, y, None, apart=True, views=library.views, compute=compute), gpu_at(x.device))
+    library, _, x, y = _operands(a, b, out)
+    return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, compute))
+
+
+def _key(x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, compute: str) -> tuple[Any, ...]:
+    """Shapes, strides, dtypes and the GPU; of addresses only whether ``out`` overlaps an operand."""
+    return x[1:5], y[1:5], None if target is None else target[1:5], _apart(target, x, y), views, compute
 
 
 @functools.lru_cache(maxsize=1024)
-def _recipe(x: Any, y: Any, out: Any, apart: bool, views: bool, compute: str) -> Recipe:
-    """By shapes, strides, dtypes and the GPU; addresses do not count."""
-    arrays = [None if key is None else GpuArray(0, *key) for key in (x, y, out)]
-    first, second, target = arrays
-    assert first is not None
-    assert second is not None
-    return make_recipe(arrange(first, second, target, apart=apart, views=views, compute=compute), gpu_at(first.device))
+def _plan(x: Any, y: Any, out: Any, apart: bool, views: bool, compute: str) -> GpuPlan:
+    first, second = GpuArray(0, *x), GpuArray(0, *y)
+    target = None if out is None else GpuArray(0, *out)
+    return gpu_plan(arrange(first, second, target, apart=apart, views=views, compute=compute), gpu_at(first.device))
+
+
+@functools.lru_cache(maxsize=1024)
+def _launches(*key: Any) -> Launches:
+    plan = _plan(*key)
+    return prepare(plan, gpu_at(plan.ordinal))
 
 
 def _compute(precision: str, algorithm: str) -> str:

@@ -109,6 +109,7 @@ def multiply(
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """
     from ..host.limits import get_threads, use_threads
+    from ..streaming.options import Options
     from ..streaming.run.multiply import prepared
     from ..terminal import show_plan, show_product
 
@@ -117,19 +118,11 @@ def multiply(
     check_writeable("timeline", timeline, spare=files)
     check_apart(json=json_file, timeline=timeline, output=Path(output))
     console = Console(stderr=json_file is not None and str(json_file) == "-")
-    asked: dict[str, Any] = {
-        "memory": memory,
-        "device": device,
-        "device_memory": device_memory,
-        "partition": partition,
-        "dtype": dtype,
-        "resume": resume,
-        "overwrite": overwrite,
-    }
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
     with contextlib.ExitStack() as stack:
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
         x, y = (stack.enter_context(_operand(text)) for text in (a, b))
-        job = stack.enter_context(prepared(x, y, output, **asked, only_planned=dry_run))
+        job = stack.enter_context(prepared(x, y, output, options, only_planned=dry_run))
         if resume:
             console.print(_taken_up(job, output), highlight=False, markup=False)
         if not job.complete:

@@ -78,6 +78,10 @@ def never(a: Any, b: Any, out: Any, admitted: bool = False, /) -> None:
     """For a Python whose objects we cannot read: every product goes the long way."""
 
 
+#: The function that small products may take now; ``never`` until a dtype was learned.
+known: Short = never
+
+
 def _as_expected() -> bool:
     """Whether this is CPython with its GIL, and an array's fields are where we read them."""
     if sys.implementation.name != "cpython" or object.__basicsize__ != 16 or sys.maxsize != 2**63 - 1:
@@ -125,7 +129,9 @@ def learn(dtype: np.dtype, most_work: int) -> Short:
 
     What takes more than ``most_work`` multiply-adds, all products of a batch together, it leaves: threads may share that.
     """
-    return apart(functools.partial(_learned, dtype, most_work))
+    global known
+    known = apart(functools.partial(_learned, dtype, most_work))
+    return known
 
 
 def _learned(dtype: np.dtype, most_work: int) -> Short:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -27,6 +27,7 @@ import numpy as np
 
 from ...files import Sink
 from ...kernels.cuda_kernel import CudaKernel
+from ...planning.choice import Choice
 from ...runtime.gpu.gpu_product import GpuProduct, prepared
 from ...runtime.gpu.streams import Moment, Streams
 from ..plan.program import Load, Multiply, Store
@@ -52,8 +53,7 @@ class Gpu:
         sink: Sink,
         *,
         gpu: Streams,
-        kernel: CudaKernel,
-        params: Mapping[str, int] | None = None,
+        choice: Choice[CudaKernel],
         workers: int = 8,
         chunks: Chunks | None = None,
         events: Events | None = None,
@@ -62,7 +62,7 @@ class Gpu:
         self._grid, self._tier, self._gpu = plan.grid, tier, gpu
         self._sink = sink
         self._dtype = np.dtype(plan.dtype)
-        self._kernel, self._params = kernel, params
+        self._choice = choice
         gpu.here()
         self._events = _GpuEvents(gpu, events or Events())
         chunks = chunks or Chunks()
@@ -215,7 +215,9 @@ class Gpu:
             self._gpu.call("the GPU", "cuStreamSynchronize", stream)
 
     def _product(self, m: int, n: int, k: int, add: bool) -> GpuProduct:
-        return prepared(self._gpu.device, self._kernel, self._dtype.name, m, n, k, add=add, params=self._params)
+        return prepared(
+            self._gpu.device, self._choice.kernel, self._dtype.name, m, n, k, add=add, params=self._choice.params
+        )
 
     def _addresses(self, plan: StreamPlan) -> dict[tuple[str, int], int]:
         grid, at, found = plan.grid, self._memory, {}

@@ -14,6 +14,7 @@ from ...files.array import ArraySource
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
+from ...planning.choice import Choice
 from ...runtime.gpu.gpu_product import prepared
 from ...runtime.gpu.streams import Streams
 from .rates import copy_workers, read_rate
@@ -40,18 +41,19 @@ class GpuRates:
     most_stage_bytes: float
 
 
-def gpu_rates(gpu: Streams, kernel: CudaKernel, dtype: str) -> GpuRates:
+def gpu_rates(gpu: Streams, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     """Measured in about 2 s, or as it was measured before."""
-    key = fingerprint(gpu.device.name, gpu.device.pci_bus_id, kernel.source_hash, dtype, Path(__file__))
+    of_kernel = choice.kernel.source_hash, sorted(choice.params.items())
+    key = fingerprint(gpu.device.name, gpu.device.pci_bus_id, *of_kernel, dtype, Path(__file__))
     file = CacheFile("rates", f"{key}.json")
     with contextlib.suppress(ValueError, TypeError, KeyError):
         known = file.read_json()
         return GpuRates(**{**known, "wave": tuple(known["wave"])})
     gpu.here()
-    wave = _wave(gpu, kernel)
+    wave = _wave(gpu, choice)
     rows, columns, at_once = wave
     waves = math.ceil(math.ceil(SIDE / rows) * math.ceil(SIDE / columns) / at_once)
-    shallow, deep = (_seconds(gpu, kernel, dtype, depth) / waves for depth in (SHALLOW, DEEP))
+    shallow, deep = (_seconds(gpu, choice, dtype, depth) / waves for depth in (SHALLOW, DEEP))
     for_each_k = (deep - shallow) / (DEEP - SHALLOW)
     operand = ArraySource(_numbers(STAGED))
     crowds = copy_workers(), machine().usable_cores
@@ -68,17 +70,17 @@ def gpu_rates(gpu: Streams, kernel: CudaKernel, dtype: str) -> GpuRates:
     return rates
 
 
-def _wave(gpu: Streams, kernel: CudaKernel) -> tuple[int, int, int]:
+def _wave(gpu: Streams, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
     """The tile of a block, and how many blocks the GPU runs at once."""
-    width, height = (expression(**kernel.params) for expression in kernel.tile)
-    return height, width, gpu.device.sms * kernel.params.get("BLOCKS", 1)
+    width, height = (side(**choice.params) for side in choice.kernel.tile)
+    return height, width, gpu.device.sms * choice.params.get("BLOCKS", 1)
 
 
-def _seconds(gpu: Streams, kernel: CudaKernel, dtype: str, depth: int) -> float:
+def _seconds(gpu: Streams, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
     """Of C += A·B, ``depth`` long in k, with numbers in them that no GPU multiplies faster than others: zeros it does."""
     itemsize = np.dtype(dtype).itemsize
     stream = gpu.stream()
-    product = prepared(gpu.device, kernel, dtype, SIDE, SIDE, depth, add=True)
+    product = prepared(gpu.device, choice.kernel, dtype, SIDE, SIDE, depth, add=True, params=choice.params)
     numbers = _numbers((SIDE, 64)).astype(dtype)
     page = gpu.pinned(numbers.nbytes)
     page.view(dtype)[:] = numbers.reshape(-1)

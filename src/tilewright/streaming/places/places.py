@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ...catalog import adding_kernel, cuda_catalog
 from ...codegen.jit import need_jit
-from ...errors import MemoryLimitError, UnavailableError, UsageError
+from ...errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ...files import Sink, Source
 from ...files.array import ArraySource
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
-from ...kernels.cuda_kernel import CudaKernel
+from ...planning.choice import Choice, choose_adding_cpu, choose_gpu
 from ...runtime.gpu.streams import Streams, opened
+from ..options import Options
 from ..plan.cost import Rates
 from ..plan.held import Held
 from ..plan.stream import Room, StreamPlan, typical_step
@@ -41,11 +41,11 @@ OWN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Choice:
-    """``kernel`` on the CPU with ``threads`` threads, or on each of ``gpus``, with ``room`` for blocks; ``memory`` bytes of
-    the host's may be taken."""
+class Placement:
+    """The chosen kernel on the CPU with ``threads`` threads, or on each of ``gpus``, with ``room`` for blocks; ``memory``
+    bytes of the host's may be taken."""
 
-    kernel: Kernel | CudaKernel
+    choice: Choice[Any]
     room: Room
     threads: int
     memory: int
@@ -58,9 +58,9 @@ class Choice:
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
         """Measured now as far as operands and result are concerned, in half a second."""
-        if isinstance(self.kernel, Kernel):
-            return host_rates((a, b), out, self.kernel, dtype, self.threads)
-        gpu = gpu_rates(self.gpus[0], self.kernel, dtype)
+        if not self.gpus:
+            return host_rates((a, b), out, self.choice.kernel, dtype, self.threads)
+        gpu = gpu_rates(self.gpus[0], self.choice, dtype)
         probed = [read_rate(source, dtype, copy_workers()) for source in (a, b) if not _is_plain(source)]
         in_memory = isinstance(out, np.ndarray)
         return Rates(
@@ -79,8 +79,8 @@ class Choice:
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
         """Each place that the plan has a part for, with its memory taken."""
-        if isinstance(self.kernel, Kernel):
-            yield Host(plan, a, b, sink, kernel=self.kernel, threads=self.threads, events=events.at("cpu"))
+        if not self.gpus:
+            yield Host(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
         count = len(plan.parts)
         held = plan.held(plan.program()) if count == 1 else Held({}, {})  # several do not know their order yet
@@ -91,7 +91,7 @@ class Choice:
                 Tier(plan, held, {"a": a, "b": b}),
                 sink,
                 gpu=gpu,
-                kernel=self.kernel,
+                choice=self.choice,
                 workers=copy_workers(count),
                 chunks=self.chunks,
                 events=events.at(name),
@@ -99,41 +99,38 @@ class Choice:
             )
 
 
-def choose_place(
-    sources: Sequence[Source],
-    dtype: np.dtype[Any],
-    device: str | None,
-    memory: int | str | None,
-    device_memory: int | str | None,
-    threads: int,
-) -> Choice:
-    """Where to multiply: ``device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
+def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Options, threads: int) -> Placement:
+    """Where to multiply: ``options.device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
 
     Raises UsageError for what is none of these, UnavailableError without a GPU or where ``$NUMBA_DISABLE_JIT`` is set,
     MemoryLimitError for a limit that leaves nothing for blocks.
     """
     need_jit("what multiplies and moves blocks")
-    limit = None if memory is None else bytes_of("memory", memory)
-    gpus = _gpus(device)
+    limit = None if options.memory is None else bytes_of("memory", options.memory)
+    gpus = _gpus(options.device)
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
     if not gpus:
-        if device_memory is not None:
+        if options.device_memory is not None:
             raise UsageError("device_memory is for products on a GPU: this one is on the CPU, see memory")
-        kernel: Kernel = _there(adding_kernel(dtype.name), dtype.name)
-        beside = OWN_BYTES + _workspace(kernel, dtype) + 2 * max(source.workspace for source in sources)
-        return Choice(kernel, Room(_left(free, beside), grain=64, kc=kc_of(kernel, dtype.name)), threads, free)
+        choice = choose_adding_cpu(dtype.name)
+        if choice is None:
+            raise DTypeError(f"dtype {dtype.name}: no kernel here that adds to C has it")
+        beside = OWN_BYTES + _workspace(choice.kernel, dtype) + 2 * max(source.workspace for source in sources)
+        room = Room(_left(free, beside), grain=64, kc=kc_of(choice.kernel, dtype.name))
+        return Placement(choice, room, threads, free)
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
     host = 0 if in_memory else _left(free, OWN_BYTES + chunks.nbytes)
-    stated = None if device_memory is None else bytes_of("device_memory", device_memory)
-    room = min(gpu.free_bytes() for gpu in gpus)
-    place = int(GPU_SHARE * room) if stated is None else min(room, stated)
-    best = adding_cuda_kernel(dtype.name, gpus[0].device.capability)
-    # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
-    grain = max(128, *(side(**best.params) for side in best.tile))
+    stated = None if options.device_memory is None else bytes_of("device_memory", options.device_memory)
+    free_there = min(gpu.free_bytes() for gpu in gpus)
+    place = int(GPU_SHARE * free_there) if stated is None else min(free_there, stated)
     (m, k), n = sources[0].shape, sources[1].shape[1]
+    device = gpus[0].device
+    best = choose_gpu(dtype.name, m, n, k, capability=device.capability, sms=device.sms, gpu=device.name, adds=True)
+    # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
+    grain = max(128, *(side(**best.params) for side in best.kernel.tile))
     step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated)
-    return Choice(best, Room(place, host, grain, step=step), threads, free, gpus, chunks)
+    return Placement(best, Room(place, host, grain, step=step), threads, free, gpus, chunks)
 
 
 def _is_plain(source: Source) -> bool:
@@ -153,29 +150,6 @@ def _workspace(kernel: Kernel, dtype: np.dtype[Any]) -> int:
     """What the engine works in, for blocks of any size."""
     large = 1 << 20
     return 0 if kernel.workspace is None else kernel.workspace(large, large, large) * dtype.itemsize
-
-
-# ---- kernels ---------------------------------------------------------------------------------------------------------
-
-
-def adding_cuda_kernel(dtype: str, capability: str) -> CudaKernel:
-    """The highest rung on a GPU of that compute capability that can add to C and keeps the dtype's precision."""
-    least = tuple(map(int, capability.split(".")))
-    fit = [
-        kernel
-        for kernel in cuda_catalog().values()
-        if kernel.adds
-        and dtype in kernel.dtypes
-        and kernel.precision == "standard"
-        and tuple(map(int, kernel.capability.rstrip("af").split("."))) <= least
-    ]
-    return _there(fit[-1] if fit else None, dtype)
-
-
-def _there(kernel: Any, dtype: str) -> Any:
-    if kernel is None:
-        raise UsageError(f"dtype {dtype}: no kernel here that adds to C has it")
-    return kernel
 
 
 # ---- what was asked for ----------------------------------------------------------------------------------------------

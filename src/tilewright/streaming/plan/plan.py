@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ...host.machine import bytes_text
+from ...planning.choice import Choice
+from ...planning.plan import Plan, Rows
 from ...planning.prediction import seconds_text
+from ...problem import Problem
 from ..run.devices import sharers
 from .bounds import least_elements, least_side
 from .cost import Cost, Rates
@@ -19,7 +23,7 @@ from .program import Program
 
 
 @dataclass(frozen=True)
-class StreamPlan:
+class StreamPlan(Plan):
     """How a product will be cut and moved, and what that should take; ``str()`` tells it.
 
     ``parts`` are the tiles of each place that computes; ``cost`` is that of the longest part, and ``alone_s`` what one place
@@ -37,6 +41,25 @@ class StreamPlan:
     rates: Rates
     room: Room
     alone_s: float | None = None
+    #: Known when the plan was made for places: ``on``.
+    choice: Any = None
+    devices: tuple[str, ...] = ()
+
+    def on(self, choice: Choice[Any], devices: Sequence[str]) -> StreamPlan:
+        """The same plan, to be multiplied by a kernel on devices, of which the first as many as there are parts compute."""
+        return replace(self, choice=choice, devices=tuple(devices))
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.grid.m, self.grid.n, self.grid.k, self.dtype)
+
+    @property
+    def device(self) -> str:
+        return ", ".join(self.devices[: max(1, len(self.parts))])
+
+    @property
+    def predicted_s(self) -> float:
+        return self.cost.total_s
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
@@ -114,15 +137,22 @@ class StreamPlan:
             return "compute"
         return "reading" if self.rates.read_bytes < self.rates.in_bytes else "copying"
 
+    @property
+    def title(self) -> str:
+        return f"{self.problem}, in blocks"
+
     def __str__(self) -> str:
+        if not self.tiles and self.grid.m and self.grid.n:
+            return f"{self.title}\n  nothing is left to do"
+        return super().__str__()
+
+    def rows(self) -> Rows:
         grid, cost_ = self.grid, self.cost
-        head = f"({grid.m}×{grid.k}) · ({grid.k}×{grid.n}) {self.dtype}, in blocks"
-        if not self.tiles and grid.m and grid.n:
-            return f"{head}\n  nothing is left to do"
         down, across = grid.tiles
         a, b, c = self.slots
         moved = sum(self.moved_bytes)
-        rows = [
+        return [
+            ("device", self.device),
             ("tiles", f"{down}×{across} of {grid.bm}×{grid.bn}, by {self.order}; k in {grid.steps} steps of {grid.bk}"),
             ("memory", f"{bytes_text(self.place_bytes)}: {a} blocks of A, {b} of B, {c} tiles of C{self._host()}"),
             ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
@@ -136,7 +166,6 @@ class StreamPlan:
             ),
             ("balance", self._balance()),
         ]
-        return "\n".join([head, *(f"  {label:<10} {text}" for label, text in rows)])
 
     def _moved(self, tiles: Sequence[Tile]) -> int:
         """Elements."""

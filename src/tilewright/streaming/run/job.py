@@ -24,9 +24,11 @@ from ...files.array import ArraySource
 from ...files.format import locate
 from ...files.work import JOURNAL
 from ...host.disk import fingerprint
+from ...planning.choice import Choice
 from ...runtime.cpu.stop import stoppable
+from ..options import Options
 from ..places.events import Events
-from ..places.places import Choice
+from ..places.places import Placement
 from ..plan.cost import Rates
 from ..plan.grid import ORDERS, Tile
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
@@ -58,7 +60,7 @@ class Product:
         """m, n and k."""
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
-    def facts(self, choice: Choice, target: Any) -> dict[str, str]:
+    def facts(self, choice: Choice[Any], target: Any) -> dict[str, str]:
         """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
         kernel, blocking = choice.kernel, getattr(choice.kernel, "blocking", None)
         return {
@@ -66,7 +68,7 @@ class Product:
             "b": self.b.fingerprint(),
             "the dtype": self.dtype.name,
             "the result's name": str(locate(os.fspath(target))[2]),
-            "the kernel": f"{kernel.name} {fingerprint(kernel.source_hash, kernel.params, blocking)}",
+            "the kernel": f"{kernel.name} {fingerprint(kernel.source_hash, dict(choice.params), blocking)}",
         }
 
 
@@ -94,7 +96,7 @@ class Job:
     as an earlier run has finished it."""
 
     product: Product
-    choice: Choice
+    placement: Placement
     rates: Rates
     target: Any
     work: WorkDirectory | None
@@ -147,13 +149,13 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """What was asked for, planned and measured, as plain JSON values."""
-        grid, cost, choice = self.plan.grid, self.plan.cost, self.choice
+        grid, cost, placement = self.plan.grid, self.plan.cost, self.placement
         (m, n, k), (a, b) = self.product.shape, self.product.sources
         return {
             **{"m": m, "n": n, "k": k, "dtype": self.plan.dtype, "stored": [a.dtype.str, b.dtype.str]},
             "already_complete": self.complete,
-            **{"device": choice.names, "gpus": [gpu.device.name for gpu in choice.gpus]},
-            **{"kernel": choice.kernel.name, "params": dict(choice.kernel.params), "threads": choice.threads},
+            **{"device": placement.names, "gpus": [gpu.device.name for gpu in placement.gpus]},
+            **{"kernel": self.plan.kernel.name, "params": dict(self.plan.params), "threads": placement.threads},
             "plan": {
                 **{"grid": asdict(grid), "order": self.plan.order, "slots": self.plan.slots},
                 **{"room": asdict(self.plan.room), "host_slots": self.plan.host_slots},
@@ -197,7 +199,7 @@ class Job:
     def _compute(self, sink: Sink, progress: Progress, events: Events) -> None:
         """All tiles of the plan, in all places; the sink has them in the end."""
         grid, itemsize = self.plan.grid, self.product.dtype.itemsize
-        sink.forgets = grid.m * grid.n * itemsize > self.choice.memory
+        sink.forgets = grid.m * grid.n * itemsize > self.placement.memory
         read, told = Tally(), Tally()
         total = self._operations
         told.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
@@ -225,7 +227,7 @@ class Job:
                     stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
                 places = [
                     Watched(stack.enter_context(contextlib.closing(place)), grid, multiplied)
-                    for place in self.choice.places(self.plan, a, b, sink, events)
+                    for place in self.placement.places(self.plan, a, b, sink, events)
                 ]
                 _execute(self.plan, places, noted if durable is None else durable.stored)
         finally:
@@ -234,13 +236,11 @@ class Job:
 
 def plan_job(
     product: Product,
-    choice: Choice,
+    placement: Placement,
     target: Any,
-    *,
-    resume: bool,
-    overwrite: bool,
-    partition: str,
+    options: Options,
     stack: contextlib.ExitStack,
+    *,
     only_planned: bool,
 ) -> Job:
     """A job that may run: until ``stack`` is closed no other process can run one for the same target. With ``only_planned``
@@ -252,25 +252,27 @@ def plan_job(
     complete = False
     facts: Mapping[str, str] = {}
     if isinstance(target, (str, os.PathLike)):
-        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=overwrite)
+        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=options.overwrite)
         output.check()
         work = stack.enter_context(contextlib.closing(WorkDirectory(output, only_look=only_planned)))
         if not only_planned:
             journal = stack.enter_context(contextlib.closing(Journal(work.path / JOURNAL, work.fd)))
-        if resume or not only_planned:
-            facts = product.facts(choice, target)
-        if resume:
-            begun, complete = _taken_up(product, choice, target, work, facts, overwrite)
+        if options.resume or not only_planned:
+            facts = product.facts(placement.choice, target)
+        if options.resume:
+            begun, complete = _taken_up(product, placement, target, work, facts, options.overwrite)
     if complete:
-        plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, choice.room)
-        return Job(product, choice, plan.rates, target, work, journal, facts, None, plan, complete)
-    rates = choice.rates(product.a, product.b, target, product.dtype.name)
-    plan = _planned(product, choice, rates, begun, partition)
-    return Job(product, choice, rates, target, work, journal, facts, begun, plan)
+        plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, placement.room)
+        plan = plan.on(placement.choice, placement.names)
+        return Job(product, placement, plan.rates, target, work, journal, facts, None, plan, complete)
+    rates = placement.rates(product.a, product.b, target, product.dtype.name)
+    plan = _planned(product, placement, rates, begun, options.partition)
+    plan = plan.on(placement.choice, placement.names)
+    return Job(product, placement, rates, target, work, journal, facts, begun, plan)
 
 
 def _taken_up(
-    product: Product, choice: Choice, target: Any, work: WorkDirectory, facts: Mapping[str, str], overwrite: bool
+    product: Product, placement: Placement, target: Any, work: WorkDirectory, facts: Mapping[str, str], overwrite: bool
 ) -> tuple[Begun | None, bool]:
     """What an earlier run left unfinished, if it did; and whether the result is complete, so that nothing is left to do.
 
@@ -279,7 +281,7 @@ def _taken_up(
     path = work.path / JOURNAL
     begun = read_journal(path)
     if begun is not None:
-        begun.check(facts, product.shape, choice.room, path)
+        begun.check(facts, product.shape, placement.room, path)
         if begun.inode == work.unfinished:
             return begun, False
     sure = begun is not None and begun.complete and begun.inode == _inode(work.target)
@@ -291,14 +293,14 @@ def _taken_up(
         raise
 
 
-def _planned(product: Product, choice: Choice, rates: Rates, begun: Begun | None, partition: str) -> StreamPlan:
+def _planned(product: Product, placement: Placement, rates: Rates, begun: Begun | None, partition: str) -> StreamPlan:
     m, n, k = product.shape
     name, itemsize = product.dtype.name, product.dtype.itemsize
     if begun is None:
-        return plan_stream(m, n, k, name, itemsize, choice.room, rates, len(choice.names), partition)
+        return plan_stream(m, n, k, name, itemsize, placement.room, rates, len(placement.names), partition)
     order = ORDERS["rows"](*begun.grid.tiles)
     left = tuple(tile for tile in order if tile not in begun.finished)
-    return plan_again(begun.grid, name, itemsize, choice.room, rates, left, len(choice.names), partition)
+    return plan_again(begun.grid, name, itemsize, placement.room, rates, left, len(placement.names), partition)
 
 
 def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]) -> None:

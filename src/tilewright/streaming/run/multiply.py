@@ -15,8 +15,9 @@ from ...files import Source, open_matrix
 from ...host.limits import get_threads
 from ...runtime.cpu.stop import stoppable
 from ...runtime.gpu.streams import kept_current
+from ..options import Options
 from ..places.events import Events
-from ..places.places import choose_place
+from ..places.places import place_product
 from ..plan.stream import StreamPlan
 from .devices import PARTITIONS
 from .job import Job, Product, Progress, plan_job
@@ -75,18 +76,10 @@ def multiply(
     array([[ 5., 14.],
            [14., 50.]])
     """
-    asked: dict[str, Any] = {
-        "memory": memory,
-        "device": device,
-        "device_memory": device_memory,
-        "partition": partition,
-        "dtype": dtype,
-        "resume": resume,
-        "overwrite": overwrite,
-    }
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
 
     def run() -> Any:
-        with prepared(a, b, out, **asked) as job:
+        with prepared(a, b, out, options) as job:
             job.run(progress, events)
             return job.target
 
@@ -117,45 +110,23 @@ def plan_multiply(
     >>> plan.place_bytes < 64 << 20
     True
     """
-    asked: dict[str, Any] = {
-        "memory": memory,
-        "device": device,
-        "device_memory": device_memory,
-        "partition": partition,
-        "dtype": dtype,
-        "resume": resume,
-        "overwrite": overwrite,
-    }
-    with prepared(a, b, out, **asked, only_planned=True) as job:
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
+    with prepared(a, b, out, options, only_planned=True) as job:
         return job.plan
 
 
 @contextlib.contextmanager
-def prepared(
-    a: Any,
-    b: Any,
-    out: Any = None,
-    *,
-    memory: int | str | None = None,
-    device: str | None = None,
-    device_memory: int | str | None = None,
-    partition: str = "rectangles",
-    dtype: Any = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    only_planned: bool = False,
-) -> Iterator[Job]:
+def prepared(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
     """What ``multiply`` is about to do, to be looked at and then run; what cannot be done is refused here."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(kept_current())
-        product = _opened(stack, a, b, dtype)
+        product = _opened(stack, a, b, options.dtype)
         _refuse_overlap(out, a=a, b=b)
-        if partition not in PARTITIONS:
-            raise UsageError(f"partition {partition!r}: {did_you_mean(partition, PARTITIONS)}")
+        if options.partition not in PARTITIONS:
+            raise UsageError(f"partition {options.partition!r}: {did_you_mean(options.partition, PARTITIONS)}")
         target = _new_array(product) if out is None else out
-        choice = choose_place(product.sources, product.dtype, device, memory, device_memory, get_threads())
-        asked: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "partition": partition}
-        yield plan_job(product, choice, target, **asked, stack=stack, only_planned=only_planned)
+        placement = place_product(product.sources, product.dtype, options, get_threads())
+        yield plan_job(product, placement, target, options, stack, only_planned=only_planned)
 
 
 def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:

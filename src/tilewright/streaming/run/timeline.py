@@ -25,7 +25,7 @@ def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeli
 
 def expected_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
     """What the plan of ``job`` expects."""
-    return _of(job, expected_pieces(job.plan, job.choice.names), environment, predicted=True)
+    return _of(job, expected_pieces(job.plan, job.placement.names), environment, predicted=True)
 
 
 def expected_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:

@@ -1,4 +1,4 @@
-"""How one product of GPU arrays is done: what is copied first, how the result lies, and every launch, prepared once.
+"""How a kernel sees the operands of one product of GPU arrays: what is copied first, and how the result lies.
 
 Kernels take row-major matrices without gaps. A column-major matrix is the transpose of one, so two column-major operands
 give Cᵀ = Bᵀ·Aᵀ with no copy at all. Everything else is copied on the GPU, in that one of the two ways which copies less.
@@ -7,18 +7,13 @@ give Cᵀ = Bᵀ·Aᵀ with no copy at all. Everything else is copied on the GPU
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import ShapeError
-from ..planning.gpu import GpuPlan, choose
-from ..problem import Layout, Problem, layout
-from ..runtime.gpu.current import Gpu
-from ..runtime.gpu.gpu_product import GpuProduct, prepared
+from ..problem import Layout, layout
 from .gpu_array import GpuArray, Matrix, collapsed, row_major
-from .strided_copy import Copy, prepared_copy
 
 #: Parts of the workspace begin at multiples of it.
 _ALIGNMENT = 256
@@ -45,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Order:
-    """The product as the kernel sees it, C = P·Q; where ``turned``, P is the caller's b and Q its a, and all are transposed.
+    """The product as the kernel sees it, C = P·Q; where ``swapped``, P is the caller's b, Q its a, and all are transposed.
 
     ``shape``: what is allocated for a result that the caller has not given; ``transposed``: the caller gets a view of it.
     """
@@ -54,13 +49,18 @@ class Order:
     batch: tuple[int, ...]
     dtype: str
     compute: str
-    turned: bool
+    swapped: bool
     p: Place
     q: Place
     c: Place
     shape: tuple[int, ...]
     transposed: bool
     workspace_bytes: int
+
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """What is copied before or after, in words, with bytes."""
+        return tuple(_words(place, self.swapped) for place in (self.p, self.q, self.c) if place.is_copied)
 
     @property
     def mnk(self) -> tuple[int, int, int]:
@@ -93,11 +93,11 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, apart: bool, view
     else:
         c, c_steps = row_major(m, shapes.n, out.dtype), ()
     straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
-    turned = ("b", b.turned, b_steps), ("a", a.turned, a_steps), ("C", c.turned, c_steps)
+    swapped = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
     may_be_view = views and out is None and len(shape) - len(batch) == 2
-    is_turned = _copied(turned, compute, apart, may_be_view) < _copied(straight, compute, apart, False)
-    (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = turned if is_turned else straight
-    transposed = is_turned and may_be_view and not c.is_row_major and c.dtype == compute
+    is_swapped = _copied(swapped, compute, apart, may_be_view) < _copied(straight, compute, apart, False)
+    (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = swapped if is_swapped else straight
+    transposed = is_swapped and may_be_view and not c.is_row_major and c.dtype == compute
     if transposed:
         c, shape = row_major(c.rows, c.columns, c.dtype), (*batch, c.rows, c.columns)
     places, used = [], 0
@@ -107,7 +107,7 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, apart: bool, view
         places.append(Place(label, given, taken if copied else given, steps, used if copied else None))
         used += -(-taken.nbytes // _ALIGNMENT) * _ALIGNMENT if copied else 0
     first, second, result = places
-    return Order(shapes, batch, dtype, compute, is_turned, first, second, result, shape, transposed, used)
+    return Order(shapes, batch, dtype, compute, is_swapped, first, second, result, shape, transposed, used)
 
 
 def _copied(places: tuple[tuple[str, Matrix, tuple[int, ...]], ...], compute: str, apart: bool, any_c: bool) -> int:
@@ -151,81 +151,9 @@ def _steps(batch: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(size * math.prod(batch[i + 1 :]) for i in range(len(batch)))
 
 
-# ---- launches --------------------------------------------------------------------------------------------------------
-
-
-def planned(order: Order, gpu: Gpu) -> GpuPlan:
-    """What the order would run on a GPU, in words."""
-    m, n, k = order.mnk
-    device, shapes = gpu.device, order.shapes
-    choice = choose(order.compute, m, n, k, capability=device.capability, sms=device.sms, gpu=device.name)
-    problem = Problem(shapes.m, shapes.n, shapes.k, order.dtype, math.prod(shapes.batch))
-    copies = tuple(_words(place, order.turned) for place in (order.p, order.q, order.c) if place.is_copied)
-    launch = choice.kernel.launch(m, n, k, **choice.params)
-    where = f"{device.name}, number {gpu.ordinal}"
-    return GpuPlan(problem, choice, launch, order.compute, where, order.turned, copies, order.workspace_bytes)
-
-
-def _words(place: Place, turned: bool) -> str:
-    given = place.given.turned if turned else place.given
+def _words(place: Place, swapped: bool) -> str:
+    given = place.given.transposed if swapped else place.given
     why = f"{given.order}, {given.dtype}" if given.dtype != place.taken.dtype else given.order
     if place.label == "C" and given.is_row_major and given.dtype == place.taken.dtype:
         why = "it overlaps an operand"
     return f"{place.label} ({why}), {place.taken.nbytes:,} bytes"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """All launches of an order, prepared on a GPU."""
-
-    order: Order
-    product: GpuProduct
-    before: tuple[tuple[int, Copy], ...]
-    after: Copy | None
-
-    def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """Ask for all of it: addresses of the arrays and of the workspace, and a stream. The GPU must be the current one."""
-        order = self.order
-        p, q = (b, a) if order.turned else (a, b)
-        if not order.batch and order.workspace_bytes == 0:
-            self.product(p, q, c, stream)
-            return
-        last: list[int | None] = [None, None]
-        for offsets in _offsets(order):
-            given = [p + offsets[0], q + offsets[1], c + offsets[2]]
-            taken = list(given)
-            for i, place in enumerate((order.p, order.q, order.c)):
-                if place.at is not None:
-                    taken[i] = workspace + place.at
-            for i, copy in self.before:
-                if last[i] != given[i]:  # one matrix for many of a batch is copied once
-                    copy(given[i], taken[i], stream)
-                    last[i] = given[i]
-            self.product(taken[0], taken[1], taken[2], stream)
-            if self.after is not None:
-                self.after(taken[2], given[2], stream)
-
-
-def make_recipe(order: Order, gpu: Gpu) -> Recipe:
-    """Compile and load what the order needs. Raises what ``prepared`` does."""
-    device = gpu.device
-    choice = planned(order, gpu).choice
-    m, n, k = order.mnk
-    with gpu:
-        product = prepared(device, choice.kernel, order.compute, m, n, k, params=choice.params)
-        before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
-        copies = tuple((i, prepared_copy(device, place.given, place.taken)) for i, place in before)
-        after = prepared_copy(device, order.c.taken, order.c.given) if order.c.at is not None else None
-    return Recipe(order, product, copies, after)
-
-
-def _offsets(order: Order) -> Iterator[tuple[int, int, int]]:
-    """Bytes to the matrices of each product of a batch."""
-    found = []
-    for place in (order.p, order.q, order.c):
-        total = np.zeros((1,) * len(order.batch), np.int64)
-        for axis, (n, step) in enumerate(zip(order.batch, place.steps, strict=True)):
-            along = np.arange(n, dtype=np.int64) * step * np.dtype(place.given.dtype).itemsize
-            total = total + along.reshape((n,) + (1,) * (len(order.batch) - axis - 1))
-        found.append(np.broadcast_to(total, order.batch).ravel().tolist())
-    return zip(*found, strict=True)

@@ -1,0 +1,69 @@
+"""A plan of a product of GPU arrays, ready to run: every copy and every launch of it, prepared once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..runtime.gpu.current import Gpu
+from ..runtime.gpu.gpu_product import GpuProduct, prepared
+from .order import Order
+from .plan import GpuPlan
+from .strided_copy import Copy, prepared_copy
+
+
+@dataclass(frozen=True)
+class Launches:
+    """All launches of a plan, prepared on a GPU."""
+
+    plan: GpuPlan
+    product: GpuProduct
+    before: tuple[tuple[int, Copy], ...]
+    after: Copy | None
+
+    def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+        """Ask for all of it: addresses of the arrays and of the workspace, and a stream. The GPU must be the current one."""
+        order = self.plan.order
+        p, q = (b, a) if order.swapped else (a, b)
+        if not order.batch and order.workspace_bytes == 0:
+            self.product(p, q, c, stream)
+            return
+        last: list[int | None] = [None, None]
+        for offsets in _offsets(order):
+            given = [p + offsets[0], q + offsets[1], c + offsets[2]]
+            taken = list(given)
+            for i, place in enumerate((order.p, order.q, order.c)):
+                if place.at is not None:
+                    taken[i] = workspace + place.at
+            for i, copy in self.before:
+                if last[i] != given[i]:  # one matrix for many of a batch is copied once
+                    copy(given[i], taken[i], stream)
+                    last[i] = given[i]
+            self.product(taken[0], taken[1], taken[2], stream)
+            if self.after is not None:
+                self.after(taken[2], given[2], stream)
+
+
+def prepare(plan: GpuPlan, gpu: Gpu) -> Launches:
+    """Compile and load what a plan needs. Raises what ``prepared`` does."""
+    device, order = gpu.device, plan.order
+    with gpu:
+        product = prepared(device, plan.kernel, plan.compute, *order.mnk, params=plan.params)
+        before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
+        copies = tuple((i, prepared_copy(device, place.given, place.taken)) for i, place in before)
+        after = prepared_copy(device, order.c.taken, order.c.given) if order.c.at is not None else None
+    return Launches(plan, product, copies, after)
+
+
+def _offsets(order: Order) -> Iterator[tuple[int, int, int]]:
+    """Bytes to the matrices of each product of a batch."""
+    found = []
+    for place in (order.p, order.q, order.c):
+        total = np.zeros((1,) * len(order.batch), np.int64)
+        for axis, (n, step) in enumerate(zip(order.batch, place.steps, strict=True)):
+            along = np.arange(n, dtype=np.int64) * step * np.dtype(place.given.dtype).itemsize
+            total = total + along.reshape((n,) + (1,) * (len(order.batch) - axis - 1))
+        found.append(np.broadcast_to(total, order.batch).ravel().tolist())
+    return zip(*found, strict=True)

@@ -1,0 +1,91 @@
+"""Plans of products of arrays on a GPU: how the operands lie, what is copied, and which kernel multiplies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..host.machine import bytes_text
+from ..kernels.cuda_kernel import CudaKernel, Launch
+from ..planning.choice import Choice, choose_gpu
+from ..planning.plan import Plan, Rows
+from ..problem import Problem
+from ..runtime.gpu.current import Gpu
+from .order import Order
+
+
+@dataclass(frozen=True, eq=False)
+class GpuPlan(Plan):
+    """What a product of arrays on a GPU runs; nothing is allocated or compiled yet.
+
+    ``order`` says how the kernel sees the operands, ``gpu`` is the GPU's name, ``ordinal`` its number.
+    """
+
+    problem: Problem
+    choice: Choice[CudaKernel]
+    launch: Launch
+    order: Order
+    gpu: str
+    ordinal: int
+
+    @property
+    def device(self) -> str:
+        return f"cuda:{self.ordinal}"
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the kernel computes Cᵀ = Bᵀ·Aᵀ."""
+        return self.order.swapped
+
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """What is copied on the GPU before or after, in words, with bytes."""
+        return self.order.copies
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory for these copies."""
+        return self.order.workspace_bytes
+
+    @property
+    def predicted_s(self) -> float | None:
+        """None: nothing is measured of a GPU before the first product larger than its memory."""
+        return None
+
+    def rows(self) -> Rows:
+        given = ", ".join(f"{name}={value}" for name, value in self.params.items()) or "none"
+        shared = bytes_text(self.launch.shared_bytes)
+        rows = [
+            ("GPU", f"{self.gpu}, number {self.ordinal}"),
+            ("params", f"{given}: {self.choice.why_params}"),
+            (
+                "launch",
+                f"grid {_extent(self.launch.grid)}, block {_extent(self.launch.block)}, {shared} of shared memory",
+            ),
+            ("computes", "Cᵀ = Bᵀ·Aᵀ, so that less is copied" if self.swapped else "C = A·B"),
+        ]
+        if self.compute != self.problem.dtype:
+            rows.append(("in", f"{self.compute}, rounded to {self.problem.dtype}"))
+        return [
+            *rows,
+            ("copies", "; ".join(self.copies) or "none"),
+            ("workspace", str(bytes_text(self.workspace_bytes))),
+        ]
+
+
+def gpu_plan(order: Order, gpu: Gpu) -> GpuPlan:
+    """The plan for operands in this order on a GPU. Raises DTypeError where no kernel is for them."""
+    m, n, k = order.mnk
+    device, shapes = gpu.device, order.shapes
+    choice = choose_gpu(order.compute, m, n, k, capability=device.capability, sms=device.sms, gpu=device.name)
+    problem = Problem(shapes.m, shapes.n, shapes.k, order.dtype, math.prod(shapes.batch))
+    return GpuPlan(problem, choice, choice.kernel.launch(m, n, k, **choice.params), order, device.name, gpu.ordinal)
+
+
+def _extent(sizes: tuple[int, int, int]) -> str:
+    """
+    >>> _extent((132, 1, 1)), _extent((32, 8, 1))
+    ('132', '32×8')
+    """
+    used = [size for i, size in enumerate(sizes) if size > 1 or not i]
+    return "×".join(map(str, used))

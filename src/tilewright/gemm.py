@@ -1,0 +1,64 @@
+"""``gemm``: C ← α·A·B + β·C in place, as BLAS means it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .api import matmul
+from .operands import admit, native
+from .planning.gemm import planned_gemm
+
+
+def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.ndarray:
+    """C ← α·A·B + β·C in place, as BLAS means it; returns ``c``.
+
+    ``a`` is (m, k), ``b`` is (k, n), ``c`` a writeable (m, n) array of a dtype that the product casts to by the
+    ``same_kind`` rule. With ``beta`` 0 C is not read: NaN in it does not survive. With ``alpha`` or k 0 A and B are not
+    read. Otherwise NaN and infinity propagate, without a warning. ``c`` may overlap the operands. ``alpha`` is taken in
+    the dtype of A·B and ``beta`` in C's; integers and bool take only factors that they can represent, so not 0.5.
+
+    Raises ShapeError, DTypeError, OperandError, UsageError (``alpha`` or ``beta`` is no number).
+
+    >>> import numpy as np, tilewright as tw
+    >>> c = np.ones((2, 2))
+    >>> tw.gemm(2.0, np.eye(2), np.eye(2), 1.0, c)
+    array([[3., 1.],
+           [1., 3.]])
+    """
+    x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
+    plan, s, t, target = planned_gemm(alpha, x, y, beta, c)
+    with np.errstate(all="ignore"):
+        if plan.way == "scale":
+            _scale(target, t)
+        elif plan.way == "product":
+            matmul(x, y, out=target)
+        elif plan.way == "add":
+            plan.run(native(x, plan.working_dtype), native(y, plan.working_dtype), target)
+        else:
+            _combine(plan.panel, s, x, y, t, target)
+    return c
+
+
+def _scale(c: np.ndarray, beta: np.ndarray) -> None:
+    if beta == 0:
+        c[...] = 0
+    elif beta != 1:
+        np.multiply(c, beta, out=c)
+
+
+def _combine(rows: int, alpha: np.ndarray, a: np.ndarray, b: np.ndarray, beta: np.ndarray, c: np.ndarray) -> None:
+    """By panels of ``rows`` of C, so that the product held beside C stays small."""
+    if np.may_share_memory(c, a):
+        a = a.copy()
+    if np.may_share_memory(c, b):
+        b = b.copy()
+    for row in range(0, c.shape[0], rows):
+        band = c[row : row + rows]
+        product = matmul(a[row : row + rows], b)
+        if alpha != 1:
+            product = product * alpha
+        if beta != 0:
+            product = product + (band if beta == 1 else band * beta)
+        np.copyto(band, product, casting="same_kind")

@@ -1,0 +1,121 @@
+"""Plans of ``gemm``: whether C is scaled, written, added to, or combined with a product beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import DTypeError, ShapeError, UsageError
+from ..operands import admit, admit_out, can_write, native, promoted
+from ..problem import layout
+from .host import HostPlan, adding_plan, host_plan
+from .plan import Rows
+
+#: Rows of C that are combined at a time take about this much memory.
+PANEL_BYTES = 64 << 20
+
+Way = Literal["scale", "product", "add", "combine"]
+
+
+@dataclass(frozen=True, eq=False)
+class GemmPlan(HostPlan):
+    """``way``: C is only scaled; it is the product; the product is added to it in one pass; or α·A·B is made beside it,
+    ``panel`` rows at a time, and combined with β·C."""
+
+    way: Way = "product"
+    panel: int = 0
+
+    def rows(self) -> Rows:
+        words = {
+            "scale": "it is scaled; A and B are not read",
+            "product": "it is written, and not read",
+            "add": "the product is added to it in one pass",
+            "combine": f"it is combined with products of {self.panel} rows at a time, each planned as this one",
+        }
+        return [*super().rows(), ("C", words[self.way])]
+
+
+def plan_gemm(alpha: complex, a: Any, b: Any, beta: complex, c: Any = None) -> GemmPlan:
+    """What ``gemm`` would run; without ``c`` for a C of the product's dtype, disjoint from the operands.
+
+    Raises what ``gemm`` raises.
+    """
+    x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
+    return planned_gemm(alpha, x, y, beta, c)[0]
+
+
+def planned_gemm(
+    alpha: complex, x: np.ndarray, y: np.ndarray, beta: complex, c: Any
+) -> tuple[GemmPlan, np.ndarray, np.ndarray, np.ndarray]:
+    """The plan, alpha and beta as arrays, and C. Raises what ``gemm`` raises."""
+    for name, array in (("a", x), ("b", y)):
+        if array.ndim != 2:
+            raise ShapeError(f"{name} is {array.shape}: gemm takes matrices; matmul takes vectors and batches")
+    shapes, dtype = layout(x.shape, y.shape), promoted(x.dtype, y.dtype)
+    given = np.broadcast_to(np.zeros((), dtype), shapes.result) if c is None else c
+    target = given if c is None else admit_out(c, shapes.result, dtype, "c", by_numpy=True)
+    with np.errstate(all="ignore"):
+        s, t = _factor("alpha", alpha, dtype, target), _factor("beta", beta, target.dtype, target)
+    plan = host_plan(x.shape, y.shape, x.dtype, y.dtype)
+    if s == 0 or shapes.k == 0:
+        return _gemm_plan(plan, "scale"), s, t, target
+    if s == 1 and t == 0:
+        return _gemm_plan(plan, "product"), s, t, target
+    if s == 1 and t == 1 and target.size:
+        adding = adding_plan(x, y)
+        if adding is not None and adding.dtype == adding.working_dtype and _takes(adding, c, target, x, y):
+            return _gemm_plan(adding, "add"), s, t, target
+    rows = max(64, PANEL_BYTES // max(1, shapes.n * target.itemsize))
+    panel = host_plan((min(rows, shapes.m), shapes.k), y.shape, x.dtype, y.dtype)
+    return _gemm_plan(panel, "combine", rows), s, t, target
+
+
+def _gemm_plan(plan: HostPlan, way: Way, panel: int = 0) -> GemmPlan:
+    given = {field: getattr(plan, field) for field in HostPlan.__dataclass_fields__}
+    return GemmPlan(**given, way=way, panel=panel)
+
+
+def _takes(plan: HostPlan, c: Any, target: np.ndarray, x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether the kernel may add to C itself."""
+    if c is None:
+        return True
+    a, b = native(x, plan.working_dtype), native(y, plan.working_dtype)
+    return target.dtype == plan.dtype and can_write(target, plan.working_dtype, a, b)
+
+
+# ---- alpha and beta --------------------------------------------------------------------------------------------------
+
+
+def _factor(name: str, value: Any, scaled: np.dtype, c: np.ndarray) -> np.ndarray:
+    """The argument ``name``, alpha or beta, as an array without axes, of the dtype that it and what it scales have together.
+
+    Raises DTypeError where that does not cast to the dtype of C, UsageError where ``value`` is no number.
+    """
+    number = _number(name, value)
+    if scaled.kind in "biu" and isinstance(number, float) and number.is_integer() and abs(number) < 2**63:
+        number = int(number)  # 2.0 will do where 2 does
+    if scaled.kind == "b" and number in (0, 1):
+        number = bool(number)
+    dtype = np.result_type(scaled, number)
+    if not np.can_cast(dtype, c.dtype, casting="same_kind"):
+        raise DTypeError(
+            f"{name} is {number}: the result is {dtype}, which does not cast to c, {c.dtype}, by same_kind"
+        )
+    given = np.asarray(value) if isinstance(value, (np.longdouble, np.clongdouble)) else np.asarray(number)
+    return given.astype(dtype)
+
+
+def _number(name: str, value: Any) -> complex:
+    """``value`` as an int, a float or a complex; a whole number beyond 64 bits as a float."""
+    try:
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            value = float(value)
+        array = np.asarray(value)
+    except Exception:  # a foreign object may raise anything
+        array = np.asarray(None)
+    kind = {"b": int, "i": int, "u": int, "f": float, "c": complex}.get(array.dtype.kind)
+    if kind is None or array.shape or isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"{name} must be a number, got {type(value).__name__}")
+    return kind(array)

@@ -1,0 +1,244 @@
+"""Plans of products of arrays in the host's memory, which the CPU multiplies; and their run."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.numpy_product import numpy_product
+from ..host.limits import get_threads, why_threads
+from ..host.machine import bytes_text
+from ..kernels import Kernel
+from ..operands import promoted
+from ..problem import Layout, Problem, layout
+from ..runtime.cpu import express
+from ..runtime.cpu.batch import as_matrices, multiply
+from ..runtime.cpu.runner import Product, runner
+from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor
+from .plan import Plan, Rows, rate_text
+from .prediction import Blocks, Prediction, predict
+
+#: Multiply-adds, or bytes of operands, that must be there for each thread. Two that stand by are ahead of one from 160³
+#: multiply-adds on; waking one that sleeps costs up to 0.1 ms on a virtual machine, in which a core reads 4 MiB, but nobody
+#: waits for it.
+WORK_PER_THREAD = 2_000_000
+BYTES_PER_THREAD = 4 << 20
+#: Multiply-adds of a batch for each thread: one of Python's own, which sleeps, and takes up to 0.1 ms to wake.
+WORK_PER_BAND = 8_000_000
+
+#: A dtype with its number, which tells equal ones apart: int64 is two, and the scalars of each have a type.
+DTypeKey = tuple[np.dtype, int]
+
+
+@dataclass(frozen=True, eq=False)
+class HostPlan(Plan):
+    """A product on the CPU, as it will run.
+
+    ``layout`` is how the operands' shapes combine, ``dtype`` the result's. ``threads`` share each product; of a batch whose
+    products are too small to be shared, ``bands`` threads take a part of the products each. With ``adds`` the product is
+    added to what C holds.
+    """
+
+    problem: Problem
+    choice: Choice[Kernel]
+    layout: Layout
+    dtype: np.dtype
+    threads: int = 1
+    bands: int = 1
+    adds: bool = False
+
+    # ---- what runs
+
+    def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        """Multiply arrays of the dtype that the kernel works in, of the shapes planned for, into ``c``."""
+        kernel, dtype, threads = self.kernel, self.working_dtype, self.threads
+        short = _short_way(kernel, dtype) if threads == 1 and not self.adds else express.never
+        product = functools.partial(_runner, kernel, dtype, threads, self.adds)
+        multiply(short, product, self.bands, *as_matrices(self.layout, a, b, c))
+
+    def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        """The same, where something else does each product of the batch, one after the other."""
+        multiply(express.never, lambda: product, 1, *as_matrices(self.layout, a, b, c))
+
+    @functools.cached_property
+    def working_dtype(self) -> np.dtype:
+        """``compute`` as a dtype."""
+        return np.dtype(self.compute)
+
+    @functools.cached_property
+    def made_dtype(self) -> np.dtype:
+        """The dtype of an array that is made for the product: of equal dtypes, the one that NumPy would take."""
+        return self.dtype if self.dtype == self.working_dtype else self.working_dtype
+
+    @functools.cached_property
+    def can_be_shared(self) -> bool:
+        """Whether there is work enough for two threads: then the limit of threads is asked for."""
+        return self.problem.flops >= 4 * WORK_PER_THREAD or self.problem.bytes_least >= 2 * BYTES_PER_THREAD
+
+    def within(self, limit: int) -> HostPlan:
+        """The same plan for at most ``limit`` threads; the same object for the same limit."""
+        return _within(self, limit)
+
+    # ---- what it tells
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory beyond the operands that the kernel works in, all threads together; kept from call to call."""
+        if self.kernel.workspace is None:
+            return 0
+        elements = self.kernel.workspace(self.problem.m, self.problem.n, self.problem.k)
+        copies = self.threads if self.kernel.shared in ("rows", "tiles") and self.kernel.over is None else 1
+        return elements * self._itemsize * copies
+
+    @property
+    def converted_bytes(self) -> int:
+        """Memory for the operands and the result in the dtype that the kernel works in, where that is another one."""
+        if self.compute == self.problem.dtype:
+            return 0
+        return self.problem.bytes_least // self.problem.itemsize * self._itemsize
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """How long it should take by a simple model of this machine; None for dtypes whose peak is not measured."""
+        if self.kernel is numpy_product:
+            return None
+        return predict(self.problem, self.kernel.params, self.compute, max(self.threads, self.bands))
+
+    @property
+    def predicted_s(self) -> float | None:
+        prediction = self.prediction
+        return None if prediction is None else prediction.seconds
+
+    def rows(self) -> Rows:
+        rows = [*self._blocks(), ("threads", self._threads()), ("workspace", str(bytes_text(self.workspace_bytes)))]
+        if self.adds:
+            rows.append(("C", "the product is added to it in one pass"))
+        if self.compute != self.problem.dtype:
+            words = f"in {self.compute}, rounded once to {self.problem.dtype}"
+            rows.append(("computes", f"{words}; converted copies take {bytes_text(self.converted_bytes)}"))
+        return [*rows, *self._error(), *self._predicted()]
+
+    @property
+    def _itemsize(self) -> int:
+        return Problem(1, 1, 1, self.compute).itemsize
+
+    def _threads(self) -> str:
+        if self.kernel is numpy_product:
+            return "as many as NumPy uses"
+        each = ", each with products of its own" if self.bands > 1 else ""
+        return f"{max(self.threads, self.bands)} of {get_threads()} ({why_threads()}){each}"
+
+    def _blocks(self) -> Rows:
+        params, shape = self.params, (self.problem.m, self.problem.n, self.problem.k)
+        blocks = Blocks.of(params, self.compute, *shape)
+        rows = []
+        if "mr" in params:
+            vectors = f" ({params['nv']} vectors of {params['vector_bits']} bits)" if blocks.nr > 1 else ""
+            rows.append(("tile", f"{blocks.mr} × {blocks.nr} of C in registers{vectors}"))
+        if blocks.packs:
+            m, n, k = (min(block, size) for block, size in zip((blocks.mc, blocks.nc, blocks.kc), shape, strict=True))
+            words = f"A packed {m} × {k} at a time for L2, B {k} × {n} for the last cache"
+            rows.append(("blocks", f"MC {blocks.mc}, KC {blocks.kc}, NC {blocks.nc}: {words}"))
+        return rows
+
+    def _error(self) -> Rows:
+        """Only where it is not the classical bound."""
+        factor = error_factor(self.kernel, self.problem)
+        return [] if factor is None else [("error", f"at most {factor:.3g} · u · max|A| · max|B|, u the unit roundoff")]
+
+    def _predicted(self) -> Rows:
+        if not self.problem.flops:
+            return []
+        prediction = self.prediction
+        if prediction is None:
+            unknown = "NumPy's rate" if self.kernel is numpy_product else f"the peak of {self.compute} arithmetic"
+            return [("predicted", f"nothing: {unknown} is not measured")]
+        limit = "" if self.kernel.error_bound is None else "at most "
+        return [
+            ("predicted", f"{limit}{rate_text(self.problem, prediction.seconds)}: bound by {prediction.bound}"),
+            ("model", f"{prediction}; by this machine's measured roofs and the traffic of the blocks"),
+        ]
+
+
+# ---- how it is made --------------------------------------------------------------------------------------------------
+
+
+def host_plan(
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    a_dtype: np.dtype,
+    b_dtype: np.dtype,
+    precision: str = "standard",
+    algorithm: str = "classical",
+) -> HostPlan:
+    """The plan for operands of these shapes and dtypes, with the threads that may be used now; kept from call to call.
+
+    Raises ShapeError, DTypeError, UsageError as ``matmul`` does.
+    """
+    plan = _plan(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm)
+    return plan.within(get_threads()) if plan.can_be_shared else plan
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    a: tuple[int, ...], b: tuple[int, ...], a_key: DTypeKey, b_key: DTypeKey, precision: str, algorithm: str
+) -> HostPlan:
+    """For one thread."""
+    shapes, dtype = layout(a, b), promoted(a_key[0], b_key[0])
+    problem = Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch), precision=precision)
+    return HostPlan(problem, choose_cpu(problem, algorithm), shapes, dtype)
+
+
+def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
+    """The plan to add the product of two matrices to C in one pass; None where no kernel can, or a product beside C costs
+    less: where C is no larger than the operands, or so small that the kernel for small products is planned."""
+    plan = host_plan(a.shape, b.shape, a.dtype, b.dtype)
+    m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
+    if plan.kernel.adds:
+        return replace(plan, adds=True)
+    if plan.kernel in (express.KERNEL, numpy_product) or m * n <= k * (m + n):
+        return None
+    choice = choose_adding_cpu(plan.compute)
+    return None if choice is None else replace(plan, choice=choice, adds=True)
+
+
+@functools.lru_cache(maxsize=1024)
+def _within(plan: HostPlan, limit: int) -> HostPlan:
+    """In proportion to the work of each product; and of all products of a batch where one is too little to share."""
+    problem, choice = plan.problem, plan.choice
+    if choice.kernel is numpy_product:
+        return plan
+    work, bytes_least = problem.m * problem.n * problem.k, problem.bytes_least // max(1, problem.batch)
+    worth = max(work // WORK_PER_THREAD, bytes_least // BYTES_PER_THREAD)
+    threads = 1 if worth < 2 or choice.kernel.shared == "serial" else min(worth, limit)
+    bands = min(problem.batch, problem.flops // 2 // WORK_PER_BAND, limit) if threads == 1 else 1
+    return replace(plan, threads=threads, bands=max(1, bands))
+
+
+@functools.lru_cache(maxsize=256)
+def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool) -> Product:
+    return runner(kernel, dtype, threads=threads, add=add)
+
+
+@functools.cache
+def _short_way(kernel: Kernel, dtype: np.dtype) -> express.Short:
+    """The short way, which this dtype takes too from now on, where its small products are planned to."""
+    if kernel is numpy_product:
+        return _by_numpy
+    if kernel is express.KERNEL:
+        return express.learn(dtype, 2 * WORK_PER_THREAD)
+    return express.known
+
+
+def _by_numpy(a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: Any) -> np.ndarray:
+    """A whole batch at once."""
+    numpy_product.function(a, b, c)
+    return c

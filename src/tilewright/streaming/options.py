@@ -1,0 +1,19 @@
+"""What a caller of ``multiply`` may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keywords of ``tilewright.multiply``, which says what each means; those that are None are chosen by us."""
+
+    memory: int | str | None = None
+    device: str | None = None
+    device_memory: int | str | None = None
+    partition: str = "rectangles"
+    dtype: Any = None
+    resume: bool = False
+    overwrite: bool = False
