@@ -23,7 +23,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "src"), str(HERE)]
 
 import atheris  # noqa: E402
-import hostile  # noqa: E402
+
+from support import hostile  # noqa: E402
 
 #: The modules that read.
 FILES = ("npy", "safetensors", "hdf5", "zarr", "raw", "plain", "checks", "chunked", "format", "array")

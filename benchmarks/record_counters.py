@@ -28,8 +28,6 @@ from typing import Any
 
 import numpy as np
 
-from support import global_patterns, shared_patterns
-from support.twelve_kernels import ARCH, CASES, DATA, Case, wrong
 from tilewright.errors import TilewrightError
 from tilewright.lab.explain import hardware, launched
 from tilewright.lab.explain.launched import Launch
@@ -37,6 +35,11 @@ from tilewright.lab.explain.measure import tools
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import Compiled, compile_source, compiler
 from tilewright.simulator.sass import disassembly
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support import global_patterns, shared_patterns
+from support.twelve_kernels import ARCH, CASES, DATA, Case, wrong
 
 SOURCES = ("twelve.cu", "five.cu")
 SHARED_BYTES = shared_patterns.SHARED_BYTES

@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
 from support.opcode_cases import CASES, Case
 
 #: Seconds without a word from the process after which its case counts as hanging.

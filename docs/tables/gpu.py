@@ -149,5 +149,5 @@ def counted(name: str) -> str:
         f"counted: at most {most['ld']:.1%} more for loads, {most['st']:.0%} for stores. In the other "
         f"{len(launches) - len(rows) + 1} of {len(launches)} cases all are as predicted. "
         f"{first['gpu']}, ncu {first['ncu'].split()[1]}, {first['compiler']}; "
-        f"[record](../benchmarks/{name}.jsonl), made by `python tests/support/measure_rungs.py`."
+        f"[record](../benchmarks/{name}.jsonl), made by `python benchmarks/record_rungs.py`."
     )

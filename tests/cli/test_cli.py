@@ -8,20 +8,16 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import tilewright
-from tilewright.__main__ import run
+from support.command_line import COMMAND, environment, is_one_line, started
 from tilewright.records import bench as records
 
-SOURCE = Path(tilewright.__file__).parent.parent
-COMMAND = [sys.executable, "-W", "ignore", "-m", "tilewright"]
 SMALL = ["bench", "ikj", "--against", "none", "--sizes", "8"]
 
 #: A user's kernel that takes 1 µs for each 100 multiplications, and is right.
@@ -37,45 +33,9 @@ def slow(a, b, c):
 """
 
 
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    """Runs a command in an empty folder, in this process."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["tilewright", *arguments])
-        code = run()
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return call
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
-    return kept | {"PYTHONPATH": str(SOURCE), "COLUMNS": "80", "TERM": "xterm"} | more
-
-
-def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*COMMAND, *arguments], cwd=cwd, env=environment(), **pipes)
-
-
 def saved(name: str, array: np.ndarray) -> None:
     with Path(name).open("wb") as file:
         np.save(file, array)
-
-
-def is_one_line(answer: Answer, *words: str) -> bool:
-    lines = answer.err.splitlines()
-    return len(lines) == 1 and lines[0].startswith("error: ") and all(word in lines[0] for word in words)
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import COMMAND, Answer, cli, environment, is_one_line, started  # noqa: F401  # cli is a fixture
 
+from support.command_line import COMMAND, Answer, environment, is_one_line, started
 from tilewright.host.machine import machine
 from tilewright.streaming.run.journal import Journal
 
@@ -22,7 +22,7 @@ N = 900
 
 
 @pytest.fixture
-def typed(cli, tmp_path: Path):  # noqa: F811
+def typed(cli, tmp_path: Path):
     """Runs ``tilewright multiply`` on the CPU, where a.npy and b.npy lie."""
     rng = np.random.default_rng(1)
     for name in "ab":

@@ -16,9 +16,9 @@ import numba as nb
 import numpy as np
 import pytest
 from llvmlite import binding, ir
-from test_packed import inner_loops
 
 import tilewright as tw
+from support.machine_code import inner_loops
 from tilewright import api, codegen
 from tilewright.codegen import direct
 from tilewright.planning.cpu import WORK_PER_THREAD, make_plan

@@ -7,9 +7,9 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from test_dtypes import LAYOUTS, SHAPES, Layout, every_layout, operands
 
 import tilewright as tw
+from support.matrices import LAYOUTS, SHAPES, Layout, every_layout, operands
 from tilewright.catalog import catalog
 from tilewright.runtime.cpu.runner import runner
 

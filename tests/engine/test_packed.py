@@ -12,8 +12,8 @@ import numba as nb
 import numpy as np
 import pytest
 from llvmlite import binding, ir
-from test_simd import assembly, x86_with_fma
 
+from support.machine_code import assembly, inner_loops, x86_with_fma
 from tilewright import codegen
 from tilewright.catalog import catalog
 from tilewright.codegen.strassen_tile import _SpreadTile
@@ -356,18 +356,3 @@ def compiled_for(target: str, scalar: ir.Type, mr: int, nv: int, bits: int, kind
     binding.initialize_all_asmprinters()
     machine_ = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
     return machine_.emit_assembly(binding.parse_assembly(str(module)))
-
-
-def inner_loops(text: str, fused: str) -> list[list[str]]:
-    """Every loop with multiply-adds that jumps back to its own label."""
-    lines = [line.strip() for line in text.splitlines()]
-    labels = {line.split(":")[0]: at for at, line in enumerate(lines) if re.match(r"[.\w$]+:", line)}
-    found = []
-    for at, line in enumerate(lines):
-        jump = re.match(r"(?:j|b\.)\w+\s+([.\w$]+)$", line)
-        start = labels.get(jump[1], at) if jump else at
-        body = lines[start : at + 1]
-        inner = not any(re.match(r"[.\w$]+:", inside) for inside in body[1:])
-        if start < at and inner and any(inside.startswith(fused) for inside in body):
-            found.append(body)
-    return found

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import random_products
 import tilewright as tw
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-try:
-    import random_products
-finally:
-    sys.path.remove(str(BENCHMARKS))
 
 #: The engine's own, which the planted ones call.
 MATMUL, GEMM = tw.matmul, tw.gemm

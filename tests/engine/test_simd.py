@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import platform
 import re
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ import numba as nb
 import numpy as np
 import pytest
 
+from support.machine_code import assembly, x86_with_fma
 from tilewright import codegen
 from tilewright.catalog import catalog
 from tilewright.host.machine import machine
@@ -24,11 +24,6 @@ HOST = [(k.params["mr"], k.params["nv"], k.params["vector_bits"]) for k in catal
 
 #: Elements between the rows of a panel of A, more than the longest that is tested.
 A_STRIDE = 260
-
-x86_with_fma = pytest.mark.skipif(
-    platform.machine().lower() not in ("x86_64", "amd64") or "fma" not in machine().isa,
-    reason="reads the assembly of x86-64 with FMA",
-)
 
 
 @functools.cache
@@ -125,11 +120,6 @@ def inner_loop(assembly: str, instruction: str) -> list[str]:
             if any(instruction in inside for inside in body):
                 loops.append(body)
     return min(loops, key=len)
-
-
-def assembly(function: Callable[..., None]) -> str:
-    (text,) = function.inspect_asm().values()  # type: ignore[attr-defined]
-    return text
 
 
 @x86_with_fma

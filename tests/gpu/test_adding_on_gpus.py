@@ -10,7 +10,7 @@ from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import HeaderError, UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu.nvrtc import Compiled, compile_kernel
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

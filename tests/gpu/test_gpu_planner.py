@@ -20,7 +20,7 @@ from tilewright.planning.gpu import choose
 from tilewright.runtime.gpu import gpu_product
 from tilewright.runtime.gpu.gpu_product import MOST, prepared
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

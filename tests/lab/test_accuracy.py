@@ -26,7 +26,7 @@ from tilewright.lab.verify.verify import ErrorSample, Oracle
 from tilewright.records.bench import BenchRecord, from_line, read, to_line
 from tilewright.runtime.cpu.runner import runner
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import simulate
 
 ROOT = Path(__file__).parents[2]
 U = {"float32": 2.0**-24, "float64": 2.0**-53}

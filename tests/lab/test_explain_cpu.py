@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from test_perf_counters import Fake
 
+from support.scripted_counters import ScriptedCounters
 from tilewright.__main__ import run
 from tilewright.catalog import catalog
 from tilewright.errors import UsageError
@@ -106,7 +106,7 @@ def test_counters_stand_beside_what_the_model_expects(monkeypatch) -> None:
     events = events_of(machine(), "float32", kernel.params["vector_bits"])
     answers: dict[str, Any] = {event.name: [errno.ENOENT] for _, event in events}
     answers |= {"instructions": [(3000, 100, 50)], "L1-dcache-loads": [(77, 9, 9)], "cycles": [errno.EACCES]}
-    found = explain_cpu.explain_cpu(kernel, 60, 128, 200, system=Fake(answers))
+    found = explain_cpu.explain_cpu(kernel, 60, 128, 200, system=ScriptedCounters(answers))
     rows = {row.counter: row for row in found.rows}
     fmas = cpu_events.cpu_counts.vector_multiplies(kernel, Problem(60, 128, 200, "float32"), 1)
     assert fmas

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import doctest
-import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.scripted_ncu import RAW, RESULTS, SOURCE, play
 from tilewright.errors import LaunchError, OperandError, UnavailableError, UsageError
 from tilewright.lab.explain import hardware, launched
 from tilewright.lab.explain.launched import Launch
@@ -16,25 +16,6 @@ from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator.sass import disassembly
 
 BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
-
-#: What ncu 2025.3 printed on an H200, shortened: the program's output, a row of units, separators of thousands, columns of
-#: the device that are no counters, and one of them empty.
-RAW = """a line of the program
-==PROF== Disconnected from process 817
-"ID","Kernel Name","Block Size","Grid Size","device__attribute_clock_rate","l1tex__t_sectors.sum","sm__inst.avg","sm__n.sum"
-"","","","","","sector","inst",""
-"0","naive","(32, 32, 1)","(2, 2, 1)","1,980,000","40,960","15.52",""
-"1","tiled","(32, 32, 1)","(2, 2, 1)","1,980,000","2,048","8.00",""
-"""
-SOURCE = """Kernel Name,tiled,
-Address,Source,# Samples,Instructions Executed,Address Space,L1 Wavefronts Shared,L2 Theoretical Sectors Global
-0x7ff14f7aec00,"      LDC R1, c[0x0][0x28]",1,128,-,0,0
-0x7ff14f7aedf0,"      LDG.E R10, desc[UR6][R10.64]",0,256,Global,0,"1,024"
-0x7ff14f7aee90,"      LDS.128 R12, [R18]",0,256,Shared,512,0
-Kernel Name,vec,
-Address,Source,# Samples,Instructions Executed,Address Space,L1 Wavefronts Shared,L2 Theoretical Sectors Global
-0x7ff14f7b0000,"      EXIT",1,2,-,0,0
-"""
 
 
 def test_doctests() -> None:
@@ -78,23 +59,6 @@ def test_counts_by_source_line() -> None:
     for other in (DISASSEMBLY.replace("LDG.E", "STG.E"), DISASSEMBLY.replace("0290", "02a0")):
         with pytest.raises(UnavailableError, match="the disassembly is of another binary"):
             hardware.by_line(instructions, disassembly.parse(other)["tiled"])
-
-
-def play(monkeypatch: pytest.MonkeyPatch, folder: Path, run: str, raw: str = RAW) -> None:
-    """An ``ncu`` that prints the pages above, and runs ``run`` (shell) where it is to profile; what follows is in ``$@``."""
-    (folder / "raw").write_text(raw)
-    (folder / "source").write_text(SOURCE)
-    ncu = folder / "ncu"
-    ncu.write_text(
-        f'#!/bin/sh\nif [ "$1" = --import ]; then cat {folder}/$4; exit 0; fi\n'
-        f'echo "$@" >>{folder}/options\nwhile [ "$1" != --export ]; do shift; done\nreport=$2\n{run}\n'
-    )
-    ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(hardware, "find_ncu", lambda: ncu)
-
-
-#: A run that leaves a report, and of two launches their results.
-RESULTS = 'touch $report; shift 2; while [ $# -gt 1 -a "$1" != --results ]; do shift; done; cp {} $2'
 
 
 def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

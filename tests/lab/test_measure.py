@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from test_hardware import RESULTS, play
 
-from support import measure_rungs
+from support import measured_rungs
+from support.scripted_ncu import RESULTS, play
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import LaunchError, UnavailableError, UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
@@ -152,13 +152,13 @@ def card() -> str:
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_predicted_is_counted(kernel: CudaKernel, card: str) -> None:
     """One block of the smallest tile: with several the hardware counts more wavefronts, another number each time."""
-    if kernel not in measure_rungs.rungs():
+    if kernel not in measured_rungs.rungs():
         pytest.skip("its copies and tensor cores are counted under other names")
-    params = measure_rungs.smallest(kernel)
-    found = explain(kernel, *measure_rungs.shapes(kernel, params)[-1], gpu=card, params=params)
+    params = measured_rungs.smallest(kernel)
+    found = explain(kernel, *measured_rungs.shapes(kernel, params)[-1], gpu=card, params=params)
     seen = measure.measured(kernel, found, seed=1)
     assert seen["verified"]["ok"], seen["verified"]["reason"]
-    for name in (*measure_rungs.GLOBAL, *measure_rungs.WAVEFRONTS):
+    for name in (*measured_rungs.GLOBAL, *measured_rungs.WAVEFRONTS):
         assert found.counters.get(name, 0) == seen["counters"].get(name, 0), name
     lines: Counter[tuple[str, str]] = Counter()
     for access in found.accesses:

@@ -1,4 +1,4 @@
-"""Predicted = counted for every SIMT rung at its smallest tile: the record of ``measure_rungs.py``, held to its claims.
+"""Predicted = counted for every SIMT rung at its smallest tile: the record of ``record_rungs.py``, held to its claims.
 
 What differs is named here with its reason; nothing else may.
 """
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support import measure_rungs
-from support.measure_rungs import GLOBAL, LAUNCHES, SIZES, WAVEFRONTS, apart, lines_apart
+import record_rungs
+from support import measured_rungs
+from support.measured_rungs import GLOBAL, LAUNCHES, SIZES, WAVEFRONTS, apart, lines_apart
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
@@ -55,7 +56,7 @@ CONFLICTS_OF_COPIES = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.
 def test_every_rung_is_there() -> None:
     """At both sizes and as one block, with its smallest tile, from a GPU that computed the right product."""
     assert (HEADER["kind"], HEADER["schema"], HEADER["environment"]["gpu"]) == ("explain measured", 2, "NVIDIA H200")
-    assert list(dict.fromkeys(row["kernel"] for row in ROWS)) == [kernel.name for kernel in measure_rungs.rungs()]
+    assert list(dict.fromkeys(row["kernel"] for row in ROWS)) == [kernel.name for kernel in measured_rungs.rungs()]
     for name in {row["kernel"] for row in ROWS}:
         of = [row for row in ROWS if row["kernel"] == name]
         assert [row["m"] for row in of[:2]] == list(SIZES)
@@ -68,14 +69,14 @@ def test_every_rung_is_there() -> None:
         assert row["predicted"], row["kernel"]
 
 
-@pytest.mark.parametrize("kernel", measure_rungs.cuda_catalog().values(), ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", cuda_catalog().values(), ids=lambda kernel: kernel.name)
 def test_the_smallest_tile(kernel: CudaKernel) -> None:
     recorded = [row for row in ROWS if (row["kernel"], row["kernel_source"]) == (kernel.name, kernel.source_hash)]
-    params = measure_rungs.smallest(kernel)
+    params = measured_rungs.smallest(kernel)
     assert all(row["params"] == params for row in recorded)
     whole = kernel.launch(1024, 1024, 1, **params).blocks
     assert whole >= kernel.launch(1024, 1024, 1).blocks
-    assert kernel.launch(*measure_rungs.shapes(kernel, params)[-1], **params).blocks == 1
+    assert kernel.launch(*measured_rungs.shapes(kernel, params)[-1], **params).blocks == 1
 
 
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)
@@ -153,12 +154,12 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             ))  # fmt: skip
         return made
 
-    monkeypatch.setattr(measure_rungs, "SIZES", (16,))
+    monkeypatch.setattr(measured_rungs, "SIZES", (16,))
     monkeypatch.setattr(hardware, "profile_launches", profiles)
     monkeypatch.setattr(measure, "check_gpu", lambda name: None)
     monkeypatch.setattr(measure, "tools", lambda: {"gpu": "none"})
-    measure_rungs.predict("cuda/shared_tile", tmp_path)
-    rows = measure_rungs.rung("cuda/shared_tile", tmp_path)
+    record_rungs.predict("cuda/shared_tile", tmp_path)
+    rows = record_rungs.rung("cuda/shared_tile", tmp_path)
     assert json.loads(json.dumps(rows)) == rows, "plain JSON values"
     assert [(row["m"], row["blocks"]) for row in rows] == [(16, 4), (8, 1)]
     for row in rows:
@@ -166,11 +167,11 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert [set(one.values()) for one in row["counted"]] == [{7}] * LAUNCHES
         assert apart(row, (LOADS,)) == {LOADS: [7 - row["predicted"][LOADS]] * LAUNCHES}
         assert all("executed" not in counts for counts in row["counted_lines"].values())
-        measure_rungs.show(row)
+        record_rungs.show(row)
     kept = tmp_path / "shared_tile-16.json"
     kept.write_text(kept.read_text(encoding="utf-8").replace('"NVRTC', '"another NVRTC'), encoding="utf-8")
     with pytest.raises(UsageError, match="another source, other parameters or another compiler"):
-        measure_rungs.rung("cuda/shared_tile", tmp_path)
+        record_rungs.rung("cuda/shared_tile", tmp_path)
 
 
 def test_together_means_with_the_same_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +191,7 @@ def test_a_sample_of_tiles_numbered_along_x_alone() -> None:
     assert missed.counters != whole.counters
     assert not missed.run["exact"]
     assert "which hang over an edge of C is not known: tiles of 32×8" in missed.run["words"]
-    assert measure_rungs.predicted(kernel, (200, 1000, 8), params).counters == whole.counters
+    assert record_rungs.predicted(kernel, (200, 1000, 8), params).counters == whole.counters
     even = explain(kernel, 256, 1024, 8, params=params, whole=False)
     assert even.run["exact"]
     assert even.counters == explain(kernel, 256, 1024, 8, params=params, whole=True).counters

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.scripted_counters import ScriptedCounters
 from tilewright.lab.explain import perf_counters
 from tilewright.lab.explain.perf_counters import (
     CACHE,
@@ -25,40 +26,8 @@ from tilewright.lab.explain.perf_counters import (
 CYCLES, INSTRUCTIONS = Event("cycles", HARDWARE, 0), Event("instructions", HARDWARE, 1)
 
 
-class Fake:
-    """Counters that run while they are on; ``counts`` are (value, wanted, ran) of each thread's, or an error's number."""
-
-    def __init__(self, counts: dict[str, list[tuple[int, int, int] | int]]) -> None:
-        self.counts = counts
-        self.held: dict[int, tuple[int, int, int]] = {}
-        self.on: set[int] = set()
-        self.calls: list[str] = []
-
-    def threads(self) -> list[int]:
-        return [100 + t for t in range(len(next(iter(self.counts.values()))))]
-
-    def open(self, event: Event, thread: int) -> int:
-        answer = self.counts[event.name][thread - 100]
-        if isinstance(answer, int):
-            raise OSError(answer, "refused")
-        counter = len(self.calls)
-        self.calls.append(f"open {event.name} {thread}")
-        self.held[counter] = answer
-        return counter
-
-    def switch(self, counter: int, *, on: bool) -> None:
-        (self.on.add if on else self.on.discard)(counter)
-
-    def read(self, counter: int) -> tuple[int, int, int]:
-        assert counter not in self.on, "read while it still runs"
-        return self.held[counter]
-
-    def close(self, counter: int) -> None:
-        del self.held[counter]
-
-
 def test_threads_are_added_up_and_every_counter_is_closed() -> None:
-    fake = Fake({"cycles": [(10, 5, 5), (32, 5, 5)], "instructions": [(1, 5, 5), (0, 0, 0)]})
+    fake = ScriptedCounters({"cycles": [(10, 5, 5), (32, 5, 5)], "instructions": [(1, 5, 5), (0, 0, 0)]})
     running = []
     found = count(lambda: running.append(len(fake.on)), [CYCLES, INSTRUCTIONS], fake)
     assert [(one.value, one.share, one.reason) for one in found] == [(42, 1, ""), (1, 1, "")]
@@ -67,14 +36,14 @@ def test_threads_are_added_up_and_every_counter_is_closed() -> None:
 
 
 def test_a_counter_that_took_turns_is_scaled_to_the_whole_time() -> None:
-    (found,) = count(lambda: None, [CYCLES], Fake({"cycles": [(10, 100, 25), (6, 100, 75)]}))
+    (found,) = count(lambda: None, [CYCLES], ScriptedCounters({"cycles": [(10, 100, 25), (6, 100, 75)]}))
     assert found.value == 10 * 4 + 6 * 100 / 75
     assert found.share == 0.5
 
 
 def test_a_counter_that_never_had_a_turn_is_missing_and_not_zero() -> None:
     for one in ((0, 100, 0), (0, 0, 0)):
-        (found,) = count(lambda: None, [CYCLES], Fake({"cycles": [one]}))
+        (found,) = count(lambda: None, [CYCLES], ScriptedCounters({"cycles": [one]}))
         assert found.value is None
         assert found.reason
 
@@ -97,7 +66,7 @@ def test_a_refusal_is_told_and_the_others_count(
     paranoid = tmp_path / "perf_event_paranoid"
     paranoid.write_text("3\n")
     monkeypatch.setattr(perf_counters, "PARANOID", paranoid)
-    fake = Fake({"cycles": [(1, 5, 5), error], "instructions": [(7, 5, 5), (7, 5, 5)]})
+    fake = ScriptedCounters({"cycles": [(1, 5, 5), error], "instructions": [(7, 5, 5), (7, 5, 5)]})
     found = count(lambda: None, [CYCLES, INSTRUCTIONS], fake)
     assert found[0].value is None
     assert words in found[0].reason
@@ -116,12 +85,12 @@ def test_a_machine_without_any_counter_is_told_from_a_missing_one(
 
 
 def test_a_thread_that_ended_meanwhile_is_left_out() -> None:
-    (found,) = count(lambda: None, [CYCLES], Fake({"cycles": [(5, 5, 5), errno.ESRCH]}))
+    (found,) = count(lambda: None, [CYCLES], ScriptedCounters({"cycles": [(5, 5, 5), errno.ESRCH]}))
     assert found.value == 5
 
 
 def test_an_error_of_the_job_is_raised_and_every_counter_closed() -> None:
-    fake = Fake({"cycles": [(1, 1, 1)]})
+    fake = ScriptedCounters({"cycles": [(1, 1, 1)]})
     with pytest.raises(ZeroDivisionError):
         count(lambda: 1 // 0, [CYCLES], fake)  # type: ignore[arg-type,return-value]
     assert not fake.held
@@ -129,7 +98,7 @@ def test_an_error_of_the_job_is_raised_and_every_counter_closed() -> None:
 
 
 def test_a_count_is_divided_by_what_the_counter_adds_for_each() -> None:
-    (found,) = count(lambda: None, [Event("flops", RAW, 0x803, each=32)], Fake({"flops": [(320, 1, 1)]}))
+    (found,) = count(lambda: None, [Event("flops", RAW, 0x803, each=32)], ScriptedCounters({"flops": [(320, 1, 1)]}))
     assert found.value == 10
 
 

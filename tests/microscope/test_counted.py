@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from support.twelve_kernels import CASES, DATA, Case, wrong
+from tilewright.simulator import simulate
 from tilewright.simulator.counters.count import Counters
 from tilewright.simulator.counters.counter_names import LABELS
-from tilewright.simulator.machine import simulate
 from tilewright.simulator.ptx import parse as ptx
 from tilewright.simulator.ptx import program
 from tilewright.simulator.sass import disassembly

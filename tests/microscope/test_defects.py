@@ -10,9 +10,8 @@ import pytest
 from support.defects import DEFECTS, KERNELS, RIGHT, Defect, source
 from tilewright.errors import UnavailableError
 from tilewright.runtime.gpu.nvrtc import compile_source
-from tilewright.simulator import Run
+from tilewright.simulator import Run, simulate
 from tilewright.simulator.findings import KINDS, Finding
-from tilewright.simulator.machine import simulate
 
 NAMES = [defect.name for defect in DEFECTS]
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.simulator import Run
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import Run, simulate
 
 DATA = Path(__file__).parents[1] / "data"
 #: What Triton says that they need (``compiled.metadata.shared``), and two pointers to scratch memory that it adds.

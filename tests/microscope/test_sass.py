@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.cuda_sources import made
 from tilewright.errors import UnavailableError
 from tilewright.simulator.counters.count import Counters
 from tilewright.simulator.ptx import parse as ptx
@@ -193,10 +194,6 @@ def test_a_guard_with_nothing_beside_it_is_said() -> None:
     assert "nothing tells how often" in machine.notes[0]
     assert match([load(0, 0), load(1, 64)], [lds(""), lds("", 16, "P0")]).issues == {load(1, 64): 0}
     assert match([load(0, 0)], [lds(""), lds("", 16, "!PT")]).exact  # padding
-
-
-def made(opcode: str, offset: int = 0, guard: str = "", line: int = 7) -> MachineInstruction:
-    return MachineInstruction(offset, opcode, "", guard, "k.cu", line, 0)
 
 
 def atom(index: int, space: str = "global", nbytes: int = 4, kind: str = "atom") -> Access:

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_sass import made
-from test_simt_kernels import HEAD, compiled, execute
 
+from support.cuda_sources import HEAD, compiled, execute, made
 from tilewright.errors import OperandError, UsageError
+from tilewright.simulator import simulate
 from tilewright.simulator.counters.sample import doubt, sample
 from tilewright.simulator.listing import rows
-from tilewright.simulator.machine import simulate
 from tilewright.simulator.ptx.parse import parse
 from tilewright.simulator.ptx.program import link
 from tilewright.simulator.sass import disassembly

@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 
 from support.opcode_cases import CASES, Case, Within
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import simulate
 from tilewright.simulator.ops import TABLE, entry, opcodes
 from tilewright.simulator.ptx.parse import parse
 

@@ -4,32 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu.nvrtc import compile_source
-from tilewright.simulator import Run
-from tilewright.simulator.machine import simulate
+from support.cuda_sources import HEAD, compiled, execute
+from tilewright.simulator import simulate
 
 DATA = Path(__file__).parents[1] / "data"
-HEAD = 'extern "C" __global__ void k'
 RNG = np.random.default_rng(5)
-
-
-def compiled(source: str, name: str = "test.cu") -> str:
-    try:
-        return compile_source(source, name=name, arch="sm_90").ptx
-    except UnavailableError as error:
-        pytest.skip(f"no CUDA compiler: {error}")
-
-
-def execute(source: str, args: Sequence[Any], grid: Any = 1, block: Any = 64, **options: Any) -> Run:
-    return simulate(compiled(source), "k", grid, block, args, **options)
 
 
 def floats(*shape: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import pytest
 
 from support.ptx_kernels import COUNT, NOTHING, add_one, floats, kernel
 from tilewright.errors import UsageError
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import simulate
 from tilewright.simulator.ptx.parse import parse
 
 # ---- interrupts, progress, limits ------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
-from tilewright.simulator import UnknownInstruction
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import UnknownInstruction, simulate
 from tilewright.simulator.ops import TABLE, opcodes
 
 SIZE = {"pred": 1, **{f"{k}{b}": b // 8 for k in "bus" for b in (8, 16, 32, 64)}}

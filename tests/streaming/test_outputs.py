@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cli import Answer, cli, is_one_line  # noqa: F401  # cli is a fixture
 
 import tilewright as tw
+from support.command_line import Answer, is_one_line
 from tilewright.errors import FileError, UsageError
 from tilewright.files import Sink, create_matrix, output, swap, work
 from tilewright.streaming.run.journal import Journal
@@ -620,7 +620,7 @@ def test_an_unremovable_rest_is_in_the_way_of_nothing(tmp_path: Path, monkeypatc
 
 
 @pytest.fixture
-def typed(cli, tmp_path: Path):  # noqa: F811
+def typed(cli, tmp_path: Path):
     """Runs ``tilewright multiply a.npy b.npy`` on the CPU."""
     np.save(tmp_path / "a.npy", ONES)
     np.save(tmp_path / "b.npy", np.ones((4, 4), np.float32))

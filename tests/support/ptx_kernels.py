@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.simulator import Run
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import Run, simulate
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 

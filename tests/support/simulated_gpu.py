@@ -18,7 +18,7 @@ from tilewright.runtime.gpu.arguments import extent
 from tilewright.runtime.gpu.device import Attributes
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
-from tilewright.simulator.machine import simulate
+from tilewright.simulator import simulate
 from tilewright.simulator.ptx.parse import parse
 
 BASE = 0x10_0000_0000
