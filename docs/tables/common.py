@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 from tilewright.records.bench import BenchRecord, read
 
@@ -27,7 +29,12 @@ def table(rows: list[list[str]]) -> str:
 def made_by(name: str) -> str:
     first = records_of(name)[0].environment
     where = first.get("gpu") or first.get("processor") or f"NumPy {first.get('numpy')}"
-    return f"{where}; [record](../benchmarks/{name}.jsonl), made by `{first['command']}`."
+    return f"{where}; [record](../benchmarks/{name}.jsonl), made by `{command(first)}`."
+
+
+def command(environment: dict[str, Any]) -> str:
+    """The command that made a record; a script that was moved since is named where it lies now."""
+    return re.sub(r"\btests/(?=record_\w+\.py)", "benchmarks/", environment["command"])
 
 
 def linked(name: str) -> str:

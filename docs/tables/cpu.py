@@ -7,7 +7,7 @@ import json
 from tilewright.catalog import catalog, cuda_catalog
 from tilewright.records.bench import VERDICTS, BenchRecord
 
-from .common import RECORDS, ROOT, at, linked, made_by, records_of, table
+from .common import RECORDS, ROOT, at, command, linked, made_by, records_of, table
 
 #: The size that the tables quote: no power of two, beyond the caches near the core.
 SIZE = 1000
@@ -46,7 +46,7 @@ def provenance(name: str, records: list[BenchRecord]) -> str:
         f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R, the time of numpy's OpenBLAS on as many threads over ours. "
         f"{environment['processor']} ({environment['llvm_cpu']} to LLVM; {kernels} kernels in OpenBLAS), "
         f"{environment['cores']} cores; measured FMA peak {peaks}. Record: "
-        f"{linked(name)}, made by `{environment['command']}`."
+        f"{linked(name)}, made by `{command(environment)}`."
     )
 
 
@@ -85,7 +85,7 @@ def engine(*names: str) -> str:
     for shape in dict.fromkeys(r.shape for r in records):
         rows.append([shape.replace("x", "×"), *(beside_the_better(of, shape, *column) for column in columns)])
     environment = records[0].environment
-    made = "; ".join(f"{linked(name)}, made by `{records_of(name)[0].environment['command']}`" for name in names)
+    made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
         f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the better of numpy's OpenBLAS and "
         f"MKL on as many threads. {environment['processor']} ({environment['llvm_cpu']} to LLVM), {environment['cores']} "
@@ -127,9 +127,7 @@ def strassen(name: str) -> str:
             )
         rows.append([f"{n:,}", *cells])
     first = records_of(name)[0].environment
-    return (
-        f"{table(rows)}\n\nGFLOPS on 1 thread, 2mnk/T for both. Record: {linked(name)}, made by `{first['command']}`."
-    )
+    return f"{table(rows)}\n\nGFLOPS on 1 thread, 2mnk/T for both. Record: {linked(name)}, made by `{command(first)}`."
 
 
 def layouts(name: str) -> str:
@@ -144,5 +142,5 @@ def layouts(name: str) -> str:
         rows.append([layout, "×".join(f"{size:,}" for size in shape), str(count), *cells])
     return (
         f"{table(rows)}\n\nR against `np.matmul`, and in brackets our own time for C-ordered operands over that for these. "
-        f"Record: {linked(name)}, made by `{head['environment']['command']}`."
+        f"Record: {linked(name)}, made by `{command(head['environment'])}`."
     )

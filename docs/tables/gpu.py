@@ -8,7 +8,7 @@ from tilewright.catalog import cuda_catalog
 from tilewright.lab.bench.residency import residency
 from tilewright.records.bench import VERDICTS, BenchRecord
 
-from .common import RECORDS, at, linked, records_of, table
+from .common import RECORDS, at, command, linked, records_of, table
 
 #: The sizes that the table of all rungs quotes.
 FEW_SIZES = (1024, 2048, 4096, 4097, 8192)
@@ -60,7 +60,7 @@ def gpu_provenance(name: str, records: list[BenchRecord]) -> str:
         f"TFLOPS, and in brackets R, the time of cuBLAS {first['blas'].get('cublas', '')} over ours in the same run. "
         f"{first['gpu']}, driver {first['driver']}, kernels compiled by {first['nvrtc']}; "
         f"measured peaks in TFLOPS: {measured}. "
-        f"Record: {linked(name)}, made by `{first['command']}`."
+        f"Record: {linked(name)}, made by `{command(first)}`."
     )
 
 
@@ -88,7 +88,7 @@ def gpu_arrays(name: str) -> str:
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.mm(a, b)` over ours in the "
         f"same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
-        f"Record: {linked(name)}, made by `{known['command']}`."
+        f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -116,7 +116,7 @@ def sweep_rate(record: BenchRecord | None, best: float) -> str:
 
 
 def command_of(name: str) -> str:
-    return str(records_of(name)[0].environment["command"])
+    return command(records_of(name)[0].environment)
 
 
 def resident(record: BenchRecord) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .common import RECORDS, linked, table
+from .common import RECORDS, command, linked, table
 
 Row = dict[str, Any]
 
@@ -38,7 +38,7 @@ def streams(name: str) -> str:
         f"{table(cells)}\n\nFrom ordinary NumPy arrays to one, medians of the samples in the record, and R, the time of "
         "`(a.cuda() @ b.cuda()).cpu()` and of cuBLASXt with the registration of its arrays over ours in the same run; "
         f"every C verified. {where}, {known['cores']} cores, PyTorch {known['torch']}. "
-        f"Record: {linked(name)}, made by `{known['command']}`."
+        f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -96,5 +96,5 @@ def host(name: str) -> str:
         f"{row['rate_over_in_memory']:.0%} of what the engine does at {row['in_memory_n']:,}³ in memory in the same run, "
         f"and {beyond:,.0f} MiB beyond the idle interpreter at the most. It took "
         f"{row['measured']['seconds']:.1f} s and was expected to take {row['plan']['total_s']:.1f} s. "
-        f"Record: {linked(name)}, made by `{row['environment']['command']}`."
+        f"Record: {linked(name)}, made by `{command(row['environment'])}`."
     )

@@ -66,7 +66,7 @@ class Layout:
     def of(cls, shape: Shape, form: Format, l2_bytes: int) -> Layout:
         """For as many sets as it takes to leave nothing of one in the cache when its turn comes again.
 
-        >>> from .formats import FORMATS
+        >>> from tilewright.lab.inputs.formats import FORMATS
         >>> Layout.of((256, 256, 256), FORMATS["float32"], 60_000_000).count
         115
         """

@@ -90,7 +90,7 @@ def explain_cpu(
     ``system`` stands for the system calls of the counters. Raises UsageError for a product without elements, and for what
     ``runner`` refuses.
 
-    >>> from tilewright.kernels import catalog
+    >>> from tilewright.catalog import catalog
     >>> explain_cpu(catalog()["cpu/naive"], 16, 16, 16).verified["ok"]
     True
     """
