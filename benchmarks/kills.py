@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.catalog import adding_kernel
 from tilewright.files import plain
 from tilewright.files import zarr as zarr_files
 from tilewright.lab.inputs.environment import environment
+from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.places import places
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.stream import Room
@@ -227,9 +227,9 @@ def kill_everywhere(can_exchange: bool) -> dict[str, dict[str, int]]:
 def prepare() -> None:
     """A product that is cut into few tiles, and begins at once in every child: all is compiled here."""
     make_operands(SHORT)
-    kernel = adding_kernel("float32")
+    choice = choose_adding_cpu("float32")
     places.host_rates = lambda *_: Rates(1e11, 1e10, 1e9)  # type: ignore[assignment]
-    multiply.choose_place = lambda *_: places.Choice(kernel, Room(1_600_000), 1, 1 << 30)  # type: ignore[assignment]
+    multiply.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 1, 1 << 30)  # type: ignore[assignment]
 
 
 def main(out: str, kills: str = "200", seed: str = "1") -> None:

@@ -19,6 +19,7 @@ import tilewright as tw
 from tilewright import api
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.operands import DTYPES
+from tilewright.planning import host
 from tilewright.runtime.cpu import express, workspace
 
 #: Pairs of shapes: every rule of array-API matmul, sizes zero and one, and sizes that no tile divides.
@@ -702,7 +703,7 @@ def test_callers_on_many_threads_do_not_meet(monkeypatch: pytest.MonkeyPatch, tm
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     cpu.compiled.cache_clear()
-    api._prepared.cache_clear()
+    host._runner.cache_clear()
     start, failures = threading.Barrier(8), []
 
     def call(seed: int) -> None:

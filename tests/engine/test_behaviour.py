@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from support.plans import make_plan
 from tilewright.catalog import catalog, load_file
 from tilewright.errors import UsageError
 from tilewright.host import limits
 from tilewright.host.machine import machine, read_machine
 from tilewright.kernels import FLOATS, Kernel
-from tilewright.planning.cpu import make_plan
 from tilewright.problem import Problem
 from tilewright.runtime.cpu import runner as cpu
 from tilewright.runtime.cpu import stop, threads, workspace

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import api
 from tilewright.errors import DTypeError, ReadOnlyError, ShapeError, UsageError
 from tilewright.operands import DTYPES, NUMPY_DTYPES
+from tilewright.planning import host
 
 #: A third of a unit in the last place of a double is lost on the way through one.
 FINE = np.longdouble(1) / 3
@@ -183,7 +183,7 @@ SCALARS = [*DTYPES, *NUMPY_DTYPES[:2], "longlong", "ulonglong", "long", "ulong",
 @pytest.mark.parametrize("reverse", [False, True])
 def test_two_vectors_give_a_scalar_of_numpys_type(reverse: bool) -> None:
     """Whatever was multiplied before: int64 is both long and long long, whose scalars have types of their own."""
-    api._recipe.cache_clear()
+    host._plan.cache_clear()
     pairs = list(itertools.product(SCALARS, repeat=2))
     for left, right in pairs[::-1] if reverse else pairs:
         a, b = np.arange(3).astype(left), np.arange(3).astype(right)

@@ -19,9 +19,10 @@ from llvmlite import binding, ir
 
 import tilewright as tw
 from support.machine_code import inner_loops
+from support.plans import make_plan
 from tilewright import api, codegen
 from tilewright.codegen import direct
-from tilewright.planning.cpu import WORK_PER_THREAD, make_plan
+from tilewright.planning.host import WORK_PER_THREAD
 from tilewright.problem import Problem
 from tilewright.runtime.cpu import batch, express, express_code
 from tilewright.runtime.cpu.runner import runner
@@ -474,13 +475,16 @@ def test_batches_in_bands_and_portions(bands: int, way: str, monkeypatch: pytest
 
 
 def test_a_batch_of_little_work_is_not_shared_and_one_of_much_is() -> None:
-    kind = np.dtype("f8"), np.dtype("f8").num
+    def sharing(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, int]:
+        plan: Any = tw.plan(a, b)
+        return plan.threads, plan.bands
+
     with tw.use_threads(2):
-        assert api._recipe((100, 8, 8), (100, 8, 8), kind, kind).sharing() == (1, 1)
-        assert api._recipe((1000, 64, 64), (64, 64), kind, kind).sharing() == (1, 2)
-        assert api._recipe((600, 600), (600, 600), kind, kind).sharing() == (2, 1)
+        assert sharing((100, 8, 8), (100, 8, 8)) == (1, 1)
+        assert sharing((1000, 64, 64), (64, 64)) == (1, 2)
+        assert sharing((600, 600), (600, 600)) == (2, 1)
     with tw.use_threads(1):
-        assert api._recipe((1000, 64, 64), (64, 64), kind, kind).sharing() == (1, 1)
+        assert sharing((1000, 64, 64), (64, 64)) == (1, 1)
 
 
 # ---- nothing is lost -------------------------------------------------------------------------------------------------

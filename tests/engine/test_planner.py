@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from support.plans import make_plan
 from tilewright.catalog import catalog
 from tilewright.engine.numpy_product import numpy_product
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.host.machine import machine
 from tilewright.kernels import Kernel
 from tilewright.operands import DTYPES, NUMPY_DTYPES
-from tilewright.planning import cpu as planner
-from tilewright.planning.cpu import BYTES_PER_THREAD, WORK_PER_THREAD, make_plan
+from tilewright.planning import choice as chooser
+from tilewright.planning import host
+from tilewright.planning.host import BYTES_PER_THREAD, WORK_PER_THREAD
 from tilewright.planning.prediction import Blocks, predict, seconds_text
-from tilewright.problem import Problem
+from tilewright.problem import Problem, layout
 from tilewright.runtime.cpu.runner import runner
 
 
@@ -57,6 +59,12 @@ def rung(order: int, **changed: Any) -> Kernel:
     return dataclasses.replace(PLAIN, name=f"cpu/rung{order}", order=order, **changed)
 
 
+def of_kernel(problem: Problem, kernel: Kernel, compute: str, threads: int, why: str = "") -> host.HostPlan:
+    shapes = layout((problem.m, problem.k), (problem.k, problem.n))
+    chosen = chooser.Choice(kernel, compute, kernel.params, why)
+    return host.HostPlan(problem, chosen, shapes, np.dtype(problem.dtype), threads)
+
+
 Ladder = Callable[..., None]
 
 
@@ -65,11 +73,11 @@ def ladder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ladder]:
     """Put other kernels in the place of the catalog's."""
 
     def forget() -> None:
-        planner._rungs.cache_clear()
-        planner._decision.cache_clear()
+        for cache in (chooser._highest_first, chooser._choice, host._plan):
+            cache.cache_clear()
 
     def put(*kernels: Kernel) -> None:
-        monkeypatch.setattr(planner, "catalog", lambda: {k.name: k for k in kernels})
+        monkeypatch.setattr(chooser, "catalog", lambda: {k.name: k for k in kernels})
         forget()
 
     yield put
@@ -259,7 +267,7 @@ def test_a_plan_prints_what_it_will_do(dtype: str, size: tuple[int, int, int]) -
 
 def test_the_words_for_tile_blocks_and_limit() -> None:
     params = {"mr": 6, "nv": 4, "vector_bits": 512, "kc": 384, "mc": 168, "nc": 4096}
-    plan = planner.Plan(Problem(1000, 1000, 1000, "float32"), rung(1, params=params), "float32", 1, "it was asked for")
+    plan = of_kernel(Problem(1000, 1000, 1000, "float32"), rung(1, params=params), "float32", 1, "it was asked for")
     with tw.use_threads(3):
         text = str(plan)
     assert "  because    it was asked for\n" in text
@@ -271,7 +279,7 @@ def test_the_words_for_tile_blocks_and_limit() -> None:
 def test_workspace_is_that_of_every_thread_in_the_dtype_of_the_arithmetic() -> None:
     def nbytes(threads: int, dtype: str = "float32", compute: str = "float32", **changed: Any) -> int:
         one = rung(1, workspace=lambda m, n, k: 1000, **changed)
-        return planner.Plan(Problem(8, 8, 8, dtype), one, compute, threads, "").workspace_bytes
+        return of_kernel(Problem(8, 8, 8, dtype), one, compute, threads).workspace_bytes
 
     assert nbytes(1) == 4000
     assert nbytes(3) == 12000

@@ -16,13 +16,13 @@ import numba as nb
 import numpy as np
 import pytest
 
+from support.plans import make_plan
 from tilewright import codegen
 from tilewright.catalog import catalog
 from tilewright.host.machine import machine
 from tilewright.kernels import FLOATS
 from tilewright.lab.verify.verify import Oracle
 from tilewright.operands import aligned_empty
-from tilewright.planning.cpu import make_plan
 from tilewright.problem import Problem
 from tilewright.runtime.cpu.runner import runner
 

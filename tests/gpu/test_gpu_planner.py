@@ -14,9 +14,9 @@ from support.simulated_gpu import parsed
 from tilewright.arrays import gpu_array as arrays
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import DTypeError, HeaderError, UsageError
-from tilewright.planning import gpu as planner
+from tilewright.planning import choice as planner
 from tilewright.planning import tuned
-from tilewright.planning.gpu import choose
+from tilewright.planning.choice import choose_gpu as choose
 from tilewright.runtime.gpu import gpu_product
 from tilewright.runtime.gpu.gpu_product import MOST, prepared
 from tilewright.runtime.gpu.nvrtc import compile_kernel

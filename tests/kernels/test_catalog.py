@@ -135,7 +135,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 NEW_RUNG = """
 import numpy as np
 from tilewright.kernels import catalog
-from tilewright.planning.cpu import make_plan
+from support.plans import make_plan
 from tilewright.problem import Problem
 from tilewright.runtime.cpu.runner import runner
 kernel = list(k for k in catalog().values() if not k.is_reference)[-1]

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.simulated_streams import SimulatedStreams, failing_after, simulated
+from support.simulated_streams import ANY_KERNEL, SimulatedStreams, failing_after, simulated
 from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySink, ArraySource
+from tilewright.planning.choice import Choice
 from tilewright.streaming.places import places
 from tilewright.streaming.places.chunks import Chunks
 from tilewright.streaming.places.events import Events
@@ -66,7 +67,13 @@ class Case:
     def place(self, streams: SimulatedStreams, chunks: Chunks, events: Events | None = None) -> Gpu:
         held = self.plan.held(self.plan.program()) if self.plan.host_slots else Held({}, {})
         tier = Tier(self.plan, held, self.sources)
-        options: dict[str, Any] = {"gpu": streams, "kernel": None, "workers": 4, "chunks": chunks, "events": events}
+        options: dict[str, Any] = {
+            "gpu": streams,
+            "choice": ANY_KERNEL,
+            "workers": 4,
+            "chunks": chunks,
+            "events": events,
+        }
         return Gpu(self.plan, tier, self.sink, **options)
 
     def check(self) -> None:
@@ -189,11 +196,12 @@ def test_multiply_takes_as_many_gpus_as_pay(
     streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, rates: Rates, used: int
 ) -> None:
     """Of four simulated ones: all where multiplying is slow, one where they would all read from the same slow disk."""
-    monkeypatch.setattr(places.Choice, "rates", lambda *_: rates)
+    monkeypatch.setattr(places.Placement, "rates", lambda *_: rates)
     kernel: Any = SimpleNamespace(name="simulated", source_hash="0", params={})
     gpus: Any = (streams,) * 4
-    choice = places.Choice(kernel, Room(4 << 20, grain=64), 1, 1 << 30, gpus, Chunks(1 << 14, 4, 2))
-    monkeypatch.setattr(multiply, "choose_place", lambda *_: choice)
+    choice = Choice(kernel, "float64", {}, "")
+    placed = places.Placement(choice, Room(4 << 20, grain=64), 1, 1 << 30, gpus, Chunks(1 << 14, 4, 2))
+    monkeypatch.setattr(multiply, "place_product", lambda *_: placed)
     rng, made = np.random.default_rng(0), []
     monkeypatch.setattr(Gpu, "close", lambda self, close=Gpu.close: (made.append(self), close(self)))
     a, b = rng.integers(-9, 9, (1000, 300)).astype(float), rng.integers(-9, 9, (300, 900)).astype(float)

@@ -309,9 +309,9 @@ from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.run.journal import Journal
 from tilewright.streaming.plan.stream import Room
 
-kernel = places.adding_kernel("float32")
+choice = places.choose_adding_cpu("float32")
 places.host_rates = lambda *_: Rates(1e11, 1e10, 1e9)
-multiply.choose_place = lambda *_: places.Choice(kernel, Room(1_600_000), 2, 1 << 30)
+multiply.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 2, 1 << 30)
 remove = Journal.remove
 
 def kept(self):

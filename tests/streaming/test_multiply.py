@@ -18,14 +18,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.catalog import adding_kernel
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
 from tilewright.files import open_matrix, plain
 from tilewright.files.array import ArraySource
 from tilewright.host.disk import CacheFile
+from tilewright.planning.choice import choose_adding_cpu
+from tilewright.streaming.options import Options
 from tilewright.streaming.places.events import Events
 from tilewright.streaming.places.host import Host
-from tilewright.streaming.places.places import Choice
+from tilewright.streaming.places.places import Placement
 from tilewright.streaming.places.rates import read_rate
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.grid import ORDERS, Grid
@@ -41,7 +42,7 @@ N, ROOM = 1000, 1_600_000
 
 
 @dataclass(frozen=True)
-class Known(Choice):
+class Known(Placement):
     """The CPU, at rates that nobody has to measure; ``count`` of them."""
 
     count: int = 1
@@ -55,7 +56,7 @@ class Known(Choice):
 
     def places(self, plan: Any, a: Any, b: Any, sink: Any, events: Events) -> Iterator[Place]:
         for name in self.names[: len(plan.parts)]:
-            yield Host(plan, a, b, sink, kernel=self.kernel, threads=1, events=events.at(name))
+            yield Host(plan, a, b, sink, kernel=self.choice.kernel, threads=1, events=events.at(name))
 
 
 Rooms = Callable[..., None]
@@ -66,10 +67,10 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
     """Sets how many bytes blocks may take from now on, and in how many places."""
 
     def choose(place: int = ROOM, count: int = 1) -> None:
-        def choice(sources: Any, dtype: np.dtype, *_: Any) -> Choice:
-            return Known(adding_kernel(dtype.name), Room(place), 2, 1 << 40, count=count)
+        def choice(sources: Any, dtype: np.dtype, *_: Any) -> Placement:
+            return Known(choose_adding_cpu(dtype.name), Room(place), 2, 1 << 40, count=count)
 
-        monkeypatch.setattr(module, "choose_place", choice)
+        monkeypatch.setattr(module, "place_product", choice)
 
     choose()
     return choose
@@ -445,7 +446,7 @@ def test_a_complete_result_of_these_operands_is_left_as_it_is(folder: Path, room
     now = Path("c.npy").stat()
     assert (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert seen == [(2 * N**3, 2 * N**3)]
-    with prepared("a.npy", "b.npy", "c.npy", resume=True) as again:
+    with prepared("a.npy", "b.npy", "c.npy", Options(resume=True)) as again:
         told = json.loads(json.dumps(again.as_dict(), allow_nan=False))
     assert told["already_complete"]
     assert (told["measured"]["before"], told["measured"]["finished"]) == (told["measured"]["tiles"], 0)
@@ -591,7 +592,7 @@ def test_progress_counts_what_was_finished_before(folder: Path) -> None:
 
 def test_a_job_tells_what_it_planned_and_measured(folder: Path) -> None:
     begin()
-    with prepared("a.npy", "b.npy", "c.npy", resume=True) as taken_up:
+    with prepared("a.npy", "b.npy", "c.npy", Options(resume=True)) as taken_up:
         taken_up.run()
     told = json.loads(json.dumps(taken_up.as_dict(), allow_nan=False))
     assert told["measured"]["before"] == 5

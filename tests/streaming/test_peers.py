@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.simulated_streams import SimulatedStreams, failing_after, simulated
+from support.simulated_streams import ANY_KERNEL, SimulatedStreams, failing_after, simulated
 from tilewright.files.array import ArraySink, ArraySource
 from tilewright.streaming.places import gpu
 from tilewright.streaming.places.chunks import Chunks
@@ -51,7 +51,8 @@ class Case:
         """What it raised; fails where it does not end. A single one of ``gpus`` stands for all."""
         sink = ArraySink(self.c, self.c.shape, self.c.dtype)
         count = len(self.plan.parts)
-        options: dict[str, Any] = {"kernel": None, "workers": 3, "chunks": Chunks(256, 4, 2), "peers": peers or Peers()}
+        options: dict[str, Any] = {"choice": ANY_KERNEL, "workers": 3, "peers": peers or Peers()}
+        options["chunks"] = Chunks(256, 4, 2)
         places = [
             Gpu(
                 self.plan,

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from support.simulated_streams import SimulatedStreams, matrix_at, simulated
-from tilewright.catalog import adding_kernel
+from tilewright.planning.choice import choose_adding_cpu
 from tilewright.runtime.cpu.runner import runner
+from tilewright.streaming.options import Options
 from tilewright.streaming.places import gpu as gpu_module
 from tilewright.streaming.places import places
 from tilewright.streaming.places.rates import kc_of
@@ -68,7 +69,7 @@ def test_the_engine_cuts_every_step_as_it_cuts_all_of_k(k: int, kc: int, most: i
 
 def test_every_adding_kernel_says_how_it_sums() -> None:
     for dtype in multiply.DTYPES:
-        kernel = adding_kernel(dtype)
+        kernel = choose_adding_cpu(dtype).kernel
         assert kernel is not None
         assert kc_of(kernel, dtype) > 1
 
@@ -99,7 +100,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, dtype: s
     for number, rates in enumerate(RATES):
         monkeypatch.setattr(places, "host_rates", lambda *_, rates=rates: rates)
         monkeypatch.setattr(places, "available_memory", lambda number=number: least * (2 + number) // 2 * 10)
-        beside = places._workspace(adding_kernel(dtype), np.dtype(dtype))
+        beside = places._workspace(choose_adding_cpu(dtype).kernel, np.dtype(dtype))
         with tw.use_threads(1 + number % 2):
             found.add(tw.multiply(a, b, device="cpu", memory=None if number % 3 == 0 else least + beside).tobytes())
     return found
@@ -113,7 +114,7 @@ def test_nothing_that_is_measured_changes_a_bit(
     """And they are the bits of one call of the engine."""
     a, b = operands(*shape, dtype)
     whole = np.empty(shape[:2], dtype)
-    runner(adding_kernel(dtype), dtype, threads=2)(a, b, whole)
+    runner(choose_adding_cpu(dtype).kernel, dtype, threads=2)(a, b, whole)
     assert on_the_cpu(monkeypatch, *shape, dtype) == {whole.tobytes()}
     assert len({grid.bk for grid in grids}) > 1 or min(shape) == 1, "these rates lead to different steps"
 
@@ -124,7 +125,7 @@ def test_the_sign_of_a_zero_does_not_depend_on_the_height_of_a_tile(dtype: str) 
     tiny = float(np.finfo(dtype).tiny)
     a, b = np.full((60, 40), -tiny, dtype), np.full((40, 64), tiny, dtype)
     whole, low = np.empty((60, 64), dtype), np.empty((1, 64), dtype)
-    run = runner(adding_kernel(dtype), dtype)
+    run = runner(choose_adding_cpu(dtype).kernel, dtype)
     run(a, b, whole)
     run(a[:1], b, low)
     assert whole[:1].tobytes() == low.tobytes()
@@ -143,7 +144,7 @@ def test_a_product_that_is_taken_up_under_other_rates_has_the_same_bits(
     monkeypatch.chdir(tmp_path)
     for name, array in zip("ab", operands(800, 800, 1701, "float32"), strict=True):
         np.save(f"{name}.npy", array)
-    limit = (20 << 20) + places._workspace(adding_kernel("float32"), np.dtype("float32"))
+    limit = (20 << 20) + places._workspace(choose_adding_cpu("float32").kernel, np.dtype("float32"))
     asked: dict[str, Any] = {"device": "cpu", "memory": limit}
     monkeypatch.setattr(places, "host_rates", lambda *_: RATES[0])
     tw.multiply("a.npy", "b.npy", "whole.npy", device="cpu")
@@ -183,7 +184,7 @@ class Gpu(SimulatedStreams):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self.device: Any = SimpleNamespace(name="simulated", capability="9.0")
+        self.device: Any = SimpleNamespace(name="simulated", capability="9.0", sms=132)
 
     def free_bytes(self) -> int:
         return self.free
@@ -223,7 +224,7 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...], a: Any, b: A
         count = 1 + number // 2 % 2
         monkeypatch.setattr(places, "_gpus", lambda _, count=count: gpus[:count])
         monkeypatch.setattr(Gpu, "free", (3 << 20) << number)
-        monkeypatch.setattr(places.Choice, "rates", lambda *_, rates=rates: dataclasses.replace(rates, wave_s=1e-5))
+        monkeypatch.setattr(places.Placement, "rates", lambda *_, rates=rates: dataclasses.replace(rates, wave_s=1e-5))
         found.add(tw.multiply(a, b, device_memory="3MB", memory=None if number % 2 else "40MB").tobytes())
     return found
 
@@ -261,5 +262,6 @@ def test_tiles_on_gpus_are_whole_ones_of_the_kernel(
 ) -> None:
     monkeypatch.setattr(places, "_gpus", lambda _: gpus)
     sources = [places.ArraySource(x) for x in operands(300, 300, 300, dtype)]
-    choice = places.choose_place(sources, np.dtype(dtype), None, None, None, 1)
-    assert all(choice.room.grain % side(**choice.kernel.params) == 0 for side in choice.kernel.tile)
+    placed = places.place_product(sources, np.dtype(dtype), Options(), 1)
+    choice = placed.choice
+    assert all(placed.room.grain % side(**choice.params) == 0 for side in choice.kernel.tile)

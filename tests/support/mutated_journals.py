@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.catalog import adding_kernel
 from tilewright.errors import FileError, MemoryLimitError, ResumeError
 from tilewright.host.disk import CacheFile
-from tilewright.streaming.places.places import Choice
+from tilewright.planning.choice import choose_adding_cpu
+from tilewright.streaming.places.places import Placement
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.grid import Tile
@@ -294,11 +294,11 @@ def small_places(folder: Path) -> Iterator[None]:
     before = Path.cwd()
     remembered = folder / "finished"
     remembered.mkdir()
-    kernel: Any = adding_kernel("float32")
+    choice: Any = choose_adding_cpu("float32")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CacheFile, "path", property(lambda file: remembered / file.name))
-        patch.setattr(Choice, "rates", lambda *_: Rates(1e11, 1e10, 1e9))
-        patch.setattr(multiply, "choose_place", lambda *_: Choice(kernel, ROOM, 1, 1 << 40))
+        patch.setattr(Placement, "rates", lambda *_: Rates(1e11, 1e10, 1e9))
+        patch.setattr(multiply, "place_product", lambda *_: Placement(choice, ROOM, 1, 1 << 40))
         patch.setattr(os, "fsync", lambda _: None)
         os.chdir(folder)
         try:

@@ -251,5 +251,6 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
         monkeypatch.setattr(module, "gpu_at", lambda ordinal: gpus[ordinal])
     libraries._known.clear()
     libraries._one.cache_clear()
-    matmul._recipe.cache_clear()
+    matmul._plan.cache_clear()
+    matmul._launches.cache_clear()
     return torch, cupy

@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySource
 from tilewright.runtime.gpu.streams import Moment
 from tilewright.streaming.places import gpu
+
+#: Simulated GPUs multiply by themselves, whichever kernel was chosen.
+ANY_KERNEL: Any = SimpleNamespace(kernel=None, params={})
 
 
 class _Moment(Moment):
