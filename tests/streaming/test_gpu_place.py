@@ -25,12 +25,13 @@ from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.grid import ORDERS, Grid, Tile
 from tilewright.streaming.plan.held import Held, hold
+from tilewright.streaming.plan.partition import territories
 from tilewright.streaming.plan.plan import StreamPlan
 from tilewright.streaming.plan.program import Program
 from tilewright.streaming.plan.stream import plan_again
 from tilewright.streaming.run import multiply
-from tilewright.streaming.run.devices import execute_on_all, territories
 from tilewright.streaming.run.executor import execute
+from tilewright.streaming.run.parallel import execute_on_all
 
 RATES = Rates(1e9, 1e9, 1e9)
 GRID = Grid(40, 36, 52, 10, 12, 13)

@@ -26,6 +26,7 @@ from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.options import Options
 from tilewright.streaming.places.events import Events
 from tilewright.streaming.places.host import Host
+from tilewright.streaming.places.place import Place
 from tilewright.streaming.places.places import Placement
 from tilewright.streaming.places.rates import read_rate
 from tilewright.streaming.plan.cost import Rates
@@ -33,7 +34,6 @@ from tilewright.streaming.plan.grid import ORDERS, Grid
 from tilewright.streaming.plan.stream import Room, plan_again
 from tilewright.streaming.run import finished, job
 from tilewright.streaming.run import multiply as module
-from tilewright.streaming.run.executor import Place
 from tilewright.streaming.run.journal import Journal, read_journal
 from tilewright.streaming.run.multiply import prepared
 

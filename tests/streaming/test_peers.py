@@ -23,10 +23,11 @@ from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room, Slots, place_elements
 from tilewright.streaming.plan.grid import Block, Grid, Tile
 from tilewright.streaming.plan.held import Held
+from tilewright.streaming.plan.partition import PARTITIONS, territories
 from tilewright.streaming.plan.plan import StreamPlan
 from tilewright.streaming.plan.stream import plan_again
 from tilewright.streaming.run.counting import Counted, Tally
-from tilewright.streaming.run.devices import PARTITIONS, execute_on_all, territories
+from tilewright.streaming.run.parallel import execute_on_all
 
 GRID = Grid(48, 48, 60, 8, 8, 12)
 RATES = Rates(1e9, 1e9, 1e9, peers=True)

@@ -21,10 +21,11 @@ from tilewright.streaming.plan.cost import cost
 from tilewright.streaming.plan.cuts import least_slots, place_elements
 from tilewright.streaming.plan.grid import ORDERS, Block, Grid, Tile
 from tilewright.streaming.plan.held import hold
+from tilewright.streaming.plan.partition import PARTITIONS, territories
 from tilewright.streaming.plan.program import Load, Program
-from tilewright.streaming.run import devices, executor
-from tilewright.streaming.run.devices import PARTITIONS, Queue, execute_on_all, territories
+from tilewright.streaming.run import executor, parallel
 from tilewright.streaming.run.executor import execute
+from tilewright.streaming.run.parallel import Queue, execute_on_all
 
 few = settings(max_examples=60, deadline=None)
 
@@ -379,7 +380,7 @@ def makespan(speeds: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> tuple[
     grid = Grid(96, 96, 96, 8, 8, 96)
     several = [Device(flops=1e5 * speed, in_bytes=1e9, out_bytes=1e9, latency_s=1e-7) for speed in speeds]
     places = [SimulatedPlace(device, grid) for device in several]
-    monkeypatch.setattr(devices, "Queue", queue_by_time(places))
+    monkeypatch.setattr(parallel, "Queue", queue_by_time(places))
     parts = territories(*grid.tiles, len(places))
     execute_on_all(grid, (24, 24, 2), places, parts)
     replay(places, [tile for part in parts for tile in part])
@@ -414,7 +415,7 @@ def test_with_parts_of_their_own_only_it_would(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_taking_what_others_would_finish_sooner_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "FEW", 0)
+    monkeypatch.setattr(parallel, "FEW", 0)
     took, ideal, tile_s = makespan((1, 0.07), monkeypatch)
     assert took > ideal + tile_s * 1.4
 

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.grid import Block, Grid, Tile
 from tilewright.streaming.plan.program import Load, Multiply, Store
-from tilewright.streaming.run.devices import Queue
+from tilewright.streaming.run.parallel import Queue
 
 ITEMSIZE = 8
 

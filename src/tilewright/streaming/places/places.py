@@ -22,13 +22,13 @@ from ..options import Options
 from ..plan.cost import Rates
 from ..plan.held import Held
 from ..plan.stream import Room, StreamPlan, typical_step
-from ..run.executor import Place
 from .chunks import Chunks
 from .events import Events
 from .gpu import Gpu
 from .gpu_rates import gpu_rates
 from .host import Host
 from .peers import Peers
+from .place import Place
 from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
 from .tier import Tier
 

@@ -13,12 +13,12 @@ from ...planning.choice import Choice
 from ...planning.plan import Plan, Rows
 from ...planning.prediction import seconds_text
 from ...problem import Problem
-from ..run.devices import sharers
 from .bounds import least_elements, least_side
 from .cost import Cost, Rates
 from .cuts import Room, Slots, block_elements, place_elements
 from .grid import Grid, Tile
 from .held import Held, hold
+from .partition import sharers
 from .program import Program
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from ...errors import MemoryLimitError
 from ...host.machine import bytes_text
-from ..run.devices import PARTITIONS, sharers, territories
 from .cost import Cost, Rates, cost
 from .cuts import (
     Room,
@@ -31,6 +30,7 @@ from .cuts import (
 )
 from .grid import ORDERS, Grid, Tile
 from .held import hold
+from .partition import PARTITIONS, sharers, territories
 from .plan import StreamPlan
 from .program import Program
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ...files import Source
+from ..places.place import Place, Token
 from ..plan.grid import Grid
 from ..plan.program import Multiply
-from .executor import Place, Token
 
 
 class Tally:

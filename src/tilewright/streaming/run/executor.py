@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from ...runtime.cpu.stop import Stopped, current_stop
+from ..places.place import Place, Token
 from ..plan.grid import Tile
 from ..plan.program import Load, Multiply, Program, Store
 
@@ -19,22 +20,6 @@ Claim = Callable[[], tuple[Tile, Sequence[Tile]] | None]
 #: Tiles that are claimed before the present one is begun: the next one's blocks must be on their way by then. Not more, for
 #: who is slow would keep them from others.
 AHEAD = 1
-
-#: What a place gives back for a piece of work: anything by which it knows when that is done. It is only handed around here.
-Token = Any
-
-
-class Place(Protocol):
-    """Where blocks are multiplied: it has the slots, and moves blocks between them and where the matrices lie.
-
-    Each method may return before its work is done, as long as the place itself waits for the tokens it is given. Loads,
-    multiplications and stores are asked for by a thread each; a store is done when it returns.
-    """
-
-    def load(self, load: Load, after: Token) -> Token: ...
-    def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token: ...
-    def store(self, store: Store, after: Token) -> Token: ...
-    def close(self) -> None: ...
 
 
 class _Ended(Exception):  # noqa: N818  # no error: the end of a lane

@@ -33,11 +33,11 @@ from ..plan.cost import Rates
 from ..plan.grid import ORDERS, Tile
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
 from .counting import Counted, Tally, Watched
-from .devices import execute_on_all
 from .durable import Durable
 from .executor import execute
 from .finished import is_finished, remember
 from .journal import Begun, Journal, read_journal
+from .parallel import execute_on_all
 
 #: Is told how many of how many operations are done.
 Progress = Callable[[int, int], None]

@@ -18,8 +18,8 @@ from ...runtime.gpu.streams import kept_current
 from ..options import Options
 from ..places.events import Events
 from ..places.places import place_product
+from ..plan.partition import PARTITIONS
 from ..plan.stream import StreamPlan
-from .devices import PARTITIONS
 from .job import Job, Product, Progress, plan_job
 
 DTYPES = ("float32", "float64")

@@ -1,0 +1,23 @@
+"""What a place is: where blocks are multiplied, with slots of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..plan.program import Load, Multiply, Store
+
+#: What a place gives back for a piece of work: anything by which it knows when that is done. It is only handed around here.
+Token = Any
+
+
+class Place(Protocol):
+    """Where blocks are multiplied: it has the slots, and moves blocks between them and where the matrices lie.
+
+    Each method may return before its work is done, as long as the place itself waits for the tokens it is given. Loads,
+    multiplications and stores are asked for by a thread each; a store is done when it returns.
+    """
+
+    def load(self, load: Load, after: Token) -> Token: ...
+    def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token: ...
+    def store(self, store: Store, after: Token) -> Token: ...
+    def close(self) -> None: ...
