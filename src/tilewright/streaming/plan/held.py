@@ -1,12 +1,12 @@
-"""The second tier: blocks from a disk that are kept in the host's memory, because they will be loaded again."""
+"""The second tier: blocks from a disk that are cached in the host's memory, because they will be loaded again."""
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .eviction import Slots
 from .grid import Block
 from .program import Load
 
@@ -20,30 +20,23 @@ class Held:
 
 
 def hold(loads: Sequence[Load], slots: int) -> Held:
-    """The most hits that ``slots`` slots allow: a block is kept if it comes again before one of those there (Belady)."""
+    """The most hits that ``slots`` slots allow: a block is cached if its next load precedes that of a cached one."""
     again = _next_loads(loads)
     hits: dict[int, int] = {}
     kept: dict[int, int] = {}
-    where: dict[Block, int] = {}
-    free = list(range(slots))
-    #: Who comes again last comes first: (−number of that load, block). What has come since is stale.
-    queue: list[tuple[float, Block]] = []
-    due: dict[Block, float] = {}
-    for number, load in enumerate(loads):
-        block, next_use = load.block, again[number]
-        if block in where:
-            hits[number] = where[block]
+    cached = Slots(slots)
+    for load, next_use in zip(loads, again, strict=True):
+        slot = cached.where.get(load.block)
+        if slot is not None:
+            hits[load.number] = slot
         elif next_use < math.inf:
-            if not free:
-                _give_way(next_use, queue, due, where, free)
-            if free:
-                kept[number] = where[block] = free.pop()
-        if block in where and next_use < math.inf:
-            due[block] = next_use
-            heapq.heappush(queue, (-next_use, block))
-        elif block in where:
-            free.append(where.pop(block))
-            del due[block]
+            slot = cached.take(load.block, next_use)
+            if slot is not None:
+                kept[load.number] = slot
+        if slot is not None and next_use < math.inf:
+            cached.rank((-next_use, slot))
+        elif slot is not None:
+            cached.empty(slot)
     return Held(hits, kept)
 
 
@@ -55,19 +48,3 @@ def _next_loads(loads: Sequence[Load]) -> list[float]:
         again[number] = seen.get(loads[number].block, math.inf)
         seen[loads[number].block] = number
     return again
-
-
-def _give_way(
-    next_use: float,
-    queue: list[tuple[float, Block]],
-    due: dict[Block, float],
-    where: dict[Block, int],
-    free: list[int],
-) -> None:
-    """Free the slot of the block that comes again last, if that is after ``next_use``."""
-    while queue and due.get(queue[0][1]) != -queue[0][0]:
-        heapq.heappop(queue)
-    if queue and -queue[0][0] > next_use:
-        _, block = heapq.heappop(queue)
-        del due[block]
-        free.append(where.pop(block))

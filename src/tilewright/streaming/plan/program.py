@@ -7,22 +7,23 @@ order:
     multiplies a step of a tile, when its two blocks are there, and what its slot of C held before is stored
     stores     a tile of C, when its last step is done
 
-Which slot a block takes is decided by who is used again last (Belady, IBM Systems Journal 1966), which the order of the
-tiles tells beforehand; but not by whoever was used a moment ago, for a load into its place could not begin before that
-multiplication ends. Among all choices that leave alone what the step before used, none loads fewer blocks.
+A block takes the slot whose next use is farthest (``eviction``), which the order of the tiles tells beforehand; but not one
+that the step before used, for a load into it could not begin before that multiplication ends. Among all choices that leave
+alone what the step before used, none loads fewer blocks.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .eviction import Rank, Slots
 from .grid import Block, Grid, Tile
 
-#: Steps back in which whatever is used keeps its slot: the present one is computed while the next one's blocks come.
+#: Blocks that these last steps used keep their slots: the present step is computed while the next one's blocks come.
 RECENT = 1
 
 
@@ -114,9 +115,9 @@ class Program:
             step = len(self.multiplies)
             a, b = self._a.where.get((tile.i, p)), self._b.where.get((tile.j, p))
             if a is None:
-                a = self._load(self._a, Block("a", tile.i, p), (tile.i, p), step)
+                a = self._load(self._a, Block("a", tile.i, p), (tile.i, p))
             if b is None:
-                b = self._load(self._b, Block("b", p, tile.j), (tile.j, p), step)
+                b = self._load(self._b, Block("b", p, tile.j), (tile.j, p))
             self._a.use(a, step, again[0], p)
             self._b.use(b, step, again[1], p)
             needs = self._a.load[a], self._b.load[b]
@@ -124,10 +125,10 @@ class Program:
             self.multiplies.append(Multiply(step, tile, p, a, b, c, needs, after))
         self.stores.append(Store(number, tile, c, len(self.multiplies) - 1))
 
-    def _load(self, pool: _Pool, block: Block, key: tuple[int, int], step: int) -> int:
+    def _load(self, pool: _Pool, block: Block, key: tuple[int, int]) -> int:
         """The slot to which ``block`` will be brought."""
         number = len(self.loads)
-        slot, after = pool.take(key, step, number)
+        slot, after = pool.take(key, number)
         self.loads.append(Load(number, block, slot, after))
         return slot
 
@@ -136,15 +137,13 @@ class _Pool:
     """The slots of one operand. A block's key is its strip (a row of blocks of A, a column of those of B) and its step."""
 
     def __init__(self, slots: int, blocks: int) -> None:
-        self._free = list(reversed(range(slots)))
+        self._slots = Slots(slots)
         self._tight = blocks > slots
-        self._keys: dict[int, tuple[int, int]] = {}
         self._last_use: dict[int, int] = {}
+        self._recent: deque[int] = deque(maxlen=RECENT)
         self._turns: _Turns = {}
-        #: Who is used again last comes first: (−tile, −step, last use, slot); what was used since is stale.
-        self._queue: list[tuple[float, int, int, int]] = []
         #: Which slot holds a block, and which load brought what lies in a slot.
-        self.where: dict[tuple[int, int], int] = {}
+        self.where: dict[tuple[int, int], int] = self._slots.where
         self.load: dict[int, int] = {}
 
     def expect(self, strips: Sequence[int], first: int) -> None:
@@ -152,11 +151,11 @@ class _Pool:
         self._turns = {}
         for number in reversed(range(len(strips))):
             self._turns.setdefault(strips[number], []).append(first + number)
-        self._queue = []
-        for slot, (strip, p) in self._keys.items():
-            turns = self._turns.get(strip)
-            self._queue.append(self._entry(slot, self._last_use[slot], turns[-1] if turns else math.inf, p))
-        heapq.heapify(self._queue)
+        ranks: list[Rank] = []
+        for slot, (strip, p) in self._slots.blocks():
+            again = self._turns[strip][-1] if strip in self._turns else math.inf
+            ranks.append((-again, -p if again < math.inf else 0, self._last_use[slot], slot))
+        self._slots.rank_all(ranks)
 
     def after(self, strip: int) -> float:
         """The tile that uses ``strip`` after the present one does."""
@@ -165,38 +164,18 @@ class _Pool:
         return turns[-1] if turns else math.inf
 
     def use(self, slot: int, step: int, again: float, p: int) -> None:
-        """By multiplication ``step``; and then at step ``p`` of tile ``again``."""
+        """By multiplication ``step``; and then at step ``p`` of tile ``again``. Of blocks without a next use, the one that
+        was used longest ago gives way."""
         self._last_use[slot] = step
+        self._recent.append(slot)
         if self._tight:
-            heapq.heappush(self._queue, self._entry(slot, step, again, p))
+            self._slots.rank((-again, -p if again < math.inf else 0, step, slot))
 
-    def take(self, key: tuple[int, int], step: int, load: int) -> tuple[int, int]:
+    def take(self, key: tuple[int, int], load: int) -> tuple[int, int]:
         """A slot for another block, and the last multiplication that reads what lies there."""
-        slot = self._free.pop() if self._free else self._victim(step)
-        old = self._keys.get(slot)
-        if old is not None:
-            del self.where[old]
-        self.where[key], self._keys[slot], self.load[slot] = slot, key, load
+        slot = self._slots.take(key, in_use=self._recent)
+        if slot is None:  # all were used a moment ago
+            slot = self._recent[0]
+            self._slots.replace(slot, key)
+        self.load[slot] = load
         return slot, self._last_use.get(slot, -1)
-
-    def _victim(self, step: int) -> int:
-        """Of the slots that were not used a moment ago the one used again last; where there is no other, any."""
-        recent: list[tuple[float, int, int, int]] = []
-        while self._queue:
-            entry = heapq.heappop(self._queue)
-            _, _, last_use, slot = entry
-            if self._last_use[slot] != last_use:
-                continue
-            if last_use < step - RECENT:
-                for other in recent:
-                    heapq.heappush(self._queue, other)
-                return slot
-            recent.append(entry)
-        *others, (_, _, _, slot) = sorted(recent, key=lambda entry: -entry[2])
-        for other in others:
-            heapq.heappush(self._queue, other)
-        return slot
-
-    @staticmethod
-    def _entry(slot: int, last_use: int, again: float, p: int) -> tuple[float, int, int, int]:
-        return -again, -p if again < math.inf else 0, last_use, slot

@@ -1,0 +1,78 @@
+"""The one eviction rule: the block whose next use is farthest gives way (Belady, IBM Systems Journal 1966).
+
+The slots of a place (``program``) and the host's second tier (``held``) both follow it; each says how it ranks next uses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+#: The negated next use of what lies in a slot, numbers that decide ties, and the slot. The least one gives way first.
+Rank = tuple[float, ...]
+
+
+class Slots:
+    """A fixed number of slots, each empty or with one block; ``where`` says which slot holds a block."""
+
+    def __init__(self, count: int) -> None:
+        self.where: dict[Any, int] = {}
+        self._blocks: dict[int, Hashable] = {}
+        self._free = list(reversed(range(count)))
+        #: Heap of ranks. One that is not its slot's latest is stale, and skipped.
+        self._queue: list[Any] = []
+        self._latest: dict[float, Rank] = {}
+
+    def rank(self, rank: Rank) -> None:
+        self._latest[rank[-1]] = rank
+        heappush(self._queue, rank)
+
+    def rank_all(self, ranks: list[Rank]) -> None:
+        """These replace all that were given before."""
+        self._latest = {rank[-1]: rank for rank in ranks}
+        self._queue = ranks
+        heapify(self._queue)
+
+    def blocks(self) -> Iterable[tuple[int, Any]]:
+        """Each slot that is not empty, and its block."""
+        return self._blocks.items()
+
+    def take(self, block: Hashable, next_use: float = -math.inf, in_use: Collection[int] = ()) -> int | None:
+        """A slot for ``block``: an empty one, or that of the block whose next use is farthest, if it is after ``next_use``.
+
+        Slots that are ``in_use`` stay as they are. None where no slot is left.
+        """
+        slot = self._free.pop() if self._free else self._victim(next_use, in_use)
+        if slot is not None:
+            self.replace(slot, block)
+        return slot
+
+    def replace(self, slot: int, block: Hashable) -> None:
+        """``block`` lies in ``slot`` from now on, instead of what was there; ``rank`` must be told of it next."""
+        old = self._blocks.get(slot)
+        if old is not None:
+            del self.where[old]
+        self.where[block], self._blocks[slot] = slot, block
+
+    def empty(self, slot: int) -> None:
+        """What lies there is not needed any more."""
+        del self.where[self._blocks.pop(slot)]
+        self._latest.pop(slot, None)
+        self._free.append(slot)
+
+    def _victim(self, next_use: float, in_use: Collection[int]) -> int | None:
+        passed, found, queue, latest = [], None, self._queue, self._latest
+        while queue and found is None and -queue[0][0] > next_use:
+            rank = heappop(queue)
+            slot = rank[-1]
+            if latest.get(slot) is not rank:
+                continue
+            if slot in in_use:
+                passed.append(rank)
+            else:
+                found = slot
+        for rank in passed:
+            heappush(queue, rank)
+        return found
