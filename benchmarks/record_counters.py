@@ -103,7 +103,7 @@ def prepare(folder: Path) -> None:
         kept.with_suffix(".sass").write_text(note + memory_and_flow(text))
         about["code"][source] = {
             name: [[i.offset, i.opcode, Path(i.file).name, i.line, bool(i.memory)] for i in code]
-            for name, code in disassembly.parse(text).items()
+            for name, code in disassembly.parse_sass(text).items()
         }
         about["resources"][source] = {name: asdict(needs) for name, needs in binary.resources.items()}
     warp = (np.zeros((32, 4), np.uint32), np.zeros(32, np.uint32))

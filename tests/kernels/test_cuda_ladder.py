@@ -12,7 +12,7 @@ from tilewright.lab.explain.cuda import operands, verified
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.simulator import Run, simulate
-from tilewright.simulator.counters.count import Counters
+from tilewright.simulator.counters.tally import Counters
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -53,12 +53,12 @@ DISASSEMBLY = """.text.tiled:
 
 def test_counts_by_source_line() -> None:
     instructions = hardware.read_source(SOURCE)[0][1]
-    lines = hardware.by_line(instructions, disassembly.parse(DISASSEMBLY)["tiled"])
+    lines = hardware.by_line(instructions, disassembly.parse_sass(DISASSEMBLY)["tiled"])
     assert lines["k.cu", 7] == {"executed": 512, "sectors": 1024, "wavefronts": 512}
     assert list(lines) == [("k.cu", 3), ("k.cu", 7)]
     for other in (DISASSEMBLY.replace("LDG.E", "STG.E"), DISASSEMBLY.replace("0290", "02a0")):
         with pytest.raises(UnavailableError, match="the disassembly is of another binary"):
-            hardware.by_line(instructions, disassembly.parse(other)["tiled"])
+            hardware.by_line(instructions, disassembly.parse_sass(other)["tiled"])
 
 
 def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tilewright.lab.explain.cuda import explain, operands
 from tilewright.records.explanation import Explanation
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.simulator.sass.disassembly import disassemble, find_tool, parse
+from tilewright.simulator.sass.disassembly import disassemble, find_tool, parse_sass
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -53,7 +53,7 @@ def stand_in(
     raw = f'"ID","Kernel Name","Block Size","Grid Size","{SECTORS}"\n'
     raw += f'"0","{kernel or entry}","(32, 32, 1)","(2, 2, 1)","40,960"\n'
     play(monkeypatch, folder, RESULTS.format(folder / "left.npz"), raw)
-    code = parse(disassemble(compiled.cubin))[entry]
+    code = parse_sass(disassemble(compiled.cubin))[entry]
     title = f"Kernel Name,{entry},\nAddress,Source,Instructions Executed,L2 Theoretical Sectors Global\n"
     rows = [f'{i.offset:#x},"{i.opcode}",{i.offset},{i.offset}\n' for i in code]
     (folder / "source").write_text(title + "".join(rows))

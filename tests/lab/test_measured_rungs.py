@@ -23,7 +23,7 @@ from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import hardware, measure
 from tilewright.lab.explain.cuda import explain
 from tilewright.simulator.gpus import find_gpu
-from tilewright.simulator.sass.disassembly import disassemble, find_tool, parse
+from tilewright.simulator.sass.disassembly import disassemble, find_tool, parse_sass
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -147,7 +147,7 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         for launch in launches:
             a, b, c = launch.args[:3]
             product = (a.astype(np.float64) @ b).astype(c.dtype)
-            code = parse(disassemble(compiled.cubin))[launch.entry] if lines else []
+            code = parse_sass(disassemble(compiled.cubin))[launch.entry] if lines else []
             counted = [hardware.Counted(i.offset, i.opcode, {"executed": 1, "sectors": 2}) for i in code]
             made.append(SimpleNamespace(
                 kernel=launch.entry, counters=dict.fromkeys(metrics, 7), instructions=counted, arrays={2: product}

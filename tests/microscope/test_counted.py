@@ -17,12 +17,13 @@ import pytest
 
 from support.twelve_kernels import CASES, DATA, Case, wrong
 from tilewright.simulator import simulate
-from tilewright.simulator.counters.count import Counters
-from tilewright.simulator.counters.counter_names import LABELS
-from tilewright.simulator.ptx import parse as ptx
+from tilewright.simulator.counters.hardware_names import LABELS
+from tilewright.simulator.counters.tally import Counters
 from tilewright.simulator.ptx import program
+from tilewright.simulator.ptx.instructions import Module
+from tilewright.simulator.ptx.parser import parse_ptx
 from tilewright.simulator.sass import disassembly
-from tilewright.simulator.sass import match as sass
+from tilewright.simulator.sass.ptxas import match_accesses, ptx_accesses
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "microscope-counters-h200.jsonl"
 ROWS = [json.loads(line) for line in RECORD.read_text().splitlines()]
@@ -53,9 +54,9 @@ LINE_DIFFERENCES: dict[tuple[str, int, str], tuple[int, int, str]] = {
 
 
 @functools.cache
-def code(source: str) -> tuple[ptx.Module, dict[str, list[disassembly.MachineInstruction]]]:
+def code(source: str) -> tuple[Module, dict[str, list[disassembly.MachineInstruction]]]:
     at = DATA / "counted" / source
-    return ptx.parse(at.with_suffix(".ptx").read_text()), disassembly.parse(at.with_suffix(".sass").read_text())
+    return parse_ptx(at.with_suffix(".ptx").read_text()), disassembly.parse_sass(at.with_suffix(".sass").read_text())
 
 
 @functools.cache
@@ -63,7 +64,7 @@ def predicted(name: str, *, by_ptx_alone: bool = False) -> Counters:
     case = next(case for case in CASES if case.name == name)
     module, binary = code(case.source)
     launch = case.launch
-    machine = sass.match(sass.ptx_accesses(program.link(module, launch.entry)), binary[launch.entry])
+    machine = match_accesses(ptx_accesses(program.link(module, launch.entry)), binary[launch.entry])
     assert machine.exact, machine.notes
     watch = Counters(None if by_ptx_alone else machine)
     run = simulate(

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from support import global_patterns, shared_patterns
-from tilewright.simulator.counters import banks, counter_names, sectors, survey
-from tilewright.simulator.counters import count as counters
+from tilewright.simulator.counters import banks, hardware_names, sectors, survey
+from tilewright.simulator.counters import tally as counters
 from tilewright.simulator.counters.banks import shared_wavefronts
-from tilewright.simulator.counters.count import Counters
 from tilewright.simulator.counters.sectors import IDLE, global_sectors
-from tilewright.simulator.sass.match import Access, Machine
+from tilewright.simulator.counters.tally import Counters
+from tilewright.simulator.sass.ptxas import MachineAccesses, PtxAccess
 
 DATA = Path(__file__).parents[1] / "data"
 LANES = np.arange(32)
@@ -42,7 +42,7 @@ def only(addresses: Any, active: Any) -> np.ndarray:
     return np.where(active, addresses, IDLE)
 
 
-@pytest.mark.parametrize("module", [banks, counter_names, counters, sectors, survey])
+@pytest.mark.parametrize("module", [banks, hardware_names, counters, sectors, survey])
 def test_doctests(module: Any) -> None:
     done = doctest.testmod(module)
     assert done.attempted
@@ -102,7 +102,7 @@ def test_every_access_to_shared_memory(access: str) -> None:
     for row in SHARED:
         if row["access"] != access:
             continue
-        watch = Counters(Machine(opcodes={0: "ATOMS.POPC.INC.32"}) if access == "one4" else None)
+        watch = Counters(MachineAccesses(opcodes={0: "ATOMS.POPC.INC.32"}) if access == "one4" else None)
         as_the_engine_says(row, watch)
         tally = next(tally for tally in watch.tallies().values() if tally.space == "shared")
         found = (tally.wavefronts, tally.conflicts)
@@ -178,7 +178,7 @@ def test_counters_by_line_and_instruction() -> None:
 
 def test_widths_learnt_from_the_binary() -> None:
     """Four neighbouring loads that the machine issues as one of 16 bytes: the first counts, the others do not."""
-    watch = Counters(Machine(widths={0: 16, 1: 0, 2: 0, 3: 0}))
+    watch = Counters(MachineAccesses(widths={0: 16, 1: 0, 2: 0, 3: 0}))
     for i in range(4):
         watch.on_access("shared", "ld", instruction(i, 1), 0 * LANES, LANES, 0 * LANES + 4 * i, 4)
     total = watch.total()
@@ -189,8 +189,8 @@ def test_widths_learnt_from_the_binary() -> None:
 
 def test_guarded_access_is_issued_with_its_block() -> None:
     """Store 1 runs for one warp of two and store 2 for none; both are issued as often as store 0."""
-    issues = {Access(i, "k.cu", 9, "shared", "st", (), 0, 16): 0 for i in (1, 2)}
-    watch = Counters(Machine(issues=issues))
+    issues = {PtxAccess(i, "k.cu", 9, "shared", "st", (), 0, 16): 0 for i in (1, 2)}
+    watch = Counters(MachineAccesses(issues=issues))
     warps, lanes = np.repeat([0, 1], 32), np.tile(LANES, 2)
     watch.on_access("shared", "st", instruction(0, 9), warps, lanes, 16 * lanes, 16)
     watch.on_access("shared", "st", instruction(1, 9), warps[:32], LANES, 16 * LANES, 16)
@@ -201,7 +201,7 @@ def test_guarded_access_is_issued_with_its_block() -> None:
 
 def test_atomics_as_the_machine_does_them() -> None:
     """Of three by the same PTX: a reduction, one that a lane does for its warp, one that tries again."""
-    watch = Counters(Machine(opcodes={0: "REDG.E.ADD", 1: "ATOMG.E.ADD", 2: "ATOMS.CAS"}, elected={1}))
+    watch = Counters(MachineAccesses(opcodes={0: "REDG.E.ADD", 1: "ATOMG.E.ADD", 2: "ATOMS.CAS"}, elected={1}))
     for index, space in enumerate(["global", "global", "shared"]):
         watch.on_access(space, "atom", instruction(index, 1), 0 * LANES, LANES, 0 * LANES, 4)
     moved = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}.sum"

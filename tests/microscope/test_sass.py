@@ -20,23 +20,23 @@ import pytest
 
 from support.cuda_sources import made
 from tilewright.errors import UnavailableError
-from tilewright.simulator.counters.count import Counters
-from tilewright.simulator.ptx import parse as ptx
+from tilewright.simulator.counters.tally import Counters
 from tilewright.simulator.ptx import program
+from tilewright.simulator.ptx.parser import parse_ptx
 from tilewright.simulator.sass import disassembly
 from tilewright.simulator.sass.disassembly import Group, MachineInstruction
-from tilewright.simulator.sass.match import Access, Machine, match, ptx_accesses
+from tilewright.simulator.sass.ptxas import MachineAccesses, PtxAccess, match_accesses, ptx_accesses
 
 DATA = Path(__file__).parents[1] / "data"
-MODULE = ptx.parse((DATA / "five.ptx").read_text())
-BINARY = disassembly.parse((DATA / "five-sm90.sass").read_text())
+MODULE = parse_ptx((DATA / "five.ptx").read_text())
+BINARY = disassembly.parse_sass((DATA / "five-sm90.sass").read_text())
 FIVE = json.loads((DATA / "five-kernels-h200.json").read_text())["kernels"]
 CU = "five.cu"
 
 Address = Callable[[np.ndarray, int], np.ndarray]
 
 
-def accesses(name: str) -> list[Access]:
+def accesses(name: str) -> list[PtxAccess]:
     return ptx_accesses(program.link(MODULE, name))
 
 
@@ -65,7 +65,7 @@ REPLAY: dict[str, tuple[int, int, int, dict[str, tuple[int, Address]]]] = {
 }  # fmt: skip
 
 
-def replay(name: str, machine: Machine | None) -> Counters:
+def replay(name: str, machine: MachineAccesses | None) -> Counters:
     """The shared accesses of a kernel at n = 64, as the interpreter reports them."""
     blocks, threads, tiles, where = REPLAY[name]
     lane = np.arange(blocks * threads)
@@ -97,7 +97,7 @@ def test_doctests() -> None:
 
 @pytest.mark.parametrize("name", ["tiled", "tile2d", "vec"])
 def test_shared_counters_of_an_h200(name: str) -> None:
-    machine = match(accesses(name), BINARY[name])
+    machine = match_accesses(accesses(name), BINARY[name])
     assert machine.exact, machine.notes
     watch = replay(name, machine)
     assert shared(watch, "ld") == FIVE[name]["shared_ld"]
@@ -129,15 +129,17 @@ def test_static_widths_by_source_line() -> None:
 
 
 def test_the_guarded_store_of_vec() -> None:
-    machine = match(accesses("vec"), BINARY["vec"])
+    machine = match_accesses(accesses("vec"), BINARY["vec"])
     ((guarded, like),) = machine.issues.items()
     by_index = {access.index: access for access in accesses("vec")}
     assert (guarded.line, guarded.nbytes, by_index[like].line) == (48, 16, 48)
     assert guarded.base[1] == "%r28"
 
 
-def load(index: int, offset: int, base: str = "%r1", nbytes: int = 4, line: int = 7, space: str = "shared") -> Access:
-    return Access(index, "/somewhere/k.cu", line, space, "ld", (0, base, 0), offset, nbytes)
+def load(
+    index: int, offset: int, base: str = "%r1", nbytes: int = 4, line: int = 7, space: str = "shared"
+) -> PtxAccess:
+    return PtxAccess(index, "/somewhere/k.cu", line, space, "ld", (0, base, 0), offset, nbytes)
 
 
 def lds(width: str, offset: int = 0, guard: str = "", line: int = 7, block: int = 0) -> MachineInstruction:
@@ -160,8 +162,8 @@ def lds(width: str, offset: int = 0, guard: str = "", line: int = 7, block: int 
         ("unrolled and fused", [load(0, 0), load(1, 4)], [".64", ".64"], {0: 8, 1: 0}),
     ],
 )
-def test_fusing(what: str, ours: list[Access], theirs: list[str], widths: dict[int, int]) -> None:
-    machine = match(ours, [lds(width, 16 * i) for i, width in enumerate(theirs)])
+def test_fusing(what: str, ours: list[PtxAccess], theirs: list[str], widths: dict[int, int]) -> None:
+    machine = match_accesses(ours, [lds(width, 16 * i) for i, width in enumerate(theirs)])
     assert machine.exact, what
     assert machine.widths == widths, what
 
@@ -175,8 +177,8 @@ def test_fusing(what: str, ours: list[Access], theirs: list[str], widths: dict[i
         ([load(0, 0), load(1, 4), load(2, 16, nbytes=16)], ["", ".128", ".128"], "the machine 1 of 4 bytes + 2 of 16"),
     ],
 )
-def test_what_cannot_be_matched_is_said(ours: list[Access], theirs: list[str], said: str) -> None:
-    machine = match(ours, [lds(width) for width in theirs])
+def test_what_cannot_be_matched_is_said(ours: list[PtxAccess], theirs: list[str], said: str) -> None:
+    machine = match_accesses(ours, [lds(width) for width in theirs])
     assert not machine.exact
     assert said in machine.notes[0]
     assert machine.widths == {}
@@ -184,65 +186,67 @@ def test_what_cannot_be_matched_is_said(ours: list[Access], theirs: list[str], s
 
 def test_fused_across_lines_and_local_memory_gone() -> None:
     ours = [load(0, 0, line=7), load(1, 4, line=8), load(2, 0, space="local", line=9)]
-    machine = match(ours, [lds(".64", line=8)])
+    machine = match_accesses(ours, [lds(".64", line=8)])
     assert machine.exact
     assert machine.widths == {0: 8, 1: 0, 2: 0}
 
 
 def test_a_guard_with_nothing_beside_it_is_said() -> None:
-    machine = match([load(0, 0)], [lds("", guard="P0")])
+    machine = match_accesses([load(0, 0)], [lds("", guard="P0")])
     assert "nothing tells how often" in machine.notes[0]
-    assert match([load(0, 0), load(1, 64)], [lds(""), lds("", 16, "P0")]).issues == {load(1, 64): 0}
-    assert match([load(0, 0)], [lds(""), lds("", 16, "!PT")]).exact  # padding
+    assert match_accesses([load(0, 0), load(1, 64)], [lds(""), lds("", 16, "P0")]).issues == {load(1, 64): 0}
+    assert match_accesses([load(0, 0)], [lds(""), lds("", 16, "!PT")]).exact  # padding
 
 
-def atom(index: int, space: str = "global", nbytes: int = 4, kind: str = "atom") -> Access:
-    return Access(index, "k.cu", 7, space, kind, (index,), 0, nbytes)
+def atom(index: int, space: str = "global", nbytes: int = 4, kind: str = "atom") -> PtxAccess:
+    return PtxAccess(index, "k.cu", 7, space, kind, (index,), 0, nbytes)
 
 
 def test_what_becomes_of_atomics() -> None:
     """Opcodes in order of the program; where all are alike, however often ptxas copied them."""
-    mixed = match(
+    mixed = match_accesses(
         [atom(3), atom(5), atom(6, kind="red")], [made("REDG.E.ADD"), made("ATOMG.E.EXCH", 16), made("REDG.E.ADD", 32)]
     )
     assert mixed.opcodes == {3: "REDG.E.ADD", 5: "ATOMG.E.EXCH", 6: "REDG.E.ADD"}
     assert "REDG" in mixed.words(atom(3))
     assert mixed.words(atom(4)) == set(), "what was not matched has no name here"
-    assert match([atom(3)], [made("REDG.E.ADD"), made("REDG.E.ADD", 16)]).opcodes == {3: "REDG.E.ADD"}
-    wide = match([atom(3, nbytes=8)], [made("REDG.E.ADD.F64.RN")])
+    assert match_accesses([atom(3)], [made("REDG.E.ADD"), made("REDG.E.ADD", 16)]).opcodes == {3: "REDG.E.ADD"}
+    wide = match_accesses([atom(3, nbytes=8)], [made("REDG.E.ADD.F64.RN")])
     assert (wide.exact, wide.elected) == (True, set())
-    (note,) = match([atom(3)], [made("REDG.E.ADD"), made("ATOMG.E.ADD", 16)]).notes
+    (note,) = match_accesses([atom(3)], [made("REDG.E.ADD"), made("ATOMG.E.ADD", 16)]).notes
     assert note == "k.cu:7, global atom: the machine's are not one to one with the PTX's"
-    (note,) = match([atom(3, "shared")], [made("ATOMS.CAST.SPIN")]).notes
+    (note,) = match_accesses([atom(3, "shared")], [made("ATOMS.CAST.SPIN")]).notes
     assert "tries until" in note
 
 
 def test_a_lane_that_acts_for_its_warp() -> None:
     """A vote, and a guard on what follows; a guard alone is a condition of the source."""
     voted = [made("VOTEU.ANY"), made("ATOMS.MAX.S32", 16, "P1")]
-    assert match([atom(3, "shared")], voted).elected == {3}
-    assert match([atom(3, "shared")], voted).exact
-    assert match([atom(3)], [made("ATOMG.E.ADD", 16, "P1")]).elected == set()
-    assert match([atom(3)], [made("VOTEU.ANY"), made("ATOMG.E.ADD", 16)]).elected == set()
-    assert match([atom(3)], [made("VOTEU.ANY", line=8), made("ATOMG.E.ADD", 16, "P1")]).elected == set()
+    assert match_accesses([atom(3, "shared")], voted).elected == {3}
+    assert match_accesses([atom(3, "shared")], voted).exact
+    assert match_accesses([atom(3)], [made("ATOMG.E.ADD", 16, "P1")]).elected == set()
+    assert match_accesses([atom(3)], [made("VOTEU.ANY"), made("ATOMG.E.ADD", 16)]).elected == set()
+    assert match_accesses([atom(3)], [made("VOTEU.ANY", line=8), made("ATOMG.E.ADD", 16, "P1")]).elected == set()
 
 
 def test_padding_is_issued_with_the_copy_that_follows() -> None:
     padding = [made("LDS", 16 * i, "!PT") for i in range(3)]
-    copy = Access(4, "k.cu", 7, "global", "cp.async", (4,), 0, 16)
-    machine = match([copy], [*padding, made("LDGSTS.E.BYPASS.128", 48)])
+    copy = PtxAccess(4, "k.cu", 7, "global", "cp.async", (4,), 0, 16)
+    machine = match_accesses([copy], [*padding, made("LDGSTS.E.BYPASS.128", 48)])
     assert machine.exact
     assert machine.opcodes == {4: "LDGSTS.E.BYPASS.128"}
     assert list(machine.issues.values()) == [4, 4, 4]
     assert len({access.index for access in machine.issues}) == 3
-    assert "how often padding" in match([], padding).notes[0]
+    assert "how often padding" in match_accesses([], padding).notes[0]
 
 
 def test_matrices_and_what_the_ptx_knows_nothing_of() -> None:
-    four = Access(4, "k.cu", 7, "shared", "ldmatrix", (4,), 0, 16)
-    assert match([four], [made("LDSM.16.MT88.4")]).exact
-    assert not match([four], [made("LDSM.16.M88.2")]).exact
-    assert match([], [made("STL.64")]).notes == ["k.cu:7, local st: the PTX has none, the machine 1 of 8 bytes"]
+    four = PtxAccess(4, "k.cu", 7, "shared", "ldmatrix", (4,), 0, 16)
+    assert match_accesses([four], [made("LDSM.16.MT88.4")]).exact
+    assert not match_accesses([four], [made("LDSM.16.M88.2")]).exact
+    assert match_accesses([], [made("STL.64")]).notes == [
+        "k.cu:7, local st: the PTX has none, the machine 1 of 8 bytes"
+    ]
 
 
 def test_accesses_of_the_ptx() -> None:
@@ -265,7 +269,7 @@ def test_accesses_of_the_ptx() -> None:
   ret;
 }
 """
-    found = ptx_accesses(program.link(ptx.parse(text), "k"))
+    found = ptx_accesses(program.link(parse_ptx(text), "k"))
     assert [(a.space, a.kind, a.nbytes, a.offset) for a in found] == [
         ("global", "ld", 8, 8), ("global", "atom", 4, 0), ("shared", "red", 8, 0), ("global", "cp.async", 16, 0),
         ("shared", "ldmatrix", 8, 0), ("shared", "stmatrix", 4, 0), ("shared", "st", 16, 16),
@@ -285,7 +289,7 @@ def test_parsing_what_disassemblers_print() -> None:
 		Function : g
         /*0000*/                   EXIT ;
 """
-    f, g = disassembly.parse(text).values()
+    f, g = disassembly.parse_sass(text).values()
     found = [(i.opcode, i.guard, i.memory, i.nbytes, i.block) for i in f]
     assert found == [
         ("LDS.U8", "!UP0", ("shared", "ld"), 1, 0),
@@ -296,7 +300,7 @@ def test_parsing_what_disassemblers_print() -> None:
     assert f[1].operands == "R4, desc[UR4][R4.64+0x8]"
     assert [i.opcode for i in g] == ["EXIT"]
     inlined = '.text.f:\n//## File "a.h", line 3 inlined at "k.cu", line 9\n  /*0000*/ STS [R1], R2 ;'
-    assert widths(disassembly.parse(inlined)["f"]) == {("a.h", 3, "shared", "st"): Counter({4: 1})}
+    assert widths(disassembly.parse_sass(inlined)["f"]) == {("a.h", 3, "shared", "st"): Counter({4: 1})}
 
 
 def test_no_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +321,7 @@ def test_the_disassembler_live(tmp_path: Path) -> None:
     cubin = tmp_path / "five.cubin"
     command = [nvcc, "-arch=sm_90", "-lineinfo", "-cubin", "-o", cubin, DATA / CU]
     subprocess.run(command, check=True, env=os.environ)
-    live = disassembly.parse(disassembly.disassemble(cubin.read_bytes()))
+    live = disassembly.parse_sass(disassembly.disassemble(cubin.read_bytes()))
     for name in ("tiled", "tile2d", "vec"):
         assert {i.group: 0 for i in live[name] if i.memory}.keys() == {
             i.group: 0 for i in BINARY[name] if i.memory

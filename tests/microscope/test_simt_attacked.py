@@ -14,10 +14,10 @@ from tilewright.errors import OperandError, UsageError
 from tilewright.simulator import simulate
 from tilewright.simulator.counters.sample import doubt, sample
 from tilewright.simulator.listing import rows
-from tilewright.simulator.ptx.parse import parse
+from tilewright.simulator.ptx.parser import parse_ptx
 from tilewright.simulator.ptx.program import link
 from tilewright.simulator.sass import disassembly
-from tilewright.simulator.sass.match import Access, match, ptx_accesses
+from tilewright.simulator.sass.ptxas import PtxAccess, match_accesses, ptx_accesses
 
 X = np.arange(64, dtype=np.int32)
 T = np.arange(32)
@@ -182,7 +182,7 @@ def test_choices_differ_in_several_blocks_between() -> None:
 
 def test_doubt_about_blocks_that_share_out_work() -> None:
     def asked(body: str) -> str:
-        return doubt(link(parse(compiled(f"{HEAD}(int* x, int* y) {{ {body} }}")), "k"))
+        return doubt(link(parse_ptx(compiled(f"{HEAD}(int* x, int* y) {{ {body} }}")), "k"))
 
     assert "atom" in asked("y[atomicAdd(x, 1)] = 1;")
     assert "ld.volatile" in asked("while (*(volatile int*)x == 0); y[0] = 1;")
@@ -244,30 +244,30 @@ def test_lines_end_where_the_compiler_says() -> None:
 # ---- what the binary does instead
 
 
-def looping(index: int, base: str, offset: int, loop: bool = False) -> Access:
-    return Access(index, "k.cu", 7, "shared", "ld", (base,), offset, 4, loop)
+def looping(index: int, base: str, offset: int, loop: bool = False) -> PtxAccess:
+    return PtxAccess(index, "k.cu", 7, "shared", "ld", (base,), offset, 4, loop)
 
 
 def test_which_of_two_runs_is_fused_is_said_to_be_unknown() -> None:
     """One line inlined at two places, of which ptxas fuses one."""
     both = [looping(i, base, 4 * i % 16) for i, base in enumerate("aaaabbbb")]
     lone = [made("LDS", 16 * i) for i in range(4)]
-    machine = match(both, [*lone, made("LDS.128", 64)])
+    machine = match_accesses(both, [*lone, made("LDS.128", 64)])
     assert "which of several like accesses the machine fuses" in machine.notes[0]
-    assert match(both[:4], [made("LDS.128")]).exact
-    assert match(both, [made("LDS.128"), made("LDS.128", 16)]).exact
+    assert match_accesses(both[:4], [made("LDS.128")]).exact
+    assert match_accesses(both, [made("LDS.128"), made("LDS.128", 16)]).exact
 
 
 def test_a_load_moved_out_of_its_loop() -> None:
     label = ".text.f:\n.L_x_1:\n"
     lds = '//## File "k.cu", line 7\n  /*0010*/ LDS R4, [R2] ;\n'
     bra = "  /*0020*/ @P0 BRA `(.L_x_1) ;\n"
-    inside = disassembly.parse(label + lds + bra)["f"]
-    before = disassembly.parse(".text.f:\n" + lds + ".L_x_1:\n  /*0018*/ NOP ;\n" + bra)["f"]
-    assert match([looping(3, "a", 0, loop=True)], inside).exact
-    assert "in a loop, the machine before or behind" in match([looping(3, "a", 0, loop=True)], before).notes[0]
-    assert match([looping(3, "a", 0)], before).exact
+    inside = disassembly.parse_sass(label + lds + bra)["f"]
+    before = disassembly.parse_sass(".text.f:\n" + lds + ".L_x_1:\n  /*0018*/ NOP ;\n" + bra)["f"]
+    assert match_accesses([looping(3, "a", 0, loop=True)], inside).exact
+    assert "in a loop, the machine before or behind" in match_accesses([looping(3, "a", 0, loop=True)], before).notes[0]
+    assert match_accesses([looping(3, "a", 0)], before).exact
     both = ".visible .entry k(.param .u64 p) { .reg .b32 %r<9>; .reg .pred %p<2>; "
     both += "ld.shared.u32 %r1, [%r2]; $L: ld.shared.u32 %r3, [%r2]; @%p1 bra $L; ret; }"
-    found = ptx_accesses(link(parse(f".version 8.4\n.target sm_90\n.address_size 64\n{both}"), "k"))
+    found = ptx_accesses(link(parse_ptx(f".version 8.4\n.target sm_90\n.address_size 64\n{both}"), "k"))
     assert [access.loop for access in found] == [False, True]

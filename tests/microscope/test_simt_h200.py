@@ -33,7 +33,7 @@ import pytest
 from support.opcode_cases import CASES, Case, Within
 from tilewright.simulator import simulate
 from tilewright.simulator.ops import TABLE, entry, opcodes
-from tilewright.simulator.ptx.parse import parse
+from tilewright.simulator.ptx.parser import parse_ptx
 
 RECORD = Path(__file__).parents[1] / "data" / "opcodes-h200.npz"
 
@@ -132,7 +132,7 @@ def test_the_recording_is_of_these_cases() -> None:
 
 def entries(case: Case) -> set[tuple[str, str]]:
     """Entries of the table that a case uses; control instructions, which have none, by name."""
-    code = [ins for function in parse(case.ptx).functions.values() for ins in function.code]
+    code = [ins for function in parse_ptx(case.ptx).functions.values() for ins in function.code]
     return {entry(ins) or (ins.parts[0], "") for ins in code}
 
 

@@ -16,7 +16,7 @@ import pytest
 from support.ptx_kernels import COUNT, NOTHING, add_one, floats, kernel
 from tilewright.errors import UsageError
 from tilewright.simulator import simulate
-from tilewright.simulator.ptx.parse import parse
+from tilewright.simulator.ptx.parser import parse_ptx
 
 # ---- interrupts, progress, limits ------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ def test_progress_is_told_often_and_of_the_end() -> None:
 
 @pytest.mark.parametrize("how", ["progress", "signal"])
 def test_an_interrupt_leaves_nothing_behind(how: str) -> None:
-    module, x = parse(COUNT), np.zeros(16384, np.uint32)
+    module, x = parse_ptx(COUNT), np.zeros(16384, np.uint32)
     held, handling = x.copy(), np.geterr()
 
     def interrupt(done: int, total: int) -> None:

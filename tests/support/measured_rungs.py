@@ -15,7 +15,7 @@ from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.simulator.counters.counter_names import ALL_CONFLICTS, names
+from tilewright.simulator.counters.hardware_names import ALL_CONFLICTS, names
 
 SIZES = (256, 1000)
 

@@ -19,10 +19,10 @@ from tilewright.runtime.gpu.device import Attributes
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator import simulate
-from tilewright.simulator.ptx.parse import parse
+from tilewright.simulator.ptx.parser import parse_ptx
 
 BASE = 0x10_0000_0000
-parsed = functools.cache(parse)
+parsed = functools.cache(parse_ptx)
 
 
 class SimulatedGpu:

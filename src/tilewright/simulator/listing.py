@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..records.explanation import Access
-from .counters.count import LABELS
+from .counters.tally import LABELS
 
 if TYPE_CHECKING:
     from .microscope import Observation

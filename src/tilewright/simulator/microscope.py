@@ -14,14 +14,16 @@ from ..records.explanation import Access
 from ..runtime.gpu.cubin import Resources
 from ..runtime.gpu.nvrtc import DEFAULT_ARCH, Compiled, compile_source, demangled
 from . import Finding, Run, listing
-from .counters.count import Counters
 from .counters.sample import Sample, doubt, sample
 from .counters.survey import Survey
-from .machine.simulate import MAX_BYTES, MAX_STEPS, dimensions, simulate
-from .ptx.parse import Module, parse
+from .counters.tally import Counters
+from .machine.arguments import dimensions
+from .ptx.instructions import Module
+from .ptx.parser import parse_ptx
 from .ptx.program import Program, link
-from .sass.match import Machine, disassemble, match, ptx_accesses
-from .sass.match import parse as parse_sass
+from .run.simulate import MAX_BYTES, MAX_STEPS, simulate
+from .sass.disassembly import disassemble, parse_sass
+from .sass.ptxas import MachineAccesses, match_accesses, ptx_accesses
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def microscope(
     """
     text, name = _read(source)
     compiled = None if _is_ptx(text) else compile_source(text, name=name, arch=arch, defines=defines)
-    module = parse(compiled.ptx if compiled else text)
+    module = parse_ptx(compiled.ptx if compiled else text)
     entry = _entry(kernel, compiled, module, name)
     return observe(
         module,
@@ -166,7 +168,7 @@ def observe(
 class _Surveyor:
     """Counts a whole run; or a sample twice, by either choice of blocks, so that the two can be compared."""
 
-    def __init__(self, machine: Machine, name: str, blocks: Sample | None, block: tuple[int, int, int]) -> None:
+    def __init__(self, machine: MachineAccesses, name: str, blocks: Sample | None, block: tuple[int, int, int]) -> None:
         threads = block[0] * block[1] * block[2]
         standing = [blocks.standing_for(choice, threads) if blocks else None for choice in (0, 1)]
         self.first = Survey(Counters(machine, standing_for=standing[0]), name)
@@ -194,16 +196,16 @@ class _Surveyor:
         return False, f"{ran}; they differ, so that counts may be off by {apart:.1%}"
 
 
-def _machine(compiled: Compiled | None, entry: str, program: Program) -> tuple[Machine, list[str]]:
+def _machine(compiled: Compiled | None, entry: str, program: Program) -> tuple[MachineAccesses, list[str]]:
     """What ptxas made of the accesses, and what could not be learnt of that."""
     unknown = "counts are those of the PTX; the binary may fuse neighbouring shared accesses"
     if compiled is None:
-        return Machine(), [f"{unknown} (PTX comes without one)"]
+        return MachineAccesses(), [f"{unknown} (PTX comes without one)"]
     try:
         code = parse_sass(disassemble(compiled.cubin))
     except UnavailableError as error:
-        return Machine(), [f"{unknown} ({error})"]
-    machine = match(ptx_accesses(program), code.get(entry, []))
+        return MachineAccesses(), [f"{unknown} ({error})"]
+    machine = match_accesses(ptx_accesses(program), code.get(entry, []))
     return machine, [f"counted as in the PTX, for the binary differs: {note}" for note in machine.notes]
 
 

@@ -15,9 +15,9 @@ from ...records.explanation import Access, Defect, Explanation, Formula
 from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.findings import STEP_LIMIT
 from ...simulator.gpus import Gpu
-from ...simulator.machine.simulate import MAX_BYTES, MAX_STEPS
 from ...simulator.microscope import Observation, observe
 from ...simulator.occupancy import Occupancy, occupancy
+from ...simulator.run.simulate import MAX_BYTES, MAX_STEPS
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS, format_of
 from ..verify.verify import Check, Oracle

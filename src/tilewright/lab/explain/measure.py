@@ -15,7 +15,7 @@ from ...records.explanation import Explanation
 from ...runtime.gpu.device import open_device
 from ...runtime.gpu.nvrtc import compile_kernel, compiler
 from ...simulator.gpus import find_gpu
-from ...simulator.sass.disassembly import MachineInstruction, disassemble, parse
+from ...simulator.sass.disassembly import MachineInstruction, disassemble, parse_sass
 from . import hardware
 from .cuda import operands, verified
 from .launched import Launch
@@ -55,7 +55,7 @@ def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: in
         args = (*operands(kernel, e.m, e.n, e.k, seed), e.m, e.n, e.k)
         launches.append(Launch(entry, how.grid, how.block, args, how.shared_bytes))
     profiles = hardware.profile_launches(compiled, launches)
-    code = parse(disassemble(compiled.cubin))[entry]
+    code = parse_sass(disassemble(compiled.cubin))[entry]
     environment = {
         **tools(),
         "compiler": compiler(),

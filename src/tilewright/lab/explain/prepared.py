@@ -11,7 +11,8 @@ from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...runtime.gpu.nvrtc import Compiled, architectures, compile_kernel, compiler
 from ...simulator.gpus import Gpu, find_gpu, named_in_full
 from ...simulator.machine.arguments import MOST_BLOCKS
-from ...simulator.ptx.parse import Function, Module, parse
+from ...simulator.ptx.instructions import Function, Module
+from ...simulator.ptx.parser import parse_ptx
 from ..inputs.formats import format_of
 from . import formulas
 
@@ -62,7 +63,7 @@ def prepare(
         notes = [f"the {card.name} known here is that of: {card.source}", *notes]
     compiled = compile_kernel(kernel, arch=arch, **chosen)
     entry = compiled.entry(kernel.entry)
-    module = parse(compiled.ptx)
+    module = parse_ptx(compiled.ptx)
     _check_signature(kernel, module.functions[entry])
     return Prepared(kernel, m, n, k, chosen, card, arch, compiled, module, entry, launch, sampled, notes)
 

@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from ..machine.state import Dim
-from ..machine.stillness import loads_anew
+from ..machine.values import Dim
+from ..ptx.effects import loads_anew
 from ..ptx.program import Program
 from ..ptx.provenance import words
 from .sectors import WARP, Ints

@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from ...records.explanation import Access
-from ..ptx.parse import Instruction
-from .count import Counters, Execution, Key
+from ..ptx.instructions import Instruction
 from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
+from .tally import Counters, Execution, Key
 
 #: Executions of an instruction that are looked at for the example.
 LOOKED_AT = 16

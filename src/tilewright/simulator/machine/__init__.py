@@ -1,1 +1,1 @@
-"""The machine that executes PTX: state, memory, barriers, one instruction for all lanes at a time."""
+"""The state of a running kernel: its threads, their registers and clocks, and its memory."""

@@ -13,8 +13,7 @@ from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
 from ...runtime.gpu.arguments import extent
 from ..ptx.variables import SIZES, Variable
-from .clocks import Ints
-from .state import DTYPES, Array, Dim
+from .values import DTYPES, Array, Dim, Ints
 
 #: Blocks that a run can tell apart.
 MOST_BLOCKS = 1 << 26
@@ -52,6 +51,7 @@ def positions(outputs: Any) -> list[int]:
 
 
 def size_in_words(nbytes: int) -> str:
+    """``3 MiB``, or ``512 bytes``."""
     return f"{nbytes >> 20:,} MiB" if nbytes >= 1 << 20 else f"{nbytes:,} bytes"
 
 
@@ -83,6 +83,7 @@ class Blocks:
 
     @property
     def count(self) -> int:
+        """How many are run."""
         return self.total if self.chosen is None else int(self.chosen.size)
 
     def part(self, first: int, count: int) -> Ints:
@@ -91,10 +92,12 @@ class Blocks:
         return np.arange(first, stop, dtype=np.int64) if self.chosen is None else self.chosen[first:stop]
 
     def at(self, ordinal: int) -> int:
+        """The index in the grid of one block of the run."""
         return ordinal if self.chosen is None else int(self.chosen[ordinal])
 
 
 def is_pointer(param: Variable) -> bool:
+    """Whether a parameter may hold an address."""
     return param.size == 8 and param.type in ("u64", "b64", "s64")
 
 

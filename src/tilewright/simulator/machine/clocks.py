@@ -22,8 +22,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from .values import Bools, Ints
 
 #: Bits of a stamp: ten of the thread, of which the upper five are its warp, 26 of time, the rest of the block.
 EPOCH, TICK = np.int64(1 << 36), np.int64(1 << 10)
@@ -199,7 +198,7 @@ class Clocks:
         return np.asarray(np.where(far, ~handed, _time(then) > bound))
 
 
-def who(stamp: int) -> tuple[int, int]:
+def stamped_by(stamp: int) -> tuple[int, int]:
     """Block of the run, and thread, of a stamp."""
     return stamp // int(EPOCH) - 1, stamp & int(_THREAD)
 

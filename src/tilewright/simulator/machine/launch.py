@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ...errors import UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
-from ..findings import Findings
+from ..ptx.effects import loads_anew
+from ..ptx.instructions import Instruction
 from ..ptx.program import Program
 from ..ptx.provenance import pointers_written, words
 from ..ptx.variables import SIZES
 from .arguments import Blocks, bytes_of, checked_array, is_pointer, size_in_words
 from .memory import SLOT, Region, Sized, layout, padded
+from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
-from .state import Array, Dim, Lanes, Observer
-from .stillness import loads_anew
+from .values import Array, Dim, Ints
 
 #: Lanes that run together: enough to hide Python, few enough that a register fits a core's cache.
 LANES = 16384
@@ -28,8 +29,21 @@ RESIDENT = 132 * 2048
 SHARED = 227 << 10
 
 
-class Launch:
-    """A kernel on its grid: ``regions`` are operands and module memory by slot, ``windows`` the other spaces."""
+class Observer(Protocol):
+    """Is told of every memory access, as flat arrays over the active threads in order of thread.
+
+    ``kind`` is "ld", "st", "atom", "red", "ldmatrix", "stmatrix" or "cp.async" (its global and its shared side);
+    ``warps`` counts through the whole grid, ``nbytes`` is what one lane moves, vectors included.
+    """
+
+    def on_access(
+        self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int, /
+    ) -> None: ...
+
+
+class SimulatedLaunch:
+    """A kernel on its grid: ``regions`` are operands and module memory by slot, ``windows`` the variables of the other
+    spaces, ``contents`` the bytes of parameters and constants by name."""
 
     def __init__(self, program: Program, grid: Dim, block: Dim, blocks: Blocks, observer: Observer | None) -> None:
         self.program, self.grid, self.block, self.blocks, self.observer = program, grid, block, blocks, observer
@@ -41,8 +55,9 @@ class Launch:
         self.given: dict[int, Array] = {}  # the caller's arrays, by slot
         self.values: list[bytes] = []
         self.windows: dict[str, list[Sized]] = {}
+        self.contents: dict[str, dict[str, bytes]] = {}
         self.findings = Findings(program.entry.name)
-        self.fences, self.handed = np.zeros(blocks.count, np.int8), np.zeros(blocks.count, np.int32)
+        self.looked, self.handed = np.zeros(blocks.count, np.int8), np.zeros(blocks.count, np.int32)  # see Clocks
         self.shared_bytes = self.static_shared = 0
         # Cells of a shadow need be no finer than the smallest access to memory in the program.
         self.grain = min([4, *(SIZES.get(i.parts[-1], 4) for i in program.code if i.parts[0] in ("ld", "st", "atom", "red")
@@ -121,6 +136,10 @@ class Launch:
             "param": [Sized((p.name,), p.size, max(p.align, 8)) for p in self.program.entry.params],
             "argument": [Sized((v.name,), v.size, v.align) for v in by_space["param"]],
         }
+        self.contents = {
+            "param": {p.name: value for p, value in zip(self.program.entry.params, self.values, strict=True)},
+            "const": {v.name: v.data or b"" for v in by_space["const"]},
+        }
         variables = [v for v in mine if v.space == "global"]
         for slot, v in enumerate(variables, len(self.regions) + 1):
             self.symbols[v.name] = slot << SLOT
@@ -140,7 +159,7 @@ class Launch:
         slots = set(self.regions) if written is None else slots | {self.slots[o] for o in outputs}
         for slot in slots & set(self.regions):
             self._check_overlap(slot)
-            self.regions[slot].shadow = self.shadow_for(self.regions[slot])
+            self.regions[slot].shadow = Shadow(self.regions[slot].nbytes, self.grain, across_blocks=True)
 
     def _check_overlap(self, written: int) -> None:
         """Raise UsageError where an array that may be written shares memory with another one: each has its own here."""
@@ -148,22 +167,6 @@ class Launch:
             if slot != written and written in self.given and _overlap(self.given[written], other):
                 names = f"{self.regions[written].name} and {self.regions[slot].name}"
                 raise UsageError(f"{names} overlap, and the kernel may write to the first: give one array, or copies")
-
-    def shadow_for(self, region: Region) -> Shadow:
-        return Shadow(region.nbytes, self.grain, across_blocks=True)
-
-    def fill(self, lanes: Lanes) -> None:
-        """Parameters and constants into their spaces; shadows on shared and local memory."""
-        for param, value in zip(self.program.entry.params, self.values, strict=True):
-            at = lanes.spaces["param"].at[param.name]
-            lanes.spaces["param"].region.data[at : at + len(value)] = np.frombuffer(value, np.uint8)
-        for name, at in lanes.spaces["const"].at.items():
-            data = self.program.variables[name].data or b""
-            lanes.spaces["const"].region.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
-        for space in ("shared", "local"):
-            region = lanes.spaces[space].region
-            if lanes.spaces[space].spans:
-                region.shadow = Shadow(region.nbytes, self.grain, across_blocks=False)
 
     # ---- size
 
@@ -196,12 +199,9 @@ class Launch:
         loops = [(labels.get(i.operands[0], i.index + 1), i.index) for i in code if i.parts[0] == "bra" and i.operands]
         return any(first <= poll <= last for first, last in loops for poll in polls)
 
-    def grid_block(self, ordinal: int) -> int:
-        return self.blocks.at(ordinal)
-
-    def not_begun(self, lanes: Lanes) -> str:
-        """Words about blocks that a waiting one may wait for in vain."""
-        left = self.blocks.count - int(lanes.blocks[-1]) - 1
+    def not_begun(self, last: int) -> str:
+        """Words about blocks that a waiting one may wait for in vain; ``last`` is the last of the run that has begun."""
+        left = self.blocks.count - last - 1
         if self.blocks.count < self.blocks.total:
             return f" (only {self.blocks.count:,} of {self.blocks.total:,} blocks are run)"
         return f" ({left:,} blocks have not begun: a GPU may hold no more of them at once either)" if left else ""

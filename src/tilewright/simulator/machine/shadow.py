@@ -11,22 +11,17 @@ third of the same warp can be missed; nothing is reported that is not there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .clocks import EPOCH, Bools, Ints, other_thread, other_warp
-
-if TYPE_CHECKING:
-    from .state import Lanes
+from .clocks import EPOCH, Clocks, other_thread, other_warp
+from .values import Bools, Ints
 
 #: The stamp of what was written by an atomic or asynchronously: written, but racing with nothing.
 EXEMPT = np.int64(1)
 #: Bytes of shadow for a cell.
 CELL_BYTES = 36
-
-__all__ = ["CELL_BYTES", "EPOCH", "EXEMPT", "Bools", "Ints", "Party", "Shadow"]
 
 
 @dataclass(frozen=True)
@@ -52,9 +47,10 @@ class Remembered:
 class Shadow:
     """What is remembered of ``nbytes`` bytes of memory, in cells of ``grain`` bytes."""
 
+    clocks: Clocks  # of the lanes whose accesses it sees; set when a batch begins
+
     def __init__(self, nbytes: int, grain: int, across_blocks: bool) -> None:
         self.grain, self.across_blocks = grain, across_blocks
-        self.lanes: Any = None  # those whose accesses it sees; set when a batch begins
         cells = -(-nbytes // grain) + 16
         self.sorts = [
             Remembered(did, np.zeros(cells, np.int64), np.zeros(cells, np.int32)) for did in ("wrote", "read", "read")
@@ -65,6 +61,7 @@ class Shadow:
 
     @property
     def writer(self) -> Ints:
+        """The stamp of the last write to each cell; 0 where nobody wrote."""
         return self.sorts[0].stamp
 
     @property
@@ -72,10 +69,8 @@ class Shadow:
         """The instruction that wrote each cell."""
         return self.sorts[0].by
 
-    def watch(self, lanes: Lanes) -> None:
-        self.lanes = lanes
-
     def reset(self) -> None:
+        """Forget all accesses."""
         for sort in self.sorts:
             sort.stamp.fill(0)
             sort.by.fill(0)
@@ -102,18 +97,19 @@ class Shadow:
         before = []
         for sort in sorts:
             then = sort.stamp[cells]
-            wrong = self.lanes.clocks.unordered(then, clock)
+            wrong = self.clocks.unordered(then, clock)
             if wrong.any():
                 bad |= wrong
                 before.append(Remembered(sort.did, np.where(wrong, then, 0), sort.by[cells]))
         self.conflict = (before, clock)
         return bad
 
-    def read(self, cells: Ints, clock: Ints) -> tuple[Bools, Bools]:
-        """Note a read; returns which cells nobody wrote, and which another thread writes unordered."""
+    def read(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
+        """Note a read by instruction ``index``; returns which cells nobody wrote, and which another thread writes
+        unordered."""
         race = self._clashes(cells, clock, [self.sorts[0], *self.sorts[3:]])
         _, last, other = self.sorts[:3]
-        clocks, index = self.lanes.clocks, self.lanes.instruction.index
+        clocks = self.clocks
         before, before_by = last.stamp[cells], last.by[cells]
         last.stamp[cells], last.by[cells] = clock, index
         after = last.stamp[cells]
@@ -129,8 +125,8 @@ class Shadow:
         return self.writer[cells] == 0, race
 
     def write(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a write; returns which cells another thread wrote or read before, unordered, and which cells another
-        thread writes in this very instruction (all but the last find another clock)."""
+        """Note a write by instruction ``index``; returns which cells another thread wrote or read before, unordered, and
+        which cells another thread writes in this very instruction (all but the last find another clock)."""
         before = self._clashes(cells, clock, self.sorts)
         self.writer[cells], self.by[cells] = clock, index
         last = self.writer[cells]
@@ -139,21 +135,18 @@ class Shadow:
             self.conflict[0].append(Remembered("together", last, self.by[cells]))
         return before, together
 
-    def exempt(self, cells: Ints) -> None:
-        """Note an atomic or volatile write, and report where plain accesses have nothing to order them before it."""
+    def update(self, cells: Ints, clock: Ints, index: int) -> Bools:
+        """Note an atomic or volatile write by instruction ``index``; returns which cells others accessed plainly before,
+        unordered."""
         if len(self.sorts) == 3:
             stamp, by = np.zeros_like(self.writer), np.zeros_like(self.by)
             self.sorts.append(Remembered("updated", stamp, by))
-        lanes = self.lanes
-        clock = lanes.clocks.stamp if lanes.visitors is None else lanes.clocks.stamp[lanes.visitors]
-        now = np.broadcast_to(clock if cells.ndim == 1 else clock[:, None], cells.shape)
-        bad = self._clashes(cells, now, self.sorts[:3])
-        if bad.any():
-            rows = cells.reshape(len(cells), -1)
-            lanes.report_race(bad.reshape(rows.shape).any(axis=1), rows[:, 0] * self.grain)
-        self.sorts[3].stamp[cells], self.sorts[3].by[cells] = now, lanes.instruction.index
+        now = np.broadcast_to(clock, cells.shape)
+        race = self._clashes(cells, now, self.sorts[:3])
+        self.sorts[3].stamp[cells], self.sorts[3].by[cells] = now, index
         held = self.writer[cells]
         self.writer[cells] = np.where(held == 0, EXEMPT, held)
+        return race
 
     def party(self, access: int) -> Party | None:
         """The other side of the race that the last access looked at ran into, ``access`` counting its lanes."""

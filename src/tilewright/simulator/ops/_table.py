@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ..machine.shadow import Ints
-from ..machine.state import DTYPES, Array, Lanes
-from ..ptx.parse import Instruction
+from ..machine.lanes import Lanes
+from ..machine.values import DTYPES, Array, Ints
+from ..ptx.instructions import Instruction
 from ..ptx.program import is_special
 from ..ptx.variables import SIZES
 

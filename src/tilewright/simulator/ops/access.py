@@ -11,10 +11,11 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from ..machine.lanes import Lanes
 from ..machine.memory import Region
-from ..machine.shadow import Ints
-from ..machine.state import DTYPES, Array, Lanes
-from ..ptx.parse import Instruction, tokens
+from ..machine.spaces import WINDOW
+from ..machine.values import DTYPES, Array, Bools, Ints
+from ..ptx.instructions import Instruction, tokens
 from ..ptx.variables import SIZES
 from ._table import Step, UnknownInstruction, destination, step
 
@@ -58,7 +59,7 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
     those accesses among the active lanes, and both are None for all. A generic address finds its space here."""
 
     def within(name: str, a: Ints, at: Ints | None, sel: Ints | None) -> None:
-        if lanes.observer is not None and name not in ("param", "argument"):
+        if lanes.launch.observer is not None and name not in ("param", "argument"):
             lanes.observe(name, kind, ins, a, nbytes, sel)
         for region, offsets, some in lanes.spaces[name].pieces(ins, a, nbytes, sel):
             place = at if some is None else some if at is None else at[some]
@@ -66,7 +67,7 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
             action(region, offsets, place, chosen)
 
     memory = next((o for o in ins.operands if o.startswith("[")), "")
-    if space == "param" and re.split(r"[+\s]", memory[1:-1].strip())[0] in lanes.spaces["argument"].at:
+    if space == "param" and re.split(r"[+\s]", memory[1:-1].strip())[0] in lanes.windows["argument"].at:
         space = "argument"  # of a call: every thread has its own
 
     def run(sel: Ints | None) -> None:
@@ -79,10 +80,10 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
             name = ("global", "shared", "local", "const", "param")[number] if 0 <= number < 5 else "global"
             mine = windows == number
             if mine.all():
-                within(name, a - (lanes.window(name)), None, sel)
+                within(name, a - WINDOW.get(name, 0), None, sel)
             else:
                 at = np.flatnonzero(mine)
-                within(name, a[at] - lanes.window(name), at, at if sel is None else sel[at])
+                within(name, a[at] - WINDOW.get(name, 0), at, at if sel is None else sel[at])
 
     return run
 
@@ -97,14 +98,13 @@ def note_read(
     shadow = region.shadow
     if shadow is None:
         return
-    clock = lanes.clocks.stamp
-    unwritten, race = shadow.read(*shadow.cells(offsets, nbytes, clock if sel is None else clock[sel]))
+    unwritten, race = shadow.read(*shadow.cells(offsets, nbytes, _clock(lanes, sel)), ins.index)
     if padded and unwritten.any():
         unwritten = np.asarray(unwritten.reshape(offsets.size, nbytes // padded, -1).all(axis=2))
-    for kind, found in (("unwritten read", unwritten), ("race", race)):
-        if found.any() and not (kind == "unwritten read" and shadow.across_blocks):
-            bad = np.asarray(found.reshape(offsets.size, -1).any(axis=1))
-            lanes.report(kind, ins, sel, bad, _shown(lanes, region, offsets, sel), "")
+    if unwritten.any() and not shadow.across_blocks:
+        lanes.reports.unwritten_read(ins, region, sel, _any(unwritten, offsets), offsets)
+    if race.any():
+        lanes.reports.race(ins, region, sel, _any(race, offsets), offsets)
 
 
 def note_write(
@@ -115,29 +115,36 @@ def note_write(
     shadow = region.shadow
     if shadow is None:
         return None
-    clock = lanes.clocks.stamp
-    cells, now = shadow.cells(offsets, nbytes, clock if sel is None else clock[sel])
+    cells, now = shadow.cells(offsets, nbytes, _clock(lanes, sel))
     before, together = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
     if not (before.any() or together.any()):
         return None
-    earlier, same = (x.reshape(offsets.size, -1).any(axis=1) for x in (before, together))
+    earlier, same = _any(before, offsets), _any(together, offsets)
 
     def settle(lost: NDArray[np.bool_]) -> None:
         """After the store: ``lost`` is where another thread's value stands instead."""
         wrong = (earlier if changes is None else earlier & changes) | (same & lost)
         if wrong.any():
-            lanes.report("race", ins, sel, wrong, _shown(lanes, region, offsets, sel), "")
+            lanes.reports.race(ins, region, sel, wrong, offsets)
 
     return settle
 
 
-def _shown(lanes: Lanes, region: Region, offsets: Ints, sel: Ints | None) -> Ints:
-    """Offsets of a region as addresses."""
-    if region.name == "shared":
-        return offsets - (lanes.shared_base if sel is None else lanes.shared_base[sel])
-    if region.name == "local":
-        return offsets - (lanes.local_base if sel is None else lanes.local_base[sel])
-    return offsets + region.base
+def note_update(ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
+    """Tell the shadow of an atomic or volatile write, and report the races that it finds."""
+    if region.shadow is not None:
+        race = region.shadow.update(*region.shadow.cells(offsets, nbytes, _clock(lanes, sel)), ins.index)
+        if race.any():
+            lanes.reports.race(ins, region, sel, _any(race, offsets), offsets)
+
+
+def _clock(lanes: Lanes, sel: Ints | None) -> Ints:
+    return lanes.clocks.stamp if sel is None else lanes.clocks.stamp[sel]
+
+
+def _any(cells: Bools, offsets: Ints) -> Bools:
+    """Of each access, whether any of its cells is meant."""
+    return np.asarray(cells.reshape(offsets.size, -1).any(axis=1))
 
 
 def _form(ins: Instruction) -> tuple[str, str, int, bool]:
@@ -189,10 +196,8 @@ def note_wanted(
         return
     held = np.logical_or.reduce([(p if sel is None else p[sel]) == value for p, value in conditions])
     if held.any():
-        who = lanes.visitors
-        lanes.visitors = np.flatnonzero(held) if sel is None else sel[held]
-        note_read(ins, lanes, region, offsets[held], nbytes, lanes.visitors, padded)
-        lanes.visitors = who
+        some = np.flatnonzero(held) if sel is None else sel[held]
+        note_read(ins, lanes, region, offsets[held], nbytes, some, padded)
 
 
 @step("ld", TYPES)
@@ -211,7 +216,7 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
     def load(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
         if region.shadow is not None:
             if atomic:
-                lanes.fences[lanes.blocks] |= 2
+                lanes.launch.looked[lanes.blocks] |= 2
             else:
                 for first, count, copied, conditions in wanted:
                     at_first, padded = offsets + first * size, size if copied else 0
@@ -246,7 +251,7 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
             for i, v in enumerate(given):
                 changes |= memory[index + i] != v
             if atomic:
-                region.shadow.exempt(region.shadow.cells(offsets, size * vector, offsets)[0])
+                note_update(ins, lanes, region, offsets, size * vector, sel)
             else:
                 settle = note_write(ins, lanes, region, offsets, size * vector, sel, changes)
         for i, v in enumerate(given):
@@ -263,7 +268,7 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
 @step("membar")
 @step("fence")
 def _fence(ins: Instruction, lanes: Lanes) -> Step:
-    """Order memory for other threads: what it does to the clocks is for ``runs`` to say, here its form is checked."""
+    """Order memory for other threads: what it does to the clocks is for ``segments`` to say, here its form is checked."""
     flags = set(ins.parts[1:])
     if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"}:
         raise UnknownInstruction(ins)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ..machine.lanes import Lanes
 from ..machine.memory import Region
-from ..machine.shadow import Ints
-from ..machine.state import DTYPES, Array, Lanes
-from ..ptx.parse import Instruction
+from ..machine.values import DTYPES, Array, Ints
+from ..ptx.instructions import Instruction
 from ._table import HALVES, Compute, Step, UnknownInstruction, apply_ufunc, destination, size_of, step
-from .access import address, visit
+from .access import address, note_update, visit
 from .floating import on_double, on_halves, on_single
 from .nans import hand_on
 from .rounding import odd_sum
@@ -101,10 +101,9 @@ def _atomic(ins: Instruction, lanes: Lanes) -> Step:
     def act(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
         memory, index = region.view(dtype), offsets >> shift
         given = [np.broadcast_to(x if x.ndim == 0 or sel is None else x[sel], index.size) for x in inputs]
-        if region.shadow is not None:
-            region.shadow.exempt(region.shadow.cells(offsets, size_of(kind), offsets)[0])
+        note_update(ins, lanes, region, offsets, size_of(kind), sel)
         if region.name not in ("shared", "local"):
-            lanes.fences[lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]] |= 2
+            lanes.launch.looked[lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]] |= 2
         if out is None and operation in _UFUNCS and (not real or _plain(kind, memory[index], given[0])):
             _UFUNCS[operation].at(memory, index, given[0])  # in order of lane, rounding each sum
             return

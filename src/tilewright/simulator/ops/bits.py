@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.state import DTYPES, Array
+from ..machine.values import DTYPES, Array
 from ._table import BITS, INTS, Compute, apply_ufunc, size_of, value
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..machine.memory import WINDOW
-from ..machine.shadow import Ints
-from ..machine.state import DTYPES, Array, Lanes
-from ..ptx.parse import Instruction, tokens
+from ..machine.lanes import Lanes
+from ..machine.spaces import WINDOW
+from ..machine.values import DTYPES, Array, Ints
+from ..ptx.instructions import Instruction, tokens
 from ._table import BITS, INTS, Compute, Step, UnknownInstruction, destination, elementwise, size_of, step, value
 from .floating import halves
 from .rounding import flush
@@ -199,7 +199,7 @@ def _cvta(ins: Instruction, lanes: Lanes) -> Step:
     space = ins.parts[2] if to else ins.parts[1]
     if space not in ("global", *WINDOW):
         raise UnknownInstruction(ins)
-    offset = np.int64(lanes.window(space))
+    offset = np.int64(WINDOW.get(space, 0))
     source = lanes.source(ins.operands[1], "s64", ins)
 
     def compute(out: Array, a: Array) -> None:
@@ -213,7 +213,7 @@ def _isspacep(ins: Instruction, lanes: Lanes) -> Step:
     space = ins.parts[1]
     if space not in ("global", *WINDOW):
         raise UnknownInstruction(ins)
-    number = lanes.window(space) >> 56
+    number = WINDOW.get(space, 0) >> 56
 
     def compute(out: Array, a: Array) -> None:
         out[...] = (a >> np.int64(56)) == number

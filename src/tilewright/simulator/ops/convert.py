@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..machine.state import DTYPES, Array, Lanes
-from ..ptx.parse import Instruction
+from ..machine.lanes import Lanes
+from ..machine.values import DTYPES, Array
+from ..ptx.instructions import Instruction
 from ..ptx.variables import SIZES
 from ._table import Compute, Step, UnknownInstruction, elementwise, step
 from .floating import halves, put_halves, saturate

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..machine.state import Array
+from ..machine.values import Array
 from ._table import HALVES, Compute, Factory, value
 from .floating import ROUND, on_double, on_halves, on_single
 from .nans import NAN32

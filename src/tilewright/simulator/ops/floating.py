@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.state import Array
+from ..machine.values import Array
 from ._table import FLOATS, Compute, apply_ufunc, value
 from .nans import NAN16, canonical, hand_on
 from .rounding import (

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from ..machine.shadow import Ints
-from ..machine.state import Lanes
-from ..ptx.parse import Instruction
+from ..machine.lanes import Lanes
+from ..machine.values import Ints
+from ..ptx.instructions import Instruction
 from ._table import Step, destination, step
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.state import DTYPES, Array
+from ..machine.values import DTYPES, Array
 from ._table import INTS, Compute, apply_ufunc, size_of, value
 
 WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from ..machine.lanes import Lanes
 from ..machine.memory import Region
-from ..machine.shadow import Ints
-from ..machine.state import Array, Lanes
-from ..ptx.parse import Instruction, tokens
+from ..machine.values import Array, Ints
+from ..ptx.instructions import Instruction, tokens
 from ._table import Step, UnknownInstruction, destination, step
 from .access import address, note_read, note_write, visit
 from .floating import halves, put_halves
@@ -58,7 +58,7 @@ def warps_of(ins: Instruction, lanes: Lanes, sel: Ints | None) -> Ints:
             return rows
     count = np.bincount(lanes.base_warp[who])[lanes.base_warp[who]]
     text = f"only a part of the warp executes what all 32 threads must: {ins.text}"
-    lanes.report("divergent barrier", ins, sel, count < 32, None, text)
+    lanes.reports.report("divergent barrier", ins, sel, count < 32, None, text)
     return who[count == 32].reshape(-1, 32)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..machine.state import Array
+from ..machine.values import Array
 from ..ptx.variables import SIZES
 
 #: The NaN that arithmetic gives, as bits: of f16 and bf16, and of f32.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.state import Array
+from ..machine.values import Array
 
 MODES = ("rn", "rz", "rm", "rp")
 TINY32 = np.float32(2.0**-126)

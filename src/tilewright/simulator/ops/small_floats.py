@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..machine.state import Array
+from ..machine.values import Array
 
 #: Bits of the mantissa, the exponent of the least normal number, and the code of the largest finite one.
 _FORMATS = {"e4m3": (3, -6, 0x7E), "e5m2": (2, -14, 0x7B)}

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine.gathering import companions
-from ..machine.shadow import Ints
-from ..machine.state import Array, Lanes
-from ..ptx.parse import Instruction
+from ..machine.lanes import Lanes
+from ..machine.values import Array, Ints
+from ..ptx.instructions import Instruction
 from ._table import Step, UnknownInstruction, check, destination, step
 
+#: The mask of a whole warp.
+WHOLE_WARP = 0xFFFFFFFF
 _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
@@ -44,6 +45,24 @@ class Table:
     def mask(self, bits: NDArray[np.bool_]) -> NDArray[np.uint32]:
         """Rows of booleans → one 32-bit mask a warp."""
         return (bits * _BIT).sum(axis=1, dtype=np.uint32)
+
+
+def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
+    """Which active lanes execute an instruction together: a number for each warp and mask; None for all of each warp.
+
+    A lane that its own mask leaves out is reported: what it gets is undefined (PTX ISA 9.7.9, 9.7.13).
+    """
+    if mask.ndim == 0 and int(mask) == WHOLE_WARP:
+        return None
+    who = lanes.every if sel is None else sel
+    given = np.broadcast_to(mask if mask.ndim == 0 else mask[who], who.shape).astype(np.int64)
+    absent = given >> lanes.lane[who] & 1 == 0
+    if absent.any():
+        text = f"its mask ({int(given[np.argmax(absent)]):#010x}) leaves out the thread that executes it: {ins.text}"
+        lanes.reports.report("divergent barrier", ins, sel, absent, None, text)
+    warps = lanes.base_warp[who]
+    alike = (given[1:] == given[:-1]) | (warps[1:] != warps[:-1])
+    return None if alike.all() else np.unique(warps << 32 | given, return_inverse=True)[1]
 
 
 def _active(x: Array, sel: Ints | None) -> Array:
@@ -83,7 +102,7 @@ def _shfl(ins: Instruction, lanes: Lanes) -> Step:
         absent = ~table.active[table.rows, source]
         if absent.any():
             text = f"takes a value from a lane that does not take part: {ins.text}"
-            lanes.report("unwritten read", ins, sel, absent, None, text)
+            lanes.reports.report("unwritten read", ins, sel, absent, None, text)
         where = slice(None) if sel is None else sel
         out[where] = result
         if flag is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from .parse import Instruction
+from .instructions import Instruction
 from .program import Program
 
 #: A register that is selected where this predicate (first) has this value (second).

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ...errors import UsageError, did_you_mean
-from .parse import WORD, Function, Instruction, Module, tokens
+from .instructions import WORD, Function, Instruction, Module, tokens
 from .variables import Variable
 
 #: Instructions of a program, calls inlined: more is a mistake.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .parse import Instruction
+from .instructions import Instruction
 from .program import Program
 
 #: The source of an address that was loaded from memory: it may point anywhere.

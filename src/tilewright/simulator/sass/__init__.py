@@ -1,1 +1,1 @@
-"""Machine code of the GPU, matched with the PTX it comes from."""
+"""MachineAccesses code of the GPU, matched with the PTX it comes from."""

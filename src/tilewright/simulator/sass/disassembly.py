@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from ...errors import UnavailableError
 
-#: Machine opcodes that access memory: space and kind as the interpreter names them.
+#: MachineAccesses opcodes that access memory: space and kind as the interpreter names them.
 MEMORY = {
     "LDS": ("shared", "ld"),
     "STS": ("shared", "st"),
@@ -85,10 +85,10 @@ class MachineInstruction:
         return group(self.file, self.line, *(self.memory or ("", "")))
 
 
-def parse(text: str) -> dict[str, list[MachineInstruction]]:
+def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
     """Functions of a disassembly: ``nvdisasm -g -c`` (source lines), or without lines ``cuobjdump -sass``.
 
-    >>> code = parse('.text.f:\\n//## File "k.cu", line 7\\n  /*0010*/  @P0 LDS.128 R4, [R2+0x10] ;')["f"]
+    >>> code = parse_sass('.text.f:\\n//## File "k.cu", line 7\\n  /*0010*/  @P0 LDS.128 R4, [R2+0x10] ;')["f"]
     >>> code[0].line, code[0].opcode, code[0].guard, code[0].nbytes, code[0].memory
     (7, 'LDS.128', 'P0', 16, ('shared', 'ld'))
     """

@@ -11,19 +11,19 @@ import numpy as np
 
 from ...errors import UsageError
 from ..findings import Finding
-from ..ptx.parse import Module, parse
+from ..machine.arguments import Blocks, dimensions, positions, whole_number
+from ..machine.lanes import Lanes
+from ..machine.launch import Observer, SimulatedLaunch
+from ..machine.values import Array
+from ..ptx.instructions import Module
+from ..ptx.parser import parse_ptx
 from ..ptx.program import link
-from .arguments import Blocks, dimensions, positions, whole_number
 from .engine import Engine, StoppedError
-from .launch import Launch
-from .state import Array, Lanes, Observer
 
 MAX_STEPS = 50_000_000
 MAX_BYTES = 2 << 30
 #: Seconds between two calls of ``progress``.
 PERIOD = 0.1
-
-__all__ = ["MAX_BYTES", "MAX_STEPS", "Run", "dimensions", "simulate"]
 
 #: Is told of blocks done and blocks to do, in all.
 Progress = Callable[[int, int], None]
@@ -100,7 +100,7 @@ def simulate(
     """
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise UsageError(f"args must be a list of the kernel's arguments, given a {type(args).__name__}")
-    module = parse(ptx) if isinstance(ptx, str) else ptx
+    module = parse_ptx(ptx) if isinstance(ptx, str) else ptx
     if not isinstance(module, Module) or not isinstance(entry, str):
         raise UsageError(
             f"give PTX and the name of a kernel in it; given {type(ptx).__name__} and {type(entry).__name__}"
@@ -109,7 +109,7 @@ def simulate(
         raise UsageError(f"progress must be a function of blocks done and blocks to do, given {progress!r}")
     shape, threads, written = dimensions("grid", grid), dimensions("block", block), positions(outputs)
     limits = whole_number("max_steps", max_steps, 1), whole_number("max_bytes", max_bytes, 1)
-    launch = Launch(link(module, entry), shape, threads, Blocks.of(shape, blocks), observer)
+    launch = SimulatedLaunch(link(module, entry), shape, threads, Blocks.of(shape, blocks), observer)
     launch.prepare(args, written, whole_number("shared_bytes", shared_bytes, 0))
     try:
         with np.errstate(all="ignore"):
@@ -125,7 +125,7 @@ def simulate(
     )
 
 
-def _run(launch: Launch, max_steps: int, max_bytes: int, progress: Progress | None) -> tuple[int, bool]:
+def _run(launch: SimulatedLaunch, max_steps: int, max_bytes: int, progress: Progress | None) -> tuple[int, bool]:
     """Run all blocks, as many at a time as there is room for; returns the steps taken and whether the kernel ended."""
     copies, total = launch.copies(max_bytes), launch.blocks.count
     engine: Engine | None = None
@@ -135,9 +135,8 @@ def _run(launch: Launch, max_steps: int, max_bytes: int, progress: Progress | No
         if engine is None or engine.lanes.copies != batch.size:
             engine = None  # only the last batch is of another size: free the memory of the others first
             lanes = Lanes(launch, batch.size)
-            launch.fill(lanes)
             engine = Engine(launch.program, lanes)
-        engine.lanes.place(start, batch)
+        engine.lanes.start(start, batch)
         engine.steps, engine.stuck = steps, False
         if progress is not None:
             engine.tick = _ticker(engine, start, total, progress)

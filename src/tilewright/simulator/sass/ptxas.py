@@ -30,15 +30,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..ptx.parse import SIZES, Instruction
+from ..ptx.instructions import Instruction
 from ..ptx.program import Program
-from .disassembly import VOTES, Group, MachineInstruction, disassemble, group, parse
-
-__all__ = ["Access", "Machine", "disassemble", "match", "parse", "ptx_accesses"]
+from ..ptx.variables import SIZES
+from .disassembly import VOTES, Group, MachineInstruction, group
 
 
 @dataclass(frozen=True)
-class Access:
+class PtxAccess:
     """An access of the PTX: ``base`` is the address register and its generation in the basic block."""
 
     index: int
@@ -56,7 +55,7 @@ class Access:
         return group(self.file, self.line, self.space, self.kind)
 
 
-def ptx_accesses(program: Program) -> list[Access]:
+def ptx_accesses(program: Program) -> list[PtxAccess]:
     """Accesses of a program, in order, with what is known of the addresses of loads and stores before it runs."""
     found = []
     back = [(program.labels.get(i.operands[0], i.index), i.index) for i in program.code if i.parts[0] == "bra"]
@@ -70,7 +69,7 @@ def ptx_accesses(program: Program) -> list[Access]:
                 fusible = kind in ("ld", "st")
                 key = (block.index, base, written[base]) if fusible else (ins.index,)
                 number = int(offset or "0", 0) if fusible else 0
-                found.append(Access(ins.index, ins.file, ins.line, space, kind, key, number, nbytes, loop))
+                found.append(PtxAccess(ins.index, ins.file, ins.line, space, kind, key, number, nbytes, loop))
             if ins.operands and ins.parts[0] not in ("st", "bra") and not ins.operands[0].startswith("["):
                 written.update(re.findall(r"%[\w.]+", ins.operands[0]))
     return found
@@ -94,11 +93,11 @@ def _form(ins: Instruction) -> tuple[str, str, int] | None:
     return None
 
 
-_T = TypeVar("_T", Access, MachineInstruction)
+_T = TypeVar("_T", PtxAccess, MachineInstruction)
 
 
 @dataclass
-class Machine:
+class MachineAccesses:
     """How the machine executes PTX accesses, by index of the instruction.
 
     ``widths``: bytes a lane where it is not the PTX's own, 0 where a neighbour moves them. ``issues``: guarded
@@ -108,7 +107,7 @@ class Machine:
     """
 
     widths: dict[int, int] = field(default_factory=dict)
-    issues: dict[Access, int] = field(default_factory=dict)
+    issues: dict[PtxAccess, int] = field(default_factory=dict)
     opcodes: dict[int, str] = field(default_factory=dict)
     elected: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
@@ -117,17 +116,17 @@ class Machine:
     def exact(self) -> bool:
         return not self.notes
 
-    def words(self, ins: Instruction | Access) -> set[str]:
+    def words(self, ins: Instruction | PtxAccess) -> set[str]:
         """The parts of an opcode: the machine's where it is known, else the PTX's in capitals."""
         parts = self.opcodes[ins.index].split(".") if ins.index in self.opcodes else getattr(ins, "parts", ())
         return {part.upper() for part in parts}
 
 
-def match(accesses: Sequence[Access], code: Sequence[MachineInstruction]) -> Machine:
+def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruction]) -> MachineAccesses:
     """What the machine does where the PTX does these accesses: which it fuses, guards, elects a lane for."""
-    machine = Machine()
+    machine = MachineAccesses()
     votes = {(i.file, i.line) for i in code if i.opcode.split(".")[0] in VOTES}
-    pairs: list[tuple[Access, MachineInstruction]] = []
+    pairs: list[tuple[PtxAccess, MachineInstruction]] = []
     for place, ours, theirs, changes in _explained(_grouped(accesses), _grouped([i for i in code if i.memory])):
         if changes is None:
             machine.notes.append(f"{_place(place)}: the PTX has {_words(ours)}, the machine {_words(theirs)}")
@@ -151,7 +150,9 @@ def match(accesses: Sequence[Access], code: Sequence[MachineInstruction]) -> Mac
     return machine
 
 
-def _named(place: Group, issued: Sequence[Access], theirs: Sequence[MachineInstruction], machine: Machine) -> None:
+def _named(
+    place: Group, issued: Sequence[PtxAccess], theirs: Sequence[MachineInstruction], machine: MachineAccesses
+) -> None:
     """Note the opcodes of atomics and copies."""
     opcodes = [ins.opcode for ins in theirs]
     if len(set(opcodes)) == 1:
@@ -165,8 +166,8 @@ def _named(place: Group, issued: Sequence[Access], theirs: Sequence[MachineInstr
 
 
 def _explained(
-    ours: dict[Group, list[Access]], theirs: dict[Group, list[MachineInstruction]]
-) -> Iterable[tuple[Group, list[Access], list[MachineInstruction], dict[int, int] | None]]:
+    ours: dict[Group, list[PtxAccess]], theirs: dict[Group, list[MachineInstruction]]
+) -> Iterable[tuple[Group, list[PtxAccess], list[MachineInstruction], dict[int, int] | None]]:
     """What belongs together, with its widths: line by line; what no line explains, together by space and kind."""
     rest: dict[tuple[str, str], list[Group]] = {}
     for place in {**ours, **theirs}:
@@ -187,7 +188,9 @@ def _explained(
 
 
 def _guarded(
-    pairs: Sequence[tuple[Access, MachineInstruction]], padding: Sequence[MachineInstruction], machine: Machine
+    pairs: Sequence[tuple[PtxAccess, MachineInstruction]],
+    padding: Sequence[MachineInstruction],
+    machine: MachineAccesses,
 ) -> None:
     """Note each guarded shared access, and padding, with one that every warp in its block executes."""
     sure = [(access, ins) for access, ins in pairs if not ins.guard]
@@ -195,7 +198,7 @@ def _guarded(
     like = {ins.block: access.index for access, ins in sure}
     guarded = [(access, ins) for access, ins in pairs if ins.guard and access.space == "shared"]
     # The PTX has nothing that padding could be named after: a number of its own, below those of the PTX.
-    guarded += [(Access(-1 - ins.offset, ins.file, ins.line, "shared", "ld", (), 0, 4), ins) for ins in padding]
+    guarded += [(PtxAccess(-1 - ins.offset, ins.file, ins.line, "shared", "ld", (), 0, 4), ins) for ins in padding]
     for access, ins in guarded:
         if ins.block in like:
             machine.issues[access] = like[ins.block]
@@ -204,7 +207,7 @@ def _guarded(
             machine.notes.append(f"{_place(access.group)}: nothing tells how often {what} is issued")
 
 
-def _fuse(listed: Sequence[Access], there: Sequence[MachineInstruction]) -> dict[int, int] | None:
+def _fuse(listed: Sequence[PtxAccess], there: Sequence[MachineInstruction]) -> dict[int, int] | None:
     """Widths that turn the PTX's accesses into the machine's; None where there is no such way.
 
     Candidates are runs of neighbouring addresses from one base in one basic block, cut where offset is a multiple
@@ -233,16 +236,16 @@ def _fuse(listed: Sequence[Access], there: Sequence[MachineInstruction]) -> dict
     return changes if made == goal else None
 
 
-def _ambiguous(listed: Sequence[Access], changes: dict[int, int]) -> bool:
+def _ambiguous(listed: Sequence[PtxAccess], changes: dict[int, int]) -> bool:
     """Whether accesses that were left as they are could as well have been fused, and those in their place not."""
     left = sorted((a for a in listed if a.index not in changes), key=lambda a: (str(a.base), a.offset))
     return any(_runs(left, width) for width in set(changes.values()) if width)
 
 
-def _runs(listed: Sequence[Access], width: int) -> list[list[Access]]:
+def _runs(listed: Sequence[PtxAccess], width: int) -> list[list[PtxAccess]]:
     """Groups of at least two accesses that fill ``width`` aligned bytes without a gap, in order of the program."""
-    found: list[list[Access]] = []
-    run: list[Access] = []
+    found: list[list[PtxAccess]] = []
+    run: list[PtxAccess] = []
     for access in listed:
         joins = run and access.base == run[-1].base and access.offset == run[-1].offset + run[-1].nbytes
         run = [*run, access] if joins else [access] if access.offset % width == 0 else []
@@ -265,6 +268,6 @@ def _place(place: Group) -> str:
     return f"{file}:{line}, {space} {kind}"
 
 
-def _words(accesses: Sequence[Access] | Sequence[MachineInstruction]) -> str:
+def _words(accesses: Sequence[PtxAccess] | Sequence[MachineInstruction]) -> str:
     count = Counter(access.nbytes for access in accesses)
     return " + ".join(f"{n} of {width} bytes" for width, n in sorted(count.items())) or "none"

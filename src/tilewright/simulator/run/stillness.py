@@ -6,25 +6,8 @@ loop once with no change of either, it will go round for ever.
 
 from __future__ import annotations
 
-from ..ptx.parse import Instruction
-from .state import Array, Lanes
-
-_ORDERED = {"volatile", "acquire", "relaxed", "acq_rel", "mmio"}
-
-
-def loads_anew(ins: Instruction) -> bool:
-    """Whether an instruction looks at what other threads may have written meanwhile."""
-    name = ins.parts[0]
-    waits = name == "mbarrier" and ("try_wait" in ins.parts or "test_wait" in ins.parts)
-    return waits or name == "atom" or (name == "ld" and bool(_ORDERED & set(ins.parts)))
-
-
-def stores(ins: Instruction) -> bool:
-    """Whether an instruction changes memory; an atomic that does tells it by its own result."""
-    name = ins.parts[0]
-    if name == "mbarrier":
-        return not loads_anew(ins)
-    return name in ("st", "red", "cp", "stmatrix", "wgmma", "multimem") or name.startswith("tcgen")
+from ..machine.lanes import Lanes
+from ..machine.values import Array
 
 
 class Stillness:

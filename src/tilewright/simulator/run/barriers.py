@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..machine.lanes import Lanes
+from ..machine.values import Array, Ints
 from ..ops import UnknownInstruction
-from ..ptx.parse import Instruction
-from .clocks import Ints
-from .state import Array, Lanes
+from ..ptx.instructions import Instruction
 
 
 @dataclass
@@ -137,14 +137,13 @@ class Barriers:
         """
         lanes, places = self.lanes, self.at[group]
         ins = self.forms[int(places[0])].ins
-        lanes.region = None
         if gone:
             block = int(lanes.of_block[group[0]])
-            _, first = lanes.who(block * lanes.threads + int(np.argmax(exited)))
+            _, first = lanes.place(block * lanes.threads + int(np.argmax(exited)))
             text = (
                 f"{gone} of {lanes.threads} threads of the block left the kernel without reaching it, the first {first}"
             )
-            lanes.report("divergent barrier", ins, group, np.ones(1, bool), None, f"{text}: {ins.text}")
+            lanes.reports.report("divergent barrier", ins, group, np.ones(1, bool), None, f"{text}: {ins.text}")
         if (places != places[0]).any():
             warps = lanes.base_warp[group]
             least, most = np.full(int(warps.max()) + 1, places.max()), np.zeros(int(warps.max()) + 1, np.int64)
@@ -154,7 +153,7 @@ class Barriers:
             if split.any():
                 others = ", ".join(sorted({self.forms[int(at)].ins.place(ins) for at in np.unique(places[split])}))
                 text = f"threads of one warp wait at different barriers ({others}): {ins.text}"
-                lanes.report("divergent barrier", ins, group, split, None, text)
+                lanes.reports.report("divergent barrier", ins, group, split, None, text)
 
     def report_stuck(self) -> None:
         """Nobody can run and some wait: report them and let them leave."""
@@ -166,6 +165,6 @@ class Barriers:
             here = some[self.lanes.of_block[some] == block].size
             missing = f"{here} threads of the block wait for ever where {need or self.lanes.threads} must meet"
             text = f"{missing}, for the others wait elsewhere or have left: {ins.text}"
-            self.lanes.report("endless wait", ins, some, np.ones(1, bool), None, text)
+            self.lanes.reports.report("endless wait", ins, some, np.ones(1, bool), None, text)
         self.exited[who] = True
         self.waiting[who] = False

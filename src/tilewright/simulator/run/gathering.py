@@ -11,41 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ptx.parse import Instruction
-from .clocks import Ints
-from .state import Array, Lanes
+from ..machine.lanes import Lanes
+from ..machine.values import Ints
+from ..ops.warp import WHOLE_WARP, companions
+from ..ptx.effects import is_warp_barrier
+from ..ptx.instructions import Instruction
 
 _MASKED = ("shfl", "vote", "match", "redux", "elect", "bar")
-EVERYONE = 0xFFFFFFFF
 Bits = NDArray[np.uint32]
-
-
-def is_collective(ins: Instruction) -> bool:
-    """Whether a warp executes an instruction together; block barriers are another matter."""
-    return "sync" in ins.parts and (ins.parts[0] not in ("bar", "barrier") or "warp" in ins.parts)
-
-
-def is_warp_barrier(ins: Instruction) -> bool:
-    return ins.parts[0] in ("bar", "barrier") and "warp" in ins.parts
-
-
-def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
-    """Which active lanes execute an instruction together: a number for each warp and mask; None for all of each warp.
-
-    A lane that its own mask leaves out is reported: what it gets is undefined (PTX ISA 9.7.9, 9.7.13).
-    """
-    if mask.ndim == 0 and int(mask) == EVERYONE:
-        return None
-    who = lanes.every if sel is None else sel
-    given = np.broadcast_to(mask if mask.ndim == 0 else mask[who], who.shape).astype(np.int64)
-    absent = given >> lanes.lane[who] & 1 == 0
-    if absent.any():
-        text = f"its mask ({int(given[np.argmax(absent)]):#010x}) leaves out the thread that executes it: {ins.text}"
-        lanes.region = None
-        lanes.report("divergent barrier", ins, sel, absent, None, text)
-    warps = lanes.base_warp[who]
-    alike = (given[1:] == given[:-1]) | (warps[1:] != warps[:-1])
-    return None if alike.all() else np.unique(warps << 32 | given, return_inverse=True)[1]
 
 
 class Gathering:
@@ -92,8 +65,7 @@ class Gathering:
             absent = int(self._missing([(ins, lanes)])[0][0])
             count = absent.bit_count()
             text = f"waits for {count} other threads of its warp that never come (mask {absent:#010x}): {ins.text}"
-            self.lanes.region = None
-            self.lanes.report("divergent barrier", ins, lanes, np.ones(lanes.size, bool), None, text)
+            self.lanes.reports.report("divergent barrier", ins, lanes, np.ones(lanes.size, bool), None, text)
         return [(at, lanes) for at, (_, lanes) in held.items()]
 
     def _release(self, places: list[int]) -> list[tuple[int, Ints]]:
@@ -121,7 +93,7 @@ class Gathering:
 
     def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
         """These lanes pass a warp barrier, each with those of its warp that give the same mask, wherever they are."""
-        masks = np.full(self.lanes.size, EVERYONE, np.int64)
+        masks = np.full(self.lanes.size, WHOLE_WARP, np.int64)
         everyone = self.lanes.every
         for ins, some in groups:
             masks[everyone if some is None else some] = self._masks(ins, everyone if some is None else some)
@@ -135,7 +107,7 @@ class Gathering:
 
     def _masks(self, ins: Instruction, lanes: Ints) -> Ints:
         if ins.parts[0] not in _MASKED or not ins.operands:
-            return np.full(lanes.size, EVERYONE, np.int64)
+            return np.full(lanes.size, WHOLE_WARP, np.int64)
         mask = self.lanes.source(ins.operands[-1], "u32", ins)
         return np.broadcast_to(mask if mask.ndim == 0 else mask[lanes], lanes.shape).astype(np.int64)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ptx.parse import Instruction
-from ..sass.match import Access, Machine
+from ..ptx.instructions import Instruction
+from ..sass.ptxas import MachineAccesses, PtxAccess
 from .banks import ATOMIC, copy_wavefronts, shared_wavefronts
-from .counter_names import FIELDS, LABELS, names
+from .hardware_names import FIELDS, LABELS, names
 from .sectors import IDLE, Ints, atomic_sectors, by_warp, copied_sectors, first_lanes, global_sectors, local_sectors
 
 Key = tuple[int, str, str]  # index of the instruction, space, kind
@@ -52,7 +52,7 @@ class Execution:
 
     space: str
     kind: str
-    ins: Instruction | Access
+    ins: Instruction | PtxAccess
     nbytes: int
     ids: Ints
     table: Ints
@@ -65,20 +65,29 @@ class Execution:
 class Counters:
     """Watches a run and counts, in total, by source line and by instruction.
 
-    With ``machine``, learnt from the binary (:func:`tilewright.simulator.sass.match.match`), the counts are those of the
-    instructions the GPU executes; without it those of the PTX as it stands. ``standing_for`` tells how many warps of the
-    grid each warp number stands for, where only a sample of the blocks is run.
+    With ``machine``, learnt from the binary (``sass.ptxas``), the counts are those of the instructions the GPU executes;
+    without it those of the PTX as it stands. ``standing_for`` tells how many warps of the grid each warp number stands for,
+    where only a sample of the blocks is run.
     """
 
-    def __init__(self, machine: Machine | None = None, *, standing_for: Callable[[Ints], Ints] | None = None) -> None:
+    def __init__(
+        self, machine: MachineAccesses | None = None, *, standing_for: Callable[[Ints], Ints] | None = None
+    ) -> None:
         self._seen: dict[Key, Tally] = {}
         self._sources: dict[int, Execution] = {}  # the global halves of copies, and of which the other is to come
         self._fresh: set[int] = set()
-        self.machine = machine or Machine()
+        self.machine = machine or MachineAccesses()
         self.standing_for = standing_for or np.ones_like
 
     def on_access(
-        self, space: str, kind: str, ins: Instruction | Access, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
+        self,
+        space: str,
+        kind: str,
+        ins: Instruction | PtxAccess,
+        warps: Ints,
+        lanes: Ints,
+        addresses: Ints,
+        nbytes: int,
     ) -> None:
         """Count one execution: flat arrays over active threads; warp numbers are unique over the whole grid."""
         done = self.executed(space, kind, ins, warps, lanes, addresses, nbytes)
@@ -109,7 +118,14 @@ class Counters:
             self._seen[read.key].sectors += int(more @ times)
 
     def executed(
-        self, space: str, kind: str, ins: Instruction | Access, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
+        self,
+        space: str,
+        kind: str,
+        ins: Instruction | PtxAccess,
+        warps: Ints,
+        lanes: Ints,
+        addresses: Ints,
+        nbytes: int,
     ) -> Execution | None:
         """What the machine does where the PTX does this; None where it is nothing that is counted."""
         nbytes = self.machine.widths.get(ins.index, nbytes)
@@ -145,7 +161,7 @@ class Counters:
         wavefronts, passes = shared_wavefronts(table, nbytes, "st" if "POPC" in words else kind)
         return (2 * wavefronts, wavefronts + passes) if words & {"CAS", "CAST"} else (wavefronts, passes)
 
-    def _past_l1(self, ins: Instruction | Access) -> bool:
+    def _past_l1(self, ins: Instruction | PtxAccess) -> bool:
         """Whether a copy is ``cp.async.cg``."""
         return bool(self.machine.words(ins) & {"CG", "BYPASS"})
 

@@ -8,101 +8,18 @@ are skipped. What an opcode means is none of this file's business.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...errors import TilewrightError, UsageError
-from .variables import NAME, Variable, parse_variable, syntax_error
-from .variables import SIZES as SIZES
+from .instructions import WORD, Function, Instruction, Module, Where, tokens
+from .variables import NAME, SIZES, Variable, parse_variable, syntax_error
 
 #: Registers of one name; compilers number them as they come, so large kernels have many.
 MOST_REGISTERS = 1 << 20
-_TOKEN = re.compile(r"\([^)]*\)|\{[^}]*\}|\[[^\]]*\]|[^,\s{}\[\]()]+")
-WORD = re.compile(rf"(?<![\w$%.]){NAME}")
 _LABEL = re.compile(rf"({NAME})\s*:(?!:)")
 _FUNCTION = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(entry|func)\b")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
-
-
-@dataclass(frozen=True)
-class Where:
-    """A place in the user's source; ``line`` is 0 where the PTX has no line information."""
-
-    file: str = ""
-    line: int = 0
-    column: int = 0
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction: ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]`` as opcode, operands and guard.
-
-    ``index`` is its place in the program that runs (calls inlined); ``inlined_at`` is the line that called the
-    function it was inlined from, the outermost of several, if the compiler says so.
-    """
-
-    index: int
-    opcode: str
-    operands: tuple[str, ...]
-    guard: tuple[str, bool] | None  # predicate register, negated
-    where: Where
-    inlined_at: Where | None = None
-    ptx_line: int = 0
-
-    @property
-    def parts(self) -> list[str]:
-        return self.opcode.replace("::", ".").split(".")
-
-    @property
-    def line(self) -> int:
-        return self.where.line
-
-    @property
-    def file(self) -> str:
-        return self.where.file
-
-    @property
-    def text(self) -> str:
-        guard = f"@{'!' if self.guard[1] else ''}{self.guard[0]} " if self.guard else ""
-        return f"{guard}{self.opcode} {', '.join(self.operands)}".strip()
-
-    def place(self, beside: Instruction | None = None) -> str:
-        """Where it is, for messages: the source line if known, else the line of PTX; without the file of ``beside``."""
-        if not self.line:
-            return f"PTX line {self.ptx_line}"
-        return f"line {self.line}" if beside is not None and beside.file == self.file else f"{self.file}:{self.line}"
-
-
-@dataclass
-class Function:
-    name: str
-    entry: bool
-    params: list[Variable] = field(default_factory=list)
-    results: list[Variable] = field(default_factory=list)
-    registers: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-    labels: dict[str, int] = field(default_factory=dict)
-    tables: dict[str, list[str]] = field(default_factory=dict)
-    code: list[Instruction] = field(default_factory=list)
-    limits: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # reqntid, maxntid, reqnctapercluster
-    defined: bool = False
-
-
-@dataclass
-class Module:
-    functions: dict[str, Function] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-    files: dict[int, str] = field(default_factory=dict)
-
-
-def tokens(text: str) -> list[str]:
-    """Operands of an instruction; a vector, an address or a list of arguments is one.
-
-    >>> tokens("{%f1, %f2}, [%rd1+8]")
-    ['{%f1, %f2}', '[%rd1+8]']
-    """
-    return _TOKEN.findall(text)
 
 
 class _Reader:
@@ -146,7 +63,7 @@ _LIMIT = re.compile(r"\.(reqntid|maxntid|reqnctapercluster)\s+(\d+)(?:\s*,\s*(\d
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 
 
-def parse(text: str) -> Module:
+def parse_ptx(text: str) -> Module:
     """Parse the PTX of a module.
 
     Raises UsageError, naming the line of PTX, where the text is not PTX.

@@ -7,21 +7,21 @@ from functools import partial
 from itertools import pairwise
 
 from ...errors import TilewrightError, UsageError
+from ..machine.lanes import Lanes
+from ..machine.values import Array
 from ..ops import bind
 from ..ops._table import Step
-from ..ptx.parse import Instruction
+from ..ptx.effects import fences, is_collective, is_warp_barrier, loads_anew, stores
+from ..ptx.instructions import Instruction
 from ..ptx.program import CONTROL, Block, Program
 from .barriers import Form
-from .gathering import is_collective, is_warp_barrier
-from .state import Array, Lanes
-from .stillness import loads_anew, stores
 
 #: What Python and NumPy raise on operands that make no sense.
 CONFUSED = (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, StopIteration, AssertionError)
 
 
 @dataclass
-class Run:
+class Segment:
     """Instructions that run one after the other, bound to the lanes; then at most one of control."""
 
     steps: list[Step]
@@ -37,14 +37,14 @@ class Run:
     form: Form | None = None
 
 
-def bind_runs(program: Program, lanes: Lanes) -> list[Run]:
+def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
     """The runs of a program in order; the one after the last is the end of the kernel.
 
     Raises UsageError for an instruction that is unknown or makes no sense.
     """
     pieces = [piece for block in program.blocks for piece in _pieces(program, block)]
     run_at = {first: i for i, (first, _) in enumerate(pieces)} | {len(program.code): len(pieces)}
-    hands_on = any(_fences(ins) for ins in program.code)
+    hands_on = any(fences(ins) for ins in program.code)
     return [_bind(program, lanes, program.code[first : last + 1], run_at, hands_on) for first, last in pieces]
 
 
@@ -62,10 +62,10 @@ def _pieces(program: Program, block: Block) -> list[tuple[int, int]]:
     return [(first, stop - 1) for first, stop in pairwise(edges)]
 
 
-def _bind(program: Program, lanes: Lanes, code: list[Instruction], run_at: dict[int, int], hands_on: bool) -> Run:
+def _bind(program: Program, lanes: Lanes, code: list[Instruction], run_at: dict[int, int], hands_on: bool) -> Segment:
     end = code[-1] if code[-1].parts[0] in CONTROL and not is_warp_barrier(code[-1]) else None
     straight = [i for i in (code if end is None else code[:-1]) if not is_warp_barrier(i)]
-    run = Run(
+    run = Segment(
         *([], [], end, code[0] if is_collective(code[0]) else None),
         polls=any(loads_anew(i) for i in code),
         stores=any(stores(i) for i in code),
@@ -91,7 +91,7 @@ def _steps(ins: Instruction, lanes: Lanes, hands_on: bool) -> list[Step]:
     step, parts, clocks = bind(ins, lanes), set(ins.parts), lanes.clocks
     if not hands_on:
         return [step]
-    fence: list[Step] = [partial(clocks.fence, wide=bool({"gl", "gpu", "sys"} & parts))] if _fences(ins) else []
+    fence: list[Step] = [partial(clocks.fence, wide=bool({"gl", "gpu", "sys"} & parts))] if fences(ins) else []
     if ins.parts[0] in ("fence", "membar"):
         return fence
     signal: list[Step] = [clocks.signal] if (stores(ins) or ins.parts[0] == "atom") and "local" not in parts else []
@@ -99,12 +99,7 @@ def _steps(ins: Instruction, lanes: Lanes, hands_on: bool) -> list[Step]:
     return [*fence, step, *signal, *look]
 
 
-def _fences(ins: Instruction) -> bool:
-    """Whether others may learn of what came before: a fence, or an access that releases."""
-    return ins.parts[0] in ("fence", "membar") or bool({"release", "acq_rel"} & set(ins.parts[1:]))
-
-
-def _bind_control(run: Run, end: Instruction, program: Program, lanes: Lanes, run_at: dict[int, int]) -> None:
+def _bind_control(run: Segment, end: Instruction, program: Program, lanes: Lanes, run_at: dict[int, int]) -> None:
     name = end.parts[0]
     if end.guard:
         run.guard = lanes.source(end.guard[0], "pred", end)

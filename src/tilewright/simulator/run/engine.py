@@ -14,14 +14,15 @@ import numpy as np
 
 from ...errors import TilewrightError
 from ..findings import STEP_LIMIT
-from ..ptx.parse import Instruction
+from ..machine.lanes import TIMERS, Lanes
+from ..machine.values import Ints
+from ..ptx.effects import is_warp_barrier, loads_anew
+from ..ptx.instructions import Instruction
 from ..ptx.program import Program
 from .barriers import Barriers
-from .clocks import Ints
-from .gathering import Gathering, is_warp_barrier
-from .runs import CONFUSED, Run, bind_runs, unreadable
-from .state import TIMERS, Lanes
-from .stillness import Stillness, loads_anew
+from .gathering import Gathering
+from .segments import CONFUSED, Segment, bind_segments, unreadable
+from .stillness import Stillness
 
 #: A loop rests after so many rounds, and after fewer if it polls memory.
 PATIENCE, POLLS = 1 << 16, 64
@@ -39,12 +40,12 @@ class Engine:
     def __init__(self, program: Program, lanes: Lanes) -> None:
         self.program, self.lanes = program, lanes
         self.barriers, self.gathering, self.stillness = Barriers(lanes), Gathering(lanes), Stillness(lanes)
-        self.runs = bind_runs(program, lanes)
+        self.runs = bind_segments(program, lanes)
         self.done = len(self.runs)
         self.ready: dict[int, list[Ints | None]] = {}
         self.resting: dict[int, list[Ints | None]] = {}
         self.admitted: list[tuple[int, Ints]] = []  # who may execute what a warp executes together
-        self.polled: dict[int, Run] = {}  # by where they rest, what those who rest looked at
+        self.polled: dict[int, Segment] = {}  # by where they rest, what those who rest looked at
         self.loops: dict[int, tuple[int, int]] = {}  # first run of a loop → when it began anew, and its last run
         self.steps = 0
         self.stuck = False
@@ -54,7 +55,7 @@ class Engine:
     # ---- the loop
 
     def run(self, limit: int) -> None:
-        """Run until every lane has left the kernel. Raises StoppedError where that takes more than ``limit`` steps."""
+        """Segment until every lane has left the kernel. Raises StoppedError where that takes more than ``limit`` steps."""
         self.barriers.clear()
         self.gathering.clear()
         self.stillness.clear()
@@ -79,7 +80,7 @@ class Engine:
                 return
 
     def _go(self, at: int, sel: Ints | None, limit: int, admitted: bool = False) -> None:
-        """Run a group until it parts, waits, rests or falls behind another."""
+        """Segment a group until it parts, waits, rests or falls behind another."""
         patience, polled = PATIENCE, None
         while True:
             run = self.runs[at]
@@ -106,7 +107,7 @@ class Engine:
                 self._push(at, sel)
                 return
 
-    def _execute(self, run: Run, sel: Ints | None, limit: int) -> None:
+    def _execute(self, run: Segment, sel: Ints | None, limit: int) -> None:
         try:
             for step in run.steps:
                 step(sel)
@@ -128,7 +129,7 @@ class Engine:
             self._report(code, sel, text, STEP_LIMIT)
             raise StoppedError
 
-    def _loop(self) -> Run | None:
+    def _loop(self) -> Segment | None:
         """The end of the longest loop that still runs."""
         live = [(last - first, last) for first, (when, last) in self.loops.items() if when > self.steps // 2]
         return self.runs[max(live)[1]] if live else None
@@ -161,12 +162,11 @@ class Engine:
             others = int(self.barriers.waiting.sum()) + sum(group.size for _, group in self.gathering.held.values())
             text = f"{count} threads loop for ever: nothing that they look at changes any more"
             text += f", and {others} wait at a barrier" if others else ""
-            self._report(code, sel, f"{text}{self.lanes.launch.not_begun(self.lanes)}: {code.text}")
+            self._report(code, sel, f"{text}{self.lanes.launch.not_begun(int(self.lanes.blocks[-1]))}: {code.text}")
         raise StoppedError
 
     def _report(self, ins: Instruction, sel: Ints | None, text: str, kind: str = "endless wait") -> None:
-        self.lanes.region = None
-        self.lanes.report(kind, ins, sel, np.ones(1, bool), None, text)
+        self.lanes.reports.report(kind, ins, sel, np.ones(1, bool), None, text)
 
     def _push(self, at: int, sel: Ints | None) -> None:
         if at >= self.done:
@@ -185,7 +185,7 @@ class Engine:
 
     # ---- the end of a run
 
-    def _leave(self, run: Run, at: int, sel: Ints | None) -> Moved | None:
+    def _leave(self, run: Segment, at: int, sel: Ints | None) -> Moved | None:
         """Where the lanes go on together, or None when they part or stop."""
         end = run.end
         if end is None:
@@ -212,7 +212,7 @@ class Engine:
             return None
         return at, sel
 
-    def _jump(self, run: Run, end: Instruction, at: int, sel: Ints | None) -> Moved | None:
+    def _jump(self, run: Segment, end: Instruction, at: int, sel: Ints | None) -> Moved | None:
         name = end.parts[0]
         if name == "bra":
             return self._on(run.targets[0], sel)
@@ -231,9 +231,8 @@ class Engine:
             self._pass_on(self.barriers.wait(run.form, at, who))
             return None
         if name == "trap":
-            self.lanes.region = None
             text = f"the kernel traps (a failed assertion?): {end.text}"
-            self.lanes.report("trap", end, sel, np.ones(1, bool), None, text)
+            self.lanes.reports.report("trap", end, sel, np.ones(1, bool), None, text)
         self._exit(sel)
         return None
 

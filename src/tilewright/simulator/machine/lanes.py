@@ -1,0 +1,160 @@
+"""The lanes of a batch of blocks: threads with registers, clocks and memory; and how an operand becomes an array.
+
+A lane is a thread. Every register is one array over all lanes of the batch, kept as raw bits; an instruction reads
+and writes it through a view of the type it works with, bound once, when the instruction is decoded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from ..ptx.demand import Demand
+from ..ptx.instructions import Instruction
+from ..ptx.program import is_special
+from ..ptx.variables import SIZES, immediate
+from .clocks import Clocks
+from .launch import SimulatedLaunch
+from .reports import Reports
+from .shadow import Shadow
+from .spaces import SHARED_GUARD, GlobalSpace, Space, WindowSpace
+from .threads import Threads, special_register
+from .values import DTYPES, Array, Ints
+
+TIMERS = {"%clock", "%clock64", "%globaltimer", "%globaltimer_lo"}
+
+
+class Lanes(Threads):
+    """All threads of ``copies`` blocks of a launch, with what they hold and see."""
+
+    def __init__(self, launch: SimulatedLaunch, copies: int) -> None:
+        super().__init__(launch.grid, launch.block, copies)
+        self.launch, self.program = launch, launch.program
+        self.clocks = Clocks(copies, self.threads, launch.handed, launch.looked)
+        self.reports = Reports(launch.findings, self, self.clocks, launch.blocks, launch.program.code)
+        self.registers: dict[str, Array] = {}
+        self.specials: dict[str, Array] = {}
+        self.windows = {name: self._window(name) for name in launch.windows}
+        self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
+        self.spaces |= self.windows
+        self.demand = Demand(launch.program)
+        self.async_copies: Any = None  # the copies under way, once an instruction makes some
+
+    def _window(self, name: str) -> WindowSpace:
+        """One of the spaces beside global memory, with the values it has before the kernel starts, and a shadow."""
+        launch, owners = self.launch, {"shared": self.of_block, "local": self.every, "argument": self.every}
+        copies = {"shared": self.copies, "local": self.size, "argument": self.size}.get(name, 1)
+        guard = SHARED_GUARD if name == "shared" else 0
+        space = WindowSpace(self.reports, name, launch.windows[name], copies, owners.get(name), guard)
+        for variable, data in launch.contents.get(name, {}).items():
+            at = space.at[variable]
+            space.region.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        if name in ("shared", "local") and space.region.spans:
+            space.region.shadow = Shadow(space.region.nbytes, launch.grain, across_blocks=False)
+        return space
+
+    def start(self, first: int, grid_blocks: Ints) -> None:
+        """Stand at these blocks of the grid, ``first …`` of the run, at the start of the kernel."""
+        self.move_to(first, grid_blocks)
+        self.clocks.place(first)
+        for register in self.registers.values():
+            register.fill(0)
+        for name, array in self.specials.items():
+            array[...] = self._special(name)
+        for name in ("shared", "local"):
+            region = self.windows[name].region
+            region.data.fill(0xFF)  # NaN in every float type: what nobody wrote shows in the result too
+            if region.shadow:
+                region.shadow.reset()
+        for region in (*self.launch.regions.values(), *(space.region for space in self.windows.values())):
+            if region.shadow:
+                region.shadow.clocks = self.clocks
+        if self.async_copies is not None:
+            self.async_copies.clear()
+
+    def _special(self, name: str) -> Array:
+        return special_register(name, self, self.launch.shared_bytes, self.launch.static_shared)
+
+    def tick(self, steps: int) -> None:
+        """Time passes: a kernel that waits for a clock sees it move."""
+        for name in TIMERS & self.specials.keys():
+            self.specials[name][...] = steps
+
+    # ---- operands
+
+    def register(self, name: str, ins: Instruction) -> Array:
+        """The bits of a register over all lanes. Raises UsageError for one that is not declared."""
+        found = self.registers.get(name)
+        if found is None:
+            kind = self.program.registers.get(name)
+            if kind is None:
+                raise UsageError(f"{ins.place()}: unknown operand {name!r} of {ins.text}")
+            size = SIZES[kind]
+            found = np.zeros(self.size if size < 16 else (self.size, 2), bool if kind == "pred" else f"u{min(size, 8)}")
+            self.registers[name] = found
+        return found
+
+    def width(self, name: str, ins: Instruction) -> int:
+        """Bytes of a register."""
+        return self.register(name, ins).dtype.itemsize
+
+    def is_register(self, operand: str) -> bool:
+        """Whether an operand is a register, and not a special one, a number or a variable."""
+        return operand in self.program.registers
+
+    def source(self, operand: str, kind: str, ins: Instruction) -> Array:
+        """An operand read as ``kind``: a view of a register, or a 0-d array of a constant."""
+        dtype = DTYPES[kind]
+        if self.is_register(operand):
+            register = self.register(operand, ins)
+            if "b" in (register.dtype.kind, dtype.kind):
+                if register.dtype != dtype:
+                    raise UsageError(f"{ins.place()}: {operand} mixes predicate and number in {ins.text}")
+                return register
+            if register.dtype.itemsize < dtype.itemsize:
+                raise UsageError(f"{ins.place()}: {operand} is narrower than {kind} in {ins.text}")
+            return register.view(dtype)[:: register.dtype.itemsize // dtype.itemsize]
+        if is_special(operand):
+            if operand not in self.specials:
+                self.specials[operand] = np.array(np.broadcast_to(self._special(operand), self.size))
+            array = self.specials[operand]
+            if array.dtype.itemsize < dtype.itemsize:
+                raise UsageError(f"{ins.place()}: {operand} is narrower than {kind} in {ins.text}")
+            return array.view(dtype)[:: array.dtype.itemsize // dtype.itemsize]
+        return self.constant(operand, kind, ins)
+
+    def constant(self, operand: str, kind: str, ins: Instruction) -> Array:
+        """A number, or the address of a variable, as a 0-d array."""
+        dtype = DTYPES[kind]
+        value = immediate(operand, dtype)
+        if value is None:
+            name, _, offset = operand.partition("+")
+            number = self.address_of(name.strip(), ins) + int(offset or "0", 0)
+            value = np.array(number & ((1 << 8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(dtype)
+        return value
+
+    def address_of(self, name: str, ins: Instruction) -> int:
+        """The address of a variable, in its own space."""
+        if name in self.launch.symbols:
+            return self.launch.symbols[name]
+        for space in self.windows.values():
+            if name in space.at:
+                return space.at[name]
+        raise UsageError(f"{ins.place()}: unknown operand {name!r} of {ins.text}")
+
+    # ---- clocks and the observer
+
+    def sync_warp(self, sel: Ints | None, groups: Ints | None = None) -> None:
+        """These lanes passed a warp-wide synchronisation, each with its warp, or with those of the same group."""
+        if groups is None:
+            self.clocks.sync_warps(sel)
+        else:
+            self.clocks.sync_groups(self.every if sel is None else sel, groups)
+
+    def observe(self, space: str, kind: str, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> None:
+        """Tell the observer of the launch, if there is one, of an access."""
+        if self.launch.observer is not None:
+            warp, lane = (self.warp, self.lane) if sel is None else (self.warp[sel], self.lane[sel])
+            self.launch.observer.on_access(space, kind, ins, warp, lane, address, nbytes)

@@ -1,0 +1,127 @@
+"""What is wrong, in words: findings with the first thread that showed them, and both sides of a race."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..findings import Finding
+from ..ptx.instructions import Instruction
+from .arguments import Blocks
+from .clocks import Clocks, stamped_by
+from .memory import Region
+from .threads import Threads
+from .values import Bools, Dim, Ints, split
+
+
+@dataclass
+class Findings:
+    """Collects findings; the first of a kind at a line stays, later ones only count."""
+
+    kernel: str
+    found: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
+    times: dict[tuple[str, str, int, int], int] = field(default_factory=dict)
+
+    def add(
+        self,
+        kind: str,
+        ins: Instruction | None,
+        block: Dim,
+        thread: Dim,
+        address: int | None,
+        text: str,
+        times: int = 1,
+    ) -> None:
+        """Add what ``times`` threads showed at an instruction, this one first; None for the end of the run."""
+        file, line, ptx = (ins.file, ins.line, 0 if ins.line else ins.ptx_line) if ins else ("", 0, 0)
+        key = (kind, file if ins else text, line, ptx)
+        self.times[key] = self.times.get(key, 0) + times
+        if key not in self.found:
+            text += f" (PTX line {ptx})" if ptx else ""
+            if ins and ins.inlined_at and ins.inlined_at.line:
+                at = ins.inlined_at
+                text += f" (called from {f'line {at.line}' if at.file == file else f'{at.file}:{at.line}'})"
+            self.found[key] = Finding(kind, self.kernel, file, line, block, thread, address, text)
+
+    def list(self) -> list[Finding]:
+        """In order of source line, those without a line last."""
+        return sorted(self.found.values(), key=lambda f: (not f.line, f.file, f.line, f.kind))
+
+
+class Reports:
+    """Turns what the lanes of a batch did wrong into findings.
+
+    ``blocks`` are those of the run, ``code`` is the program's.
+    """
+
+    def __init__(
+        self, findings: Findings, threads: Threads, clocks: Clocks, blocks: Blocks, code: list[Instruction]
+    ) -> None:
+        self.findings, self.threads, self.clocks, self.blocks, self.code = findings, threads, clocks, blocks, code
+
+    def report(
+        self, kind: str, ins: Instruction, sel: Ints | None, bad: Bools, address: Ints | None, text: str
+    ) -> None:
+        """A finding for the first lane that is bad; ``bad`` and ``address`` are over the active lanes ``sel``."""
+        first = int(np.argmax(bad))
+        block, thread = self.threads.place(first if sel is None else int(sel[first]))
+        where = None if address is None else int(address[first])
+        self.findings.add(kind, ins, block, thread, where, text, int(bad.sum()))
+
+    def race(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
+        """A race of the last access that the shadow of a region was told of."""
+        first = int(np.argmax(bad))
+        addresses = region.addresses(offsets, sel)
+        text = self._race(ins, region, first, first if sel is None else int(sel[first]), int(addresses[first]))
+        self.report("race", ins, sel, bad, addresses, text)
+
+    def unwritten_read(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
+        """A read of bytes that no thread has written, or that an asynchronous copy is still writing."""
+        assert region.shadow is not None
+        first, addresses, shadow = int(np.argmax(bad)), region.addresses(offsets, sel), region.shadow
+        cell = int(offsets[first]) // shadow.grain
+        cell += int(np.argmax(shadow.writer[cell : cell + 16] == 0))  # the first of a vector that nobody wrote
+        place = region.words(int(addresses[first]) + cell * shadow.grain - int(offsets[first]))
+        text = f"reads {place}, which no thread of the block has written: {ins.text}"
+        if writer := int(shadow.by[cell]):
+            copy = self.code[writer].place(ins)
+            text = f"reads {place}, which the copy at {copy} is still writing (wait for its group first): {ins.text}"
+        self.report("unwritten read", ins, sel, bad, addresses, text)
+
+    def _race(self, ins: Instruction, region: Region, access: int, lane: int, address: int) -> str:
+        """Both sides of a race in words: what ``ins`` does, and what another thread did there."""
+        assert region.shadow is not None
+        party = region.shadow.party(access)
+        if party is None:
+            return f"{region.words(address)} is used by another thread with nothing to order the two: {ins.text}"
+        ordinal, thread = stamped_by(party.stamp)
+        threads, other = self.threads, split(self.blocks.at(ordinal), self.threads.grid)
+        same_block = other == threads.place(lane)[0]
+        near = "grid" if not same_block else "warp" if int(threads.tid[lane]) // 32 == thread // 32 else "block"
+        they = f"thread {split(thread, threads.block)}" + ("" if same_block else f" of block {other}")
+        place = region.words(address + party.byte)
+        mine = f"{_verb(ins, place)} {place}"
+        if party.did == "together":
+            return f"{mine}, and {they} writes another value there in the same instruction: {ins.text}"
+        theirs = self.code[party.instruction]
+        did = "wrote" if party.did == "updated" and theirs.parts[0] == "st" else _DID[party.did]
+        return f"{mine}, which {they} {did} at {theirs.place(ins)}, {_ORDER[near]}: {ins.text}"
+
+
+#: What would order two accesses, by what their threads have in common.
+_ORDER = {
+    "warp": "and nothing orders the threads of a warp (__syncwarp() or a barrier would)",
+    "block": "with no barrier between",
+    "grid": "and nothing orders two blocks (a fence and an atomic would)",
+}
+_DID = {"wrote": "wrote", "read": "read", "updated": "updated atomically"}
+
+
+def _verb(ins: Instruction, place: str) -> str:
+    name = ins.parts[0]
+    if name in ("atom", "red"):
+        return "updates atomically"
+    if name == "cp" and " of shared " not in place:
+        return "reads"
+    return "reads" if name.startswith("ld") else "writes"

@@ -1,0 +1,206 @@
+"""State spaces: from the addresses of an access to offsets of a region, or to a finding where they are no good.
+
+Shared and local addresses are offsets, as in hardware; a window far above global memory makes them generic. Shared
+variables keep their real offset modulo 1,024 (so banks are as on hardware) with unused ground between them.
+"""
+
+# ruff: noqa: ARG002 - the spaces answer the same questions, each from what it needs
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ptx.effects import only_reads
+from ..ptx.instructions import Instruction
+from .memory import SLOT, Region, Sized, Span, nearest, padded, plain_name
+from .reports import Reports
+from .shadow import Shadow
+from .values import Ints
+
+#: Where the generic addresses of each space but the global one begin.
+WINDOW = {"shared": 1 << 56, "local": 2 << 56, "const": 3 << 56, "param": 4 << 56}
+SHARED_BASE = 1024  # what sm_90 keeps for itself; any multiple of 128 gives the same banks
+SHARED_GUARD = 4096  # bytes of unused ground between shared variables
+
+#: A region, the offsets of accesses into it, and which of the accesses these are; None for all.
+Piece = tuple[Region, Ints, "Ints | None"]
+
+
+class Space:
+    """One state space: turns addresses into offsets of regions and reports those that are no good."""
+
+    name = ""
+
+    def __init__(self, reports: Reports) -> None:
+        self.reports = reports
+
+    def pieces(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[Piece]:
+        """The region and offsets of each access, as (region, offsets, which of the accesses or None for all)."""
+        low, high = int(address.min()), int(address.max())
+        region = self.holding(low, high + nbytes)
+        if region is not None and not int(np.bitwise_or.reduce(address)) & (nbytes - 1):
+            self.prepare(ins, region)
+            yield region, self.offsets(region, address, sel), None
+            return
+        for region, at in self.mixed(ins, address, nbytes, sel):
+            self.prepare(ins, region)
+            yield region, self.offsets(region, address[at], at if sel is None else sel[at]), at
+
+    def prepare(self, ins: Instruction, region: Region) -> None:
+        """Before the first write to a region: copy what is the caller's own, and look for races."""
+        if not region.written and not only_reads(ins):
+            region.written = True
+            if region.borrowed:
+                region.own()
+            self.watch(region)
+
+    def watch(self, region: Region) -> None:
+        """Look for races in a region from now on: it is written, though no store of the program seemed to reach it."""
+
+    def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
+        """The careful way: some addresses are bad, or they lie in several regions."""
+        bad = (address & (nbytes - 1)) != 0
+        if bad.any():
+            first = int(address[np.argmax(bad)])
+            text = (
+                f"{nbytes} bytes at {self.describe(first, 1)}, {first % nbytes} off a multiple of {nbytes}: {ins.text}"
+            )
+            self.reports.report("misaligned", ins, sel, bad, address, text)
+        left = ~bad
+        while left.any():
+            first = int(address[np.argmax(left)])
+            region = self.holding(first, first + nbytes)
+            if region is None:
+                here = left & self.outside(address, nbytes)
+                text = f"{nbytes} bytes at {self.describe(first, nbytes)}: {ins.text}"
+                self.reports.report("out of bounds", ins, sel, here, address, text)
+            else:
+                here = left & self.inside(first, address, nbytes)
+                yield region, np.flatnonzero(here)
+            left &= ~here
+
+    def holding(self, low: int, end: int) -> Region | None:
+        """The region (and in it the variable) that holds these bytes; None where none does."""
+        raise NotImplementedError
+
+    def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        """Which accesses lie in the same region (or variable) as address ``like``."""
+        raise NotImplementedError
+
+    def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        """Which accesses lie in nothing at all."""
+        raise NotImplementedError
+
+    def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
+        """Addresses as offsets into their region."""
+        raise NotImplementedError
+
+    def describe(self, address: int, nbytes: int) -> str:
+        """An address in words: what it lies in, and how far ``nbytes`` bytes reach outside."""
+        raise NotImplementedError
+
+
+class GlobalSpace(Space):
+    """Global memory: arrays and module variables, each with a slot of addresses of its own."""
+
+    name = "global"
+
+    def __init__(self, reports: Reports, regions: dict[int, Region], grain: int) -> None:
+        super().__init__(reports)
+        self.regions, self.grain = regions, grain
+
+    def holding(self, low: int, end: int) -> Region | None:
+        region = self.regions.get(low >> SLOT)
+        return region if region and end <= region.base + region.nbytes else None
+
+    def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        region = self.regions[like >> SLOT]
+        return (address >= region.base) & (address + nbytes <= region.base + region.nbytes)
+
+    def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        out = np.ones(address.shape, bool)
+        for region in self.regions.values():
+            out &= ~((address >= region.base) & (address + nbytes <= region.base + region.nbytes))
+        return out
+
+    def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
+        return address - region.base
+
+    def watch(self, region: Region) -> None:
+        if region.shadow is None:
+            region.shadow = Shadow(region.nbytes, self.grain, across_blocks=True)
+            region.shadow.clocks = self.reports.clocks
+
+    def describe(self, address: int, nbytes: int) -> str:
+        near = [r for r in self.regions.values() if abs(address - r.base) < 1 << (SLOT - 1)]
+        if not near:
+            return f"address {address:#x} of global memory, in no operand" + (
+                " (a null pointer?)" if address < 4096 else ""
+            )
+        region, at = near[0], address - near[0].base
+        return f"byte {at} of {region.name} ({region.size_in_words()}){_outside(at, nbytes, region.nbytes)}"
+
+
+def _outside(at: int, nbytes: int, size: int) -> str:
+    if not size:
+        return ", which is empty"
+    if 0 <= at <= size - nbytes:
+        return ""
+    return f", {-at} before its start" if at < 0 else f", {at + nbytes - size} beyond its end"
+
+
+class WindowSpace(Space):
+    """Shared, local, constant or parameter space, or arguments of calls: variables at offsets, and a copy of them for
+    each block, thread or launch.
+
+    ``owner`` is the copy of each lane (None: one for all), ``guard`` the bytes of unused ground between variables.
+    """
+
+    def __init__(
+        self, reports: Reports, name: str, sizes: list[Sized], copies: int, owner: Ints | None, guard: int = 0
+    ) -> None:
+        super().__init__(reports)
+        self.name = name
+        self.at: dict[str, int] = {}
+        spans = []
+        place = SHARED_BASE if name == "shared" else 16
+        for index, (names, size, align, dynamic) in enumerate(sizes):
+            place = -(-place // align) * align
+            first = place + index * guard
+            self.at |= dict.fromkeys(names, first)
+            words = "dynamic " * dynamic + f"{name} " + "/".join(map(plain_name, names))
+            spans.append(Span(first, first + size, words))
+            place += size
+        self.stride = -(-(place + len(sizes) * guard) // 128) * 128
+        self.region = Region(name, padded(self.stride * copies), self.stride * copies, spans=spans)
+        if owner is not None:
+            self.region.starts = owner * self.stride
+
+    def holding(self, low: int, end: int) -> Region | None:
+        for first, last, _ in self.region.spans:
+            if first <= low and end <= last:
+                return self.region
+        return None
+
+    def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        span = next(s for s in self.region.spans if s.first <= like < s.end)
+        return (address >= span.first) & (address + nbytes <= span.end)
+
+    def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        out = np.ones(address.shape, bool)
+        for first, last, _ in self.region.spans:
+            out &= ~((address >= first) & (address + nbytes <= last))
+        return out
+
+    def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
+        starts = region.starts
+        return address if starts is None else address + (starts if sel is None else starts[sel])
+
+    def describe(self, address: int, nbytes: int) -> str:
+        if not self.region.spans:
+            return f"byte {address} of {self.name} memory, of which the kernel has none"
+        span = nearest(self.region.spans, address)
+        return self.region.words(address) + _outside(address - span.first, nbytes, span.end - span.first)

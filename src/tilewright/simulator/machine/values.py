@@ -1,0 +1,36 @@
+"""The NumPy types in which the machine holds registers, lane numbers and addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+#: A place in a grid or block, or its extent, along x, y, z.
+Dim = tuple[int, int, int]
+
+#: The NumPy type an instruction of each PTX type works with. bfloat16 has none in NumPy: kept as bits.
+DTYPES: dict[str, np.dtype[Any]] = {
+    **{f"{k}{b}": np.dtype(f"{'i' if k == 's' else 'u'}{b // 8}") for k in "bus" for b in (8, 16, 32, 64)},
+    "pred": np.dtype(bool),
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "bf16": np.dtype(np.uint16),
+    "tf32": np.dtype(np.float32),
+    "f16x2": np.dtype(np.uint32),
+    "bf16x2": np.dtype(np.uint32),
+}
+
+
+def split(index: int, shape: Dim) -> Dim:
+    """A linear index as (x, y, z).
+
+    >>> split(7, (4, 2, 1))
+    (3, 1, 0)
+    """
+    return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])

@@ -1,0 +1,103 @@
+"""What PTX consists of: a module of functions and variables, a function of instructions, each with its source line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .variables import NAME, Variable
+
+_TOKEN = re.compile(r"\([^)]*\)|\{[^}]*\}|\[[^\]]*\]|[^,\s{}\[\]()]+")
+WORD = re.compile(rf"(?<![\w$%.]){NAME}")
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in the user's source; ``line`` is 0 where the PTX has no line information."""
+
+    file: str = ""
+    line: int = 0
+    column: int = 0
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]`` as opcode, operands and guard.
+
+    ``index`` is its place in the program that runs (calls inlined); ``inlined_at`` is the line that called the
+    function it was inlined from, the outermost of several, if the compiler says so.
+    """
+
+    index: int
+    opcode: str
+    operands: tuple[str, ...]
+    guard: tuple[str, bool] | None  # predicate register, negated
+    where: Where
+    inlined_at: Where | None = None
+    ptx_line: int = 0
+
+    @property
+    def parts(self) -> list[str]:
+        """The words of the opcode: ``["ld", "global", "v2", "f32"]``."""
+        return self.opcode.replace("::", ".").split(".")
+
+    @property
+    def line(self) -> int:
+        """The source line; 0 where the PTX has no line information."""
+        return self.where.line
+
+    @property
+    def file(self) -> str:
+        """The source file; "" where the PTX has no line information."""
+        return self.where.file
+
+    @property
+    def text(self) -> str:
+        """The instruction as PTX."""
+        guard = f"@{'!' if self.guard[1] else ''}{self.guard[0]} " if self.guard else ""
+        return f"{guard}{self.opcode} {', '.join(self.operands)}".strip()
+
+    def place(self, beside: Instruction | None = None) -> str:
+        """Where it is, for messages: the source line if known, else the line of PTX; without the file of ``beside``."""
+        if not self.line:
+            return f"PTX line {self.ptx_line}"
+        return f"line {self.line}" if beside is not None and beside.file == self.file else f"{self.file}:{self.line}"
+
+
+@dataclass
+class Function:
+    """A kernel (``entry``) or a device function; one that is only declared is not ``defined`` and has no code.
+
+    ``registers`` has the PTX type of each register, ``labels`` the place in ``code`` that each label marks, ``tables`` the
+    labels of each branch table, ``limits`` the threads, or blocks of a cluster, along x, y, z.
+    """
+
+    name: str
+    entry: bool
+    params: list[Variable] = field(default_factory=list)
+    results: list[Variable] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    code: list[Instruction] = field(default_factory=list)
+    limits: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # reqntid, maxntid, reqnctapercluster
+    defined: bool = False
+
+
+@dataclass
+class Module:
+    """All functions and module-wide variables of a PTX text, by name, and its source files by number."""
+
+    functions: dict[str, Function] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    files: dict[int, str] = field(default_factory=dict)
+
+
+def tokens(text: str) -> list[str]:
+    """Operands of an instruction; a vector, an address or a list of arguments is one.
+
+    >>> tokens("{%f1, %f2}, [%rd1+8]")
+    ['{%f1, %f2}', '[%rd1+8]']
+    """
+    return _TOKEN.findall(text)

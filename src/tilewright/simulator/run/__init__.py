@@ -1,0 +1,1 @@
+"""Runs a kernel's PTX: arguments in, results and findings out."""
