@@ -35,7 +35,7 @@ STARTED_S = time.perf_counter()
 #: Functions that are timed within a call. One that a module no longer has is listed under "missing".
 TIMED = (
     "tilewright.streaming.run.multiply:_new_array",
-    "tilewright.streaming.places.places:choose_place",
+    "tilewright.streaming.places.places:place_product",
     "tilewright.streaming.places.places:typical_step",
     "tilewright.streaming.places.gpu_rates:gpu_rates",
     "tilewright.streaming.places.gpu_rates:_seconds",
