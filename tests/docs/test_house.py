@@ -111,10 +111,10 @@ def test_a_cycle_is_found() -> None:
     ("module", "source"),
     [
         ("host.machine", "from ..kernels import Kernel"),
-        ("host.machine", "def f():\n    from ..lab.bench import sweep"),
+        ("host.machine", "def f():\n    from ..lab.bench import cpu"),
         ("kernels.cpu.01_naive", "from tilewright.runtime.cpu.runner import runner"),
         ("kernels.cpu.01_naive", "import tilewright.api"),
-        ("api", "from .lab.bench import sweep"),
+        ("api", "from .lab.bench import cpu"),
         ("streaming.plan.grid", "from ..places import host"),
         ("report.page", "from ..host.machine import machine"),
     ],

@@ -17,7 +17,7 @@ from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import UnavailableError
 from tilewright.lab.bench import session
 from tilewright.lab.bench.cells import Settings, cells
-from tilewright.lab.bench.cuda_sweep import CudaBench
+from tilewright.lab.bench.cuda import CudaBench
 from tilewright.lab.bench.device import DeviceBench
 from tilewright.lab.bench.device_peaks import device_peak_gflops
 from tilewright.lab.bench.device_sets import DeviceSets, Layout, random_values

@@ -19,7 +19,7 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 from tilewright.catalog import catalog, cuda_catalog
 from tilewright.errors import RecordError
 from tilewright.lab.bench.cells import Settings, cells
-from tilewright.lab.bench.sweep import Bench
+from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.explain.cuda import operands as cuda_operands
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.verify.verify import ErrorSample, Oracle

@@ -12,11 +12,11 @@ import pytest
 
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.kernels import Kernel
-from tilewright.lab.bench import sweep as protocol
+from tilewright.lab.bench import cpu as protocol
 from tilewright.lab.bench import timing
 from tilewright.lab.bench.cells import Cell, Settings, cells
+from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.operand_sets import OperandSets, sets_needed
-from tilewright.lab.bench.sweep import Bench
 from tilewright.records.bench import BenchRecord
 
 ENVIRONMENT = {"processor": "Example CPU"}

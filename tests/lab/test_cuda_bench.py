@@ -17,11 +17,11 @@ from rich.console import Console
 from support.scripted_gpu import Crashes, Hangs, HangsLater, HasNoPeak, IsLost, Script, absent, dead
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import UnavailableError, UsageError
+from tilewright.lab.bench import cuda as cuda_bench
 from tilewright.lab.bench import cuda_process, session
-from tilewright.lab.bench import cuda_sweep as cuda_bench
 from tilewright.lab.bench.cells import Cell, Settings, cells
+from tilewright.lab.bench.cuda import CudaBench
 from tilewright.lab.bench.cuda_process import GpuProcess, LostError
-from tilewright.lab.bench.cuda_sweep import CudaBench
 from tilewright.lab.bench.session import Request
 from tilewright.lab.compare.stats import Status, compare
 from tilewright.records.bench import BenchRecord, environments, read, write
@@ -187,10 +187,10 @@ def test_nobody_waits_for_what_is_over_the_limit(bench) -> None:
 def test_overhead_at_a_small_size_says_nothing_about_a_large_one(bench) -> None:
     one = bench(Script, settings(8, 4096, references=[], limit_s=1000))
     small, large = cells(one.settings)
-    one.remember(small, cuda_bench.TELLING_S / 2)
+    one.remember(small, one.telling_s / 2)
     assert one.predicted_s(large) > 1000
     assert one.measure(large).verdict == "ok"
-    one.remember(small, cuda_bench.TELLING_S * 2)
+    one.remember(small, one.telling_s * 2)
     assert one.measure(large).verdict == "time_limit"
 
 

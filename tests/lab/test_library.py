@@ -17,9 +17,9 @@ from tilewright.catalog import catalog
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.lab.bench import first_call, library, session
 from tilewright.lab.bench.cells import Cell, Settings
+from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.first_call import FirstCall, known_first_call, measure_first_call
 from tilewright.lab.bench.library import LIBRARY
-from tilewright.lab.bench.sweep import Bench
 
 
 def bench(kernels: list[str], **options: str) -> session.Done:

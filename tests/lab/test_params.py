@@ -14,7 +14,7 @@ from support.report_records import measured
 from support.scripted_gpu import Script
 from tilewright.catalog import cuda_catalog, find
 from tilewright.errors import UsageError
-from tilewright.lab.bench import cuda_sweep as cuda_bench
+from tilewright.lab.bench import cuda as cuda_bench
 from tilewright.lab.bench import residency, session
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cuda_process import GpuProcess

@@ -14,11 +14,11 @@ from rich.console import Console
 from tilewright.catalog import find
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
 from tilewright.host.machine import machine
+from tilewright.lab.bench import cpu as protocol
 from tilewright.lab.bench import operand_sets, session
-from tilewright.lab.bench import sweep as protocol
 from tilewright.lab.bench.cells import Settings, cells
+from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.session import Request
-from tilewright.lab.bench.sweep import Bench
 from tilewright.lab.inputs.environment import environment
 from tilewright.records.bench import BenchRecord, read
 

@@ -16,10 +16,10 @@ from support.scripted_gpu import Crashes, IsWrong, Script, crash
 from tilewright.__main__ import run as command
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import UsageError
-from tilewright.lab.bench import cuda_sweep as cuda_bench
+from tilewright.lab.bench import cuda as cuda_bench
 from tilewright.lab.bench.cells import Settings
+from tilewright.lab.bench.cuda import CudaBench
 from tilewright.lab.bench.cuda_process import GpuProcess
-from tilewright.lab.bench.cuda_sweep import CudaBench
 from tilewright.lab.tune import cuda as tuner
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.tune.cuda import combinations, compiled_ahead, keep, tune

@@ -21,7 +21,7 @@ from tilewright.host import disk
 from tilewright.host.machine import Cache, Machine, machine
 from tilewright.kernels import Kernel, blocking
 from tilewright.kernels.blocking import Blocking, analytic, keep, kept, tallest, trying
-from tilewright.lab.bench.sweep import Bench
+from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.tune import cpu as tune_cpu
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.tune.cpu import TunedBlocking, candidates, tune

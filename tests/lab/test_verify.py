@@ -19,7 +19,7 @@ from tilewright.catalog import catalog, reference
 from tilewright.kernels import Kernel
 from tilewright.lab.bench import operand_sets, session, sweep, timing
 from tilewright.lab.bench.cells import Cell, Settings
-from tilewright.lab.bench.sweep import Bench
+from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.verify.verify import WHOLE, Check, Oracle
 from tilewright.records.bench import BenchRecord, read
 from tilewright.runtime.cpu.runner import runner

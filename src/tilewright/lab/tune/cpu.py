@@ -30,7 +30,7 @@ from ...kernels.blocking import STEPS, Blocking, analytic, in_force, tallest
 from ...records.bench import BenchRecord
 from ...runtime.cpu.runner import compiled
 from ..bench.cells import Cell, Settings
-from ..bench.sweep import Bench
+from ..bench.cpu import Bench
 from ..compare.intervals import ratio_interval
 from ..inputs.environment import environment
 from ..inputs.sizes import Shape

@@ -26,7 +26,7 @@ from ...planning.tuned import kept_at
 from ...records.bench import BenchRecord
 from ...runtime.gpu.nvrtc import compile_kernel
 from ..bench.cells import Cell
-from ..bench.cuda_sweep import CudaBench
+from ..bench.cuda import CudaBench
 from ..bench.device import Measured
 from ..inputs.sizes import Shape
 

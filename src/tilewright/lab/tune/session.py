@@ -16,7 +16,7 @@ from ...kernels import Kernel, blocking
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.bench import BenchRecord, Writer
 from ..bench.cells import Settings, own_dtype
-from ..bench.cuda_sweep import CudaBench
+from ..bench.cuda import CudaBench
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS
 from ..inputs.sizes import Shape, parse_seconds, parse_sizes

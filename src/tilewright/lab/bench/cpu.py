@@ -22,13 +22,16 @@ from ...runtime.cpu.runner import Product, call_once, runner
 from ..inputs.sizes import Shape
 from .cells import Cell, Outcome, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
+from .prediction import PredictingBench
 from .timing import SAMPLE_S, Loop, band_s, timed
 
 #: Samples beyond ``repeat`` are taken while a cell has spent less than this on them, up to MOST_SAMPLES.
 CHEAP_S = 0.1
 MOST_SAMPLES = 10
-#: A product that took this long takes in proportion to its operations; shorter ones may be all overhead.
-TELLING_S = 0.01
+#: A cell predicted to take this many times the limit is not tried on a few rows either.
+FAR = 3
+#: Seconds of a cell that is not measured.
+SKIPPED_S = 0.05
 #: Share of the available memory that one cell may use.
 MEMORY_SHARE = 0.9
 #: The real dtype that others are computed in, and its operations for each of theirs.
@@ -39,18 +42,17 @@ _COMPUTED_IN = {
     "complex128": ("float64", 4),
     "float16": ("float32", 1),
 }
-#: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
-GUESS_FLOPS = 20e9
 
 
-class Bench:
+class Bench(PredictingBench):
     """Measures cells one after another, and predicts each from those before it."""
 
+    telling_s, guessed_flops = 0.01, 20e9
+
     def __init__(self, settings: Settings, environment: dict[str, Any]) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.environment = environment
         self._pools = threadpoolctl.ThreadpoolController()
-        self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
         self._peaks: dict[tuple[str, int], float | None] = {}
         self._key: tuple[Shape, str] | None = None
         self._sets: OperandSets | None = None
@@ -62,30 +64,13 @@ class Bench:
             outcome = self._outcome(cell)
         return self._record(cell, outcome, clock)
 
-    def remaining_s(self, todo: list[Cell]) -> float:
-        """A guess of the time that cells will take: known rates where there are, a modest one elsewhere."""
-        limit, samples = self.settings.limit_s, self.settings.repeat + 2
-        loops = 2 if self.settings.references else 1
-        total = 0.0
-        for cell in todo:
-            once = self.predicted_s(cell)
-            once = cell.flops / GUESS_FLOPS if once is None else once
-            total += 0.05 if once > limit else samples * loops * max(once, SAMPLE_S)
-        return total
-
-    def remember(self, cell: Cell, seconds: float) -> None:
-        """What one product of this cell took, or was predicted to: the size after is predicted from it."""
-        self._last[cell.series] = (cell.flops, seconds)
-
-    def predicted_s(self, cell: Cell) -> float | None:
-        """Seconds of one product, from the size before at the same rate; None at the first size."""
-        if cell.series not in self._last:
-            return None
-        flops, seconds = self._last[cell.series]
-        return seconds * cell.flops / flops if flops else seconds
-
     def close(self) -> None:
         """Nothing is held that another would wait for."""
+
+    def _whole_cell_s(self, once_s: float) -> float:
+        if once_s > self.settings.limit_s:
+            return SKIPPED_S
+        return (self.settings.repeat + 2) * (2 if self.settings.references else 1) * max(once_s, SAMPLE_S)
 
     # ---- a cell's life -----------------------------------------------------------------------------------------------
 
@@ -107,7 +92,7 @@ class Bench:
         run = runner(cell.kernel, cell.dtype, threads=cell.threads, params=cell.params)
         if not cell.kernel.compiled:
             call_once(run, cell.dtype)  # what its first call costs must not be timed
-        early = self._too_slow_by_far(cell) or self._too_large(cell)
+        early = self.over_limit(cell, FAR) or self._too_large(cell)
         if early:
             return early
         sets = self._operands(cell)
@@ -118,13 +103,6 @@ class Bench:
         if predicted > limit:
             return Outcome("time_limit", f"predicted {predicted:.3g} s for one product, the limit is {limit:g} s")
         return self._measure(run, cell, sets)
-
-    def _too_slow_by_far(self, cell: Cell) -> Outcome | None:
-        predicted, limit = self.predicted_s(cell), self.settings.limit_s
-        if predicted is None or predicted <= 3 * limit or self._last[cell.series][1] < min(TELLING_S, limit):
-            return None
-        self.remember(cell, predicted)
-        return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
 
     def _too_large(self, cell: Cell) -> Outcome | None:
         (m, n, k), itemsize = cell.shape, np.dtype(cell.dtype).itemsize

@@ -1,6 +1,6 @@
 """The bench on a GPU: cells one after another, each predicted from those before it, in a process that may be lost.
 
-What is timed, and what must hold before a time counts, is in ``device_bench``. Here is what a bench on the CPU decides too:
+What is timed, and what must hold before a time counts, is in ``device``. Here is what a bench on the CPU decides too:
 which cells are not worth starting, what becomes of one whose process crashed or hung, and the record.
 """
 
@@ -16,22 +16,20 @@ from .cells import Cell, Outcome, Settings
 from .cuda_process import GpuProcess, LostError
 from .device import FIRST, Measured
 from .device_timing import SAMPLE_S, WARM_S
+from .prediction import PredictingBench
 
-#: A product that took this long takes in proportion to its operations; shorter ones may be all overhead.
-TELLING_S = 1e-3
-#: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
-GUESS_FLOPS = 1e12
 #: Seconds a cell takes beside its samples: compiling, operands, verification.
 AROUND_S = 0.5
 
 
-class CudaBench:
+class CudaBench(PredictingBench):
     """Measures cells on the first GPU. Raises UnavailableError, with the reason, where there is none."""
 
+    telling_s, guessed_flops = 1e-3, 1e12
+
     def __init__(self, settings: Settings, environment: dict[str, Any], process: GpuProcess | None = None) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._process = process or GpuProcess(settings)
-        self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
         self._peaks: dict[str, float | None] = {}
         try:
             facts = self._process.start()
@@ -42,12 +40,8 @@ class CudaBench:
 
     def measure(self, cell: Cell) -> BenchRecord:
         """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
-        predicted, limit = self.predicted_s(cell), self.settings.limit_s
-        if predicted is not None and predicted > limit and self._last[cell.series][1] >= min(TELLING_S, limit):
-            self.remember(cell, predicted)
-            words = f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s"
-            return self.record(cell, Measured(Outcome("time_limit", words)))
-        return self.record(cell, self.ask(cell))
+        skipped = self.over_limit(cell)
+        return self.record(cell, self.ask(cell) if skipped is None else Measured(skipped))
 
     def ask(self, cell: Cell, **how: Any) -> Measured:
         """What became of a cell, where it is started; ``how`` as ``DeviceBench.measure`` takes it."""
@@ -90,29 +84,11 @@ class CudaBench:
                 self._peaks[dtype] = self._process.ask("peak", dtype)
         return self._peaks[dtype]
 
-    # ---- prediction
-
-    def remember(self, cell: Cell, seconds: float) -> None:
-        """What one product of this cell took, or was predicted to: the size after is predicted from it."""
-        self._last[cell.series] = (cell.flops, seconds)
-
-    def predicted_s(self, cell: Cell) -> float | None:
-        """Seconds of one product, from the size before at the same rate; None at the first size."""
-        if cell.series not in self._last:
-            return None
-        flops, seconds = self._last[cell.series]
-        return seconds * cell.flops / flops if flops else seconds
-
-    def remaining_s(self, todo: list[Cell]) -> float:
-        """A guess of the time that cells will take."""
-        samples, loops = self.settings.repeat + 4, 2 if self.settings.references else 1
-        total = AROUND_S * len(todo)
-        for cell in todo:
-            once = self.predicted_s(cell)
-            once = cell.flops / GUESS_FLOPS if once is None else once
-            if once <= self.settings.limit_s:
-                total += loops * (WARM_S + samples * max(once, SAMPLE_S))
-        return total
+    def _whole_cell_s(self, once_s: float) -> float:
+        if once_s > self.settings.limit_s:
+            return AROUND_S
+        loops, samples = 2 if self.settings.references else 1, self.settings.repeat + 4
+        return AROUND_S + loops * (WARM_S + samples * max(once_s, SAMPLE_S))
 
     def close(self) -> None:
         """End the process, and give back the GPU's memory."""
