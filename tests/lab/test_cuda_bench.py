@@ -225,7 +225,7 @@ def run(monkeypatch, tmp_path):
         state["asked"] = []
         asked = Request(**{"device": "cuda", "kernels": ["shared_tile"], "sizes": "8,16"} | changes)
         path = tmp_path / "x.jsonl"
-        return session.run(asked, json_file=path, resume=resume, console=Console(file=io.StringIO()))
+        return session.run(asked, json_file=path, resume=resume)
 
     call.state, call.path = state, tmp_path / "x.jsonl"  # type: ignore[attr-defined]
     return call

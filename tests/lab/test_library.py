@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import tilewright as tw
 from tilewright.catalog import catalog
@@ -24,7 +23,7 @@ from tilewright.lab.bench.library import LIBRARY
 
 def bench(kernels: list[str], **options: str) -> session.Done:
     request = session.Request(kernels=kernels, limit="5s", repeat=1, **options)
-    return session.run(request, json_file=None, resume=False, console=Console(quiet=True))
+    return session.run(request)
 
 
 # ---- on the bench ----------------------------------------------------------------------------------------------------

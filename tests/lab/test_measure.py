@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from support import measured_rungs
 from support.scripted_ncu import RESULTS, play
@@ -127,11 +126,11 @@ def test_no_gpu_or_no_ncu_is_said_before_anything_is_run(monkeypatch: pytest.Mon
     request = explain_session.Request(["cuda/coalesced"], measure=True)
     monkeypatch.setattr(measure, "open_device", absent("GPU 0 cannot be used"))
     with pytest.raises(UnavailableError, match="GPU 0 cannot be used"):
-        explain_session.run(request, console=Console(quiet=True))
+        explain_session.run(request)
     monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name="NVIDIA H200"))
     monkeypatch.setattr(hardware, "find_ncu", absent("ncu: not found"))
     with pytest.raises(UnavailableError, match="ncu: not found"):
-        explain_session.run(request, console=Console(quiet=True))
+        explain_session.run(request)
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from tilewright.catalog import find
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
@@ -33,7 +31,7 @@ def request_of(**changes: Any) -> Request:
 
 
 def run(request: Request, path: Path | None = None, **options: Any) -> session.Done:
-    return session.run(request, json_file=path, resume=False, console=Console(file=io.StringIO()), **options)
+    return session.run(request, json_file=path, **options)
 
 
 # ---- what is chosen --------------------------------------------------------------------------------------------------
@@ -158,9 +156,8 @@ def test_a_cell_stands_while_nothing_has_changed_that_shapes_it(changes, kept) -
 
 def test_of_a_cell_measured_twice_the_last_counts(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
-    console = Console(file=io.StringIO())
     for seed in (1, 2, 2):
-        done = session.run(request_of(seed=seed), json_file=path, resume=True, console=console)
+        done = run(request_of(seed=seed), path, resume=True)
         assert [record.seed for record in done.records] == [seed]
     assert [record.seed for record in read(path)] == [1, 2]
 
@@ -176,7 +173,7 @@ def test_predictions_go_on_from_what_was_kept(tmp_path, monkeypatch) -> None:
         return measure(bench, cell)
 
     monkeypatch.setattr(Bench, "measure", watching)
-    session.run(request_of(sizes="64,128,256"), json_file=path, resume=True, console=Console(file=io.StringIO()))
+    run(request_of(sizes="64,128,256"), path, resume=True)
     before = read(path)[1].median_s
     assert before is not None
     assert known == [pytest.approx(8 * before)]
@@ -194,13 +191,22 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch) -> None:
         return measure(bench, cell)
 
     monkeypatch.setattr(Bench, "measure", interrupted)
-    console = Console(file=io.StringIO(), width=200)
-    path = tmp_path / "x.jsonl"
-    done = session.run(request_of(sizes="8,16,32"), json_file=path, resume=False, console=console)
+    path, said = tmp_path / "x.jsonl", []
+    done = run(request_of(sizes="8,16,32"), path, say=said.append)
     assert done.interrupted
     assert [record.n for record in read(path)] == [record.n for record in done.records] == [8, 16]
-    assert "interrupted: 2 finished cells kept" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert "--resume continues" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert said == [f"interrupted: 2 finished cells kept in {path}; --resume continues"]
+
+
+def test_each_cell_is_reported_before_it_is_measured() -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def begin(cell: Any, done: int, total: int, remaining_s: Any) -> None:
+        assert 0 < remaining_s() < 60
+        seen.append((cell.label, done, total))
+
+    run(request_of(sizes="8,16"), begin=begin)
+    assert seen == [("cpu/ikj 8 float32", 0, 2), ("cpu/ikj 16 float32", 1, 2)]
 
 
 def test_a_mistake_costs_no_earlier_records(tmp_path) -> None:
@@ -210,11 +216,6 @@ def test_a_mistake_costs_no_earlier_records(tmp_path) -> None:
     with pytest.raises(UsageError):
         run(request_of(sizes="8:"), path)
     assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(0.0, "1 s"), (12.4, "12 s"), (90, "90 s"), (150.1, "3 min")])
-def test_time_left_in_words(seconds, words) -> None:
-    assert session._clock(seconds) == words
 
 
 def test_time_left_shrinks_and_knows_the_limit() -> None:

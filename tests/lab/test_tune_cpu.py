@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from tilewright.__main__ import run as command
 from tilewright.catalog import catalog, load_file, remade
@@ -449,7 +447,7 @@ def test_ctrl_c_loses_nothing_of_what_was_kept(
     monkeypatch.setattr(Bench, "measure", interrupted)
     request = tune_session.Request(str(scripted.path), "40", budget="20s")
     with pytest.raises(KeyboardInterrupt):
-        tune_session.run_on_cpu(request, json_file=tmp_path / "t.jsonl", console=Console(file=io.StringIO()))
+        tune_session.run_on_cpu(request, json_file=tmp_path / "t.jsonl")
     assert path.read_bytes() == before
     assert len(read(tmp_path / "t.jsonl")) == 3
 

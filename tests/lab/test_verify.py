@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from support import rejected
 from tilewright.catalog import catalog, reference
@@ -195,7 +193,7 @@ def test_a_users_wrong_kernel_is_wrong_in_the_file(tmp_path: Path, monkeypatch: 
     mine, out = tmp_path / "off_by_one.py", tmp_path / "records.jsonl"
     mine.write_text(OFF_BY_ONE, encoding="utf-8")
     request = session.Request(kernels=[str(mine), "naive"], sizes="33", threads="1", against="none", repeat=1)
-    session.run(request, json_file=out, resume=False, console=Console(file=io.StringIO()))
+    session.run(request, json_file=out)
     verdicts = {record.kernel: record for record in read(out)}
     assert verdicts["cpu/naive"].verdict == "ok"
     assert verdicts["my/off_by_one"].verdict == "wrong"

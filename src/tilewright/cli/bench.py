@@ -9,86 +9,95 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from . import app
+from .application import app
 from .console import Console, say
 from .options import Param, check_writeable
+
+_Kernels = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KERNEL",
+        help="Names, such as cpu/ikj or ikj (see: tilewright ladder), or files of your own, such as my.py or my.cu. "
+        "Default: the whole ladder of the device.",
+    ),
+]
+_Device = Annotated[str, typer.Option(metavar="NAME", help="Where to run: cpu, or cuda for the first NVIDIA GPU.")]
+_Sizes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Joined by commas: N, MxNxK (C is M×N), FIRST:LAST:xFACTOR, FIRST:LAST:+STEP. "
+        "Such as 16:4096:x2,1000,6x2000x4. Default: 64,256,512,1000,2048; on a GPU 256,1000,1024,2048,4096.",
+    ),
+]
+_Operands = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(metavar="A.npy B.npy", help="Multiply your own two matrices instead of random ones."),
+]
+_Dtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Joined by commas: float32, float64, complex64, int8, float16 and so on; on a GPU also bfloat16. "
+        "Default: float32, or the operands'; on a GPU what each kernel takes.",
+    ),
+]
+_Threads = Annotated[
+    str | None,
+    typer.Option(metavar="LIST", help="Numbers of CPU threads, such as 1,2. Default: one for each usable core."),
+]
+_Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Libraries to measure beside, such as openblas,mkl; R compares with the first. none measures none. "
+        "Default: all that are installed, numpy's own first; on a GPU cublas.",
+    ),
+]
+_Repeat = Annotated[
+    int, typer.Option(metavar="NUMBER", help="Samples of each cell, at least, after those of a warm-up.")
+]
+_Limit = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="Skip products predicted to take longer, such as 500ms, 10s or 2min."),
+]
+_Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
+_Tuned = Annotated[
+    bool,
+    typer.Option("--tuned", help="On a GPU: with the parameters that tilewright tune kept; --param goes before them."),
+]
+_Records = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write a record a line, each as soon as its cell is finished; what FILE had is replaced. "
+        "- is standard output, and the table goes to standard error.",
+    ),
+]
+_Resume = Annotated[
+    bool, typer.Option("--resume", help="Keep the cells that the --json FILE already has, measure the others.")
+]
+_Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with charts too.")]
 
 
 @app.command()
 def bench(
-    kernels: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KERNEL",
-            help="Names, such as cpu/ikj or ikj (see: tilewright ladder), or files of your own, such as my.py or my.cu. "
-            "Default: the whole ladder of the device.",
-        ),
-    ] = None,
-    device: Annotated[
-        str, typer.Option(metavar="NAME", help="Where to run: cpu, or cuda for the first NVIDIA GPU.")
-    ] = "cpu",
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Joined by commas: N, MxNxK (C is M×N), FIRST:LAST:xFACTOR, FIRST:LAST:+STEP. "
-            "Such as 16:4096:x2,1000,6x2000x4. Default: 64,256,512,1000,2048; on a GPU 256,1000,1024,2048,4096.",
-        ),
-    ] = None,
-    operands: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="A.npy B.npy", help="Multiply your own two matrices instead of random ones."),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Joined by commas: float32, float64, complex64, int8, float16 and so on; on a GPU also bfloat16. "
-            "Default: float32, or the operands'; on a GPU what each kernel takes.",
-        ),
-    ] = None,
-    threads: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Numbers of CPU threads, such as 1,2. Default: one for each usable core."),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Libraries to measure beside, such as openblas,mkl; R compares with the first. none measures none. "
-            "Default: all that are installed, numpy's own first; on a GPU cublas.",
-        ),
-    ] = None,
-    repeat: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Samples of each cell, at least, after those of a warm-up.")
-    ] = 4,
-    limit: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Skip products predicted to take longer, such as 500ms, 10s or 2min."),
-    ] = "10s",
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")] = 1,
+    kernels: _Kernels = None,
+    device: _Device = "cpu",
+    sizes: _Sizes = None,
+    operands: _Operands = None,
+    dtype: _Dtype = None,
+    threads: _Threads = None,
+    against: _Against = None,
+    repeat: _Repeat = 4,
+    limit: _Limit = "10s",
+    seed: _Seed = 1,
     param: Param = None,
-    tuned: Annotated[
-        bool,
-        typer.Option(
-            "--tuned", help="On a GPU: with the parameters that tilewright tune kept; --param goes before them."
-        ),
-    ] = False,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write a record a line, each as soon as its cell is finished; what FILE had is replaced. "
-            "- is standard output, and the table goes to standard error.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the cells that the --json FILE already has, measure the others.")
-    ] = False,
-    report_file: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with charts too.")
-    ] = None,
+    tuned: _Tuned = False,
+    json_file: _Records = None,
+    resume: _Resume = False,
+    report_file: _Page = None,
 ) -> None:
     """Measure kernels beside the vendor's libraries.
 
@@ -96,7 +105,7 @@ def bench(
     The exit code is 1 if a result is wrong.
     """
     from ..lab.bench import session
-    from ..terminal import show_bench
+    from ..terminal import BenchProgress, show_bench
 
     asked = session.Request(
         kernels=kernels or [],
@@ -116,7 +125,8 @@ def bench(
         raise UsageError(f"resume: needs --json FILE, the record file to continue, got {json_file or 'none'}")
     check_writeable("json", json_file, dash=True)
     check_writeable("report", report_file, spare=[json_file, *(operands or ())])
-    done = session.run(asked, json_file=json_file, resume=resume, console=Console(stderr=True))
+    with BenchProgress(Console(stderr=True)) as progress:
+        done = session.run(asked, json_file=json_file, resume=resume, say=progress.say, begin=progress.begin)
     if done.records:
         table_beside_records = json_file is not None and str(json_file) == "-"
         show_bench(Console(stderr=table_beside_records), done.records)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UsageError
-from . import app
+from .application import app
 from .console import Console, say
-from .options import Param, check_apart, check_writeable, write_json
+from .options import Json, Param, check_apart, check_writeable, write_json
 
 if TYPE_CHECKING:
+    from ..lab.explain.session import Request
     from ..records.explanation import Explanation
 
 
@@ -31,56 +33,57 @@ _OF_CUDA = ("gpu", "param", "brief", "whole", "measure", "max_steps", "report_fi
 _OF_CPU = ("dtype", "threads")
 
 
+_Kernels = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="KERNEL",
+        help="Names, such as cuda/coalesced or coalesced or cpu/packed (see: tilewright ladder), or files of your own: "
+        "CUDA, such as my.cu, whose kernel takes (const T* a, const T* b, T* c, int m, int n, int k), or Python, such "
+        "as my.py, with a kernel for the CPU. For any other CUDA kernel there is tilewright.microscope in Python.",
+    ),
+]
+_Size = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them. Default: 64, on the CPU 2048.",
+    ),
+]
+_Dtype = Annotated[str, typer.Option(metavar="NAME", help="Of a kernel on the CPU: what to multiply, such as float64.")]
+_Threads = Annotated[int, typer.Option(metavar="NUMBER", help="Of a kernel on the CPU: how many threads.")]
+_Gpu = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        callback=_list_gpus,
+        is_eager=True,
+        help="The card to explain it for; it need not be here. The word list names all that are known.",
+    ),
+]
+_Brief = Annotated[bool, typer.Option("--brief", help="Only the table of all, a line each.")]
+_Whole = Annotated[bool, typer.Option("--whole", help="Run every block, also where a sample would do (beyond 512).")]
+_Measure = Annotated[bool, typer.Option("--measure", help="Count on this machine's GPU too, with ncu, and compare.")]
+_MaxSteps = Annotated[int, typer.Option(metavar="NUMBER", help="Stop a run that takes more steps of a warp than this.")]
+_Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
+_Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")]
+
+
 @app.command()
 def explain(
     context: typer.Context,
-    kernels: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="KERNEL",
-            help="Names, such as cuda/coalesced or coalesced or cpu/packed (see: tilewright ladder), or files of your own: "
-            "CUDA, such as my.cu, whose kernel takes (const T* a, const T* b, T* c, int m, int n, int k), or Python, such "
-            "as my.py, with a kernel for the CPU. For any other CUDA kernel there is tilewright.microscope in Python.",
-        ),
-    ],
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them. Default: 64, on the CPU 2048.",
-        ),
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(metavar="NAME", help="Of a kernel on the CPU: what to multiply, such as float64.")
-    ] = "float32",
-    threads: Annotated[int, typer.Option(metavar="NUMBER", help="Of a kernel on the CPU: how many threads.")] = 1,
-    gpu: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            callback=_list_gpus,
-            is_eager=True,
-            help="The card to explain it for; it need not be here. The word list names all that are known.",
-        ),
-    ] = "H200",
+    kernels: _Kernels,
+    size: _Size = None,
+    dtype: _Dtype = "float32",
+    threads: _Threads = 1,
+    gpu: _Gpu = "H200",
     param: Param = None,
-    brief: Annotated[bool, typer.Option("--brief", help="Only the table of all, a line each.")] = False,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Run every block, also where a sample would do (beyond 512).")
-    ] = False,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Count on this machine's GPU too, with ncu, and compare.")
-    ] = False,
-    max_steps: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Stop a run that takes more steps of a warp than this.")
-    ] = 50_000_000,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")] = 1,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write as JSON instead; - is standard output.")
-    ] = None,
-    report_file: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")
-    ] = None,
+    brief: _Brief = False,
+    whole: _Whole = False,
+    measure: _Measure = False,
+    max_steps: _MaxSteps = 50_000_000,
+    seed: _Seed = 1,
+    json_file: Json = None,
+    report_file: _Page = None,
 ) -> None:
     """Count what a kernel does to memory; say what limits it.
 
@@ -97,40 +100,16 @@ def explain(
     """
     device = _device(kernels)
     _refuse(context, device)
-    size = size or ("2048" if device == "cpu" else "64")
-    if device == "cpu":
-        _explain_cpu(kernels, size, dtype, threads, seed, json_file)
-        return
-    from ..lab.explain import session as explain_session
-    from ..terminal import show_explanations
-
     check_writeable("json", json_file, dash=True)
+    if device == "cpu":
+        _explain_cpu(kernels, size or "2048", dtype, threads, seed, json_file)
+        return
+    from ..lab.explain.session import Request
+
     check_writeable("report", report_file)
     check_apart(json=json_file, report=report_file)
-    request = explain_session.Request(
-        kernels=kernels,
-        size=size,
-        gpu=gpu,
-        params=param or [],
-        whole=whole,
-        measure=measure,
-        seed=seed,
-        max_steps=max_steps,
-    )
-    found: list[Explanation] = []
-
-    def finished(explanation: Explanation) -> None:
-        found.append(explanation)
-        if json_file is None and not brief:
-            show_explanations(Console(), [explanation])
-
-    interrupted = False
-    try:
-        explain_session.run(request, console=Console(stderr=True), finished=finished)
-    except KeyboardInterrupt:
-        interrupted = True
-    if found and json_file is None and (brief or len(found) > 1):
-        show_explanations(Console(), found, brief=True)
+    request = Request(kernels, size or "64", gpu, param or [], whole, measure, seed, max_steps)
+    found, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
     _write(found, json_file, report_file)
     if interrupted:
         raise typer.Exit(130)
@@ -141,6 +120,28 @@ def explain(
         raise UsageError(
             f"max-steps: {names} did not end within {max_steps:,} steps, so it was not verified: give more"
         )
+
+
+def _explain_cuda(request: Request, *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
+    """What was finished, each ``shown`` as soon as it is there, unless ``brief``; and whether an interrupt came."""
+    from ..lab.explain import session
+    from ..terminal import blocks_progress, show_explanations
+
+    found: list[Explanation] = []
+
+    def finished(explanation: Explanation) -> None:
+        found.append(explanation)
+        if shown and not brief:
+            show_explanations(Console(), [explanation])
+
+    interrupted = False
+    try:
+        session.run(request, finished=finished, progress=partial(blocks_progress, Console(stderr=True)))
+    except KeyboardInterrupt:
+        interrupted = True
+    if found and shown and (brief or len(found) > 1):
+        show_explanations(Console(), found, brief=True)
+    return found, interrupted
 
 
 def _device(kernels: list[str]) -> str:
@@ -171,7 +172,6 @@ def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: 
     from ..lab.explain import cpu as explain_cpu
     from ..terminal import show_cpu_explanation
 
-    check_writeable("json", json_file, dash=True)
     found: list[explain_cpu.CpuExplanation] = []
     interrupted = False
     try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import app
+from .application import app
 from .console import Console
 from .options import Json, check_writeable, write_json
 

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import TilewrightError, UsageError
 from ..records.json_data import dumped
-from . import app
+from .application import app
 from .console import Console
 from .options import check_apart, check_writeable
 
@@ -28,72 +28,84 @@ _OPERAND = (
 )
 
 
+_A = Annotated[str, typer.Argument(metavar="A", help=_OPERAND)]
+_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Either may hold integers or halves.")]
+_Output = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="C",
+        help="The file of the result, of any of these formats. It appears when it is complete, and then replaces a "
+        "matrix that had its name; until then there is the directory C.tilewright.",
+    ),
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="How much memory blocks may take, such as 4GiB. Default: most of what is free."),
+]
+_Device = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs where there are any."),
+]
+_DeviceMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Likewise of each GPU's memory, such as 11GB.")]
+_Partition = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="How several GPUs share C: rectangles of tiles, or strips of whole rows."),
+]
+_Dtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="float32 or float64, to multiply in and to write. Default: the wider of A and B."
+    ),
+]
+_Threads = Annotated[
+    int | None, typer.Option(metavar="NUMBER", help="Threads on the CPU. Default: one for each usable core.")
+]
+_Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with an interrupted run: finished tiles are not computed again, and a complete C of the same A and "
+        "B stays as it is.",
+    ),
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace C whatever it holds, and lose that.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
+_Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write a record: plan, expectation, measurement, machine. - is standard output, and all else goes to "
+        "standard error.",
+    ),
+]
+_Timeline = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write what happened when, a piece a line (JSON), which report draws; with --dry-run what is expected.",
+    ),
+]
+
+
 @app.command()
 def multiply(
-    a: Annotated[str, typer.Argument(metavar="A", help=_OPERAND)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Likewise. Either may hold integers or halves.")],
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="C",
-            help="The file of the result, of any of these formats. It appears when it is complete, and then replaces a "
-            "matrix that had its name; until then there is the directory C.tilewright.",
-        ),
-    ],
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="How much memory blocks may take, such as 4GiB. Default: most of what is free."
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs where there are any."),
-    ] = None,
-    device_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Likewise of each GPU's memory, such as 11GB.")
-    ] = None,
-    partition: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="How several GPUs share C: rectangles of tiles, or strips of whole rows."),
-    ] = "rectangles",
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="float32 or float64, to multiply in and to write. Default: the wider of A and B."
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Threads on the CPU. Default: one for each usable core.")
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on with an interrupted run: finished tiles are not computed again, and a complete C of the same A and "
-            "B stays as it is.",
-        ),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace C whatever it holds, and lose that.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")] = False,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write a record: plan, expectation, measurement, machine. - is standard output, and all else goes to "
-            "standard error.",
-        ),
-    ] = None,
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write what happened when, a piece a line (JSON), which report draws; with --dry-run what is expected.",
-        ),
-    ] = None,
+    a: _A,
+    b: _B,
+    output: _Output,
+    memory: _Memory = None,
+    device: _Device = None,
+    device_memory: _DeviceMemory = None,
+    partition: _Partition = "rectangles",
+    dtype: _Dtype = None,
+    threads: _Threads = None,
+    resume: _Resume = False,
+    overwrite: _Overwrite = False,
+    dry_run: _DryRun = False,
+    json_file: _Record = None,
+    timeline: _Timeline = None,
 ) -> None:
     """Multiply matrices in files, however large: C = A·B.
 

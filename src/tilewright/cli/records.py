@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from . import app
+from .application import app
 from .console import Console, say
 from .options import Json, check_apart, check_writeable, fraction, write_json
 

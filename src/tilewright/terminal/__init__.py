@@ -3,12 +3,16 @@
 from .cpu_explanation import show_cpu_explanation
 from .explanation import refusals, show_explanations, show_occupancy
 from .facts import show_facts
-from .product import ProductProgress, show_plan, show_product
+from .product import show_plan, show_product
+from .progress import BenchProgress, ProductProgress, TuneProgress, blocks_progress
 from .records import show_bench, show_comparison
 from .tuning import show_tuned, show_tuned_blocking
 
 __all__ = [
+    "BenchProgress",
     "ProductProgress",
+    "TuneProgress",
+    "blocks_progress",
     "refusals",
     "show_bench",
     "show_comparison",

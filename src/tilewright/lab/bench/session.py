@@ -1,15 +1,15 @@
-"""One run of the bench from what a person typed: parse, choose, resume, measure with progress, keep what is done."""
+"""One run of the bench from what a person typed: parse, choose, resume, measure, keep what is done."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ...catalog import catalog, find, reference
 from ...errors import UnavailableError, UsageError, did_you_mean
@@ -38,8 +38,11 @@ _SHAPING = {
     "cuda": ("kernel_source", "gpu", "driver", "nvrtc", "blas", "operands"),
 }
 
-
 AnyBench = Bench | CudaBench
+#: Is told a line for the user.
+Say = Callable[[str], None]
+#: Is told the cell that is next, how many of how many are done, and a function that guesses the seconds left.
+Begin = Callable[[Cell, int, int, Callable[[], float]], None]
 
 
 @dataclass(frozen=True)
@@ -68,27 +71,46 @@ class Done:
     interrupted: bool = False
 
 
-def run(request: Request, *, json_file: Path | None, resume: bool, console: Console) -> Done:
+def _unheard(*told: object) -> None:
+    """What is reported to nobody."""
+
+
+def run(
+    request: Request,
+    *,
+    json_file: Path | None = None,
+    resume: bool = False,
+    say: Say = _unheard,
+    begin: Begin = _unheard,
+) -> Done:
     """Measure what was asked for. Ctrl-C ends the run and keeps every finished cell."""
     settings, operands = _settings(request)
     with contextlib.closing(_bench(settings, environment(operands=operands))) as bench:
-        _say_left_out(settings, console)
-        return _run(bench, _cells(settings, bench, console), json_file, resume, console)
+        _say_left_out(settings, say)
+        todo = _cells(settings, bench, say)
+        if json_file is None:
+            return _measure(bench, todo, Done(), None, say, begin)
+        with Writer(json_file, resume=resume) as writer:
+            kept = _kept(writer.done, todo, bench)
+            for cell in todo:
+                if (record := kept.get(_cell_key(cell))) and record.median_s:
+                    bench.remember(cell, record.median_s)
+            left = [cell for cell in todo if _cell_key(cell) not in kept]
+            return _measure(bench, left, Done(list(kept.values())), writer, say, begin)
 
 
 def _bench(settings: Settings, where: dict[str, Any]) -> AnyBench:
     return CudaBench(settings, where) if settings.device == "cuda" else Bench(settings, where)
 
 
-def _say_left_out(settings: Settings, console: Console) -> None:
+def _say_left_out(settings: Settings, say: Say) -> None:
     for kernel in settings.kernels:
         asked, allowed = asked_sets(kernel, settings.params), len(param_sets(kernel, settings.params))
         if allowed < asked:
-            words = f"{kernel.name}: {asked - allowed} of {asked} combinations left out: it does not allow them"
-            console.print(words, highlight=False, markup=False)
+            say(f"{kernel.name}: {asked - allowed} of {asked} combinations left out: it does not allow them")
 
 
-def _cells(settings: Settings, bench: AnyBench, console: Console) -> list[Cell]:
+def _cells(settings: Settings, bench: AnyBench, say: Say) -> list[Cell]:
     """The cells asked for, with what the tuner kept for this GPU where that was asked for too."""
     found: dict[str, None] = {}
 
@@ -101,51 +123,23 @@ def _cells(settings: Settings, bench: AnyBench, console: Console) -> list[Cell]:
     made = cells(settings, kept)
     if settings.tuned:
         words = f"kept for {', '.join(found)}" if found else "nothing is kept; tilewright tune KERNEL finds the best"
-        console.print(f"tuned: {words}", highlight=False, markup=False)
+        say(f"tuned: {words}")
     return made
 
 
-def _run(bench: AnyBench, todo: list[Cell], json_file: Path | None, resume: bool, console: Console) -> Done:
-    if json_file is None:
-        return _measure(bench, todo, Done(), None, console)
-    with Writer(json_file, resume=resume) as writer:
-        kept = _kept(writer.done, todo, bench)
-        for cell in todo:
-            if (record := kept.get(_cell_key(cell))) and record.median_s:
-                bench.remember(cell, record.median_s)
-        left = [cell for cell in todo if _cell_key(cell) not in kept]
-        return _measure(bench, left, Done(list(kept.values())), writer, console)
-
-
-def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | None, console: Console) -> Done:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    shown = console.is_terminal  # and drawn between cells only: a thread that redraws would compete with the kernel
-    with Progress(*columns, console=console, transient=True, disable=not shown, auto_refresh=False) as progress:
-        task = progress.add_task("", total=len(todo), left="")
-        try:
-            for index, cell in enumerate(todo):
-                if shown:
-                    left = f"about {_clock(bench.remaining_s(todo[index:]))} left"
-                    progress.update(task, description=cell.label, left=left, refresh=True)
-                record = bench.measure(cell)
-                done.records.append(record)
-                if writer is not None:
-                    writer.write(record)
-                progress.advance(task)
-        except KeyboardInterrupt:
-            done.interrupted = True
-            kept = f" in {writer.path}; --resume continues" if writer else ""
-            console.print(f"interrupted: {len(done.records)} finished cells kept{kept}", highlight=False, markup=False)
+def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | None, say: Say, begin: Begin) -> Done:
+    try:
+        for index, cell in enumerate(todo):
+            begin(cell, index, len(todo), functools.partial(bench.remaining_s, todo[index:]))
+            record = bench.measure(cell)
+            done.records.append(record)
+            if writer is not None:
+                writer.write(record)
+    except KeyboardInterrupt:
+        done.interrupted = True
+        kept = f" in {writer.path}; --resume continues" if writer else ""
+        say(f"interrupted: {len(done.records)} finished cells kept{kept}")
     return done
-
-
-def _clock(seconds: float) -> str:
-    return f"{round(seconds / 60)} min" if seconds > 90 else f"{max(1, round(seconds))} s"
 
 
 # ---- resume ----------------------------------------------------------------------------------------------------------

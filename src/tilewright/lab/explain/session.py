@@ -1,14 +1,11 @@
-"""One call of ``tilewright explain``: words → kernels and sizes → explanations, with progress on the way."""
+"""One call of ``tilewright explain``: words → kernels and sizes → explanations."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...catalog import find
 from ...errors import UsageError
@@ -20,7 +17,14 @@ from ..inputs.params import check_names, param_sets, parse_params
 from ..inputs.sizes import parse_sizes
 from .cuda import explain_prepared
 from .measure import check_gpu, measured
-from .prepared import Prepared, prepare
+from .prepared import prepare
+
+#: Is told how many of how many blocks of a launch have run.
+Blocks = Callable[[int, int], None]
+
+
+def _unheard(done: int, total: int) -> None:
+    """Progress that is reported to nobody."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,14 @@ class Request:
 
 
 def run(
-    request: Request, *, console: Console, finished: Callable[[Explanation], None] | None = None
+    request: Request,
+    *,
+    finished: Callable[[Explanation], None] = lambda explanation: None,
+    progress: Callable[[str], AbstractContextManager[Blocks]] = lambda kernel: nullcontext(_unheard),
 ) -> list[Explanation]:
     """An explanation for each kernel, size and allowed set of parameters; ``finished`` gets each as soon as it is there.
 
+    ``progress`` is entered with the kernel's name for each launch, and is told of its blocks.
     Raises UsageError, and what ``explain`` raises, before anything is run if any of them cannot be.
     """
     shapes = parse_sizes(request.size)
@@ -62,25 +70,10 @@ def run(
     ]
     found = []
     for one in prepared:
-        found.append(_one(one, request, console))
-        if finished is not None:
-            finished(found[-1])
+        with progress(one.kernel.name) as blocks:
+            explanation = explain_prepared(one, seed=request.seed, max_steps=request.max_steps, progress=blocks)
+        if request.measure:
+            explanation = dataclasses.replace(explanation, measured=measured(one.kernel, explanation, request.seed))
+        found.append(explanation)
+        finished(explanation)
     return found
-
-
-def _one(prepared: Prepared, request: Request, console: Console) -> Explanation:
-    with _progress(prepared.kernel.name, console) as progress:
-        found = explain_prepared(prepared, seed=request.seed, max_steps=request.max_steps, progress=progress)
-    if not request.measure:
-        return found
-    return dataclasses.replace(found, measured=measured(prepared.kernel, found, request.seed))
-
-
-@contextmanager
-def _progress(name: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    named = TextColumn("{task.description}", markup=False)
-    columns = (named, BarColumn(20), MofNCompleteColumn(), TextColumn("blocks"), TimeRemainingColumn())
-    shown = console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        task = progress.add_task(name, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

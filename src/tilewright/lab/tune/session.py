@@ -1,4 +1,4 @@
-"""One call of ``tilewright tune``: words → kernel and size → the best parameters, kept, with progress on the way."""
+"""One call of ``tilewright tune``: words → kernel and size → the best parameters, kept."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ...catalog import catalog, cuda_catalog, did_you_mean_kernel, find, tunable
 from ...errors import UsageError, did_you_mean
@@ -45,8 +42,12 @@ class Request:
         return f"cpu/{self.kernel}" in catalog() and f"cuda/{self.kernel}" not in cuda_catalog()
 
 
-def run(request: Request, *, json_file: Path | None, console: Console) -> Tuned:
-    """Try combinations until the budget is spent; the best is kept, and each record written as soon as it is known.
+def _unheard(record: BenchRecord) -> None:
+    """A record that is reported to nobody."""
+
+
+def run(request: Request, *, json_file: Path | None = None, tell: Listener = _unheard) -> Tuned:
+    """Try combinations until the budget is spent; the best is kept, and each record written and told as soon as it is known.
 
     Raises UsageError, and UnavailableError where there is no GPU.
     """
@@ -57,14 +58,14 @@ def run(request: Request, *, json_file: Path | None, console: Console) -> Tuned:
     settings = Settings([kernel], [], [shape], [dtype], [1], limit_s=limit, seed=request.seed, device="cuda")
     with contextlib.ExitStack() as stack:
         bench = stack.enter_context(contextlib.closing(CudaBench(settings, environment(operands="uniform[-1,1)"))))
-        tell = stack.enter_context(_listener(kernel.name, json_file, console))
-        tuned = tune(bench, kernel, shape, dtype, budget_s=budget, seed=request.seed, tell=tell)
+        written = stack.enter_context(_written(json_file, tell))
+        tuned = tune(bench, kernel, shape, dtype, budget_s=budget, seed=request.seed, tell=written)
     if tuned.finalists and tuned.finalists[0].gflops:
         keep(tuned.finalists[0])
     return tuned
 
 
-def run_on_cpu(request: Request, *, json_file: Path | None, console: Console) -> TunedBlocking:
+def run_on_cpu(request: Request, *, json_file: Path | None = None, tell: Listener = _unheard) -> TunedBlocking:
     """The same for a kernel on the CPU: what is proved better than the analytic choice is kept, for every process to come.
 
     Raises UsageError.
@@ -74,9 +75,9 @@ def run_on_cpu(request: Request, *, json_file: Path | None, console: Console) ->
     threads = 1 if request.threads is None else request.threads
     if threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}")
-    with _listener(kernel.name, json_file, console) as tell:
+    with _written(json_file, tell) as written:
         found = tune_blocking(
-            kernel, shape, dtype, threads=threads, budget_s=budget, limit_s=limit, seed=request.seed, tell=tell
+            kernel, shape, dtype, threads=threads, budget_s=budget, limit_s=limit, seed=request.seed, tell=written
         )
     if found.winner is not None:
         record = found.winner.record
@@ -96,28 +97,18 @@ def forget(request: Request) -> bool:
 
 
 @contextlib.contextmanager
-def _listener(name: str, json_file: Path | None, console: Console) -> Iterator[Listener]:
-    """Shows and writes each record that it is told of."""
-    with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(Writer(json_file)) if json_file else None
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.completed} tried {task.description}", markup=False),
-            TimeElapsedColumn(),
-        )
-        progress = stack.enter_context(
-            Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        )
-        task, best = progress.add_task("", total=None), 0.0
-
-        def tell(record: BenchRecord) -> None:
-            nonlocal best
-            best = max(best, record.gflops or 0)
-            progress.update(task, advance=1, description=f"{name}, best {best:,.0f} GFLOPS")
-            if writer is not None:
-                writer.write(record)
-
+def _written(json_file: Path | None, tell: Listener) -> Iterator[Listener]:
+    """Writes each record, where there is a file for it, and tells of it."""
+    if json_file is None:
         yield tell
+        return
+    with Writer(json_file) as writer:
+
+        def write_and_tell(record: BenchRecord) -> None:
+            writer.write(record)
+            tell(record)
+
+        yield write_and_tell
 
 
 def _chosen(request: Request) -> tuple[CudaKernel, Shape, str]:

@@ -1,0 +1,131 @@
+"""How far a command is, drawn on a terminal; elsewhere only the lines that are said. The lab reports, this draws."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+if TYPE_CHECKING:
+    from ..lab.bench.cells import Cell
+    from ..records.bench import BenchRecord
+
+#: Seconds between two drawings of a product's bar.
+REFRESH_S = 0.2
+
+
+class _Bar:
+    """One task, drawn while the ``with`` lasts and gone after it."""
+
+    def __init__(self, console: Console, *columns: ProgressColumn, alone: bool = False, **fields: Any) -> None:
+        # Not redrawn by a thread where that would compete with the kernel.
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=not alone
+        )
+        self._task = self._bar.add_task(fields.pop("description", ""), total=None, **fields)
+
+    def __enter__(self) -> Any:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+
+class BenchProgress(_Bar):
+    """The cell that is measured, how many are done, and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        named, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
+        super().__init__(console, named, BarColumn(20), MofNCompleteColumn(), left, alone=True, left="")
+
+    def begin(self, cell: Cell, done: int, total: int, remaining_s: Callable[[], float]) -> None:
+        """``done`` of ``total`` cells are measured, and this one is next."""
+        if not self._bar.disable:
+            left = f"about {clock(remaining_s())} left"
+            self._bar.update(self._task, completed=done, total=total, description=cell.label, left=left, refresh=True)
+
+    def say(self, line: str) -> None:
+        """A line of its own, above the bar."""
+        self._bar.console.print(line, highlight=False, markup=False)
+
+
+class TuneProgress(_Bar):
+    """How many combinations were tried, and the best so far."""
+
+    def __init__(self, console: Console) -> None:
+        tried = TextColumn("{task.completed} tried {task.description}", markup=False)
+        super().__init__(console, SpinnerColumn(), tried, TimeElapsedColumn())
+        self._best = 0.0
+
+    def __call__(self, record: BenchRecord) -> None:
+        """One more was tried."""
+        self._best = max(self._best, record.gflops or 0)
+        self._bar.update(self._task, advance=1, description=f"{record.kernel}, best {self._best:,.0f} GFLOPS")
+
+
+@contextlib.contextmanager
+def blocks_progress(console: Console, kernel: str) -> Iterator[Callable[[int, int], None]]:
+    """The blocks of a simulated launch: what it yields is told how many of how many have run."""
+    columns = (
+        *(TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn()),
+        *(TextColumn("blocks"), TimeRemainingColumn()),
+    )
+    with _Bar(console, *columns, description=kernel) as drawn:
+        yield lambda done, total: drawn._bar.update(drawn._task, completed=done, total=total)
+
+
+class ProductProgress(_Bar):
+    """A large product, with its rate and the time left. It is drawn when it is told of progress."""
+
+    def __init__(self, console: Console, expected_s: float) -> None:
+        told = TextColumn("{task.fields[told]}")
+        super().__init__(console, BarColumn(20), TaskProgressColumn(), told, alone=True, told="")
+        self._expected_s, self._first, self._begun_s, self._drawn_s = expected_s, -1, 0.0, 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many of so many operations are done; those of the first call by an earlier run."""
+        now = time.perf_counter()
+        if self._first < 0:
+            self._first, self._begun_s = done, now
+        elif now < self._drawn_s + REFRESH_S:
+            return
+        self._drawn_s = now
+        told = progress_text(done - self._first, total - done, now - self._begun_s, self._expected_s)
+        self._bar.update(self._task, completed=done, total=max(total, 1), told=told, refresh=True)
+
+
+def progress_text(done: int, left: int, seconds: float, expected_s: float) -> str:
+    """Rate and time left; what the plan expects before anything is known.
+
+    >>> progress_text(4 * 10**12, 8 * 10**12, 10.0, 75.0), progress_text(0, 10**12, 0.0, 75.0)
+    ('400 GFLOPS, about 20 s left', 'about 75 s left')
+    """
+    if not done or not seconds:
+        return f"about {clock(expected_s)} left"
+    return f"{done / seconds / 1e9:,.0f} GFLOPS, about {clock(left * seconds / done)} left"
+
+
+def clock(seconds: float) -> str:
+    """A time that is left, in words.
+
+    >>> [clock(seconds) for seconds in (0.2, 12.4, 90, 150.1, 9000)]
+    ['1 s', '12 s', '90 s', '3 min', '2.5 h']
+    """
+    if seconds > 5400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{round(seconds / 60)} min" if seconds > 90 else f"{max(1, round(seconds))} s"
