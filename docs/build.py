@@ -25,7 +25,8 @@ from tilewright.runtime.gpu.nvrtc import compiler
 FIGURES = ROOT / "docs" / "figures"
 
 GENERATED: dict[str, Callable[[], str]] = {
-    "ideas": cpu.ideas,
+    "ideas cpu": lambda: cpu.ideas("cpu-ladder-float32"),
+    "ideas cuda": lambda: cpu.ideas("cuda-ladder-h200"),
     "ladder float32": lambda: cpu.ladder_table("cpu-ladder-float32"),
     "ladder float64": lambda: cpu.ladder_table("cpu-ladder-float64"),
     "ladder xeon float32": lambda: cpu.ladder_table("cpu-ladder-xeon-float32"),

@@ -66,11 +66,11 @@ def forced_openblas() -> str:
     )
 
 
-def ideas() -> str:
-    """Every rung with its idea and its parent, from the kernels themselves."""
-    lines = []
+def ideas(name: str) -> str:
+    """The rungs of a record with their ideas, from the kernels themselves; a rung without a record makes nothing stale."""
+    measured, lines = {r.kernel for r in records_of(name)}, []
     for kernel in (*catalog().values(), *cuda_catalog().values()):
-        if not kernel.is_reference:
+        if kernel.name in measured and not kernel.is_reference:
             source = kernel.path.relative_to(ROOT / "src").as_posix()
             lines.append(f"- [`{kernel.name}`](../src/{source}) {kernel.idea}")
     return "\n".join(lines)

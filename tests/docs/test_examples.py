@@ -107,7 +107,7 @@ def test_a_stale_output_is_found(build: ModuleType, tmp_path: Path, monkeypatch:
 
 def test_a_stale_document_is_found(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stale = tmp_path / "stale.md"
-    stale.write_text("<!-- generated: ideas -->\nsomething else\n<!-- end -->\n", encoding="utf-8")
+    stale.write_text("<!-- generated: ideas cpu -->\nsomething else\n<!-- end -->\n", encoding="utf-8")
     monkeypatch.setattr(build, "documents", lambda: [stale])
     assert build.stale() == [stale]
 

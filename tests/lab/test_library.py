@@ -15,7 +15,7 @@ import tilewright as tw
 from tilewright.catalog import catalog
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.lab.bench import first_call, library, session
-from tilewright.lab.bench.cells import Cell, Settings
+from tilewright.lab.bench.cells import Cell, Settings, cells
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.first_call import FirstCall, known_first_call, measure_first_call
 from tilewright.lab.bench.library import LIBRARY
@@ -40,9 +40,13 @@ def test_the_library_call_is_measured_beside_kernels_and_references(name: str) -
     assert mine.environment["kernel_source"] == LIBRARY.source_hash
 
 
-def test_it_is_no_rung_of_the_ladder() -> None:
+def test_the_default_is_the_ladder_the_library_call_and_what_the_shape_suits() -> None:
+    rungs = [kernel.name for kernel in catalog().values() if kernel.is_rung]
     assert LIBRARY.name not in catalog()
-    assert LIBRARY.name not in {r.kernel for r in bench([], sizes="4", against="none").records}
+    for size, beside in (("4", []), ("1x2000x2000", ["cpu/vector"])):
+        settings, _ = session._settings(session.Request(sizes=size, against="none", threads="2"))
+        measured = [cell.kernel.name for cell in cells(settings)]
+        assert list(dict.fromkeys(measured)) == [*rungs, LIBRARY.name, *beside]
     with pytest.raises(UsageError, match="kernel 'matmull' is not known"):
         bench(["matmull"])
 
@@ -62,20 +66,20 @@ def test_the_bench_says_how_many_threads_it_may_use(monkeypatch: pytest.MonkeyPa
 
 
 def test_its_source_is_that_of_all_it_runs_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "simd").mkdir()
+    (tmp_path / "codegen").mkdir()
     (tmp_path / "lab").mkdir()
-    monkeypatch.setattr(library, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(library.sources, "PACKAGE", tmp_path)
 
     def source() -> str:
         return library._with_every_source(
-            library.kernel(idea="", row="", name="my/x")(test_it_is_no_rung_of_the_ladder)
+            library.kernel(idea="", row="", name="my/x")(test_a_torn_file_is_no_measurement)
         ).source_hash
 
     seen = [source()]
-    for name, counts in (("simd/tile.py", True), ("api.py", True), ("lab/bench.py", False)):
+    for name, counts in (("codegen/tile.py", True), ("api.py", True), ("lab/bench.py", False)):
         (tmp_path / name).write_text("pass")
         seen.append(source())
-        assert (seen[-1] != seen[-2]) == counts
+        assert (seen[-1] != seen[-2]) == counts, name
 
 
 # ---- the first call --------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ _Kernels = Annotated[
     typer.Argument(
         metavar="KERNEL",
         help="Names, such as cpu/ikj or ikj (see: tilewright ladder), or files of your own, such as my.py or my.cu. "
-        "Default: the whole ladder of the device.",
+        "Default: the ladder of the device; on the CPU the library call too, and kernels of the engine in shapes of "
+        "their own.",
     ),
 ]
 _Device = Annotated[str, typer.Option(metavar="NAME", help="Where to run: cpu, or cuda for the first NVIDIA GPU.")]

@@ -57,15 +57,21 @@ def info(
 
 @app.command()
 def ladder(json_file: Json = None) -> None:
-    """The kernels in reading order, each with its idea."""
+    """The ladder in reading order, each kernel with its idea; then the engine's kernels, and the references."""
     from ..catalog import catalog, cuda_catalog
     from ..kernels import CudaKernel, Kernel
     from ..terminal import show_facts
 
     check_writeable("json", json_file, dash=True)
-    found: list[Kernel | CudaKernel] = [*catalog().values(), *cuda_catalog().values()]
-    kernels = sorted(found, key=lambda k: k.is_reference)
+    cpu = catalog().values()
+    parts: dict[str, list[Kernel | CudaKernel]] = {
+        "": [*(k for k in cpu if k.is_rung), *cuda_catalog().values()],
+        "\nthe engine, by shape": [k for k in cpu if not (k.is_rung or k.is_reference)],
+        "\nreferences": [k for k in cpu if k.is_reference],
+    }
     if json_file:
+        kernels = [kernel for part in parts.values() for kernel in part]
         write_json(json_file, [{"name": k.name, "device": k.device, "params": k.params} | k.about for k in kernels])
-    else:
-        show_facts(Console(), [(k.name, k.idea) for k in kernels])
+        return
+    for title, part in parts.items():
+        show_facts(Console(), [(k.name, k.idea) for k in part], title=title)

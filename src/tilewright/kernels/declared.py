@@ -99,6 +99,11 @@ class Kernel:
         return self.device == "ref"
 
     @property
+    def is_rung(self) -> bool:
+        """Whether its file lies in the ladder's folder: not the engine's, not a reference, not a user's own."""
+        return self.path.parent == PACKAGE / "kernels" / "cpu"
+
+    @property
     def about(self) -> dict[str, Any]:
         """What a record repeats, so that a report needs no kernel."""
         return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}

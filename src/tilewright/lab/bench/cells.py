@@ -28,7 +28,8 @@ class Settings:
     """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own.
 
     No ``dtypes`` means each kernel's own: float32 where it takes that, else the first that it takes. ``params`` are values
-    to try: every combination that a kernel allows is measured. ``tuned`` puts what the tuner kept under them.
+    to try: every combination that a kernel allows is measured. ``tuned`` puts what the tuner kept under them. Kernels of the
+    ``engine`` are measured only in shapes of their own.
     """
 
     kernels: list[Any]
@@ -43,6 +44,7 @@ class Settings:
     tuned: bool = False
     operands: tuple[np.ndarray, np.ndarray] | None = None
     device: str = "cpu"
+    engine: list[Kernel] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name, low in (("repeat", 1), ("limit_s", 0)):
@@ -129,7 +131,9 @@ def cells(settings: Settings, kept: Kept = lambda kernel, dtype, shape: None) ->
     for shape in settings.sizes:
         for dtype in settings.dtypes:
             for threads in sorted({1, *settings.threads}):
-                chosen = [kernel for kernel in settings.kernels if threads in _thread_counts(kernel, settings)]
+                suited = [kernel for kernel in settings.engine if suits_shape(kernel, dtype, shape)]
+                wanted = [*settings.kernels, *suited]
+                chosen = [kernel for kernel in wanted if threads in _thread_counts(kernel, settings)]
                 for kernel in dict.fromkeys([*chosen, *settings.references] if chosen else []):
                     for params in param_sets(kernel, settings.params):
                         made.append(Cell(kernel, shape, dtype, threads, params))
@@ -152,6 +156,19 @@ def _device_cells(settings: Settings, kept: Kept) -> list[Cell]:
                         chosen_set = with_kept(kernel, best, params)
                         made.append(Cell(kernel, shape, dtype, 1, chosen_set, "cuda", precision))
     return made
+
+
+def suits_shape(kernel: Kernel, dtype: str, shape: Shape) -> bool:
+    """Whether a kernel of the engine is made for this shape: it suits it, but not the cube of its longest side.
+
+    >>> from tilewright.catalog import catalog
+    >>> shapes = [(1000, 1000, 1000), (1, 4096, 4096), (2000, 2000, 4)]
+    >>> [name for s in shapes for name, k in catalog().items() if suits_shape(k, "float32", s)]
+    ['cpu/vector', 'cpu/outer']
+    """
+    if kernel.suits is None or dtype not in kernel.dtypes:
+        return False
+    return bool(kernel.suits(*shape)) and not kernel.suits(*(max(shape),) * 3)
 
 
 def own_dtype(kernel: Any) -> str:

@@ -186,8 +186,10 @@ def _settings(request: Request) -> tuple[Settings, str]:
     given, operands = _operands(request)
     sizes = parse_sizes(DEFAULT_SIZES[device] if request.sizes is None else request.sizes)
     dtypes = _dtypes(request, kernels)
+    engine = []
     if device == "cpu" and not request.kernels:  # of the whole ladder, the rungs that take what is asked for
-        kernels = [kernel for kernel in kernels if set(dtypes) & set(kernel.dtypes)]
+        kernels = [kernel for kernel in [*kernels, LIBRARY] if set(dtypes) & set(kernel.dtypes)]
+        engine = [kernel for kernel in catalog().values() if not (kernel.is_rung or kernel.is_reference)]
     if given is not None:
         sizes = [(given[0].shape[0], given[1].shape[1], given[0].shape[1])]
         if device == "cpu" and not request.dtype:
@@ -207,6 +209,7 @@ def _settings(request: Request) -> tuple[Settings, str]:
         tuned=request.tuned,
         operands=given,
         device=device,
+        engine=engine,
     )
     return settings, operands
 
@@ -236,7 +239,7 @@ def _kernels(names: list[str], device: str) -> list[Any]:
 
 
 def _on_cpu(names: list[str]) -> list[Kernel]:
-    """The library call is no rung of the ladder, but may be named beside them."""
+    """The library call is in no catalog, but may be named beside the kernels."""
     return [one for name in names for one in ([LIBRARY] if name in LIBRARY_NAMES else find([name]))] or find([])
 
 
