@@ -107,8 +107,8 @@ def find(names: Iterable[str], *, device: Literal["cuda"]) -> list[CudaKernel]: 
 def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel] | list[CudaKernel]:
     """Kernels by name (``cpu/ikj``, or ``ikj`` for short) or by path of a user's file, in the order given.
 
-    No name at all means the ladder of ``device``, without the engine's kernels. Raises UsageError with a suggestion for a name not
-    known, and for a kernel of another device.
+    No name at all means the ladder of ``device``, without the engine's kernels. Raises UsageError with a suggestion for a
+    name not known, and for a kernel of another device.
     """
     known: dict[str, Any] = dict(cuda_catalog() if device == "cuda" else catalog())
     chosen = [_find_one(name, device, known) for name in names]

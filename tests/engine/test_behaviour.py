@@ -344,7 +344,7 @@ def slow(a, b, c, space, counters):
 
 INTERRUPT = """
 import faulthandler, os, signal, sys, threading, time, numpy as np, tilewright as tw
-from tilewright.kernels import find
+from tilewright.catalog import find
 from tilewright.runtime.cpu import stop
 from tilewright.runtime.cpu.runner import runner
 faulthandler.dump_traceback_later(100, exit=True)

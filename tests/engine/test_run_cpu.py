@@ -74,7 +74,7 @@ def test_parameters_reach_the_kernel(compiled: bool, tmp_path: Path) -> None:
 #: Compiles kernels for a dtype and prints what C became and how often the cache was hit and missed.
 PROCESS = """
 import json, sys, numpy as np
-from tilewright.kernels import find
+from tilewright.catalog import find
 from tilewright.runtime.cpu.runner import compiled, runner
 said = {}
 for kernel in find(sys.argv[2:]):

@@ -315,7 +315,7 @@ from pathlib import Path
 import numpy as np
 from numba.core.registry import cpu_target
 from tilewright.host.disk import safe
-from tilewright.kernels import catalog
+from tilewright.catalog import catalog
 from tilewright.runtime.cpu import code_cache
 
 warnings.simplefilter("ignore")
@@ -651,7 +651,7 @@ FULL = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 import numpy as np
-from tilewright.kernels import catalog
+from tilewright.catalog import catalog
 from tilewright.runtime.cpu.runner import runner
 for dtype in ("float32", "float64"):
     a, c = np.arange(4, dtype=dtype).reshape(2, 2), np.ones((2, 2), dtype)
@@ -677,7 +677,7 @@ def test_numba_cannot_be_told_to_keep_it_elsewhere(cache: Path, tmp_path: Path) 
     elsewhere = made(tmp_path / "elsewhere")
     script = """
 import numpy as np
-from tilewright.kernels import catalog
+from tilewright.catalog import catalog
 from tilewright.runtime.cpu.runner import compiled
 compiled(catalog()["cpu/naive"], np.dtype("f4"))
 """

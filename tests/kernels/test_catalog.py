@@ -54,7 +54,10 @@ def test_names_come_from_folder_and_file() -> None:
     for name, kernel in catalog().items():
         number, _, stem = kernel.path.stem.partition("_")
         assert name == kernel.name == f"{kernel.path.parent.name}/{stem if number.isdigit() else kernel.path.stem}"
-        assert kernel.order == (int(number) if number.isdigit() else 1000)
+        assert kernel.order == (int(number) if kernel.is_rung else kernel.order)
+        assert number.isdigit() == kernel.is_rung, "the ladder is numbered, the engine and references are not"
+    orders = [kernel.order for kernel in catalog().values() if not kernel.is_reference]
+    assert orders == sorted(set(orders)), "every kernel has an order of its own"
 
 
 @pytest.mark.parametrize(
@@ -134,16 +137,14 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 # ---- a new file and nothing else -------------------------------------------------------------------------------------
 
 NEW_RUNG = """
-import numpy as np
-from tilewright.kernels import catalog
-from support.plans import make_plan
-from tilewright.problem import Problem
+import numpy as np, tilewright as tw
+from tilewright.catalog import catalog, find
 from tilewright.runtime.cpu.runner import runner
-kernel = list(k for k in catalog().values() if not k.is_reference)[-1]
 a, c = np.eye(5) * 3, np.zeros((5, 5))
-runner(kernel, "float64")(a, a, c)
-assert (c == a @ a).all()
-print(kernel.name, kernel.order, make_plan(Problem(9, 9, 9, "float64")).kernel.name)
+for name in ("cpu/new_rung", "cpu/new_kernel"):
+    runner(catalog()[name], "float64")(a, a, c)
+    assert (c == a @ a).all()
+print(catalog()["cpu/new_rung"].order, [k.name for k in find([])][-1], tw.plan((9, 9), (9, 9)).kernel.name)
 """
 
 
@@ -151,8 +152,10 @@ def test_adding_a_kernel_means_adding_one_file(tmp_path: Path) -> None:
     """In a copy of the package: found, run and planned with, and no other file knows of it."""
     copy = tmp_path / "tilewright"
     shutil.copytree(Path(tilewright.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    written(copy / "kernels" / "cpu", "99_new_rung.py", GOOD.replace("row=", "suits=lambda m, n, k: True, row="))
+    written(copy / "kernels" / "cpu", "99_new_rung.py", GOOD)
+    suiting = GOOD.replace("row=", "order=100, suits=lambda m, n, k: True, row=")
+    written(copy / "engine" / "cpu", "new_kernel.py", suiting)
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "TILEWRIGHT_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-c", NEW_RUNG]
     answer = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)
-    assert answer.stdout.split() == ["cpu/new_rung", "99", "cpu/new_rung"]
+    assert answer.stdout.split() == ["99", "cpu/new_rung", "cpu/new_kernel"]

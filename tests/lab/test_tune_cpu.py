@@ -338,7 +338,7 @@ def test_in_words_without_a_search() -> None:
 MADE = """
 import json, sys, numpy as np
 from dataclasses import replace
-from tilewright.kernels import load_file
+from tilewright.catalog import load_file
 from tilewright.kernels.blocking import in_force
 from tilewright.catalog import remade
 from tilewright.runtime.cpu.runner import compiled, runner

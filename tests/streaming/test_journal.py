@@ -302,7 +302,7 @@ DYING = """
 import functools, json, os, pathlib, random, shutil, signal, sys, time
 import numpy as np
 from tilewright.files import plain
-from tilewright.kernels import catalog
+from tilewright.catalog import catalog
 from tilewright.streaming.places import places
 from tilewright.streaming.run import job, multiply
 from tilewright.streaming.plan.cost import Rates

@@ -98,7 +98,7 @@ def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
     """The highest kernel that can add to C and takes every shape; None where none multiplies the dtype."""
     able = (kernel for kernel in _highest_first("classical") if kernel.adds and dtype in kernel.dtypes)
     kernel = next(able, None)
-    return None if kernel is None else _chosen(kernel, dtype, f"the highest kernel for {dtype} that adds to C")
+    return None if kernel is None else _chosen(kernel, dtype, f"the engine's highest kernel for {dtype} that adds to C")
 
 
 def error_factor(kernel: Kernel, problem: Problem) -> float | None:
@@ -120,18 +120,19 @@ def _suiting(compute: str, algorithm: str, m: int, n: int, k: int) -> tuple[Kern
         if able and error_factor(able[0], Problem(m, n, k)) is None:
             kernel, why = _suiting(compute, "classical", m, n, k)
             return kernel or able[0], f"{why}; {algorithm} gains nothing at this size"
-        words = f"the highest {algorithm} rung for {compute}: fewer multiplications, a wider error bound"
+        words = f"the engine's highest {algorithm} kernel for {compute}: fewer multiplications, a wider error bound"
         return (able[0] if able else None), words
     for kernel in able:
         if kernel.suits is not None and kernel.suits(m, n, k):
-            return kernel, f"the highest rung for {compute} that suits this shape, with the classical error bound"
-    why = f"the highest rung for {compute} that takes every shape; none above suits this one"
+            return kernel, f"the engine's highest kernel for {compute} that suits this shape, with the classical error bound"
+    why = f"the engine's highest kernel for {compute} that takes every shape; none above suits this one"
     return next((kernel for kernel in able if kernel.suits is None), None), why
 
 
 @functools.cache
 def _highest_first(algorithm: str) -> tuple[Kernel, ...]:
-    found = [kernel for kernel in catalog().values() if kernel.device == "cpu"]
+    """The engine's kernels; the ladder is for reading."""
+    found = [kernel for kernel in catalog().values() if kernel.device == "cpu" and not kernel.is_rung]
     chosen = [kernel for kernel in found if (kernel.error_bound is None) == (algorithm == "classical")]
     return tuple(sorted(chosen, key=lambda kernel: -kernel.order))
 

@@ -64,7 +64,8 @@ class Plan(ABC):
         return str(self.problem)
 
     def __str__(self) -> str:
-        kernel = [("kernel", f"{self.kernel.name}: {self.kernel.idea}"), ("because", self.choice.why)]
+        chosen = self.choice
+        kernel = [("kernel", f"{chosen.kernel.name}: {chosen.kernel.idea}"), ("because", chosen.why)] if chosen else []
         return "\n".join([self.title, *(f"  {label:<10} {text}" for label, text in [*kernel, *self.rows()])])
 
 

@@ -152,7 +152,7 @@ class StreamPlan(Plan):
         a, b, c = self.slots
         moved = sum(self.moved_bytes)
         return [
-            ("device", self.device),
+            *([("device", self.device)] if self.devices else []),
             ("tiles", f"{down}×{across} of {grid.bm}×{grid.bn}, by {self.order}; k in {grid.steps} steps of {grid.bk}"),
             ("memory", f"{bytes_text(self.place_bytes)}: {a} blocks of A, {b} of B, {c} tiles of C{self._host()}"),
             ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),

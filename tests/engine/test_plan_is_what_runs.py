@@ -1,0 +1,152 @@
+"""What ``tw.plan`` prints is the object that the call executes, for every call there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import DTypeError, ShapeError, UsageError
+from tilewright.planning.gemm import GemmPlan
+from tilewright.planning.host import HostPlan
+from tilewright.planning.plan import Plan
+from tilewright.runtime.cpu import express
+from tilewright.streaming.places import places
+from tilewright.streaming.plan.cost import Rates
+from tilewright.streaming.plan.plan import StreamPlan
+from tilewright.streaming.run.job import Job
+
+
+def operands(shape_a: tuple[int, ...], shape_b: tuple[int, ...], dtype: str = "float32") -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.uniform(-1, 1, shape_a).astype(dtype), rng.uniform(-1, 1, shape_b).astype(dtype)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
+    """The plans that were run."""
+    found: list[HostPlan] = []
+    run = HostPlan.run
+
+    def noted(self: HostPlan, *arrays: np.ndarray) -> None:
+        found.append(self)
+        run(self, *arrays)
+
+    monkeypatch.setattr(HostPlan, "run", noted)
+    monkeypatch.setattr("tilewright.api._short", express.never)
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("a", "b", "options"),
+    [
+        ((8, 9), (9, 7), {}),
+        ((600, 500), (500, 400), {}),
+        ((40, 64, 64), (64, 64), {}),
+        ((3000,), (3000, 3000), {}),
+        ((300, 300), (300, 300), {"precision": "highest"}),
+        ((900, 900), (900, 900), {"algorithm": "strassen"}),
+    ],
+)
+def test_matmul_runs_the_plan_that_is_printed(
+    ran: list[HostPlan], a: tuple[int, ...], b: tuple[int, ...], options: dict[str, str], threads: int
+) -> None:
+    x, y = operands(a, b)
+    with tw.use_threads(threads):
+        planned = tw.plan(x, y, **options)
+        tw.matmul(x, y, **options)
+    assert isinstance(planned, Plan)
+    assert ran == [planned]
+    assert ran[0] is planned
+    assert str(planned).splitlines()[1].startswith(f"  kernel     {planned.kernel.name}: ")
+
+
+def test_another_limit_is_another_plan() -> None:
+    with tw.use_threads(2):
+        wide: Any = tw.plan((900, 900), (900, 900))
+    with tw.use_threads(1):
+        narrow: Any = tw.plan((900, 900), (900, 900))
+    assert (wide.threads, narrow.threads) == (2, 1)
+    assert wide.choice is narrow.choice, "the kernel, and so the bits, depend on the problem alone"
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "sizes", "way"),
+    [
+        (0.0, 2.0, (5, 6, 7), "scale"),
+        (2.0, 1.0, (5, 0, 7), "scale"),
+        (1.0, 0.0, (500, 60, 700), "product"),
+        (1.0, 1.0, (500, 60, 700), "add"),
+        (1.0, 1.0, (5, 6, 7), "combine"),
+        (2.0, 0.5, (500, 60, 700), "combine"),
+    ],
+)
+def test_gemm_runs_the_plan_that_is_printed(
+    ran: list[HostPlan], alpha: float, beta: float, sizes: tuple[int, int, int], way: str
+) -> None:
+    m, k, n = sizes
+    a, b = operands((m, k), (k, n), "float64")
+    c = np.random.default_rng(1).uniform(-1, 1, (m, n))
+    planned = tw.plan(a, b, c, alpha=alpha, beta=beta)
+    if (alpha, beta) != (1, 0):
+        assert isinstance(planned, GemmPlan)
+        assert planned.way == way
+        assert str(planned).splitlines()[-1].startswith("  C          ")
+    want = alpha * (a @ b) + beta * c
+    tw.gemm(alpha, a, b, beta, c)
+    np.testing.assert_allclose(c, want, atol=1e-12)
+    kernels = [plan.kernel for plan in ran]
+    assert kernels == ([] if way == "scale" else [planned.kernel])
+
+
+def test_a_c_that_no_kernel_may_write_is_combined() -> None:
+    a, b = operands((500, 60), (60, 700))
+    big_endian = np.zeros((500, 700), ">f4")
+    assert getattr(tw.plan(a, b, np.zeros((500, 700), np.float32), beta=1), "way", "") == "add"
+    assert getattr(tw.plan(a, b, big_endian, beta=1), "way", "") == "combine"
+
+
+def test_what_is_streamed_runs_the_plan_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Job] = []
+    run = Job.run
+    monkeypatch.setattr(places, "host_rates", lambda *_: Rates(1e11, 1e10, 1e9))
+    monkeypatch.setattr(Job, "run", lambda self, *rest: (jobs.append(self), run(self, *rest))[1])
+    a, b = operands((700, 600), (600, 500))
+    planned = tw.plan_multiply(a, b, device="cpu", memory="64MiB")
+    np.testing.assert_allclose(tw.multiply(a, b, device="cpu", memory="64MiB"), a @ b, atol=1e-3)
+    (job,) = jobs
+    assert isinstance(planned, StreamPlan)
+    assert isinstance(planned, Plan)
+    assert job.plan.choice is planned.choice is job.placement.choice
+    assert (planned.problem, planned.device) == (job.plan.problem, job.plan.device) == (job.plan.problem, "cpu")
+    assert planned.grid == job.plan.grid
+    assert f"  kernel     {planned.kernel.name}: " in str(planned)
+
+
+def test_a_device_is_planned_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``matmul(…, device=…)`` multiplies there, with what it refuses."""
+    from tilewright.streaming.run import multiply
+
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        multiply, "plan_multiply", lambda a, b, device: asked.append((a.shape, b.shape, a.dtype, device))
+    )
+    tw.plan((70, 60), (60, 50), device="cuda:1")
+    tw.plan(*operands((4, 70, 60), (60, 50)), device="cuda", precision="highest")
+    assert asked == [
+        ((70, 60), (60, 50), np.dtype("float64"), "cuda:1"),
+        ((70, 60), (60, 50), np.dtype("float64"), "cuda"),
+    ]
+    assert tw.plan((3, 4), (4, 5), device="cpu") is tw.plan((3, 4), (4, 5))
+    with pytest.raises(DTypeError, match=r"^dtype int8: on a GPU it must be float32 or float64$"):
+        tw.plan(*operands((3, 4), (4, 5), "int8"), device="cuda")
+    with pytest.raises(UsageError, match=r"^algorithm 'strassen': GPUs have the classical one$"):
+        tw.plan((3, 4), (4, 5), device="cuda", algorithm="strassen")
+
+
+def test_a_wrong_out_is_refused_as_by_matmul() -> None:
+    with pytest.raises(ShapeError, match=r"^out is \(3, 4\)"):
+        tw.plan((3, 4), (4, 5), np.zeros((3, 4)))
