@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,10 @@ import tilewright
 from support.report_records import measured
 from tilewright.__main__ import run
 from tilewright.cli.console import Console, say
-from tilewright.lab.explain import session as explain_session
-from tilewright.lab.tune import session as tune_session
 from tilewright.records import legible as module
 from tilewright.records.bench import write
 from tilewright.records.legible import json_escaped, legible
-from tilewright.terminal import show_bench, show_facts
+from tilewright.terminal import BenchProgress, TuneProgress, blocks_progress, show_bench, show_facts
 
 SOURCE = Path(tilewright.__file__).parent.parent
 EVIL = "a\x1b[31m\x1b]0;owned\x07\r\x08\x7f\x9b2J\u202etxt\u2066\u2028\x85[red]:bomb:"
@@ -117,17 +116,20 @@ def test_every_command_has_that_console() -> None:
         assert path.name == "console.py" or "rich.console" not in path.read_text(encoding="utf-8"), path.name
 
 
-@pytest.mark.parametrize("session", [explain_session, tune_session])
-def test_progress_takes_names_as_they_are(session: Any) -> None:
+@pytest.mark.parametrize("command", ["bench", "tune", "explain"])
+def test_progress_takes_names_as_they_are(command: str) -> None:
     """Of a file ``{x}[red].cu``: braces are no format, brackets no markup."""
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
     name = "my/{x}[red]{0}"
-    if session is explain_session:
-        with explain_session._progress(name, console) as progress:
-            progress(1, 2)
+    if command == "bench":
+        with BenchProgress(console) as bench:
+            bench.begin(SimpleNamespace(label=name), 1, 2, lambda: 3.0)  # type: ignore[arg-type]
+    elif command == "tune":
+        with TuneProgress(console) as tell:
+            tell(replace(measured("cpu/ikj", 64), kernel=name))
     else:
-        with tune_session._listener(name, None, console) as tell:
-            tell(measured("cpu/ikj", 64))
+        with blocks_progress(console, name) as blocks:
+            blocks(1, 2)
     assert name in console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -25,6 +25,7 @@ from tilewright.lab.tune import session as tune_session
 from tilewright.lab.tune.cuda import combinations, compiled_ahead, keep, tune
 from tilewright.planning.tuned import best_params
 from tilewright.records.bench import read
+from tilewright.terminal import TuneProgress
 
 SHARED = cuda_catalog()["cuda/shared_tile"]
 SHAPE = (64, 64, 64)
@@ -289,5 +290,6 @@ def test_errors_name_the_argument_and_what_was_given(cli, arguments: list[str], 
 def test_progress_is_for_a_terminal(monkeypatch) -> None:
     monkeypatch.setattr(cuda_bench, "GpuProcess", lambda asked: GpuProcess(asked, Script.serve))
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    tune_session.run(tune_session.Request("shared_tile", "64"), json_file=None, console=console)
+    with TuneProgress(console) as progress:
+        tune_session.run(tune_session.Request("shared_tile", "64"), tell=progress)
     assert "tried cuda/shared_tile, best" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support import rejected
 from tilewright.catalog import catalog, reference
 from tilewright.kernels import Kernel
-from tilewright.lab.bench import operand_sets, session, sweep, timing
+from tilewright.lab.bench import cpu, operand_sets, session, timing
 from tilewright.lab.bench.cells import Cell, Settings
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.verify.verify import WHOLE, Check, Oracle
@@ -153,8 +153,8 @@ def test_the_bench_looks_again_after_timing(
     first, which was written before.
     """
     monkeypatch.setattr(timing, "SAMPLE_S", 0)
-    monkeypatch.setattr(sweep, "CHEAP_S", math.inf)
-    monkeypatch.setattr(sweep, "MOST_SAMPLES", 3)
+    monkeypatch.setattr(cpu, "CHEAP_S", math.inf)
+    monkeypatch.setattr(cpu, "MOST_SAMPLES", 3)
     monkeypatch.setattr(operand_sets, "sets_needed", lambda shape, itemsize: sets)
     bench._sets = bench._key = None
     kernel = rejected.LATER[name]
