@@ -1,12 +1,13 @@
 """Generates what README and docs say in figures, from the committed records: ``python docs/build.py``.
 
-``--check`` changes nothing and fails when something is stale. Outputs of commands are compared only under the versions of
-compiler and terminal libraries that made them, which the page of outputs names. Between the markers
+``--check`` changes nothing and exits with 1 where something is stale. Outputs of commands are compared only under the
+versions of compiler and terminal libraries that made them, which the page of outputs names. Between the markers
 ``<!-- generated: NAME -->`` and ``<!-- end -->`` stands what this wrote; everything else is written by hand.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -122,14 +123,21 @@ def documented_versions() -> str:
     return found[1] if found else ""
 
 
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        found = stale(outputs=documented_versions() == made_by())
+def main(arguments: list[str] | None = None) -> int:
+    """Write what is stale; with ``--check`` only name it, and return 1 where there is any."""
+    parser = argparse.ArgumentParser(
+        description="Build the generated parts of README and docs from the committed records."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where something is stale")
+    parser.add_argument("--no-outputs", action="store_true", help="leave the outputs of commands as they are")
+    asked = parser.parse_args(arguments)
+    if asked.check:
+        found = stale(outputs=not asked.no_outputs and documented_versions() == made_by())
         for path in found:
             print(f"stale: {path.relative_to(ROOT)}; run python docs/build.py", file=sys.stderr)
         return 1 if found else 0
     for path in documents():
-        path.write_text(written(path), encoding="utf-8")
+        path.write_text(written(path, outputs=not asked.no_outputs), encoding="utf-8")
     said = "".join(path.read_text(encoding="utf-8") for path in documents())
     for path in save_figures(records_of("cpu-ladder-float32"), FIGURES, formats=("svg",), themes=("light", "dark")):
         if path.name not in said:
