@@ -299,10 +299,9 @@ def test_a_journal_that_was_removed_takes_no_other_with_it(tmp_path: Path) -> No
 
 #: Multiplies in children of its own, which begin at once because all is compiled here; says what became of each.
 DYING = """
-import functools, json, os, pathlib, random, shutil, signal, sys, time
+import functools, itertools, json, os, pathlib, random, shutil, signal, sys, threading
 import numpy as np
 from tilewright.files import plain
-from tilewright.catalog import catalog
 from tilewright.streaming.places import places
 from tilewright.streaming.run import job, multiply
 from tilewright.streaming.plan.cost import Rates
@@ -356,19 +355,27 @@ def lines():
     return path.read_text() if path.exists() else ""
 """
 
-RANDOM_KILLS = """
+KILLS = """
+def counted(resume, last):
+    "Kill this process at that call or return of a Python or C function, in whichever thread; say how many there were."
+    events = itertools.count(1)
+    def count(frame, event, argument):
+        if next(events) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+    threading.setprofile(count)
+    sys.setprofile(count)
+    work(resume)
+    sys.setprofile(None)
+    pathlib.Path("events").write_text(str(next(events)))
+
 work(False)
 os.replace("c.npy", "whole.npy")
-begun = time.perf_counter()
-assert waited(child(work, False)) == 0
-seconds = time.perf_counter() - begun
+assert waited(child(counted, False, 0)) == 0
+events = int(pathlib.Path("events").read_text())
 os.remove("c.npy")
-rng, kills, products = random.Random(int(sys.argv[1])), 0, []
-while kills < 20:
-    pid = child(work, True)
-    time.sleep(rng.uniform(0, seconds * 0.6))
-    os.kill(pid, signal.SIGKILL)
-    if waited(pid) == -signal.SIGKILL:
+rng, kills, products = random.Random(1), 0, []
+while kills < int(sys.argv[1]):
+    if waited(child(counted, True, rng.randrange(1, events * 6 // 10))) == -signal.SIGKILL:
         kills += 1
     if os.path.exists("c.npy") and not lines():
         products.append(pathlib.Path("last.journal").read_text())
@@ -378,7 +385,7 @@ while kills < 20:
 assert waited(child(work, True)) == 0
 products.append(pathlib.Path("last.journal").read_text())
 assert open("c.npy", "rb").read() == open("whole.npy", "rb").read()
-print(json.dumps({"seconds": seconds, "products": products}))
+print(json.dumps({"events": events, "products": products}))
 """
 
 AT_A_CALL = """
@@ -417,10 +424,10 @@ def in_a_process(script: str, folder: Path, argument: str) -> str:
     return done.stdout
 
 
-def test_twenty_kills_at_random_moments_change_no_bit_and_repeat_no_tile(tmp_path: Path) -> None:
-    seed = np.random.default_rng().integers(1 << 30)
-    print("seed", seed)
-    told = json.loads(in_a_process(RANDOM_KILLS, tmp_path, str(seed)))
+def test_kills_change_no_bit_and_repeat_no_tile(tmp_path: Path) -> None:
+    """Ten, at calls that a seeded generator chooses; ``benchmarks/kills.py`` kills at random moments and at system calls."""
+    told = json.loads(in_a_process(KILLS, tmp_path, "10"))
+    assert told["events"] > 1000
     assert told["products"]
     for text in told["products"]:
         tiles = Counter(line for line in text.splitlines() if "tile" in line)
