@@ -1,4 +1,4 @@
-"""Fixtures of more than one test file."""
+"""Fixtures of more than one test file, and which cases the default run takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from support import selection
 from support.command_line import Answer
 from tilewright.__main__ import run
 
@@ -23,3 +24,8 @@ def cli(monkeypatch, capsys, tmp_path):
         return Answer(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    selection.mark_the_rest(items)  # before the markers of the command line select

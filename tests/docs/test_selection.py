@@ -1,0 +1,65 @@
+"""The default run leaves no parameter's value out."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from support import selection
+
+TESTS = Path(__file__).parents[1]
+
+TABLE = """
+import pytest
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_table(size, dtype):
+    pass
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_all(size):
+    pass
+"""
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(selection).failed == 0
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [{"a": a, "b": b, "c": c} for a in range(9) for b in range(4) for c in range(2)],
+        [{"a": 1}],
+        [{"a": a, "b": a} for a in range(5)],
+        [{"a": a, "b": b} for a in range(6) for b in range(6) if a != b],
+    ],
+)
+def test_every_value_is_chosen_by_few_cases(cases: list[Mapping[str, object]]) -> None:
+    chosen = [cases[index] for index in selection.each_value(cases)]
+    for name in cases[0]:
+        assert {case[name] for case in chosen} == {case[name] for case in cases}
+    assert len(chosen) <= sum(len({case[name] for case in cases}) for name in cases[0])
+
+
+def test_the_others_are_deselected(tmp_path: Path) -> None:
+    """In a run of its own, with this project's conftest.py."""
+    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
+    (tmp_path / "test_table.py").write_text(TABLE)
+    markers = "\n    ".join(["markers =", "thorough", "each_value"])
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = -p no:xdist\npythonpath = {TESTS}\n{markers}\n")
+
+    def passed(*options: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.stdout.splitlines()[-1]
+
+    assert passed("-m", "not thorough").startswith("6 passed, 4 deselected")
+    assert passed().startswith("10 passed")
