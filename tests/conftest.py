@@ -27,5 +27,7 @@ def cli(monkeypatch, capsys, tmp_path):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    selection.mark_the_rest(items)  # before the markers of the command line select
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before the markers of the command line select. What is asked for by ``-k`` is run in all its cases."""
+    if not config.option.keyword:
+        selection.mark_the_rest(items)

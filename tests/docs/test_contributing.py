@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough  # compiles and tests in a copy of the project
 ROOT = Path(__file__).parents[2]
 COPIED = (
     "src",

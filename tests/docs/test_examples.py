@@ -80,6 +80,7 @@ def test_documents_say_what_the_records_say(build: ModuleType) -> None:
     assert build.stale() == []
 
 
+@pytest.mark.thorough
 def test_documents_show_what_the_commands_print(build: ModuleType) -> None:
     if build.documented_versions() != build.made_by():
         pytest.skip(f"other versions here. Documents: {build.documented_versions()} Here: {build.made_by()}")

@@ -63,3 +63,4 @@ def test_the_others_are_deselected(tmp_path: Path) -> None:
 
     assert passed("-m", "not thorough").startswith("6 passed, 4 deselected")
     assert passed().startswith("10 passed")
+    assert passed("-m", "not thorough", "-k", "table").startswith("8 passed, 2 deselected"), "by name: all its cases"

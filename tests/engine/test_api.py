@@ -94,6 +94,7 @@ def gamma(k: int, dtype: np.dtype) -> float:
 # ---- matmul: shapes and dtypes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=lambda shape: "x".join(map(str, shape[-4:])))
 def test_every_shape_in_every_dtype(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
@@ -365,6 +366,7 @@ def arranged(draw: st.DrawFn, shape: tuple[int, ...], seed: int) -> np.ndarray:
     return change(view)
 
 
+@pytest.mark.thorough
 @given(operands())
 @settings(max_examples=300, deadline=None)
 def test_matmul_is_numpys(pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -527,6 +529,7 @@ def small_numbers(m: int, n: int, k: int, dtype: str) -> tuple[np.ndarray, np.nd
     return (a * unit).astype(dtype), (b * unit).astype(dtype), c.astype(dtype), sums.astype(dtype)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int16", "complex64", "float16"])
 @pytest.mark.parametrize("shape", ADDED, ids=str)
 def test_c_of_any_layout_is_added_to(shape: tuple[int, int, int], dtype: str) -> None:
@@ -547,6 +550,7 @@ def test_c_of_any_layout_is_added_to(shape: tuple[int, int, int], dtype: str) ->
     assert (around == 7).all(), "wrote beside C"
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "int64", "uint8"])
 @pytest.mark.parametrize("shape", ADDED, ids=str)
 def test_a_sum_with_c_needs_no_second_matrix(shape: tuple[int, int, int], dtype: str) -> None:

@@ -228,6 +228,7 @@ def test_every_kernel_of_a_team_is_among_the_shared_products() -> None:
     assert {kernel for kernel, *_ in shared_products()} == set(TEAMS)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("kernel", "dtype", "size"), shared_products(), ids=lambda x: getattr(x, "name", str(x)))
 def test_bits_do_not_depend_on_threads_or_callers(
     kernel: Kernel, dtype: str, size: Shape, monkeypatch: pytest.MonkeyPatch

@@ -66,6 +66,7 @@ def tile_of(bits: int, heights: tuple[int, ...], dtype: str) -> Callable[..., No
     return multiply
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
 def test_every_tile_writes_all_of_it_and_nothing_else(machine: tuple[int, tuple[int, ...]], dtype: str) -> None:
@@ -83,6 +84,7 @@ def test_every_tile_writes_all_of_it_and_nothing_else(machine: tuple[int, tuple[
             assert (around == 7).all(), "wrote beside the tile"
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
 def test_every_complex_tile(machine: tuple[int, tuple[int, ...]], dtype: str) -> None:

@@ -45,6 +45,7 @@ def by_rung(a: np.ndarray, b: np.ndarray, threads: int = 1, c: np.ndarray | None
 # ---- integers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", INTEGERS)
 @every_layout
 def test_integers_equal_numpys(dtype: str, lay: Layout) -> None:
@@ -104,6 +105,7 @@ def bound_and_exact(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return gamma * np.stack([x @ u + y @ v, x @ v + y @ u]), exact
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", COMPLEX)
 @every_layout
 def test_complex_parts_are_within_gamma(dtype: str, lay: Layout) -> None:

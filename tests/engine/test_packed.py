@@ -126,6 +126,7 @@ def call(a: np.ndarray, b: np.ndarray, c: np.ndarray, planned: int) -> functools
 ADDING = [kernel for kernel in catalog().values() if kernel.adds]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("kernel", "dtype"), [(kernel, dtype) for kernel in ADDING for dtype in kernel.dtypes])
 def test_what_adds_keeps_what_was_there(kernel: Kernel, dtype: str, threads: int) -> None:
@@ -259,6 +260,7 @@ def test_nothing_leaks_from_an_edge_tile(which: str, value: float) -> None:
 PACK = codegen.packer(PACKED.params["vector_bits"])
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_packing(layout: str, dtype: str) -> None:
@@ -275,6 +277,7 @@ def test_packing(layout: str, dtype: str) -> None:
 # ---- what became of the inner loops ------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value
 @x86_with_fma
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_tiles_stay_in_registers(dtype: str) -> None:

@@ -182,6 +182,7 @@ def planted(path: Path, edit: str) -> Kernel:
     return load_file(path)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("edit", ["INNER[4, 1] *= -1", "TERMS[3, C, 1, 2] *= -1", "TERMS[2, A, 0, 2] *= -1"])
 def test_a_wrong_sign_is_rejected_by_the_bound(edit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
@@ -217,6 +218,7 @@ def test_the_worst_operands_stay_within_the_bound(dtype: str) -> None:
 # ---- workspace -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 700, 3), (300, 40, 600), (130, 520, 1030)], ids=str)
 def test_it_stays_inside_its_workspace(shape: Shape, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def test_the_fastest_rungs_of_standard_precision_add() -> None:
     assert all(kernel.precision == "standard" for kernel in ADDING)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
 def test_the_product_is_added(kernel: CudaKernel, shape: tuple[int, int, int]) -> None:
@@ -88,6 +89,7 @@ def test_of_no_steps_c_stays_as_it_is(kernel: CudaKernel) -> None:
     assert not added(kernel, binary(kernel, False), a, b, c.copy()).any()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
 def test_adding_costs_no_register_that_does_not_fit(kernel: CudaKernel, arch: str) -> None:

@@ -157,6 +157,7 @@ def test_headers_that_are_refused(tmp_path: Path, lines: str, words: str) -> Non
 # ---- the kernels as presets have them
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shape", [(8, 70, 33), (71, 67, 20), (3, 130, 0)], ids=str)
 @pytest.mark.parametrize(("kernel", "i"), PRESETS, ids=lambda x: getattr(x, "name", str(x)))
 def test_every_preset_is_right(kernel: Any, i: int, shape: tuple[int, int, int]) -> None:

@@ -73,6 +73,7 @@ def too_old(kernel: CudaKernel, arch: str) -> bool:
     return int(arch[3:].rstrip("af")) < int(kernel.capability.replace(".", "").rstrip("af"))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_every_kernel_compiles_for_every_gpu(kernel: CudaKernel, arch: str) -> None:

@@ -44,6 +44,7 @@ def run(
     return done, counters
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_rung_is_right_and_touches_nothing_else(kernel: CudaKernel, shape: tuple[int, int, int]) -> None:

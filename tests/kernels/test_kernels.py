@@ -212,6 +212,7 @@ OUTPUTS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 }
 
 
+@pytest.mark.each_value
 @every_variant
 def test_strides_of_inputs(variant: Variant) -> None:
     a, b = operands((45, 53, 39), variant.dtype)

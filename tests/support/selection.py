@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 
 #: What only ``.ci/run`` runs.
 THOROUGH = pytest.mark.thorough
+#: Dtypes that take the way of another of the same kind: int16 that of int8, unsigned integers that of signed ones. Compiling
+#: every kernel for them takes minutes.
+TWINS = {"int16", "uint16", "uint32", "uint64"}
 
 
 def each_value(cases: Sequence[Mapping[str, object]]) -> list[int]:
@@ -35,10 +39,14 @@ def rows(case: pytest.Function) -> dict[str, object]:
 
 
 def mark_the_rest(items: Sequence[pytest.Item]) -> None:
-    """Of each test that is marked ``each_value``, mark the cases that are not chosen as thorough."""
+    """Mark as thorough: cases with one of ``TWINS``, and of a test marked ``each_value`` the cases that are not chosen."""
     tables: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("each_value"):
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        if any(isinstance(value, str | np.dtype) and str(value) in TWINS for value in item.callspec.params.values()):
+            item.add_marker(THOROUGH)
+        elif item.get_closest_marker("each_value"):
             tables.setdefault(item.nodeid.split("[")[0], []).append(item)
     for cases in tables.values():
         chosen = each_value([rows(case) for case in cases])
