@@ -19,10 +19,11 @@ ROOMS = [
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "api", "gemm"),
+    "report",
     *("simulator.findings", "simulator.ptx", "simulator.machine", "simulator.ops", "simulator.run"),
     *("simulator.sass", "simulator.counters", "simulator"),
     *("lab.inputs", "lab.verify", "lab.compare", "lab.bench", "lab.tune", "lab.explain"),
-    *("report", "terminal", "cli", "__main__"),
+    *("terminal", "cli", "__main__"),
 ]
 
 #: What the report may know of: a record file from any machine renders on any laptop.

@@ -11,9 +11,9 @@ import pytest
 import tilewright as tw
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import CompileError, OperandError, UnavailableError, UsageError
+from tilewright.records import source_rows
 from tilewright.records.explanation import Access
 from tilewright.runtime.gpu.nvrtc import compile_source
-from tilewright.simulator import listing
 from tilewright.simulator import microscope as module
 from tilewright.simulator.counters.sample import sample
 from tilewright.simulator.microscope import Observation
@@ -112,9 +112,9 @@ def test_each_memory_has_its_own_ratio() -> None:
         Access(1, "shared", "st", 4, 1, 128, wavefronts=3, least=2),
         Access(2, "shared", "ld", 4, 1, 128, wavefronts=1, least=1),
     ]
-    first, second = listing.rows("x\ny\n", accesses, [])
-    assert listing.margin(first) == ("32", "8.0", "3", "1.5")
-    assert listing.margin(second) == ("", "", "1", "")
+    first, second = source_rows.rows("x\ny\n", accesses, [])
+    assert source_rows.margin(first) == ("32", "8.0", "3", "1.5")
+    assert source_rows.margin(second) == ("", "", "1", "")
 
 
 def test_a_kernel_is_called_as_its_source_calls_it() -> None:

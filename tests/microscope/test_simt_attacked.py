@@ -11,9 +11,9 @@ import pytest
 
 from support.cuda_sources import HEAD, compiled, execute, made
 from tilewright.errors import OperandError, UsageError
+from tilewright.records.source_rows import rows
 from tilewright.simulator import simulate
 from tilewright.simulator.counters.sample import doubt, sample
-from tilewright.simulator.listing import rows
 from tilewright.simulator.ptx.parser import parse_ptx
 from tilewright.simulator.ptx.program import link
 from tilewright.simulator.sass import disassembly

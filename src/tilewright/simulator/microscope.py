@@ -5,63 +5,23 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import UnavailableError, UsageError
-from ..records.explanation import Access
-from ..runtime.gpu.cubin import Resources
 from ..runtime.gpu.nvrtc import DEFAULT_ARCH, Compiled, compile_source, demangled
-from . import Finding, Run, listing
 from .counters.sample import Sample, doubt, sample
 from .counters.survey import Survey
 from .counters.tally import Counters
 from .machine.arguments import dimensions
+from .observation import Observation
 from .ptx.instructions import Module
 from .ptx.parser import parse_ptx
 from .ptx.program import Program, link
-from .run.simulate import MAX_BYTES, MAX_STEPS, simulate
+from .run.simulate import MAX_BYTES, MAX_STEPS, Run, simulate
 from .sass.disassembly import disassemble, parse_sass
 from .sass.ptxas import MachineAccesses, match_accesses, ptx_accesses
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What the microscope saw of one launch; prints as the source with its counters in the margin.
-
-    ``arrays`` has one entry an argument: the arrays as the kernel left them, None for numbers. ``counters`` are totals under
-    the hardware's names, ``accesses`` the same by source line. ``exact`` is false where only a sample of the blocks ran and
-    blocks of one kind did not do alike; ``notes`` say what the counts do not include. ``resources`` is None for PTX.
-    """
-
-    kernel: str
-    file: str
-    source: str
-    arrays: tuple[Any, ...]
-    counters: dict[str, int]
-    accesses: list[Access]
-    findings: list[Finding]
-    run: Run
-    exact: bool
-    words: str
-    seconds: float
-    resources: Resources | None = None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether the run went to its end with nothing found."""
-        return self.run.complete and not self.findings
-
-    def __str__(self) -> str:
-        return listing.text(self)
-
-    def __repr__(self) -> str:
-        return f"<Observation of {self.kernel}: {listing.summary(self)}>"
-
-    def _repr_html_(self) -> str:
-        return listing.html(self)
 
 
 def microscope(

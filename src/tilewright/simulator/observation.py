@@ -1,0 +1,70 @@
+"""What the microscope saw of one launch, and how it prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..records.explanation import Access
+from ..records.source_rows import Row, rows
+from ..report.listing import listing_html
+from ..runtime.gpu.cubin import Resources
+from . import listing
+from .findings import Finding
+from .run.simulate import Run
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the microscope saw of one launch; prints as the source with its counters in the margin.
+
+    ``arrays`` has one entry an argument: the arrays as the kernel left them, None for numbers. ``counters`` are totals under
+    the hardware's names, ``accesses`` the same by source line. ``exact`` is false where only a sample of the blocks ran and
+    blocks of one kind did not do alike; ``notes`` say what the counts do not include. ``resources`` is None for PTX.
+    """
+
+    kernel: str
+    file: str
+    source: str
+    arrays: tuple[Any, ...]
+    counters: dict[str, int]
+    accesses: list[Access]
+    findings: list[Finding]
+    run: Run
+    exact: bool
+    words: str
+    seconds: float
+    resources: Resources | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run went to its end with nothing found."""
+        return self.run.complete and not self.findings
+
+    def __str__(self) -> str:
+        return listing.text(self._title, self._rows, [*self._elsewhere, "", *listing.totals(self.counters)], self.notes)
+
+    def __repr__(self) -> str:
+        return f"<Observation of {self._title}>"
+
+    def _repr_html_(self) -> str:
+        notes = [f"note: {note}" for note in self.notes]
+        below = [*self._elsewhere, *listing.totals(self.counters), *notes]
+        return listing_html(self._title, self._rows, below)
+
+    @property
+    def _title(self) -> str:
+        """What ran, whether anything was found, and what was counted, in one line."""
+        count = len(self.findings)
+        found = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
+        return f"{self.kernel}: {found}; {self.words}"
+
+    @property
+    def _rows(self) -> list[Row]:
+        return rows(self.source, self.accesses, [(f.line, f.text_in_place) for f in self.findings])
+
+    @property
+    def _elsewhere(self) -> list[str]:
+        """The findings that have no source line."""
+        return [f.text_in_place for f in self.findings if not f.line]
