@@ -34,7 +34,7 @@ from tilewright.lab.explain.launched import Launch
 from tilewright.lab.explain.measure import tools
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import Compiled, compile_source, compiler
-from tilewright.simulator.sass import disassembly
+from tilewright.simulator.assembly import disassembly
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

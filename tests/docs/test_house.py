@@ -20,8 +20,8 @@ ROOMS = [
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "api", "gemm"),
     "report",
-    *("simulator.findings", "simulator.ptx", "simulator.machine", "simulator.ops", "simulator.run"),
-    *("simulator.sass", "simulator.counters", "simulator"),
+    *("simulator.findings", "simulator.assembly", "simulator.counters"),
+    *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
     *("lab.inputs", "lab.verify", "lab.compare", "lab.bench", "lab.tune", "lab.explain"),
     *("terminal", "cli", "__main__"),
 ]

@@ -13,7 +13,7 @@ from tilewright.errors import LaunchError, OperandError, UnavailableError, Usage
 from tilewright.lab.explain import hardware, launched
 from tilewright.lab.explain.launched import Launch
 from tilewright.runtime.gpu.nvrtc import Compiled
-from tilewright.simulator.sass import disassembly
+from tilewright.simulator.assembly import disassembly
 
 BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
 

@@ -27,7 +27,7 @@ from tilewright.lab.explain.cuda import explain, operands
 from tilewright.records.explanation import Explanation
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.simulator.sass.disassembly import disassemble, find_tool, parse_sass
+from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -22,8 +22,8 @@ from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import hardware, measure
 from tilewright.lab.explain.cuda import explain
+from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 from tilewright.simulator.gpus import find_gpu
-from tilewright.simulator.sass.disassembly import disassemble, find_tool, parse_sass
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -17,13 +17,12 @@ import pytest
 
 from support.twelve_kernels import CASES, DATA, Case, wrong
 from tilewright.simulator import simulate
+from tilewright.simulator.assembly import disassembly, program
+from tilewright.simulator.assembly.instructions import Module
+from tilewright.simulator.assembly.parser import parse_ptx
+from tilewright.simulator.assembly.ptxas import match_accesses, ptx_accesses
 from tilewright.simulator.counters.hardware_names import LABELS
 from tilewright.simulator.counters.tally import Counters
-from tilewright.simulator.ptx import program
-from tilewright.simulator.ptx.instructions import Module
-from tilewright.simulator.ptx.parser import parse_ptx
-from tilewright.simulator.sass import disassembly
-from tilewright.simulator.sass.ptxas import match_accesses, ptx_accesses
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "microscope-counters-h200.jsonl"
 ROWS = [json.loads(line) for line in RECORD.read_text().splitlines()]

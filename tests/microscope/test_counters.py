@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from support import global_patterns, shared_patterns
+from tilewright.simulator.assembly.ptxas import MachineAccesses, PtxAccess
 from tilewright.simulator.counters import banks, hardware_names, sectors, survey
 from tilewright.simulator.counters import tally as counters
 from tilewright.simulator.counters.banks import shared_wavefronts
 from tilewright.simulator.counters.sectors import IDLE, global_sectors
 from tilewright.simulator.counters.tally import Counters
-from tilewright.simulator.sass.ptxas import MachineAccesses, PtxAccess
 
 DATA = Path(__file__).parents[1] / "data"
 LANES = np.arange(32)

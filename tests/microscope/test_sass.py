@@ -20,12 +20,11 @@ import pytest
 
 from support.cuda_sources import made
 from tilewright.errors import UnavailableError
+from tilewright.simulator.assembly import disassembly, program
+from tilewright.simulator.assembly.disassembly import Group, MachineInstruction
+from tilewright.simulator.assembly.parser import parse_ptx
+from tilewright.simulator.assembly.ptxas import MachineAccesses, PtxAccess, match_accesses, ptx_accesses
 from tilewright.simulator.counters.tally import Counters
-from tilewright.simulator.ptx import program
-from tilewright.simulator.ptx.parser import parse_ptx
-from tilewright.simulator.sass import disassembly
-from tilewright.simulator.sass.disassembly import Group, MachineInstruction
-from tilewright.simulator.sass.ptxas import MachineAccesses, PtxAccess, match_accesses, ptx_accesses
 
 DATA = Path(__file__).parents[1] / "data"
 MODULE = parse_ptx((DATA / "five.ptx").read_text())

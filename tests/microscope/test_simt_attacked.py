@@ -13,11 +13,11 @@ from support.cuda_sources import HEAD, compiled, execute, made
 from tilewright.errors import OperandError, UsageError
 from tilewright.records.source_rows import rows
 from tilewright.simulator import simulate
+from tilewright.simulator.assembly import disassembly
+from tilewright.simulator.assembly.parser import parse_ptx
+from tilewright.simulator.assembly.program import link
+from tilewright.simulator.assembly.ptxas import PtxAccess, match_accesses, ptx_accesses
 from tilewright.simulator.counters.sample import doubt, sample
-from tilewright.simulator.ptx.parser import parse_ptx
-from tilewright.simulator.ptx.program import link
-from tilewright.simulator.sass import disassembly
-from tilewright.simulator.sass.ptxas import PtxAccess, match_accesses, ptx_accesses
 
 X = np.arange(64, dtype=np.int32)
 T = np.arange(32)

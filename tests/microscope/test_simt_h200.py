@@ -32,8 +32,8 @@ import pytest
 
 from support.opcode_cases import CASES, Case, Within
 from tilewright.simulator import simulate
+from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.ops import TABLE, entry, opcodes
-from tilewright.simulator.ptx.parser import parse_ptx
 
 RECORD = Path(__file__).parents[1] / "data" / "opcodes-h200.npz"
 

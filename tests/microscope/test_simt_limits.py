@@ -16,7 +16,7 @@ import pytest
 from support.ptx_kernels import COUNT, NOTHING, add_one, floats, kernel
 from tilewright.errors import UsageError
 from tilewright.simulator import simulate
-from tilewright.simulator.ptx.parser import parse_ptx
+from tilewright.simulator.assembly.parser import parse_ptx
 
 # ---- interrupts, progress, limits ------------------------------------------------------------------------------------
 

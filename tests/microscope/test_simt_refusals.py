@@ -15,7 +15,7 @@ import pytest
 from support.ptx_kernels import ADD_ONE, COUNT, HEAD, NOTHING, SCALARS, add_one, floats
 from tilewright.errors import OperandError, TilewrightError, UsageError
 from tilewright.simulator import simulate
-from tilewright.simulator.ptx import program
+from tilewright.simulator.assembly import program
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pytest
 from tilewright.errors import UnavailableError
 from tilewright.runtime.gpu.nvrtc import compile_source
 from tilewright.simulator import Run, simulate
-from tilewright.simulator.sass.disassembly import MachineInstruction
+from tilewright.simulator.assembly.disassembly import MachineInstruction
 
 HEAD = 'extern "C" __global__ void k'
 

@@ -19,7 +19,7 @@ from tilewright.runtime.gpu.device import Attributes
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator import simulate
-from tilewright.simulator.ptx.parser import parse_ptx
+from tilewright.simulator.assembly.parser import parse_ptx
 
 BASE = 0x10_0000_0000
 parsed = functools.cache(parse_ptx)

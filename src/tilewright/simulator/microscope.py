@@ -11,17 +11,17 @@ from typing import Any
 
 from ..errors import UnavailableError, UsageError
 from ..runtime.gpu.nvrtc import DEFAULT_ARCH, Compiled, compile_source, demangled
+from .assembly.disassembly import disassemble, parse_sass
+from .assembly.instructions import Module
+from .assembly.parser import parse_ptx
+from .assembly.program import Program, link
+from .assembly.ptxas import MachineAccesses, match_accesses, ptx_accesses
 from .counters.sample import Sample, doubt, sample
 from .counters.survey import Survey
 from .counters.tally import Counters
 from .machine.arguments import dimensions
 from .observation import Observation
-from .ptx.instructions import Module
-from .ptx.parser import parse_ptx
-from .ptx.program import Program, link
 from .run.simulate import MAX_BYTES, MAX_STEPS, Run, simulate
-from .sass.disassembly import disassemble, parse_sass
-from .sass.ptxas import MachineAccesses, match_accesses, ptx_accesses
 
 
 def microscope(

@@ -24,8 +24,8 @@ import numpy as np
 
 from ...errors import LaunchError, UnavailableError
 from ...runtime.gpu.nvrtc import Compiled
+from ...simulator.assembly.disassembly import MachineInstruction
 from ...simulator.counters.hardware_names import LABELS
-from ...simulator.sass.disassembly import MachineInstruction
 from . import launched
 from .launched import Launch
 

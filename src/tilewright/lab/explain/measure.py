@@ -14,8 +14,8 @@ from ...kernels.cuda_kernel import CudaKernel
 from ...records.explanation import Explanation
 from ...runtime.gpu.device import open_device
 from ...runtime.gpu.nvrtc import compile_kernel, compiler
+from ...simulator.assembly.disassembly import MachineInstruction, disassemble, parse_sass
 from ...simulator.gpus import find_gpu
-from ...simulator.sass.disassembly import MachineInstruction, disassemble, parse_sass
 from . import hardware
 from .cuda import operands, verified
 from .launched import Launch

@@ -9,10 +9,10 @@ from ...errors import UsageError
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...runtime.gpu.nvrtc import Compiled, architectures, compile_kernel, compiler
+from ...simulator.assembly.instructions import Function, Module
+from ...simulator.assembly.parser import parse_ptx
 from ...simulator.gpus import Gpu, find_gpu, named_in_full
 from ...simulator.machine.arguments import MOST_BLOCKS
-from ...simulator.ptx.instructions import Function, Module
-from ...simulator.ptx.parser import parse_ptx
 from ..inputs.formats import format_of
 from . import formulas
 

@@ -8,10 +8,9 @@ from itertools import product
 
 import numpy as np
 
-from ..machine.values import Dim
-from ..ptx.effects import loads_anew
-from ..ptx.program import Program
-from ..ptx.provenance import words
+from ..assembly.effects import loads_anew
+from ..assembly.program import Program
+from ..assembly.provenance import words
 from .sectors import WARP, Ints
 
 #: Along an axis of this many blocks or fewer, every block is one of its own.
@@ -46,7 +45,7 @@ class _Weights:
         return self.weights[np.searchsorted(self.blocks, warps // self.warps)]
 
 
-def sample(grid: Dim) -> Sample:
+def sample(grid: tuple[int, int, int]) -> Sample:
     """The sample of a grid.
 
     >>> some = sample((100, 50, 1))

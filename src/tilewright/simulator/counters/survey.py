@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from ...records.explanation import Access
-from ..ptx.instructions import Instruction
+from ..assembly.instructions import Instruction
 from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
 from .tally import Counters, Execution, Key
 

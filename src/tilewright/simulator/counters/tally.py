@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ptx.instructions import Instruction
-from ..sass.ptxas import MachineAccesses, PtxAccess
+from ..assembly.instructions import Instruction
+from ..assembly.ptxas import MachineAccesses, PtxAccess
 from .banks import ATOMIC, copy_wavefronts, shared_wavefronts
 from .hardware_names import FIELDS, LABELS, names
 from .sectors import IDLE, Ints, atomic_sectors, by_warp, copied_sectors, first_lanes, global_sectors, local_sectors
@@ -65,7 +65,7 @@ class Execution:
 class Counters:
     """Watches a run and counts, in total, by source line and by instruction.
 
-    With ``machine``, learnt from the binary (``sass.ptxas``), the counts are those of the instructions the GPU executes;
+    With ``machine``, learnt from the binary (``assembly.ptxas``), the counts are those of the instructions the GPU executes;
     without it those of the PTX as it stands. ``standing_for`` tells how many warps of the grid each warp number stands for,
     where only a sample of the blocks is run.
     """

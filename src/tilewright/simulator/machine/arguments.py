@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
 from ...runtime.gpu.arguments import extent
-from ..ptx.variables import SIZES, Variable
+from ..assembly.variables import SIZES, Variable
 from .values import DTYPES, Array, Dim, Ints
 
 #: Blocks that a run can tell apart.

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ..ptx.demand import Demand
-from ..ptx.instructions import Instruction
-from ..ptx.program import is_special
-from ..ptx.variables import SIZES, immediate
+from ..assembly.demand import Demand
+from ..assembly.instructions import Instruction
+from ..assembly.program import is_special
+from ..assembly.variables import SIZES, immediate
 from .clocks import Clocks
 from .launch import SimulatedLaunch
 from .reports import Reports
@@ -144,7 +144,7 @@ class Lanes(Threads):
                 return space.at[name]
         raise UsageError(f"{ins.place()}: unknown operand {name!r} of {ins.text}")
 
-    # ---- clocks and the observer
+    # ---- clocks
 
     def sync_warp(self, sel: Ints | None, groups: Ints | None = None) -> None:
         """These lanes passed a warp-wide synchronisation, each with its warp, or with those of the same group."""
@@ -152,9 +152,3 @@ class Lanes(Threads):
             self.clocks.sync_warps(sel)
         else:
             self.clocks.sync_groups(self.every if sel is None else sel, groups)
-
-    def observe(self, space: str, kind: str, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> None:
-        """Tell the observer of the launch, if there is one, of an access."""
-        if self.launch.observer is not None:
-            warp, lane = (self.warp, self.lane) if sel is None else (self.warp[sel], self.lane[sel])
-            self.launch.observer.on_access(space, kind, ins, warp, lane, address, nbytes)

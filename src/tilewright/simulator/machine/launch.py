@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...errors import UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
-from ..ptx.effects import loads_anew
-from ..ptx.instructions import Instruction
-from ..ptx.program import Program
-from ..ptx.provenance import pointers_written, words
-from ..ptx.variables import SIZES
+from ..assembly.effects import loads_anew
+from ..assembly.program import Program
+from ..assembly.provenance import pointers_written, words
+from ..assembly.variables import SIZES
+from ..counters.observer import Observer
 from .arguments import Blocks, bytes_of, checked_array, is_pointer, size_in_words
 from .memory import SLOT, Region, Sized, layout, padded
 from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
-from .values import Array, Dim, Ints
+from .values import Array, Dim
 
 #: Lanes that run together: enough to hide Python, few enough that a register fits a core's cache.
 LANES = 16384
@@ -27,18 +27,6 @@ LANES = 16384
 RESIDENT = 132 * 2048
 #: Shared memory of a block, in bytes: the most that any GPU has (H100).
 SHARED = 227 << 10
-
-
-class Observer(Protocol):
-    """Is told of every memory access, as flat arrays over the active threads in order of thread.
-
-    ``kind`` is "ld", "st", "atom", "red", "ldmatrix", "stmatrix" or "cp.async" (its global and its shared side);
-    ``warps`` counts through the whole grid, ``nbytes`` is what one lane moves, vectors included.
-    """
-
-    def on_access(
-        self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int, /
-    ) -> None: ...
 
 
 class SimulatedLaunch:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ptx.variables import Variable
+from ..assembly.variables import Variable
 from .shadow import Shadow
 from .values import Ints
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..assembly.instructions import Instruction
 from ..findings import Finding
-from ..ptx.instructions import Instruction
 from .arguments import Blocks
 from .clocks import Clocks, stamped_by
 from .memory import Region

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ptx.effects import only_reads
-from ..ptx.instructions import Instruction
+from ..assembly.effects import only_reads
+from ..assembly.instructions import Instruction
 from .memory import SLOT, Region, Sized, Span, nearest, padded, plain_name
 from .reports import Reports
 from .shadow import Shadow

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
+from ..assembly.instructions import Instruction
+from ..assembly.program import is_special
+from ..assembly.variables import SIZES
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array, Ints
-from ..ptx.instructions import Instruction
-from ..ptx.program import is_special
-from ..ptx.variables import SIZES
 
 #: Runs an instruction for the lanes given, or for all of them.
 Step = Callable[["Ints | None"], None]

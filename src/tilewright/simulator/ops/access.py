@@ -11,12 +11,12 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from ..assembly.instructions import Instruction, tokens
+from ..assembly.variables import SIZES
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
 from ..machine.values import DTYPES, Array, Bools, Ints
-from ..ptx.instructions import Instruction, tokens
-from ..ptx.variables import SIZES
 from ._table import Step, UnknownInstruction, destination, step
 
 _SPACES = ("global", "shared", "local", "const", "param")
@@ -59,13 +59,15 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
     those accesses among the active lanes, and both are None for all. A generic address finds its space here."""
 
     def within(name: str, a: Ints, at: Ints | None, sel: Ints | None) -> None:
-        if lanes.launch.observer is not None and name not in ("param", "argument"):
-            lanes.observe(name, kind, ins, a, nbytes, sel)
+        if observer is not None and name not in ("param", "argument"):
+            warp, lane = (lanes.warp, lanes.lane) if sel is None else (lanes.warp[sel], lanes.lane[sel])
+            observer.on_access(name, kind, ins, warp, lane, a, nbytes)
         for region, offsets, some in lanes.spaces[name].pieces(ins, a, nbytes, sel):
             place = at if some is None else some if at is None else at[some]
             chosen = sel if some is None else some if sel is None else sel[some]
             action(region, offsets, place, chosen)
 
+    observer = lanes.launch.observer
     memory = next((o for o in ins.operands if o.startswith("[")), "")
     if space == "param" and re.split(r"[+\s]", memory[1:-1].strip())[0] in lanes.windows["argument"].at:
         space = "argument"  # of a call: every thread has its own

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.values import Ints
-from ..ptx.instructions import Instruction
 from ._table import Step, UnknownInstruction, step
 from .access import HINTS, address, note_read, note_write, visit
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.values import DTYPES, Array, Ints
-from ..ptx.instructions import Instruction
 from ._table import HALVES, Compute, Step, UnknownInstruction, apply_ufunc, destination, size_of, step
 from .access import address, note_update, visit
 from .floating import on_double, on_halves, on_single

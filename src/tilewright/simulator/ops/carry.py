@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array, Ints
-from ..ptx.instructions import Instruction
 from ._table import Step, check, destination, size_of, step
 from .integer import low_and_high
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..assembly.instructions import Instruction, tokens
 from ..machine.lanes import Lanes
 from ..machine.spaces import WINDOW
 from ..machine.values import DTYPES, Array, Ints
-from ..ptx.instructions import Instruction, tokens
 from ._table import BITS, INTS, Compute, Step, UnknownInstruction, destination, elementwise, size_of, step, value
 from .floating import halves
 from .rounding import flush

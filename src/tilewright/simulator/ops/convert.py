@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..assembly.instructions import Instruction
+from ..assembly.variables import SIZES
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array
-from ..ptx.instructions import Instruction
-from ..ptx.variables import SIZES
 from ._table import Compute, Step, UnknownInstruction, elementwise, step
 from .floating import halves, put_halves, saturate
 from .nans import NAN32, canonical, converted

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
+from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import Ints
-from ..ptx.instructions import Instruction
 from ._table import Step, destination, step
 
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from ..assembly.instructions import Instruction, tokens
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.values import Array, Ints
-from ..ptx.instructions import Instruction, tokens
 from ._table import Step, UnknownInstruction, destination, step
 from .access import address, note_read, note_write, visit
 from .floating import halves, put_halves

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..assembly.variables import SIZES
 from ..machine.values import Array
-from ..ptx.variables import SIZES
 
 #: The NaN that arithmetic gives, as bits: of f16 and bf16, and of f32.
 NAN16, NAN32 = np.uint16(0x7FFF), np.uint32(0x7FFFFFFF)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Ints
-from ..ptx.instructions import Instruction
 from ._table import Step, UnknownInstruction, check, destination, step
 
 #: The mask of a whole warp.

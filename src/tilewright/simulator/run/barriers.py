@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Ints
 from ..ops import UnknownInstruction
-from ..ptx.instructions import Instruction
 
 
 @dataclass

@@ -13,12 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from ...errors import TilewrightError
+from ..assembly.effects import is_warp_barrier, loads_anew
+from ..assembly.instructions import Instruction
+from ..assembly.program import Program
 from ..findings import STEP_LIMIT
 from ..machine.lanes import TIMERS, Lanes
 from ..machine.values import Ints
-from ..ptx.effects import is_warp_barrier, loads_anew
-from ..ptx.instructions import Instruction
-from ..ptx.program import Program
 from .barriers import Barriers
 from .gathering import Gathering
 from .segments import CONFUSED, Segment, bind_segments, unreadable

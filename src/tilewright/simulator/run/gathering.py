@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..assembly.effects import is_warp_barrier
+from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import Ints
 from ..ops.warp import WHOLE_WARP, companions
-from ..ptx.effects import is_warp_barrier
-from ..ptx.instructions import Instruction
 
 _MASKED = ("shfl", "vote", "match", "redux", "elect", "bar")
 Bits = NDArray[np.uint32]

@@ -7,13 +7,13 @@ from functools import partial
 from itertools import pairwise
 
 from ...errors import TilewrightError, UsageError
+from ..assembly.effects import fences, is_collective, is_warp_barrier, loads_anew, stores
+from ..assembly.instructions import Instruction
+from ..assembly.program import CONTROL, Block, Program
 from ..machine.lanes import Lanes
 from ..machine.values import Array
 from ..ops import bind
 from ..ops._table import Step
-from ..ptx.effects import fences, is_collective, is_warp_barrier, loads_anew, stores
-from ..ptx.instructions import Instruction
-from ..ptx.program import CONTROL, Block, Program
 from .barriers import Form
 
 #: What Python and NumPy raise on operands that make no sense.

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
+from ..assembly.instructions import Module
+from ..assembly.parser import parse_ptx
+from ..assembly.program import link
+from ..counters.observer import Observer
 from ..findings import Finding
 from ..machine.arguments import Blocks, dimensions, positions, whole_number
 from ..machine.lanes import Lanes
-from ..machine.launch import Observer, SimulatedLaunch
+from ..machine.launch import SimulatedLaunch
 from ..machine.values import Array
-from ..ptx.instructions import Module
-from ..ptx.parser import parse_ptx
-from ..ptx.program import link
 from .engine import Engine, StoppedError
 
 MAX_STEPS = 50_000_000

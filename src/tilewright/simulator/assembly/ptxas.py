@@ -30,10 +30,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..ptx.instructions import Instruction
-from ..ptx.program import Program
-from ..ptx.variables import SIZES
 from .disassembly import VOTES, Group, MachineInstruction, group
+from .instructions import Instruction
+from .program import Program
+from .variables import SIZES
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""MachineAccesses code of the GPU, matched with the PTX it comes from."""
