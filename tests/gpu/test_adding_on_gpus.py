@@ -10,7 +10,7 @@ from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import HeaderError, UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu.nvrtc import Compiled, compile_kernel
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -26,7 +26,12 @@ def added(kernel: CudaKernel, compiled: Compiled, a: np.ndarray, b: np.ndarray, 
     args = [np.ascontiguousarray(a), b, c, m, n, k]
     entry = compiled.entry(kernel.entry)
     done = simulate(
-        parsed(compiled.ptx), entry, launch.grid, launch.block, args, shared_bytes=launch.shared_bytes, outputs=[2]
+        parsed(compiled.ptx),
+        entry,
+        launch.grid,
+        launch.block,
+        args,
+        RunOptions(shared_bytes=launch.shared_bytes, outputs=[2]),
     )
     assert [finding for finding in done.findings if k or finding.kind != "output never written"] == []
     found = done.arrays[2]

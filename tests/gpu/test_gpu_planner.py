@@ -20,7 +20,7 @@ from tilewright.planning.choice import choose_gpu as choose
 from tilewright.runtime.gpu import gpu_product
 from tilewright.runtime.gpu.gpu_product import MOST, prepared
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -167,9 +167,13 @@ def test_every_preset_is_right(kernel: Any, i: int, shape: tuple[int, int, int])
     compiled, launch = compile_kernel(kernel, **params), kernel.launch(m, n, k, **params)
     assert compiled.resources[kernel.entry].local_bytes == 0
     done = simulate(
-        parsed(compiled.ptx), kernel.entry, launch.grid, launch.block, [a, b, c, m, n, k],
-        shared_bytes=launch.shared_bytes, outputs=[2],
-    )  # fmt: skip
+        parsed(compiled.ptx),
+        kernel.entry,
+        launch.grid,
+        launch.block,
+        [a, b, c, m, n, k],
+        RunOptions(shared_bytes=launch.shared_bytes, outputs=[2]),
+    )
     assert done.findings == []
     np.testing.assert_array_equal(done.arrays[2].reshape(m, n), a @ b)
 

@@ -11,7 +11,7 @@ from tilewright.lab.explain import formulas
 from tilewright.lab.explain.cuda import operands, verified
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.simulator import Run, simulate
+from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.counters.tally import Counters
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -34,9 +34,7 @@ def run(
         launch.grid,
         launch.block,
         [a, b, c, m, n, k],
-        shared_bytes=launch.shared_bytes,
-        outputs=[2],
-        observer=counters,
+        RunOptions(shared_bytes=launch.shared_bytes, outputs=[2], observer=counters),
     )
     if check:
         right = verified(kernel, a, b, done.arrays[2].reshape(m, n))

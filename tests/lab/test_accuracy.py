@@ -26,7 +26,7 @@ from tilewright.lab.verify.verify import ErrorSample, Oracle
 from tilewright.records.bench import BenchRecord, from_line, read, to_line
 from tilewright.runtime.cpu.runner import runner
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 
 ROOT = Path(__file__).parents[2]
 U = {"float32": 2.0**-24, "float64": 2.0**-53}
@@ -95,7 +95,7 @@ def test_cuda_rungs_are_one_running_sum(orders: ModuleType, kernel) -> None:
     given = [a, b, c, m, n, k]
     entry = compiled.entry(kernel.entry)
     done = simulate(
-        compiled.ptx, entry, launch.grid, launch.block, given, shared_bytes=launch.shared_bytes, outputs=[2]
+        compiled.ptx, entry, launch.grid, launch.block, given, RunOptions(shared_bytes=launch.shared_bytes, outputs=[2])
     )
     result = done.arrays[2]
     assert result is not None

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from support.twelve_kernels import CASES, DATA, Case, wrong
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly import disassembly, program
 from tilewright.simulator.assembly.instructions import Module
 from tilewright.simulator.assembly.parser import parse_ptx
@@ -67,7 +67,12 @@ def predicted(name: str, *, by_ptx_alone: bool = False) -> Counters:
     assert machine.exact, machine.notes
     watch = Counters(None if by_ptx_alone else machine)
     run = simulate(
-        module, launch.entry, launch.grid, launch.block, launch.args, shared_bytes=launch.shared_bytes, observer=watch
+        module,
+        launch.entry,
+        launch.grid,
+        launch.block,
+        launch.args,
+        RunOptions(shared_bytes=launch.shared_bytes, observer=watch),
     )
     assert wrong(case, run.arrays) == []
     assert run.findings == []

@@ -10,7 +10,7 @@ import pytest
 from support.defects import DEFECTS, KERNELS, RIGHT, Defect, source
 from tilewright.errors import UnavailableError
 from tilewright.runtime.gpu.nvrtc import compile_source
-from tilewright.simulator import Run, simulate
+from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.findings import KINDS, Finding
 
 NAMES = [defect.name for defect in DEFECTS]
@@ -23,7 +23,7 @@ def execute(text: str, kernel: str, **options: Any) -> Run:
         pytest.skip(f"no CUDA compiler: {error}")
     launch = KERNELS[kernel]
     given = {"outputs": [launch.output], "shared_bytes": launch.shared_bytes, "max_steps": 200_000} | options
-    return simulate(ptx, "k", launch.grid, launch.block, launch.args(), **given)
+    return simulate(ptx, "k", launch.grid, launch.block, launch.args(), RunOptions(**given))
 
 
 def marked(text: str) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.simulator import Run, simulate
+from tilewright.simulator import Run, RunOptions, simulate
 
 DATA = Path(__file__).parents[1] / "data"
 #: What Triton says that they need (``compiled.metadata.shared``), and two pointers to scratch memory that it adds.
@@ -42,7 +42,7 @@ def numba_array(array: np.ndarray, *shape: int) -> list[Any]:
 def numba_gemm(m: int, n: int, k: int, rows_claimed: int = 0) -> tuple[Run, np.ndarray]:
     a, b, c = numbers(m, k), numbers(k, n), np.full((m, n), np.nan, np.float32)
     args = [*numba_array(a), *numba_array(b), *numba_array(c, rows_claimed or m, n)]
-    run = simulate(text("numba_gemm"), "gemm", (-(-n // 16), -(-m // 16)), (16, 16), args, outputs=[22])
+    run = simulate(text("numba_gemm"), "gemm", (-(-n // 16), -(-m // 16)), (16, 16), args, RunOptions(outputs=[22]))
     return run, a.astype(np.float64) @ b
 
 
@@ -70,14 +70,14 @@ def test_numba_defect_names_the_python_line() -> None:
 def test_numba_dynamic_shared_memory_and_atomics(block: int) -> None:
     values, counts = numbers(500, dtype=np.int32) + 3, np.zeros(40, np.int32)
     args = [*numba_array(values), *numba_array(counts)]
-    run = simulate(text("numba_histogram"), "histogram", 3, block, args, outputs=[11], shared_bytes=160)
+    run = simulate(text("numba_histogram"), "histogram", 3, block, args, RunOptions(outputs=[11], shared_bytes=160))
     assert run.findings == []
     np.testing.assert_array_equal(run.arrays[11], np.bincount(values % 40, minlength=40))
 
 
 def test_numba_dynamic_shared_memory_too_small() -> None:
     args = [*numba_array(np.ones(64, np.int32)), *numba_array(np.zeros(40, np.int32))]
-    run = simulate(text("numba_histogram"), "histogram", 1, 32, args, shared_bytes=128)
+    run = simulate(text("numba_histogram"), "histogram", 1, 32, args, RunOptions(shared_bytes=128))
     lines = {line_of("numba_kernels.py", "held[i] = 0"), line_of("numba_kernels.py", "atomic.add(counts, i, held[i])")}
     assert {(f.kind, f.line) for f in run.findings} == {("out of bounds", line) for line in lines}
 
@@ -88,7 +88,9 @@ def triton_gemm(m: int, n: int, k: int, rows: int = 0) -> tuple[Run, np.ndarray]
     c = np.full((rows or m, n), np.nan, np.float32)
     args = [a, b, c, m, n, k, *SCRATCH]
     grid = (-(-m // 64), -(-n // 32))
-    run = simulate(text("triton_gemm"), "gemm", grid, 128, args, outputs=[2], shared_bytes=TRITON_GEMM_SHARED)
+    run = simulate(
+        text("triton_gemm"), "gemm", grid, 128, args, RunOptions(outputs=[2], shared_bytes=TRITON_GEMM_SHARED)
+    )
     return run, a.astype(np.float64) @ b.astype(np.float64)
 
 
@@ -113,7 +115,9 @@ def test_triton_softmax(n: int) -> None:
     """Shuffles, and sums in shared memory; inlined from Triton's own library."""
     x = np.random.default_rng(n).random((5, n), np.float32)
     args = [x, np.full_like(x, np.nan), n, *SCRATCH]
-    run = simulate(text("triton_softmax"), "softmax", 5, 128, args, outputs=[1], shared_bytes=TRITON_SOFTMAX_SHARED)
+    run = simulate(
+        text("triton_softmax"), "softmax", 5, 128, args, RunOptions(outputs=[1], shared_bytes=TRITON_SOFTMAX_SHARED)
+    )
     power = np.exp(x.astype(np.float64))
     assert run.findings == []
     np.testing.assert_allclose(run.arrays[1], power / power.sum(axis=1, keepdims=True), rtol=1e-5)
@@ -122,7 +126,7 @@ def test_triton_softmax(n: int) -> None:
 def test_a_finding_inside_a_library_says_who_called() -> None:
     """One reduction uses shared memory that the launch does not give."""
     x = np.ones((1, 512), np.float32)
-    run = simulate(text("triton_softmax"), "softmax", 1, 128, [x, x.copy(), 512, *SCRATCH], shared_bytes=8)
+    run = simulate(text("triton_softmax"), "softmax", 1, 128, [x, x.copy(), 512, *SCRATCH], RunOptions(shared_bytes=8))
     inside = [f for f in run.findings if f.file == "standard.py"]
     callers = {line_of("triton_kernels.py", "tl.max(row"), line_of("triton_kernels.py", "tl.sum(power")}
     assert inside

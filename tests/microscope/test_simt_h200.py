@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 
 from support.opcode_cases import CASES, Case, Within
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.ops import TABLE, entry, opcodes
 
@@ -59,7 +59,7 @@ def recording() -> tuple[dict[str, Any], dict[str, bytes]]:
 def replay(name: str) -> bytes:
     """What a case writes in the microscope, which must find nothing wrong with it."""
     case = CASES[name]
-    run = simulate(case.ptx, "k", case.grid, case.block, list(case.arguments), shared_bytes=case.shared)
+    run = simulate(case.ptx, "k", case.grid, case.block, list(case.arguments), RunOptions(shared_bytes=case.shared))
     assert not run.findings
     return b"".join(np.asarray(run.arrays[o]).tobytes() for o in case.outputs)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support.cuda_sources import HEAD, compiled, execute
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 
 DATA = Path(__file__).parents[1] / "data"
 RNG = np.random.default_rng(5)
@@ -42,7 +42,9 @@ def test_five_kernels(name: str) -> None:
     flat = name in ("tile2d", "vec")
     seen = Counting()
     grid, block = ((n // 64, n // 64), 64) if flat else ((n // 32, n // 32), (32, 32))
-    run = simulate(ptx, name, grid, block, [a, b, np.full_like(a, np.nan), n, n, n], outputs=[2], observer=seen)
+    run = simulate(
+        ptx, name, grid, block, [a, b, np.full_like(a, np.nan), n, n, n], RunOptions(outputs=[2], observer=seen)
+    )
     assert run.findings == []
     assert run.blocks_run == run.blocks_total
     c = run.arrays[2]
@@ -55,7 +57,9 @@ def test_five_kernels(name: str) -> None:
 def test_sampled_blocks() -> None:
     a, b = floats(64, 64), floats(64, 64)
     ptx = compiled((DATA / "five.cu").read_text(), "five.cu")
-    run = simulate(ptx, "naive", (2, 2), (32, 32), [a, b, np.zeros_like(a), 64, 64, 64], outputs=[2], blocks=[3])
+    run = simulate(
+        ptx, "naive", (2, 2), (32, 32), [a, b, np.zeros_like(a), 64, 64, 64], RunOptions(outputs=[2], blocks=[3])
+    )
     assert run.sampled
     assert run.blocks_run == 1
     assert not run.findings

@@ -15,7 +15,7 @@ import pytest
 
 from support.ptx_kernels import COUNT, NOTHING, add_one, floats, kernel
 from tilewright.errors import UsageError
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly.parser import parse_ptx
 
 # ---- interrupts, progress, limits ------------------------------------------------------------------------------------
@@ -23,8 +23,7 @@ from tilewright.simulator.assembly.parser import parse_ptx
 
 def test_progress_is_told_often_and_of_the_end() -> None:
     calls: list[tuple[float, int, int]] = []
-    simulate(COUNT, "k", 40, 1024, [np.zeros(40960, np.uint32), 6000],
-             progress=lambda done, total: calls.append((time.monotonic(), done, total)))  # fmt: skip
+    simulate(COUNT, "k", 40, 1024, [np.zeros(40960, np.uint32), 6000], RunOptions(progress=lambda done, total: calls.append((time.monotonic(), done, total))))  # fmt: skip
     assert calls[0][1:] == (0, 40)
     assert calls[-1][1:] == (40, 40)
     assert [done for _, done, _ in calls] == sorted(done for _, done, _ in calls)
@@ -43,7 +42,7 @@ def test_an_interrupt_leaves_nothing_behind(how: str) -> None:
     timer = threading.Timer(0.3 if how == "signal" else 60, _thread.interrupt_main)
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        simulate(module, "k", 16, 1024, [x, 100_000_000], progress=interrupt if how == "progress" else None)
+        simulate(module, "k", 16, 1024, [x, 100_000_000], RunOptions(progress=interrupt if how == "progress" else None))
     timer.cancel()
     assert np.array_equal(x, held)
     assert np.geterr() == handling
@@ -54,7 +53,7 @@ def test_an_interrupt_leaves_nothing_behind(how: str) -> None:
 
 
 def test_too_many_steps_end_the_run_in_words() -> None:
-    run = simulate(COUNT, "k", 1, 32, [np.zeros(32, np.uint32), 1 << 30], max_steps=5000)
+    run = simulate(COUNT, "k", 1, 32, [np.zeros(32, np.uint32), 1 << 30], RunOptions(max_steps=5000))
     assert not run.complete
     assert 5000 < run.steps < 5100
     assert [f.kind for f in run.findings] == ["step limit"]
@@ -151,12 +150,12 @@ def test_any_number_of_threads(block: Any) -> None:
 @pytest.mark.parametrize("grid", [2**31 - 1, (2**31 - 1, 65535, 65535)])
 def test_the_largest_grids_can_be_sampled(grid: Any) -> None:
     total = int(np.prod(np.array(grid, object)))
-    run = simulate(NOTHING, "k", grid, 64, [], blocks=5)
+    run = simulate(NOTHING, "k", grid, 64, [], RunOptions(blocks=5))
     assert (run.blocks_run, run.blocks_total) == (5, total)
     with pytest.raises(UsageError, match="too many to run all"):
         simulate(NOTHING, "k", grid, 64, [])
     last = kernel(".param .u64 x", "ld.param.u64 %rd1, [x]; st.global.u32 [%rd1], %r1;")
-    run = simulate(last, "k", 2**31 - 1, 1, [np.zeros(1, np.uint32)], blocks=[2**31 - 2])
+    run = simulate(last, "k", 2**31 - 1, 1, [np.zeros(1, np.uint32)], RunOptions(blocks=[2**31 - 2]))
     assert run.arrays[0].tolist() == [2**31 - 2]
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
-from tilewright.simulator import UnknownInstruction, simulate
+from tilewright.simulator import RunOptions, UnknownInstruction, simulate
 from tilewright.simulator.ops import TABLE, opcodes
 
 SIZE = {"pred": 1, **{f"{k}{b}": b // 8 for k in "bus" for b in (8, 16, 32, 64)}}
@@ -58,7 +58,9 @@ def apply(instruction: str, out: str, kinds: Sequence[str], arrays: Sequence[np.
         result = np.zeros(n, DTYPE[out])
     given = [np.ascontiguousarray(np.asarray(a, DTYPE[k])) for a, k in zip(arrays, kinds, strict=True)]
     text = ptx("\n".join(lines), last + 1, " ".join(declared))
-    run = simulate(text, "k", 1 if n <= 1024 else n // 32, n if n <= 1024 else 32, [*given, result], outputs=[last])
+    run = simulate(
+        text, "k", 1 if n <= 1024 else n // 32, n if n <= 1024 else 32, [*given, result], RunOptions(outputs=[last])
+    )
     assert not run.findings
     made = run.arrays[last]
     assert made is not None
@@ -431,7 +433,7 @@ def test_sums_in_memory_that_are_no_number(second: float) -> None:
     body = """mov.u32 %r1, %tid.x; mul.wide.u32 %rd1, %r1, 4; ld.param.u64 %rd2, [p0]; add.s64 %rd2, %rd2, %rd1;
 ld.global.f32 %f1, [%rd2]; ld.param.u64 %rd3, [p1]; red.global.add.f32 [%rd3], %f1;"""
     given = np.array([math.inf, 1, second, 1], np.float32)
-    run = simulate(ptx(body, 2), "k", 1, 4, [given, np.zeros(1, np.uint32)], outputs=[1])
+    run = simulate(ptx(body, 2), "k", 1, 4, [given, np.zeros(1, np.uint32)], RunOptions(outputs=[1]))
     assert run.arrays[1] is not None
     assert run.arrays[1].tolist() == [0x7FFFFFFF]
 
@@ -606,7 +608,7 @@ def test_unknown_instruction_names_its_source_line() -> None:
         (lambda t: simulate(t, "k", 0, 1, []), "grid must be"),
         (lambda t: simulate(t, "k", 1, 2048, []), "at most 1024"),
         (lambda t: simulate("nothing", "k", 1, 1, []), "PTX line 1"),
-        (lambda t: simulate(t, "k", 1, 32, [], blocks=[4]), "indices from 0 to 0"),
+        (lambda t: simulate(t, "k", 1, 32, [], RunOptions(blocks=[4])), "indices from 0 to 0"),
     ],
 )
 def test_usage_errors(call: Callable[[str], object], words: str) -> None:

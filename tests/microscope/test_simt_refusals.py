@@ -14,7 +14,7 @@ import pytest
 
 from support.ptx_kernels import ADD_ONE, COUNT, HEAD, NOTHING, SCALARS, add_one, floats
 from tilewright.errors import OperandError, TilewrightError, UsageError
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly import program
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -183,4 +183,4 @@ def test_damaged_ptx_runs_or_is_refused(seed: int) -> None:
         text = text[:at] + new + text[at + int(rng.integers(0, 9)) :]
     args = [[floats(), floats(), 64], [floats(), 9], [1, 2, 3, 4, bytes(16), np.zeros(4)]][seed % 3]
     with contextlib.suppress(TilewrightError):
-        assert simulate(text, "k", 2, 32, args, max_steps=2000, max_bytes=1 << 26).steps < 2100
+        assert simulate(text, "k", 2, 32, args, RunOptions(max_steps=2000, max_bytes=1 << 26)).steps < 2100

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.errors import UnavailableError
 from tilewright.runtime.gpu.nvrtc import compile_source
-from tilewright.simulator import Run, simulate
+from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.assembly.disassembly import MachineInstruction
 
 HEAD = 'extern "C" __global__ void k'
@@ -23,7 +23,7 @@ def compiled(source: str, name: str = "test.cu") -> str:
 
 
 def execute(source: str, args: Sequence[Any], grid: Any = 1, block: Any = 64, **options: Any) -> Run:
-    return simulate(compiled(source), "k", grid, block, args, **options)
+    return simulate(compiled(source), "k", grid, block, args, RunOptions(**options))
 
 
 def made(opcode: str, offset: int = 0, guard: str = "", line: int = 7) -> MachineInstruction:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.simulator import Run, simulate
+from tilewright.simulator import Run, RunOptions, simulate
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
@@ -40,7 +40,7 @@ cvt.rn.f64.u32 %fd3, %r2; st.global.f64 [%rd1+24], %fd3;""")  # fmt: skip
 
 
 def add_one(x: Any, y: Any, n: Any, grid: Any = 2, block: Any = 32, **options: Any) -> Run:
-    return simulate(ADD_ONE, "k", grid, block, [x, y, n], **options)
+    return simulate(ADD_ONE, "k", grid, block, [x, y, n], RunOptions(**options))
 
 
 def floats(count: int = 64) -> np.ndarray:

@@ -18,7 +18,7 @@ from tilewright.runtime.gpu.arguments import extent
 from tilewright.runtime.gpu.device import Attributes
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
-from tilewright.simulator import simulate
+from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly.parser import parse_ptx
 
 BASE = 0x10_0000_0000
@@ -114,7 +114,7 @@ class SimulatedGpu:
         """Every pointer may reach to the end of what it points into, as on a GPU; beyond that it is an illegal address."""
         views = {i: self._from(a) for i, a in enumerate(args) if isinstance(a, Memory)}
         given = [views[i].copy() if i in views else a for i, a in enumerate(args)]
-        done = simulate(parsed(compiled.ptx), entry, grid, block, given, shared_bytes=shared)
+        done = simulate(parsed(compiled.ptx), entry, grid, block, given, RunOptions(shared_bytes=shared))
         for i, view in views.items():
             after = done.arrays[i]
             assert after is not None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from .counters.sample import Sample, doubt, sample
 from .counters.survey import Survey
 from .counters.tally import Counters
 from .machine.arguments import dimensions
+from .machine.options import MAX_BYTES, MAX_STEPS, Progress, RunOptions
 from .observation import Observation
-from .run.simulate import MAX_BYTES, MAX_STEPS, Run, simulate
+from .run.simulate import Run, run_program
 
 
 def microscope(
@@ -38,7 +39,7 @@ def microscope(
     sampled: bool = False,
     max_steps: int = MAX_STEPS,
     max_bytes: int = MAX_BYTES,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Observation:
     """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
 
@@ -67,51 +68,43 @@ def microscope(
     text, name = _read(source)
     compiled = None if _is_ptx(text) else compile_source(text, name=name, arch=arch, defines=defines)
     module = parse_ptx(compiled.ptx if compiled else text)
-    entry = _entry(kernel, compiled, module, name)
-    return observe(
-        module,
-        entry,
-        grid,
-        block,
-        args,
-        text=text,
-        name=name,
-        compiled=compiled,
-        sampled=sampled,
-        shared_bytes=shared_bytes,
-        outputs=outputs,
-        max_steps=max_steps,
-        max_bytes=max_bytes,
-        progress=progress,
-    )
+    program = link(module, _entry(kernel, compiled, module, name))
+    options = RunOptions(shared_bytes, outputs, None, max_steps, max_bytes, progress)
+    return observe(Source(text, name, compiled), program, grid, block, args, options, sampled=sampled)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a kernel, the file it came from, and what the compiler made of it; None where it is PTX itself."""
+
+    text: str
+    name: str
+    compiled: Compiled | None
 
 
 def observe(
-    module: Module,
-    entry: str,
+    source: Source,
+    program: Program,
     grid: int | Sequence[int],
     block: int | Sequence[int],
     args: Sequence[Any],
+    options: RunOptions,
     *,
-    text: str,
-    name: str,
-    compiled: Compiled | None,
-    sampled: bool,
-    **limits: Any,
+    sampled: bool = False,
 ) -> Observation:
-    """``microscope`` for what is compiled already."""
+    """``microscope`` for what is compiled and linked already. Of ``options``, ``blocks`` and ``observer`` are set here."""
     start = time.perf_counter()
-    program = link(module, entry)
-    machine, notes = _machine(compiled, entry, program)
+    entry, compiled = program.entry.name, source.compiled
+    machine, notes = _machine(compiled, program)
     blocks = sample(dimensions("grid", grid)) if sampled else None
-    survey = _Surveyor(machine, name, blocks, dimensions("block", block))
+    survey = _Surveyor(machine, source.name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
-    run = simulate(module, entry, grid, block, args, observer=survey, blocks=chosen, **limits)
+    run = run_program(program, grid, block, args, replace(options, observer=survey, blocks=chosen))
     exact, words = survey.verdict(run, program)
     return Observation(
         kernel=demangled(entry),
-        file=name,
-        source=text,
+        file=source.name,
+        source=source.text,
         arrays=run.arrays,
         counters=survey.first.counters.total(),
         accesses=survey.first.accesses(),
@@ -156,7 +149,7 @@ class _Surveyor:
         return False, f"{ran}; they differ, so that counts may be off by {apart:.1%}"
 
 
-def _machine(compiled: Compiled | None, entry: str, program: Program) -> tuple[MachineAccesses, list[str]]:
+def _machine(compiled: Compiled | None, program: Program) -> tuple[MachineAccesses, list[str]]:
     """What ptxas made of the accesses, and what could not be learnt of that."""
     unknown = "counts are those of the PTX; the binary may fuse neighbouring shared accesses"
     if compiled is None:
@@ -165,7 +158,7 @@ def _machine(compiled: Compiled | None, entry: str, program: Program) -> tuple[M
         code = parse_sass(disassemble(compiled.cubin))
     except UnavailableError as error:
         return MachineAccesses(), [f"{unknown} ({error})"]
-    machine = match_accesses(ptx_accesses(program), code.get(entry, []))
+    machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
     return machine, [f"counted as in the PTX, for the binary differs: {note}" for note in machine.notes]
 
 

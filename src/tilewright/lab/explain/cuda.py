@@ -15,9 +15,9 @@ from ...records.explanation import Access, Defect, Explanation, Formula
 from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.findings import STEP_LIMIT
 from ...simulator.gpus import Gpu
-from ...simulator.microscope import Observation, observe
+from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
+from ...simulator.microscope import Observation, Source, observe
 from ...simulator.occupancy import Occupancy, occupancy
-from ...simulator.run.simulate import MAX_BYTES, MAX_STEPS
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS, format_of
 from ..verify.verify import Check, Oracle
@@ -57,22 +57,11 @@ def explain_prepared(
     """``explain`` for what is prepared already."""
     kernel, size = p.kernel, (p.m, p.n, p.k)
     a, b, c = operands(kernel, *size, seed)
-    seen = observe(
-        p.module,
-        p.entry,
-        p.launch.grid,
-        p.launch.block,
-        [a, b, c, *size],
-        text=kernel.source,
-        name=str(kernel.path),
-        compiled=p.compiled,
-        sampled=p.sampled,
-        outputs=[2],
-        shared_bytes=p.launch.shared_bytes,
-        max_steps=max_steps,
-        max_bytes=(machine().memory_total or 2 * MAX_BYTES) // 2,
-        progress=progress,
+    options = RunOptions(
+        p.launch.shared_bytes, [2], None, max_steps, (machine().memory_total or 2 * MAX_BYTES) // 2, progress
     )
+    source = Source(kernel.source, str(kernel.path), p.compiled)
+    seen = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
     work = Work(formulas.gemm_flops(*size), sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
     counts = [count(kernel, *size, p.params, seen.accesses) for count in (_formulas, _s3_1)]
@@ -88,8 +77,8 @@ def explain_prepared(
         about=kernel.about,
         gpu=_card(p.card, unit),
         launch=dataclasses.asdict(p.launch) | {"blocks": p.launch.blocks, "threads": p.launch.threads},
-        resources=dataclasses.asdict(p.compiled.resources[p.entry]),
-        occupancy=_occupancy(p.card, occupancy_of(p.compiled, p.entry, p.launch, p.card)),
+        resources=dataclasses.asdict(p.compiled.resources[p.program.entry.name]),
+        occupancy=_occupancy(p.card, occupancy_of(p.compiled, p.program.entry.name, p.launch, p.card)),
         accesses=seen.accesses,
         counters=seen.counters,
         formulas=[*counts[0], *counts[1]],

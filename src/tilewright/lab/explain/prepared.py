@@ -9,8 +9,9 @@ from ...errors import UsageError
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...runtime.gpu.nvrtc import Compiled, architectures, compile_kernel, compiler
-from ...simulator.assembly.instructions import Function, Module
+from ...simulator.assembly.instructions import Function
 from ...simulator.assembly.parser import parse_ptx
+from ...simulator.assembly.program import Program, link
 from ...simulator.gpus import Gpu, find_gpu, named_in_full
 from ...simulator.machine.arguments import MOST_BLOCKS
 from ..inputs.formats import format_of
@@ -35,8 +36,7 @@ class Prepared:
     card: Gpu
     arch: str
     compiled: Compiled
-    module: Module
-    entry: str
+    program: Program
     launch: Launch
     sampled: bool
     notes: list[str]
@@ -62,10 +62,9 @@ def prepare(
     if named_in_full(gpu, card):
         notes = [f"the {card.name} known here is that of: {card.source}", *notes]
     compiled = compile_kernel(kernel, arch=arch, **chosen)
-    entry = compiled.entry(kernel.entry)
-    module = parse_ptx(compiled.ptx)
-    _check_signature(kernel, module.functions[entry])
-    return Prepared(kernel, m, n, k, chosen, card, arch, compiled, module, entry, launch, sampled, notes)
+    program = link(parse_ptx(compiled.ptx), compiled.entry(kernel.entry))
+    _check_signature(kernel, program.entry)
+    return Prepared(kernel, m, n, k, chosen, card, arch, compiled, program, launch, sampled, notes)
 
 
 def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, sampled: bool) -> None:

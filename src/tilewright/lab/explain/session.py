@@ -12,7 +12,7 @@ from ...errors import UsageError
 from ...records.explanation import Explanation
 from ...simulator.gpus import find_gpu
 from ...simulator.machine.arguments import whole_number
-from ...simulator.run.simulate import MAX_STEPS
+from ...simulator.machine.options import MAX_STEPS
 from ..inputs.params import check_names, param_sets, parse_params
 from ..inputs.sizes import parse_sizes
 from .cuda import explain_prepared

@@ -43,11 +43,12 @@ def whole_number(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def positions(outputs: Any) -> list[int]:
-    """Positions of arguments, checked."""
+def check_positions(outputs: Any) -> None:
+    """Raises UsageError for anything but positions of arguments."""
     if isinstance(outputs, str) or not isinstance(outputs, Sequence | np.ndarray | set | frozenset):
         raise UsageError(f"outputs must be positions of arguments, such as [2], given {outputs!r}")
-    return [whole_number("each of outputs", output, 0) for output in outputs]
+    for output in outputs:
+        whole_number("each of outputs", output, 0)
 
 
 def size_in_words(nbytes: int) -> str:

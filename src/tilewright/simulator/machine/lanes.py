@@ -75,7 +75,7 @@ class Lanes(Threads):
             self.async_copies.clear()
 
     def _special(self, name: str) -> Array:
-        return special_register(name, self, self.launch.shared_bytes, self.launch.static_shared)
+        return special_register(name, self, self.launch.options.shared_bytes, self.launch.static_shared)
 
     def tick(self, steps: int) -> None:
         """Time passes: a kernel that waits for a clock sees it move."""

@@ -14,9 +14,9 @@ from ..assembly.effects import loads_anew
 from ..assembly.program import Program
 from ..assembly.provenance import pointers_written, words
 from ..assembly.variables import SIZES
-from ..counters.observer import Observer
 from .arguments import Blocks, bytes_of, checked_array, is_pointer, size_in_words
 from .memory import SLOT, Region, Sized, layout, padded
+from .options import RunOptions
 from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
 from .values import Array, Dim
@@ -33,8 +33,13 @@ class SimulatedLaunch:
     """A kernel on its grid: ``regions`` are operands and module memory by slot, ``windows`` the variables of the other
     spaces, ``contents`` the bytes of parameters and constants by name."""
 
-    def __init__(self, program: Program, grid: Dim, block: Dim, blocks: Blocks, observer: Observer | None) -> None:
-        self.program, self.grid, self.block, self.blocks, self.observer = program, grid, block, blocks, observer
+    def __init__(self, program: Program, grid: Dim, block: Dim, args: Sequence[Any], options: RunOptions) -> None:
+        """Take the arguments, lay out memory, and watch what may be written.
+
+        Raises UsageError for a launch that the kernel does not take, OperandError for an argument of no use.
+        """
+        self.program, self.grid, self.block, self.options = program, grid, block, options
+        self.blocks = blocks = Blocks.of(grid, options.blocks)
         self.threads = math.prod(block)
         self.used = _reached(program)
         self.regions: dict[int, Region] = {}
@@ -46,21 +51,18 @@ class SimulatedLaunch:
         self.contents: dict[str, dict[str, bytes]] = {}
         self.findings = Findings(program.entry.name)
         self.looked, self.handed = np.zeros(blocks.count, np.int8), np.zeros(blocks.count, np.int32)  # see Clocks
-        self.shared_bytes = self.static_shared = 0
+        self.static_shared = 0
         # Cells of a shadow need be no finer than the smallest access to memory in the program.
         self.grain = min([4, *(SIZES.get(i.parts[-1], 4) for i in program.code if i.parts[0] in ("ld", "st", "atom", "red")
                                and "param" not in i.parts)])  # fmt: skip
+        self._check_limits()
+        self._take_arguments(args)
+        self._lay_out()
+        self._cast_shadows()
 
     # ---- arguments and memory
 
-    def prepare(self, args: Sequence[Any], outputs: Sequence[int], shared_bytes: int) -> None:
-        """Take the arguments, lay out memory, and watch what may be written."""
-        self.check_limits()
-        self.take_arguments(args, outputs)
-        self.lay_out(shared_bytes)
-        self.cast_shadows(outputs)
-
-    def check_limits(self) -> None:
+    def _check_limits(self) -> None:
         """Raise UsageError for a block, or for clusters, that the kernel was not compiled for."""
         entry, limits = self.program.entry, self.program.entry.limits
         if limits.get("reqntid", self.block) != self.block:
@@ -71,7 +73,7 @@ class SimulatedLaunch:
         if math.prod(limits.get("reqnctapercluster", (1,))) > 1:
             raise UsageError(f"kernel {entry.name} needs clusters of blocks, which cannot be run")
 
-    def take_arguments(self, args: Sequence[Any], outputs: Sequence[int]) -> None:
+    def _take_arguments(self, args: Sequence[Any]) -> None:
         """The bytes of each kernel parameter; arrays get a region of global memory, the same array the same one."""
         params, name = self.program.entry.params, self.program.entry.name
         if len(args) != len(params):
@@ -91,7 +93,7 @@ class SimulatedLaunch:
                 self.given[slots[key]] = value
             self.slots[index] = slots[key]
             self.values.append((slots[key] << SLOT).to_bytes(8, "little"))
-        for output in outputs:
+        for output in self.options.outputs:
             if output not in self.slots:
                 raise UsageError(f"outputs names argument {output}, which is no array of the {len(args)} arguments")
 
@@ -106,11 +108,11 @@ class SimulatedLaunch:
         self.regions[slot] = region
         return slot
 
-    def lay_out(self, shared_bytes: int) -> None:
+    def _lay_out(self) -> None:
         """Shared, local, constant and parameter space, and the module's variables."""
         mine = [v for v in self.program.variables.values() if v.name in self.used]
         by_space = {s: [v for v in mine if v.space == s] for s in ("shared", "local", "const", "param")}
-        self.shared_bytes = shared_bytes
+        shared_bytes = self.options.shared_bytes
         self.static_shared = sum(v.size for v in by_space["shared"])
         if shared_bytes + self.static_shared > SHARED:
             raise UsageError(
@@ -139,12 +141,12 @@ class SimulatedLaunch:
                 data[at : at + 8] = (self.symbols.get(name, 0) + int(offset or "0", 0)).to_bytes(8, "little")
             self.regions[self.symbols[v.name] >> SLOT].data[: len(data)] = np.frombuffer(data, np.uint8)
 
-    def cast_shadows(self, outputs: Sequence[int]) -> None:
+    def _cast_shadows(self) -> None:
         """Clocks only for memory that some store can reach: reads of the rest cannot race."""
         written = pointers_written(self.program)
         names = {p.name: self.slots.get(i, 0) for i, p in enumerate(self.program.entry.params)}
         slots = {names.get(n, 0) or self.symbols.get(n, 0) >> SLOT for n in written or ()}
-        slots = set(self.regions) if written is None else slots | {self.slots[o] for o in outputs}
+        slots = set(self.regions) if written is None else slots | {self.slots[o] for o in self.options.outputs}
         for slot in slots & set(self.regions):
             self._check_overlap(slot)
             self.regions[slot].shadow = Shadow(self.regions[slot].nbytes, self.grain, across_blocks=True)
@@ -158,7 +160,7 @@ class SimulatedLaunch:
 
     # ---- size
 
-    def copies(self, limit: int) -> int:
+    def copies(self) -> int:
         """Blocks of a batch: about LANES lanes, all where blocks may wait for one another, fewer where memory is short."""
         shadow = 1 + CELL_BYTES // self.grain
         sizes = {name: sum(v.size for v in spans) for name, spans in self.windows.items()}
@@ -169,7 +171,7 @@ class SimulatedLaunch:
         # which is their share of it in pages that they fill to a sixteenth or more.
         share = min(1.0, 16 * self.blocks.count / self.blocks.total)
         arrays = sum(r.nbytes * (1 + share * CELL_BYTES / self.grain) for r in self.regions.values() if r.shadow)
-        need = int(arrays) + a_block
+        need, limit = int(arrays) + a_block, self.options.max_bytes
         if need > limit:
             total, most, mine, one = (size_in_words(size) for size in (need, limit, int(arrays), a_block))
             raise UsageError(
@@ -196,9 +198,9 @@ class SimulatedLaunch:
 
     # ---- results
 
-    def unwritten(self, outputs: Sequence[int]) -> None:
+    def report_unwritten(self) -> None:
         """Report outputs that the kernel did not write in full."""
-        for output in outputs:
+        for output in self.options.outputs:
             region = self.regions[self.slots[output]]
             assert region.shadow is not None
             cells = region.shadow.writer[: -(-region.nbytes // region.shadow.grain)] == 0

@@ -67,7 +67,7 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
             chosen = sel if some is None else some if sel is None else sel[some]
             action(region, offsets, place, chosen)
 
-    observer = lanes.launch.observer
+    observer = lanes.launch.options.observer
     memory = next((o for o in ins.operands if o.startswith("[")), "")
     if space == "param" and re.split(r"[+\s]", memory[1:-1].strip())[0] in lanes.windows["argument"].at:
         space = "argument"  # of a call: every thread has its own

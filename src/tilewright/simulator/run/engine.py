@@ -1,8 +1,8 @@
 """Runs a batch of blocks: which lanes run what next, and where they meet again.
 
-Lanes that stand at the same run of instructions go together. The lowest in program order goes first, so lanes that took
+Lanes that stand at the same segment of the program go together. The lowest in program order goes first, so lanes that took
 different ways meet where the ways join, as compilers lay code out; where a warp must be together (``.sync``) those who
-come early wait. A run is a list of steps bound once; the loop over them is all the Python there is per instruction.
+come early wait. A segment is a list of steps bound once; the loop over them is all the Python there is per instruction.
 Lanes that loop rest after a while and let all others run: they may wait for them.
 """
 
@@ -40,13 +40,13 @@ class Engine:
     def __init__(self, program: Program, lanes: Lanes) -> None:
         self.program, self.lanes = program, lanes
         self.barriers, self.gathering, self.stillness = Barriers(lanes), Gathering(lanes), Stillness(lanes)
-        self.runs = bind_segments(program, lanes)
-        self.done = len(self.runs)
+        self.segments = bind_segments(program, lanes)
+        self.done = len(self.segments)
         self.ready: dict[int, list[Ints | None]] = {}
         self.resting: dict[int, list[Ints | None]] = {}
         self.admitted: list[tuple[int, Ints]] = []  # who may execute what a warp executes together
         self.polled: dict[int, Segment] = {}  # by where they rest, what those who rest looked at
-        self.loops: dict[int, tuple[int, int]] = {}  # first run of a loop → when it began anew, and its last run
+        self.loops: dict[int, tuple[int, int]] = {}  # first segment of a loop → when it began anew, and its last
         self.steps = 0
         self.stuck = False
         self.tick: Callable[[], None] = lambda: None
@@ -54,21 +54,21 @@ class Engine:
 
     # ---- the loop
 
-    def run(self, limit: int) -> None:
-        """Segment until every lane has left the kernel. Raises StoppedError where that takes more than ``limit`` steps."""
+    def run(self) -> None:
+        """Run until every lane has left the kernel. Raises StoppedError where that takes more than ``max_steps``."""
         self.barriers.clear()
         self.gathering.clear()
         self.stillness.clear()
         self.admitted.clear()
         self.resting.clear()
         self.loops.clear()
-        self.ready = {0: [None]} if self.runs else {}
+        self.ready = {0: [None]} if self.segments else {}
         while True:
             if self.admitted:
-                self._go(*self.admitted.pop(), limit, admitted=True)
+                self._go(*self.admitted.pop(), admitted=True)
             elif self.ready:
                 at = min(self.ready)
-                self._go(at, self._together(self.ready.pop(at)), limit)
+                self._go(at, self._together(self.ready.pop(at)))
             elif self.resting:
                 self._wake()
             elif self.gathering.held:
@@ -79,51 +79,51 @@ class Engine:
             else:
                 return
 
-    def _go(self, at: int, sel: Ints | None, limit: int, admitted: bool = False) -> None:
-        """Segment a group until it parts, waits, rests or falls behind another."""
+    def _go(self, at: int, sel: Ints | None, admitted: bool = False) -> None:
+        """Run a group until it parts, waits, rests or falls behind another."""
         patience, polled = PATIENCE, None
         while True:
-            run = self.runs[at]
-            if run.collective is not None and sel is not None and not admitted:
+            segment = self.segments[at]
+            if segment.collective is not None and sel is not None and not admitted:
                 self.stillness.disturbed = True
-                self._admit(self.gathering.admit(at, run.collective, sel))
+                self._admit(self.gathering.admit(at, segment.collective, sel))
                 return
             admitted = False
-            self._execute(run, sel, limit)
-            moved = self._leave(run, at, sel)
+            self._execute(segment, sel)
+            moved = self._leave(segment, at, sel)
             if moved is None:
                 return
-            if run.polls:
-                patience, polled = patience - PATIENCE // POLLS, run
+            if segment.polls:
+                patience, polled = patience - PATIENCE // POLLS, segment
             if moved[0] <= at:
                 patience -= 1
                 self.loops[moved[0]] = (self.steps, at)
             at, sel = moved
             if patience < 0:
                 self.resting.setdefault(at, []).append(sel)
-                self.polled[at] = polled or run
+                self.polled[at] = polled or segment
                 return
             if self.ready and at >= min(self.ready):
                 self._push(at, sel)
                 return
 
-    def _execute(self, run: Segment, sel: Ints | None, limit: int) -> None:
+    def _execute(self, segment: Segment, sel: Ints | None) -> None:
         try:
-            for step in run.steps:
+            for step in segment.steps:
                 step(sel)
         except TilewrightError:
             raise
         except CONFUSED as error:
-            raise unreadable(run.code[run.steps.index(step)], error) from error
-        if run.collective is not None and is_warp_barrier(run.collective):
-            self.gathering.meet([(run.collective, sel)])
-        self.stillness.disturbed |= run.stores
-        self.steps += len(run.steps) + 1
+            raise unreadable(segment.code[segment.steps.index(step)], error) from error
+        if segment.collective is not None and is_warp_barrier(segment.collective):
+            self.gathering.meet([(segment.collective, sel)])
+        self.stillness.disturbed |= segment.stores
+        self.steps += len(segment.steps) + 1
         self.tick()
         if self.timed:
             self.lanes.tick(self.steps)
-        if self.steps > limit:
-            loop = self._loop() or run
+        if self.steps > (limit := self.lanes.launch.options.max_steps):
+            loop = self._loop() or segment
             code = loop.end or loop.last
             text = f"still running after {limit:,} steps (max_steps): an endless loop, or a limit too low: {code.text}"
             self._report(code, sel, text, STEP_LIMIT)
@@ -132,11 +132,11 @@ class Engine:
     def _loop(self) -> Segment | None:
         """The end of the longest loop that still runs."""
         live = [(last - first, last) for first, (when, last) in self.loops.items() if when > self.steps // 2]
-        return self.runs[max(live)[1]] if live else None
+        return self.segments[max(live)[1]] if live else None
 
     def _admit(self, groups: list[tuple[int, Ints]]) -> None:
         """Let lanes execute what their warp executes together; a warp barrier may be met at several places."""
-        barriers = [(self.runs[at].last, group) for at, group in groups if self._is_barrier(at)]
+        barriers = [(self.segments[at].last, group) for at, group in groups if self._is_barrier(at)]
         if len(barriers) > 1:
             self.gathering.meet(barriers)
         for at, group in groups:
@@ -146,8 +146,8 @@ class Engine:
                 self.admitted.append((at, group))
 
     def _is_barrier(self, at: int) -> bool:
-        run = self.runs[at]
-        return run.collective is not None and is_warp_barrier(run.collective)
+        segment = self.segments[at]
+        return segment.collective is not None and is_warp_barrier(segment.collective)
 
     def _wake(self) -> None:
         """All others had their turn: those who rest go on, unless nothing can change for them any more."""
@@ -156,8 +156,8 @@ class Engine:
             return
         for at, groups in self.ready.items():
             sel = self._together(groups)
-            run = self.polled[at]
-            code = next((i for i in run.code if loads_anew(i)), run.end or run.last)
+            segment = self.polled[at]
+            code = next((i for i in segment.code if loads_anew(i)), segment.end or segment.last)
             count = self.lanes.size if sel is None else sel.size
             others = int(self.barriers.waiting.sum()) + sum(group.size for _, group in self.gathering.held.values())
             text = f"{count} threads loop for ever: nothing that they look at changes any more"
@@ -183,15 +183,15 @@ class Engine:
             mask[slice(None) if group is None else group] = True
         return None if mask.all() else np.flatnonzero(mask)
 
-    # ---- the end of a run
+    # ---- the end of a segment
 
-    def _leave(self, run: Segment, at: int, sel: Ints | None) -> Moved | None:
+    def _leave(self, segment: Segment, at: int, sel: Ints | None) -> Moved | None:
         """Where the lanes go on together, or None when they part or stop."""
-        end = run.end
+        end = segment.end
         if end is None:
             return self._on(at + 1, sel)
-        if run.guard is not None:
-            p = run.guard if sel is None else run.guard[sel]
+        if segment.guard is not None:
+            p = segment.guard if sel is None else segment.guard[sel]
             if end.guard and end.guard[1]:
                 p = ~p
             if not p.any():
@@ -200,11 +200,11 @@ class Engine:
                 who = self.lanes.every if sel is None else sel
                 self._push(at + 1, who[~p])
                 sel = who[p]
-                moved = self._jump(run, end, at, sel)
+                moved = self._jump(segment, end, at, sel)
                 if moved is not None:
                     self._push(*moved)
                 return None
-        return self._jump(run, end, at, sel)
+        return self._jump(segment, end, at, sel)
 
     def _on(self, at: int, sel: Ints | None) -> Moved | None:
         if at >= self.done:
@@ -212,23 +212,23 @@ class Engine:
             return None
         return at, sel
 
-    def _jump(self, run: Segment, end: Instruction, at: int, sel: Ints | None) -> Moved | None:
+    def _jump(self, segment: Segment, end: Instruction, at: int, sel: Ints | None) -> Moved | None:
         name = end.parts[0]
         if name == "bra":
-            return self._on(run.targets[0], sel)
+            return self._on(segment.targets[0], sel)
         self.stillness.disturbed = True
         who = self.lanes.every if sel is None else sel
         if name == "brx":
-            assert run.index is not None
-            index = np.minimum(run.index if sel is None else run.index[sel], len(run.targets) - 1)
+            assert segment.index is not None
+            index = np.minimum(segment.index if sel is None else segment.index[sel], len(segment.targets) - 1)
             for i in np.unique(index):
-                self._push(run.targets[int(i)], who[index == i])
+                self._push(segment.targets[int(i)], who[index == i])
             return None
-        if run.form is not None:
-            if sel is None and run.form.kind == "sync" and run.form.count.ndim == 0 and not int(run.form.count):
+        if segment.form is not None:
+            if sel is None and segment.form.kind == "sync" and segment.form.count.ndim == 0 and not int(segment.form.count):
                 self.lanes.clocks.sync_blocks(None)
                 return self._on(at + 1, sel)
-            self._pass_on(self.barriers.wait(run.form, at, who))
+            self._pass_on(self.barriers.wait(segment.form, at, who))
             return None
         if name == "trap":
             text = f"the kernel traps (a failed assertion?): {end.text}"

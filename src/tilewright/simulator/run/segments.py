@@ -38,14 +38,14 @@ class Segment:
 
 
 def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
-    """The runs of a program in order; the one after the last is the end of the kernel.
+    """The segments of a program in order; the one after the last is the end of the kernel.
 
     Raises UsageError for an instruction that is unknown or makes no sense.
     """
     pieces = [piece for block in program.blocks for piece in _pieces(program, block)]
-    run_at = {first: i for i, (first, _) in enumerate(pieces)} | {len(program.code): len(pieces)}
+    segment_at = {first: i for i, (first, _) in enumerate(pieces)} | {len(program.code): len(pieces)}
     hands_on = any(fences(ins) for ins in program.code)
-    return [_bind(program, lanes, program.code[first : last + 1], run_at, hands_on) for first, last in pieces]
+    return [_bind(program, lanes, program.code[first : last + 1], segment_at, hands_on) for first, last in pieces]
 
 
 def unreadable(ins: Instruction, error: BaseException) -> UsageError:
@@ -62,10 +62,10 @@ def _pieces(program: Program, block: Block) -> list[tuple[int, int]]:
     return [(first, stop - 1) for first, stop in pairwise(edges)]
 
 
-def _bind(program: Program, lanes: Lanes, code: list[Instruction], run_at: dict[int, int], hands_on: bool) -> Segment:
+def _bind(program: Program, lanes: Lanes, code: list[Instruction], segment_at: dict[int, int], hands_on: bool) -> Segment:
     end = code[-1] if code[-1].parts[0] in CONTROL and not is_warp_barrier(code[-1]) else None
     straight = [i for i in (code if end is None else code[:-1]) if not is_warp_barrier(i)]
-    run = Segment(
+    segment = Segment(
         *([], [], end, code[0] if is_collective(code[0]) else None),
         polls=any(loads_anew(i) for i in code),
         stores=any(stores(i) for i in code),
@@ -74,16 +74,16 @@ def _bind(program: Program, lanes: Lanes, code: list[Instruction], run_at: dict[
     try:
         for ins in straight:
             for step in _steps(ins, lanes, hands_on):
-                run.steps.append(step)
-                run.code.append(ins)
+                segment.steps.append(step)
+                segment.code.append(ins)
         if end is not None:
             ins = end
-            _bind_control(run, end, program, lanes, run_at)
+            _bind_control(segment, end, program, lanes, segment_at)
     except TilewrightError:
         raise
     except CONFUSED as error:
         raise unreadable(ins, error) from error
-    return run
+    return segment
 
 
 def _steps(ins: Instruction, lanes: Lanes, hands_on: bool) -> list[Step]:
@@ -99,17 +99,17 @@ def _steps(ins: Instruction, lanes: Lanes, hands_on: bool) -> list[Step]:
     return [*fence, step, *signal, *look]
 
 
-def _bind_control(run: Segment, end: Instruction, program: Program, lanes: Lanes, run_at: dict[int, int]) -> None:
+def _bind_control(segment: Segment, end: Instruction, program: Program, lanes: Lanes, segment_at: dict[int, int]) -> None:
     name = end.parts[0]
     if end.guard:
-        run.guard = lanes.source(end.guard[0], "pred", end)
+        segment.guard = lanes.source(end.guard[0], "pred", end)
     if name in ("bar", "barrier"):
-        run.form = Form.of(end, lanes)
+        segment.form = Form.of(end, lanes)
         return
     labels = [end.operands[0]] if name == "bra" else program.tables[end.operands[1]] if name == "brx" else []
     for label in labels:
         if label not in program.labels:
             raise UsageError(f"{end.place()}: no label {label}")
-        run.targets.append(run_at[program.labels[label]])
+        segment.targets.append(segment_at[program.labels[label]])
     if name == "brx":
-        run.index = lanes.source(end.operands[0], "u32", end)
+        segment.index = lanes.source(end.operands[0], "u32", end)

@@ -12,22 +12,17 @@ import numpy as np
 from ...errors import UsageError
 from ..assembly.instructions import Module
 from ..assembly.parser import parse_ptx
-from ..assembly.program import link
-from ..counters.observer import Observer
+from ..assembly.program import Program, link
 from ..findings import Finding
-from ..machine.arguments import Blocks, dimensions, positions, whole_number
+from ..machine.arguments import dimensions
 from ..machine.lanes import Lanes
 from ..machine.launch import SimulatedLaunch
+from ..machine.options import WHOLE_RUN, Progress, RunOptions
 from ..machine.values import Array
 from .engine import Engine, StoppedError
 
-MAX_STEPS = 50_000_000
-MAX_BYTES = 2 << 30
 #: Seconds between two calls of ``progress``.
 PERIOD = 0.1
-
-#: Is told of blocks done and blocks to do, in all.
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -47,6 +42,7 @@ class Run:
 
     @property
     def sampled(self) -> bool:
+        """Whether only some of the blocks were run."""
         return self.blocks_run < self.blocks_total
 
 
@@ -56,14 +52,7 @@ def simulate(
     grid: int | Sequence[int],
     block: int | Sequence[int],
     args: Sequence[Any],
-    *,
-    shared_bytes: int = 0,
-    outputs: Sequence[int] = (),
-    observer: Observer | None = None,
-    max_steps: int = MAX_STEPS,
-    max_bytes: int = MAX_BYTES,
-    blocks: int | Sequence[int] | None = None,
-    progress: Progress | None = None,
+    options: RunOptions = WHOLE_RUN,
 ) -> Run:
     """Run kernel ``entry`` of a PTX module on the CPU.
 
@@ -71,13 +60,10 @@ def simulate(
     copy, which comes back in ``Run.arrays``; an array given twice is one, and others may not
     overlap one that is written. Numbers are taken in the parameter's PTX type (an int is its bits where that type is
     untyped, as for ``.b32``; give ``np.float32(2)`` for a float), structures as
-    bytes, None is a null pointer. ``shared_bytes`` is dynamic shared memory. ``outputs`` are positions of arrays that
-    the kernel must write in full. ``blocks`` picks blocks of the grid by linear index, or as a number how many to
-    take spread over it; what only a whole run can tell (outputs never written) is then not reported.
+    bytes, None is a null pointer.
 
-    The run goes on after a finding, so that the result can be looked at. After ``max_steps`` steps, or where the kernel
-    can never end, it stops with a finding and ``Run.complete`` false. ``progress`` is called with blocks done and blocks
-    to do, several times a second; what it raises, as an interrupt does, ends the run and leaves nothing behind.
+    The run goes on after a finding, so that the result can be looked at. Where it takes more steps than ``options``
+    allow, or the kernel can never end, it stops with a finding and ``Run.complete`` false.
 
     Raises UsageError for PTX it cannot read, an instruction it does not know (naming its source line), arguments that
     do not fit the kernel's parameters, and a launch that exceeds the limits; OperandError for an argument of no use.
@@ -99,36 +85,40 @@ def simulate(
     >>> run.arrays[0].tolist(), run.findings
     ([0.0, 2.0, 4.0, 6.0], [])
     """
-    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
-        raise UsageError(f"args must be a list of the kernel's arguments, given a {type(args).__name__}")
     module = parse_ptx(ptx) if isinstance(ptx, str) else ptx
     if not isinstance(module, Module) or not isinstance(entry, str):
         raise UsageError(
             f"give PTX and the name of a kernel in it; given {type(ptx).__name__} and {type(entry).__name__}"
         )
-    if progress is not None and not callable(progress):
-        raise UsageError(f"progress must be a function of blocks done and blocks to do, given {progress!r}")
-    shape, threads, written = dimensions("grid", grid), dimensions("block", block), positions(outputs)
-    limits = whole_number("max_steps", max_steps, 1), whole_number("max_bytes", max_bytes, 1)
-    launch = SimulatedLaunch(link(module, entry), shape, threads, Blocks.of(shape, blocks), observer)
-    launch.prepare(args, written, whole_number("shared_bytes", shared_bytes, 0))
+    return run_program(link(module, entry), grid, block, args, options)
+
+
+def run_program(
+    program: Program,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence[Any],
+    options: RunOptions = WHOLE_RUN,
+) -> Run:
+    """``simulate`` for a kernel that is linked already."""
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise UsageError(f"args must be a list of the kernel's arguments, given a {type(args).__name__}")
+    launch = SimulatedLaunch(program, dimensions("grid", grid), dimensions("block", block), args, options)
     try:
         with np.errstate(all="ignore"):
-            steps, complete = _run(launch, *limits, progress)
+            steps, complete = _run(launch)
     except MemoryError:
         raise UsageError("the run needs more memory than there is: give smaller operands or fewer blocks") from None
     blocks_run = launch.blocks.count
     if complete and blocks_run == launch.blocks.total:
-        launch.unwritten(written)
+        launch.report_unwritten()
     arrays = tuple(launch.result(i, a) for i, a in enumerate(args))
-    return Run(
-        launch.program.entry.name, arrays, launch.findings.list(), steps, blocks_run, launch.blocks.total, complete
-    )
+    return Run(program.entry.name, arrays, launch.findings.list(), steps, blocks_run, launch.blocks.total, complete)
 
 
-def _run(launch: SimulatedLaunch, max_steps: int, max_bytes: int, progress: Progress | None) -> tuple[int, bool]:
+def _run(launch: SimulatedLaunch) -> tuple[int, bool]:
     """Run all blocks, as many at a time as there is room for; returns the steps taken and whether the kernel ended."""
-    copies, total = launch.copies(max_bytes), launch.blocks.count
+    copies, total, progress = launch.copies(), launch.blocks.count, launch.options.progress
     engine: Engine | None = None
     steps, complete = 0, True
     for start in range(0, total, copies):
@@ -142,7 +132,7 @@ def _run(launch: SimulatedLaunch, max_steps: int, max_bytes: int, progress: Prog
         if progress is not None:
             engine.tick = _ticker(engine, start, total, progress)
         try:
-            engine.run(max_steps)
+            engine.run()
         except StoppedError:
             return engine.steps, False
         steps, complete = engine.steps, complete and not engine.stuck

@@ -1,0 +1,50 @@
+"""What may be asked of a run besides the launch itself, in one object from the first call to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...errors import UsageError
+from ..counters.observer import Observer
+from .arguments import check_positions, whole_number
+
+MAX_STEPS = 50_000_000
+MAX_BYTES = 2 << 30
+
+#: Is told of blocks done and blocks to do, in all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to run of a launch, within which limits, and who is told.
+
+    ``shared_bytes`` is dynamic shared memory of a block. ``outputs`` are positions of arrays that the kernel must write in
+    full. ``blocks`` picks blocks of the grid by linear index, or as a number how many to take spread over it; what only a
+    whole run can tell (outputs never written) is then not reported. A run stops with a finding after ``max_steps`` steps,
+    and is refused where it needs more than ``max_bytes``. ``progress`` is called with blocks done and blocks to do, several
+    times a second; what it raises, as an interrupt does, ends the run and leaves nothing behind. ``observer`` is told of
+    every memory access.
+
+    Raises UsageError for a value that is no such thing.
+    """
+
+    shared_bytes: int = 0
+    outputs: Sequence[int] = ()
+    blocks: int | Sequence[int] | None = None
+    max_steps: int = MAX_STEPS
+    max_bytes: int = MAX_BYTES
+    progress: Progress | None = None
+    observer: Observer | None = None
+
+    def __post_init__(self) -> None:
+        check_positions(self.outputs)
+        for name, least in (("shared_bytes", 0), ("max_steps", 1), ("max_bytes", 1)):
+            whole_number(name, getattr(self, name), least)
+        if self.progress is not None and not callable(self.progress):
+            raise UsageError(f"progress must be a function of blocks done and blocks to do, given {self.progress!r}")
+
+
+#: All of a launch, with nothing asked besides.
+WHOLE_RUN = RunOptions()
