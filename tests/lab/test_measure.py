@@ -18,7 +18,7 @@ import pytest
 
 from support import measured_rungs
 from support.scripted_ncu import RESULTS, play
-from tilewright.catalog import cuda_catalog
+from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import LaunchError, UnavailableError, UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import hardware, measure
@@ -42,21 +42,21 @@ def predicted(kernel: CudaKernel, gpu: str = "H200") -> Explanation:
 
 
 def stand_in(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, c: np.ndarray, kernel: str = "", gpu: str = "NVIDIA H200"
+    monkeypatch: pytest.MonkeyPatch, folder: Path, c: np.ndarray, printed: str = "", of: CudaKernel = KERNEL
 ) -> None:
     """A GPU that leaves ``c`` and counted 40,960 sectors, and each instruction as often as it has bytes before it."""
     if find_tool() is None:
         pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
-    entry = (compiled := compile_kernel(KERNEL, arch="sm_90")).entry(KERNEL.entry)
+    entry = (compiled := compile_kernel(of, arch="sm_90")).entry(of.entry)
     np.savez(folder / "left.npz", **{"0.2": c})
     raw = f'"ID","Kernel Name","Block Size","Grid Size","{SECTORS}"\n'
-    raw += f'"0","{kernel or entry}","(32, 32, 1)","(2, 2, 1)","40,960"\n'
+    raw += f'"0","{printed or entry}","(32, 32, 1)","(2, 2, 1)","40,960"\n'
     play(monkeypatch, folder, RESULTS.format(folder / "left.npz"), raw)
     code = parse_sass(disassemble(compiled.cubin))[entry]
-    title = f"Kernel Name,{entry},\nAddress,Source,Instructions Executed,L2 Theoretical Sectors Global\n"
+    title = f"Kernel Name,{printed or entry},\nAddress,Source,Instructions Executed,L2 Theoretical Sectors Global\n"
     rows = [f'{i.offset:#x},"{i.opcode}",{i.offset},{i.offset}\n' for i in code]
     (folder / "source").write_text(title + "".join(rows))
-    monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name=gpu))
+    monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name="NVIDIA H200"))
 
 
 def product(seed: int) -> np.ndarray:
@@ -90,9 +90,27 @@ def test_a_wrong_product_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_another_kernel_was_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    stand_in(monkeypatch, tmp_path, product(seed=3), kernel="other")
+    stand_in(monkeypatch, tmp_path, product(seed=3), printed="other")
     with pytest.raises(LaunchError, match="was launched, but ncu"):
         measure.measured(KERNEL, predicted(KERNEL), seed=3)
+
+
+def test_a_kernel_with_a_name_of_cpp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without ``extern "C"`` the binary has a mangled name, and ncu prints the one of C++, with its types."""
+    path = tmp_path / "plain.cu"
+    path.write_text(KERNEL.source.replace('extern "C" ', "").replace(KERNEL.entry, "plainName"))
+    plain = load_cuda_file(path)
+    assert compile_kernel(plain, arch="sm_90").entry("plainName").startswith("_Z9plainName")
+    printed = "plainName(const float *, const float *, float *, int, int, int)"
+    stand_in(monkeypatch, tmp_path, product(seed=3), printed, plain)
+    found = measure.measured(plain, explain(plain, 64, 64, 64), seed=3)
+    assert found["counters"] == {SECTORS: 40960}
+    assert found["verified"]["ok"]
+    assert found["by_line"]
+    for wrong in ("plainNames(const float *)", "otherName(const float *)", "plainName"):
+        stand_in(monkeypatch, tmp_path, product(seed=3), wrong, plain)
+        with pytest.raises(LaunchError, match="was launched, but ncu"):
+            measure.measured(plain, explain(plain, 64, 64, 64), seed=3)
 
 
 @pytest.mark.parametrize(

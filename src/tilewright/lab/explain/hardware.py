@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import LaunchError, UnavailableError
-from ...runtime.gpu.nvrtc import Compiled
+from ...runtime.gpu.nvrtc import Compiled, demangled
 from ...simulator.assembly.disassembly import MachineInstruction
 from ...simulator.counters.hardware_names import LABELS
 from . import launched
@@ -65,7 +65,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Profile:
-    """One launch: its kernel's name, blocks, threads a block, counters by name, its instructions in order.
+    """One launch: its kernel's name as ncu prints it, blocks, threads a block, counters by name, its instructions in order.
 
     ``arrays`` are those it left, by position of the argument, where the launches were made here (``profile_launches``).
     """
@@ -76,6 +76,20 @@ class Profile:
     counters: dict[str, float]
     instructions: list[Counted] = field(default_factory=list)
     arrays: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+
+
+def is_name_of(printed: str, entry: str) -> bool:
+    """Whether ncu printed the name of the kernel that is ``entry`` in the binary: as it is there, or as C++ has it.
+
+    >>> names = "plain(const float *, int)", "void plain<32, 4>(float *)", "other(float *)", "plainer(float *)", "plain"
+    >>> [is_name_of(name, "_Z5plainPKfi") for name in names]
+    [True, True, False, False, False]
+    >>> is_name_of("plain", "plain")
+    True
+    """
+    function = demangled(entry)
+    in_cpp = rf"(?:[^(<]*\s)?{re.escape(function)}(?:<.*>)?\(.*\)"
+    return printed == entry or (function != entry and re.fullmatch(in_cpp, printed) is not None)
 
 
 def find_ncu() -> Path:
@@ -256,7 +270,7 @@ def read_source(text: str) -> list[tuple[str, list[Counted]]]:
     first = 0
     for row in csv.reader(io.StringIO(text)):
         if row[:1] == ["Kernel Name"]:
-            found.append((row[1], []))
+            found.append((",".join(row[1:]).rstrip(","), []))  # a C++ name has commas between its types
             names = []
         elif "Address" in row and "Source" in row:
             names = row

@@ -71,7 +71,7 @@ def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: in
 def _counted(
     kernel: CudaKernel, launch: Launch, profile: hardware.Profile, code: Sequence[MachineInstruction]
 ) -> dict[str, Any]:
-    if profile.kernel != launch.entry:
+    if not hardware.is_name_of(profile.kernel, launch.entry):
         raise LaunchError(f"{kernel.name}: {launch.entry} was launched, but ncu counted {profile.kernel}")
     a, b = launch.args[:2]
     by_line = {

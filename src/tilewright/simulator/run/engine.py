@@ -225,7 +225,12 @@ class Engine:
                 self._push(segment.targets[int(i)], who[index == i])
             return None
         if segment.form is not None:
-            if sel is None and segment.form.kind == "sync" and segment.form.count.ndim == 0 and not int(segment.form.count):
+            if (
+                sel is None
+                and segment.form.kind == "sync"
+                and segment.form.count.ndim == 0
+                and not int(segment.form.count)
+            ):
                 self.lanes.clocks.sync_blocks(None)
                 return self._on(at + 1, sel)
             self._pass_on(self.barriers.wait(segment.form, at, who))

@@ -62,7 +62,9 @@ def _pieces(program: Program, block: Block) -> list[tuple[int, int]]:
     return [(first, stop - 1) for first, stop in pairwise(edges)]
 
 
-def _bind(program: Program, lanes: Lanes, code: list[Instruction], segment_at: dict[int, int], hands_on: bool) -> Segment:
+def _bind(
+    program: Program, lanes: Lanes, code: list[Instruction], segment_at: dict[int, int], hands_on: bool
+) -> Segment:
     end = code[-1] if code[-1].parts[0] in CONTROL and not is_warp_barrier(code[-1]) else None
     straight = [i for i in (code if end is None else code[:-1]) if not is_warp_barrier(i)]
     segment = Segment(
@@ -99,7 +101,9 @@ def _steps(ins: Instruction, lanes: Lanes, hands_on: bool) -> list[Step]:
     return [*fence, step, *signal, *look]
 
 
-def _bind_control(segment: Segment, end: Instruction, program: Program, lanes: Lanes, segment_at: dict[int, int]) -> None:
+def _bind_control(
+    segment: Segment, end: Instruction, program: Program, lanes: Lanes, segment_at: dict[int, int]
+) -> None:
     name = end.parts[0]
     if end.guard:
         segment.guard = lanes.source(end.guard[0], "pred", end)
