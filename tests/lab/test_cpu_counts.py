@@ -12,6 +12,7 @@ import pytest
 
 from tilewright.catalog import catalog
 from tilewright.engine import jobs
+from tilewright.engine.jobs import Blocks
 from tilewright.host.machine import machine
 from tilewright.lab.explain import cpu_counts
 from tilewright.lab.explain.cpu_counts import Side, Tiling, tiling, traffic
@@ -21,16 +22,16 @@ from tilewright.problem import Problem
 Step = tuple[Any, ...]
 
 
-def packed_steps(where: dict[str, Any], m: int, n: int, k: int, size: int, kc: int, threads: int) -> Iterator[Step]:
-    """The job list of cpu/packed, job by job, with the functions of its own module: what is packed, and every tile."""
-    cut, job_of, bands_and_parts = (where[name].py_func for name in ("cut", "job_of", "bands_and_parts"))
-    mr, nv = where["MR"], where["NV"]
-    lanes = where["BITS"] // 8 // size
+def packed_steps(blocks: Blocks, m: int, n: int, k: int, size: int, kc: int, threads: int) -> Iterator[Step]:
+    """The job list of cpu/packed, job by job, with the driver's own functions: what is packed, and every tile."""
+    cut, job_of, bands_and_parts = jobs.cut, jobs.job_of, jobs.bands_and_parts
+    mr, nv = blocks.mr, blocks.chosen.nv
+    lanes = blocks.chosen.vector_bits // 8 // size
     vectors = math.ceil(n / lanes)
     slivers = math.ceil(vectors / nv)
-    panels = math.ceil(slivers / (where["NC"] // (nv * lanes)))
+    panels = math.ceil(slivers / (blocks.nc // (nv * lanes)))
     wide, deep, tiles = math.ceil(slivers / panels), math.ceil(k / kc), math.ceil(m / mr)
-    bands, parts = bands_and_parts(m, n, threads, size)
+    bands, parts = bands_and_parts(m, n, threads, size, blocks.mr, blocks.nr, blocks.mc, blocks.nc)
     count, last = bands * parts, panels * deep - 1
     for job in range((wide + count) * (last + 1)):
         t, index, packs = job_of(job, wide, count, count if threads == 1 else count // 2, last)
@@ -92,8 +93,9 @@ SHAPES = [(1, 1, 1), (20, 100, 30), (64, 64, 64), (300, 500, 1100), (1000, 130, 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 def test_packed_is_counted_as_its_job_list_does_it(m: int, n: int, k: int, dtype: str, threads: int) -> None:
     kernel = catalog()["cpu/packed"]
-    where, size = kernel.function.__globals__, 4 if dtype == "float32" else 8
-    found = counts(packed_steps(where, m, n, k, size, where["KC" if size == 4 else "KC_OF_8_BYTES"], threads))
+    blocks: Blocks = kernel.function.__globals__["BLOCKS"]
+    size, kc = (4, blocks.kc) if dtype == "float32" else (8, blocks.kc_of_8_bytes)
+    found = counts(packed_steps(blocks, m, n, k, size, kc, threads))
     check(tiling(kernel, Problem(m, n, k, dtype), threads), found, m, k)
 
 
@@ -102,7 +104,8 @@ def test_packed_is_counted_as_its_job_list_does_it(m: int, n: int, k: int, dtype
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES[1:])
 def test_complex_products_are_real_ones_of_twice_the_size(m: int, n: int, k: int, dtype: str, threads: int) -> None:
     kernel, size = catalog()["cpu/complex"], 4 if dtype == "complex64" else 8
-    found = counts(packed_steps(vars(jobs), m, 2 * n, 2 * k, size, jobs.KC, threads))
+    blocks: Blocks = kernel.function.__globals__["BLOCKS"]
+    found = counts(packed_steps(blocks, m, 2 * n, 2 * k, size, blocks.kc, threads))
     check(tiling(kernel, Problem(m, n, k, dtype), threads), found, m, 2 * k)
 
 

@@ -296,7 +296,6 @@ def test_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
 IN_FORCE = """
 import json, numpy as np
 from tilewright.catalog import catalog
-from tilewright.engine import jobs
 from tilewright.kernels import blocking
 from tilewright.runtime.cpu.code_cache import _generator
 from tilewright.runtime.cpu.runner import runner
@@ -310,7 +309,8 @@ for name, dtype in MADE.items():
         exact = (a.astype(complex) @ b).real
         right = exact.astype(np.int64).astype(dtype) if dtype == "int8" else exact.astype(dtype)
         assert np.array_equal(c, right), (name, dtype)
-print(json.dumps([catalog()["cpu/packed"].params, jobs.KC, blocking.describe(), _generator()]))
+numbers = [catalog()["cpu/packed"].params, catalog()["cpu/half_floats"].params["kc"]]
+print(json.dumps([*numbers, blocking.describe(), _generator()]))
 """
 
 
@@ -320,8 +320,8 @@ def test_what_is_kept_is_in_force_in_the_next_process(tmp_path: Path) -> None:
         [sys.executable, "-W", "error", "-c", IN_FORCE], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 0, answer.stderr
-    params, kc_of_jobs, words, key = json.loads(answer.stdout)
-    assert (params["mr"], params["nv"], params["kc"], kc_of_jobs) == (2, OTHER.nv, 48, 32)
+    params, kc_of_halves, words, key = json.loads(answer.stdout)
+    assert (params["mr"], params["nv"], params["kc"], kc_of_halves) == (2, OTHER.nv, 48, 32)
     assert (params["mc"], params["nc"]) == (OTHER.mc(48), OTHER.nc(48, OTHER.nv * OTHER.vector_bits // 32))
     assert words.startswith("2 rows × 4 vectors, KC 48")
     assert words.endswith("tuned here: 1.250 times as fast as the analytic choice")

@@ -1,7 +1,24 @@
-"""A product shared out among a team as one list of jobs, for any way of packing the operands.
+"""The driver of every kernel that packs: a product is one list of jobs, and each thread of a team takes the next one.
 
-The loops, their order and their cuts are those of cpu/packed, and are told there. Here they know nothing of dtypes: a
-product of complex numbers, or of narrow integers, is a product of what its packing makes of the operands.
+The tile is that of cpu/register_tile: NV vectors wide and MR rows high. Around it, the loops over panels are one flat list
+of jobs, which the threads share out by a counter:
+
+    pack B₀ | multiply ½ | pack B₁ | multiply ½ | multiply ½ | pack B₂ | multiply ½ | …
+            └─── phase 0 ─────────────────────┘ └─── phase 1 ───────────────────┘
+
+A phase is KC steps of k for NC columns of C. The jobs that pack B for the next phase stand in the middle of this phase and
+write to the other of two buffers. So a panel is packed long before it is needed, and a thread that comes late finds work
+instead of a barrier. A job waits only for jobs that were handed out before it, so no thread waits for one that never comes.
+An element of C gets its phases in order, each one chain of multiply-adds: its bits do not depend on the number of threads,
+nor on how m and n are cut.
+
+The jobs of a phase are bands of rows of C, cut into parts of a panel's columns. A thread takes the next part of the band
+whose rows of A it packed last, and when that band has no part left, of the next band that has one.
+
+The cuts KC, MC and NC fit L1, L2 and L3 of the machine (``kernels/blocking.py``). They are balanced: slivers, bands and
+phases differ by one tile or one step at most.
+
+The driver knows no dtypes: ``team_product`` makes it for a way of packing A and B and of writing C.
 """
 
 from __future__ import annotations
@@ -10,88 +27,105 @@ import math
 from collections.abc import Callable
 
 import numba as nb
+from numba.extending import register_jitable
 
 from .. import codegen
 from ..host.machine import machine
-from ..kernels.blocking import blocking
+from ..kernels.blocking import Blocking
 
-CHOSEN = blocking()
-BITS, MR, NV, UNROLL = CHOSEN.vector_bits, CHOSEN.mr, CHOSEN.nv, CHOSEN.unroll
-KC = CHOSEN.kc_of_8_bytes
-A_STRIDE = KC + 16
-MC = CHOSEN.mc(KC)
-NR = NV * BITS // 16  # of 2-byte elements, the widest there is
-NC = CHOSEN.nc(KC, NR)
-BLOCK = (2 * MC + MR) * A_STRIDE + MR * NR  # of A in 4-byte elements, and a tile behind it
-# Every thread of a team has a block of A; who comes when none is left has nothing to do.
+#: Threads that can have a block of A; further threads of a team do nothing.
 BLOCKS = max(4, machine().usable_cores)
-# Jobs of a phase for each thread, at least: what one thread has more or less than others is a part of one.
+#: Jobs of a phase for each thread, at least: threads differ by part of a job when a phase ends.
 JOBS = 8
-# Counters are so many words apart: a cache line each, or who waits for one would slow who counts by another.
+#: Words from one counter to the next: one counter per cache line avoids false sharing.
 LINE = 8
-
-full = codegen.edge_kernel(MR, NV, BITS, A_STRIDE, unroll=UNROLL)
-low = codegen.edge_kernel(MR - 1, NV, BITS, A_STRIDE, unroll=UNROLL)
-narrow = codegen.edge_kernel(MR, NV - 1, BITS, A_STRIDE, unroll=UNROLL)
-low_narrow = codegen.edge_kernel(MR - 1, NV - 1, BITS, A_STRIDE, unroll=UNROLL)
+#: Steps of k that make a job of packing a row-major B: rows are read whole, for each may be a page of its own.
+STEPS = 32
 
 
-@nb.njit(nogil=True)
-def cut(length, parts, index):
+class Blocks:
+    """The blocks of a kernel whose elements have ``itemsize`` bytes or more as they are packed.
+
+    ``chosen`` has the tile, and how much of each cache may be taken. A phase has at most ``kc`` steps, and no more than
+    ``chosen.kc_of_8_bytes`` where elements have 8 bytes.
+    """
+
+    def __init__(self, chosen: Blocking, kc: int, itemsize: int) -> None:
+        self.chosen, self.kc, self.kc_of_8_bytes = chosen, kc, chosen.kc_of_8_bytes
+        self.mr, self.nr = chosen.mr, chosen.nv * chosen.vector_bits // (8 * itemsize)
+        self.mc, self.nc = chosen.mc(kc), chosen.nc(kc, self.nr)
+        # Rows of a block of A lie a cache line further apart than they are long: at 512 elements, a power of two, they
+        # would all fall into the same sets of the first-level cache.
+        self.a_stride = kc + 16
+        self.tile_at = (2 * self.mc + self.mr) * self.a_stride  # behind a block of A of 4-byte elements
+        self.block = self.tile_at + self.mr * self.nr
+
+    @property
+    def params(self) -> dict[str, int]:
+        """The numbers of the kernel, as the field names them."""
+        tile = {"mr": self.mr, "nv": self.chosen.nv, "vector_bits": self.chosen.vector_bits}
+        return {**tile, "kc": self.kc, "mc": self.mc, "nc": self.nc}
+
+    def workspace(self, m: int, n: int, k: int) -> int:
+        """Elements of the workspace for a product of this shape; like its arguments, as they are packed."""
+        blocks = min(BLOCKS, -(-m // self.mr) * -(-n // self.nr))
+        return 2 * min(k, self.kc) * (min(n, self.nc) + self.nr) + blocks * self.block
+
+    def counters(self, m: int, n: int, k: int) -> int:
+        """Counters for a product of this shape, as it is packed."""
+        fewest = -(-m // self.mc)
+        bands = max(fewest, min(-(-m // (4 * self.mr)), fewest + JOBS * BLOCKS))  # at most
+        jobs = min(bands * -(-min(n, self.nc) // self.nr), bands + 2 * JOBS * BLOCKS)
+        phases = (1 - -n // self.nc) * -(-k // self.kc_of_8_bytes)
+        return LINE * (2 + jobs + phases * (1 + bands))
+
+
+# ---- the list of jobs ------------------------------------------------------------------------------------------------
+
+
+@register_jitable
+def cut(length: int, parts: int, index: int) -> int:
     """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
     return index * (length // parts) + min(index, length % parts)
 
 
-@nb.njit(nogil=True)
-def job_of(number, wide, jobs, before, last):
-    """Phase, number within it, and whether it is to pack, of a job of the list: ``wide`` slivers are packed for a phase.
+@register_jitable
+def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tuple[int, int, bool]:
+    """The phase of a job of the list, its number within the phase, and whether it packs.
 
-    The first phase's slivers head the list, each next one's come after ``before`` jobs of the phase before.
+    A phase has ``packings`` jobs that pack and ``jobs`` that multiply. The list begins with the packing jobs of the first
+    phase; those of each further phase come after ``before`` multiplying jobs of the phase before.
     """
-    if number < wide:
+    if number < packings:
         return 0, number, True
-    t = min((number - wide) // (wide + jobs), last)
-    index = number - wide - t * (wide + jobs)
+    t = min((number - packings) // (packings + jobs), last)
+    index = number - packings - t * (packings + jobs)
     if t == last or index < before:
         return t, index, False
-    if index < before + wide:
+    if index < before + packings:
         return t + 1, index - before, True
-    return t, index - wide, False
+    return t, index - packings, False
 
 
-@nb.njit(nogil=True)
-def tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns):
-    """One tile of C of MR or MR − 1 rows, NV or NV − 1 vectors, of which ``columns`` elements are inside."""
-    if vectors == NV:
-        if rows == MR:
-            full(kc, a, b, c, ldc, accumulate, columns)
-        else:
-            low(kc, a, b, c, ldc, accumulate, columns)
-    elif rows == MR:
-        narrow(kc, a, b, c, ldc, accumulate, columns)
-    else:
-        low_narrow(kc, a, b, c, ldc, accumulate, columns)
-
-
-@nb.njit(nogil=True)
-def bands_and_parts(m, n, threads, itemsize):
+@register_jitable
+def bands_and_parts(m: int, n: int, threads: int, itemsize: int, mr: int, nr: int, mc: int, nc: int) -> tuple[int, int]:
     """How many bands of rows, and parts of a panel's columns, a phase is cut into; one thread wants them large.
 
-    A thread stays with a band, of which it packs A once, for as long as there are parts. The panel of B streams past
-    every band, so there are no more bands than threads need.
+    A thread stays with a band, whose rows of A it packs once, for as long as there are parts. The panel of B streams past
+    every band, so there are no more bands than threads need: past 24 rows, at 150 GFLOPS, it would run at 12 GB/s.
     """
-    fewest = math.ceil(m * max(4, itemsize) / (8 * MC))
+    fewest = math.ceil(m * max(4, itemsize) / (8 * mc))
     if threads == 1:
         return fewest, 1
-    slivers = math.ceil(min(n, NC) / NR)
+    slivers = math.ceil(min(n, nc) / nr)
     rounds = max(math.ceil(fewest / threads), math.ceil(JOBS / slivers))
-    bands = max(fewest, min(math.ceil(m / (4 * MR)), rounds * threads))
+    bands = max(fewest, min(math.ceil(m / (4 * mr)), rounds * threads))
     return bands, min(slivers, math.ceil(2 * JOBS * threads / bands))
 
 
 @nb.njit(nogil=True)
 def next_job(counters, taken, bands, parts, home):
-    """A job that nobody has: of the band that this thread was last at, or the first behind it that has one left."""
+    """A part that no thread has taken: of the band ``home``, or of the first band behind it that has one left."""
     for x in range(bands):
         band = (home + x) % bands
         part = codegen.take_below(counters, (taken + band) * LINE, parts)
@@ -100,60 +134,83 @@ def next_job(counters, taken, bands, parts, home):
     return bands, parts  # the product was stopped
 
 
-def space_needed(m: int, n: int, k: int) -> int:
-    """Elements of the workspace for a product of this shape; like its arguments, as they are packed."""
-    blocks = min(BLOCKS, math.ceil(m / MR) * math.ceil(n / NR))
-    return 2 * min(k, KC) * (min(n, NC) + NR) + blocks * BLOCK
+# ---- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def counters_needed(m: int, n: int, k: int) -> int:
-    """Counters for a product of this shape, as it is packed."""
-    bands = max(math.ceil(m / MC), min(math.ceil(m / (4 * MR)), math.ceil(m / MC) + JOBS * BLOCKS))  # at most
-    jobs = min(bands * math.ceil(min(n, NC) / NR), bands + 2 * JOBS * BLOCKS)
-    phases = (math.ceil(n / NC) + 1) * math.ceil(k / KC)
-    return LINE * (2 + jobs + phases * (1 + bands))
+def tile_of(blocks: Blocks) -> Callable[..., None]:
+    """A compiled function ``tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns)``.
+
+    It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements lie inside C. These
+    four tiles serve every edge: heights and widths that differ by one make up any C from 20 rows and 6 vectors on.
+    """
+    chosen, stride = blocks.chosen, blocks.a_stride
+    mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll
+    full = codegen.edge_kernel(mr, nv, bits, stride, unroll=unroll)
+    low = codegen.edge_kernel(mr - 1, nv, bits, stride, unroll=unroll)
+    narrow = codegen.edge_kernel(mr, nv - 1, bits, stride, unroll=unroll)
+    low_narrow = codegen.edge_kernel(mr - 1, nv - 1, bits, stride, unroll=unroll)
+
+    @nb.njit(nogil=True)
+    def tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns):
+        if vectors == nv:
+            if rows == mr:
+                full(kc, a, b, c, ldc, accumulate, columns)
+            else:
+                low(kc, a, b, c, ldc, accumulate, columns)
+        elif rows == mr:
+            narrow(kc, a, b, c, ldc, accumulate, columns)
+        else:
+            low_narrow(kc, a, b, c, ldc, accumulate, columns)
+
+    return tile
 
 
-def packers(pack: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """``pack_rows`` and ``pack_columns`` for ``team_product``, where one packer (``codegen.packer``) does it all."""
-
-    @nb.njit(nogil=True, inline="always")
-    def pack_rows(a, top, rows, low, kc, block):
-        pack(a, top, rows, low, kc, block, 0, A_STRIDE)
-
-    @nb.njit(nogil=True, inline="always")
-    def pack_columns(b, low, kc, left, columns, panel, at, width):
-        pack(b, low, kc, left, columns, panel, at, width)
-
-    return pack_rows, pack_columns
+# ---- the driver ------------------------------------------------------------------------------------------------------
 
 
 def team_product(
-    pack_rows: Callable[..., None], pack_columns: Callable[..., None], write: Callable[..., None], grain: int = 1
+    blocks: Blocks,
+    pack_rows: Callable[..., None],
+    pack_columns: Callable[..., None],
+    write: Callable[..., None],
+    grain: int = 1,
 ) -> Callable[..., None]:
     """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
 
     ``m``, ``n`` and ``k`` count elements as they are packed, and ``space`` holds such; it is cut along k at multiples of
-    ``grain``. What differs between dtypes is in three compiled functions:
+    ``grain``. The dtypes are known to three compiled functions only:
 
-    - ``pack_rows(a, top, rows, low, kc, block)`` writes steps ``low`` to ``low + kc`` of rows of A, A_STRIDE apart;
-    - ``pack_columns(b, low, kc, left, columns, panel, at, width)`` writes these steps of columns of B, ``width`` apart;
-      what lies between may be any numbers;
+    - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to ``target``,
+      from element ``at`` on, ``ld`` apart;
+    - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes these steps of columns of B;
     - ``write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner)`` multiplies packed rows by packed
       columns into a part of C of at most MR rows and ``vectors`` vectors, or adds the product to it where ``accumulate``
-      is not 0; it ``ends`` there, or there will be more of k; in ``corner`` is room for a tile.
+      is not 0; with ``ends`` no more steps of k follow; ``corner`` has room for a tile.
 
-    None is called for a product without elements or without steps.
+    None of them is called for a product without elements or without steps.
     """
+    chosen = blocks.chosen
+    mr, nv, vector_bytes, a_stride = chosen.mr, chosen.nv, chosen.vector_bits // 8, blocks.a_stride
+    most_steps, most_steps_of_8_bytes = blocks.kc, chosen.kc_of_8_bytes
+    nr, mc, nc, tile_at, block_size = blocks.nr, blocks.mc, blocks.nc, blocks.tile_at, blocks.block
 
     @nb.njit(nogil=True, inline="always")
     def pack_block(a, top, rows, low, kc, block):
-        """Where no tile is as low as what is left of the rows, there are rows of zeros behind them."""
-        pack_rows(a, top, rows, low, kc, block)
-        if rows < MR * (MR - 1):
-            for r in range(rows, rows + MR):
+        """Where no tile is as low as the last rows, rows of zeros follow them."""
+        pack_rows(a, top, rows, low, kc, block, 0, a_stride)
+        if rows < mr * (mr - 1):
+            for r in range(rows, rows + mr):
                 for p in range(kc):
-                    block[r * A_STRIDE + p] = 0
+                    block[r * a_stride + p] = 0
+
+    @nb.njit(nogil=True, inline="always")
+    def pack_sliver(b, low, kc, left, columns, panel, at, width):
+        """Rows of ``width``, which zeros fill."""
+        pack_columns(b, low, kc, left, columns, panel, at, width)
+        if columns < width:
+            for row in range(at, at + kc * width, width):
+                for s in range(row + columns, row + width):
+                    panel[s] = 0
 
     @nb.njit(nogil=True, inline="always")
     def product(a, b, c, m, n, k, space, counters):
@@ -161,31 +218,35 @@ def team_product(
         if m == 0 or n == 0 or k == 0:
             return
         adds = counters[counters.size - 2]
-        lanes = BITS // 8 // codegen.itemsize(space)
+        itemsize = codegen.itemsize(space)
+        lanes = vector_bytes // itemsize
         vectors = math.ceil(n / lanes)
-        slivers = math.ceil(vectors / NV)
-        panels = math.ceil(slivers / (NC // (NV * lanes)))
+        slivers = math.ceil(vectors / nv)
+        panels = math.ceil(slivers / (nc // (nv * lanes)))
         wide = math.ceil(slivers / panels)
-        deep = math.ceil(k / KC)
-        tiles = math.ceil(m / MR)
+        deep = math.ceil(k / (most_steps if itemsize <= 4 else most_steps_of_8_bytes))
+        tiles = math.ceil(m / mr)
         threads = max(1, min(BLOCKS, counters[counters.size - 1]))
-        bands, parts = bands_and_parts(m, n, threads, codegen.itemsize(space))
+        bands, parts = bands_and_parts(m, n, threads, itemsize, mr, nr, mc, nc)
         if LINE * (2 + bands * parts + panels * deep * (1 + bands)) > counters.size - 2:  # made for more processors
             threads = 1
-            bands, parts = bands_and_parts(m, n, threads, codegen.itemsize(space))
+            bands, parts = bands_and_parts(m, n, threads, itemsize, mr, nr, mc, nc)
         jobs, last = bands * parts, panels * deep - 1
         # One thread packs the next panel over the last one, which may still lie in L2.
         buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
-        panel_size = math.ceil(k // grain / deep) * grain * wide * NV * lanes
-        if mine >= threads or 2 * panel_size + (mine + 1) * BLOCK > space.size:
+        steps = math.ceil(k // grain / deep) * grain
+        panel_size = steps * wide * nv * lanes
+        if mine >= threads or 2 * panel_size + (mine + 1) * block_size > space.size:
             return
-        block = space[2 * panel_size + mine * BLOCK : 2 * panel_size + (mine + 1) * BLOCK]
-        corner = block[BLOCK - MR * NR :]
-        done, packed_ = 2, 2 + jobs
-        taken = packed_ + last + 1
+        block = space[2 * panel_size + mine * block_size : 2 * panel_size + (mine + 1) * block_size]
+        corner = block[tile_at:]
+        done, packed = 2, 2 + jobs
+        taken = packed + last + 1
+        by_steps = abs(b.strides[0]) > abs(b.strides[1])
+        packings = math.ceil(steps / STEPS) if by_steps else wide
         phase, band, block_of = -1, 0, -1
         while True:
-            t, index, packs = job_of(codegen.fetch_add(counters, 0, 1), wide, jobs, before, last)
+            t, index, packs = job_of(codegen.fetch_add(counters, 0, 1), packings, jobs, before, last)
             if not packs and index >= jobs:
                 return
             j, p = t // deep, t % deep
@@ -194,13 +255,18 @@ def team_product(
             first, end = j * wide, min(slivers, (j + 1) * wide)
             panel = space[t % buffers * panel_size : (t % buffers + 1) * panel_size]
             if packs:
-                for x in range(jobs):  # the panel that lies there now is still needed until then
+                for x in range(jobs):  # the panel that lies there now is needed until then
                     codegen.wait_for(counters, (done + x) * LINE, t + 1 - buffers)
-                if first + index < end:
-                    left, right = cut(vectors, slivers, first + index), cut(vectors, slivers, first + index + 1)
-                    width, columns = max(right - left, NV - 1) * lanes, min(n, right * lanes) - left * lanes
-                    pack_columns(b, low, kc, left * lanes, columns, panel, index * NV * lanes * kc, width)
-                codegen.fetch_add(counters, (packed_ + t) * LINE, 1)
+                begin, stop = 0, kc
+                if by_steps:
+                    begin = cut(kc // grain, packings, index) * grain
+                    stop = cut(kc // grain, packings, index + 1) * grain
+                for x in range(first, end) if by_steps else range(first + index, min(end, first + index + 1)):
+                    left, right = cut(vectors, slivers, x) * lanes, cut(vectors, slivers, x + 1) * lanes
+                    width = max(right - left, (nv - 1) * lanes)
+                    at = (x - first) * nv * lanes * kc + begin * width
+                    pack_sliver(b, low + begin, stop - begin, left, min(n, right) - left, panel, at, width)
+                codegen.fetch_add(counters, (packed + t) * LINE, 1)
                 continue
             # ---- multiply
             if phase != t:
@@ -214,18 +280,18 @@ def team_product(
                 block_of = t * bands + band
                 pack_block(a, i0, cut(m, tiles, stop) - i0, low, kc, block)
             job = done + band * parts + part
-            codegen.wait_for(counters, (packed_ + t) * LINE, wide)
+            codegen.wait_for(counters, (packed + t) * LINE, packings)
             codegen.wait_for(counters, job * LINE, t)
             for s in range(first + cut(end - first, parts, part), first + cut(end - first, parts, part + 1)):
                 left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
-                column, nv = left * lanes, max(right - left, NV - 1)
+                column, width = left * lanes, max(right - left, nv - 1)
                 columns = min(n, right * lanes) - column
-                b_panel = codegen.offset(panel, (s - first) * NV * lanes * kc)
+                b_panel = codegen.offset(panel, (s - first) * nv * lanes * kc)
                 top = i0
                 for x in range(begin, stop):
                     rows = cut(m, tiles, x + 1) - top
-                    a_panel = codegen.offset(block, (top - i0) * A_STRIDE)
-                    write(kc, a_panel, b_panel, c, top, rows, column, columns, nv, adds + p, p + 1 == deep, corner)
+                    a_panel = codegen.offset(block, (top - i0) * a_stride)
+                    write(kc, a_panel, b_panel, c, top, rows, column, columns, width, adds + p, p + 1 == deep, corner)
                     top += rows
             if t < last:
                 codegen.fetch_add(counters, job * LINE, 1)

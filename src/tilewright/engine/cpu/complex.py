@@ -15,9 +15,13 @@ import numpy as np
 from tilewright import codegen
 from tilewright.engine import jobs
 from tilewright.kernels import kernel
+from tilewright.kernels.blocking import blocking
 
-parts, times_i = codegen.real_parts, codegen.row_times_i(jobs.BITS)
-pack = codegen.packer(jobs.BITS)
+CHOSEN = blocking()
+BLOCKS = jobs.Blocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
+MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
+parts, times_i = codegen.real_parts, codegen.row_times_i(CHOSEN.vector_bits)
+pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.tile_of(BLOCKS)
 LINE = codegen.ALIGNMENT // 16  # complex128 in a line of the cache
 
 
@@ -38,28 +42,25 @@ def copy_rows(x, top, rows, left, columns, target, at, ld):
 
 
 @nb.njit(nogil=True, inline="always")
-def pack_rows(a, top, rows, low, kc, block):
-    copy_rows(a, top, rows, low // 2, kc // 2, block, 0, jobs.A_STRIDE)
+def pack_rows(a, top, rows, low, kc, target, at, ld):
+    copy_rows(a, top, rows, low // 2, kc // 2, target, at, ld)
 
 
 @nb.njit(nogil=True, inline="always")
-def pack_columns(b, low, kc, left, columns, panel, at, width):
-    copy_rows(b, low // 2, kc // 2, left // 2, columns // 2, panel, at, 2 * width)
-    for row in range(at, at + kc * width, 2 * width):
-        for s in range(row + columns, row + width):
-            panel[s] = 0
-        times_i(codegen.offset(panel, row), codegen.offset(panel, row + width), width)
+def pack_columns(b, low, kc, left, columns, target, at, ld):
+    copy_rows(b, low // 2, kc // 2, left // 2, columns // 2, target, at, 2 * ld)
+    for row in range(at, at + kc * ld, 2 * ld):
+        times_i(codegen.offset(target, row), codegen.offset(target, row + ld), ld)
 
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
-    inside = c.strides[1] == codegen.itemsize(c) and rows >= jobs.MR - 1
-    width = vectors * (jobs.BITS // 8 // codegen.itemsize(corner))
-    where = parts(codegen.address(c, top, left // 2)) if inside else codegen.offset(corner, 0)
-    ldc = c.strides[0] // codegen.itemsize(corner) if inside else width
-    old = accumulate if inside else 0
-    jobs.tile(kc, a, b, where, ldc, old, rows if inside else jobs.MR, vectors, columns if inside else width)
-    if not inside:
+    width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
+    if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
+        ldc = c.strides[0] // codegen.itemsize(corner)
+        tile(kc, a, b, parts(codegen.address(c, top, left // 2)), ldc, accumulate, rows, vectors, columns)
+    else:
+        tile(kc, a, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
         add_corner(corner, width, c, top, rows, left // 2, columns // 2, accumulate)
 
 
@@ -71,7 +72,7 @@ def add_corner(corner, width, c, top, rows, left, columns, accumulate):
             c[top + r, left + s] = c[top + r, left + s] + element if accumulate else element
 
 
-product = jobs.team_product(pack_rows, pack_columns, write, grain=2)
+product = jobs.team_product(BLOCKS, pack_rows, pack_columns, write, grain=2)
 
 
 @kernel(
@@ -81,18 +82,11 @@ product = jobs.team_product(pack_rows, pack_columns, write, grain=2)
     parent="cpu/packed",
     dtypes=("complex64", "complex128"),
     shared="team",
-    grain=(jobs.MR, jobs.NR),
+    grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
-    params={
-        "mr": jobs.MR,
-        "nv": jobs.NV,
-        "vector_bits": jobs.BITS,
-        "kc": jobs.KC // 2,
-        "mc": jobs.MC,
-        "nc": jobs.NC // 2,
-    },
-    workspace=lambda m, n, k: jobs.space_needed(m, 2 * n, 2 * k) // 2 + 1,
-    counters=lambda m, n, k: jobs.counters_needed(m, 2 * n, 2 * k),
+    params=BLOCKS.params | {"kc": BLOCKS.kc // 2, "nc": BLOCKS.nc // 2},
+    workspace=lambda m, n, k: BLOCKS.workspace(m, 2 * n, 2 * k) // 2 + 1,
+    counters=lambda m, n, k: BLOCKS.counters(m, 2 * n, 2 * k),
     suits=lambda m, n, k: True,
     adds=True,
 )

@@ -12,23 +12,27 @@ import numpy as np
 from tilewright import codegen
 from tilewright.engine import jobs
 from tilewright.kernels import kernel
+from tilewright.kernels.blocking import blocking
 
-convert, widen = codegen.row_converter(jobs.BITS), codegen.converting_packer(jobs.BITS)
+CHOSEN = blocking()
+BLOCKS = jobs.Blocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
+MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 32
+convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
+tile = jobs.tile_of(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):
     """Into the wide C; from there, when it is complete, into the caller's."""
     narrow, wide = c
-    inside = rows >= jobs.MR - 1
-    width = vectors * (jobs.BITS // 8 // codegen.itemsize(corner))
-    where = codegen.address(wide, top, left) if inside else codegen.offset(corner, 0)
-    ldc = wide.shape[1] if inside else width
-    old = accumulate if inside else 0
-    jobs.tile(kc, a, b, where, ldc, old, rows if inside else jobs.MR, vectors, columns if inside else width)
+    width = vectors * LANES
+    if rows >= MR - 1:
+        tile(kc, a, b, codegen.address(wide, top, left), wide.shape[1], accumulate, rows, vectors, columns)
+    else:
+        tile(kc, a, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
     for r in range(rows):
         row = codegen.address(wide, top + r, left)
-        if not inside:
+        if rows < MR - 1:
             for s in range(columns):
                 before = wide[top + r, left + s] if accumulate else np.float32(0)
                 wide[top + r, left + s] = before + corner[r * width + s]
@@ -36,7 +40,7 @@ def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corn
             convert(row, wide.itemsize, codegen.address(narrow, top + r, left), narrow.strides[1], columns)
 
 
-product = jobs.team_product(*jobs.packers(widen), write)
+product = jobs.team_product(BLOCKS, widen, widen, write)
 
 
 @kernel(
@@ -46,11 +50,11 @@ product = jobs.team_product(*jobs.packers(widen), write)
     parent="cpu/packed",
     dtypes=("float16", "bfloat16"),
     shared="team",
-    grain=(jobs.MR, jobs.NR),
+    grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
-    params={"mr": jobs.MR, "nv": jobs.NV, "vector_bits": jobs.BITS, "kc": jobs.KC, "mc": jobs.MC, "nc": jobs.NC},
-    workspace=lambda m, n, k: 2 * (jobs.space_needed(m, n, k) + m * n),
-    counters=jobs.counters_needed,
+    params=BLOCKS.params,
+    workspace=lambda m, n, k: 2 * (BLOCKS.workspace(m, n, k) + m * n),
+    counters=BLOCKS.counters,
     suits=lambda m, n, k: True,
 )
 def half_floats(a, b, c, space, counters):

@@ -11,23 +11,28 @@ import numpy as np
 from tilewright import codegen
 from tilewright.engine import jobs
 from tilewright.kernels import kernel
+from tilewright.kernels.blocking import blocking
 
-convert, widen = codegen.row_converter(jobs.BITS), codegen.converting_packer(jobs.BITS)
+CHOSEN = blocking()
+BLOCKS = jobs.Blocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
+MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 16
+convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
+tile = jobs.tile_of(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
     """By way of the corner: C is narrower than the tile. What C holds is widened and added to."""
-    width = vectors * (jobs.BITS // 8 // codegen.itemsize(corner))
+    width = vectors * LANES
     if accumulate:
         widen(c, top, rows, left, columns, corner, 0, width)
-    jobs.tile(kc, a, b, codegen.offset(corner, 0), width, accumulate, max(rows, jobs.MR - 1), vectors, width)
+    tile(kc, a, b, codegen.offset(corner, 0), width, accumulate, max(rows, MR - 1), vectors, width)
     for r in range(rows):
         row = codegen.offset(corner, r * width)
         convert(row, codegen.itemsize(corner), codegen.address(c, top + r, left), c.strides[1], columns)
 
 
-product = jobs.team_product(*jobs.packers(widen), write)
+product = jobs.team_product(BLOCKS, widen, widen, write)
 
 
 @kernel(
@@ -37,11 +42,11 @@ product = jobs.team_product(*jobs.packers(widen), write)
     parent="cpu/packed",
     dtypes=("int8", "uint8", "int16", "uint16"),
     shared="team",
-    grain=(jobs.MR, jobs.NR),
+    grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
-    params={"mr": jobs.MR, "nv": jobs.NV, "vector_bits": jobs.BITS, "kc": jobs.KC, "mc": jobs.MC, "nc": jobs.NC},
-    workspace=lambda m, n, k: 2 * jobs.space_needed(m, n, k),
-    counters=jobs.counters_needed,
+    params=BLOCKS.params,
+    workspace=lambda m, n, k: 2 * BLOCKS.workspace(m, n, k),
+    counters=BLOCKS.counters,
     suits=lambda m, n, k: True,
     adds=True,
 )

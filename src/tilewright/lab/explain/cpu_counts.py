@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...engine import jobs
+from ...engine.jobs import bands_and_parts
 from ...host.machine import Machine
 from ...kernels import Kernel
+from ...kernels.blocking import blocking
 from ...problem import Problem
 from ...runtime.cpu.runner import grid
 
@@ -94,22 +95,17 @@ def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
 
 
 def _team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
-    """As cpu/packed and all of ``kernels.jobs`` cut: evenly, with tiles and slivers of two sizes that differ by one."""
+    """As ``engine.jobs`` cuts: evenly, with tiles and slivers of two sizes that differ by one."""
     p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
     m, n, k, size = problem.m, problem.n * real, problem.k * real, packed_bytes(problem.dtype)
     lanes, mr, nv = p["vector_bits"] // 8 // size, p["mr"], p["nv"]
     kc, nc = p["kc"] * real, p["nc"] * real
-    if size == 8 and kc > jobs.KC:
-        kc = jobs.KC  # a panel of A of 8-byte elements must fit in L1 as well
+    if size == 8:
+        kc = min(kc, blocking().kc_of_8_bytes)  # a panel of A of 8-byte elements must fit in L1 as well
     tiles, vectors = math.ceil(m / mr), math.ceil(n / lanes)
     slivers, deep = math.ceil(vectors / nv), math.ceil(k / kc)
     panels = math.ceil(slivers / (nc // (nv * lanes)))
-    bands = math.ceil(m * max(4, size) / (8 * p["mc"]))
-    if threads > 1:
-        of_panel = math.ceil(min(n, nc) / kernel.grain[1])
-        rounds = max(math.ceil(bands / threads), math.ceil(jobs.JOBS / of_panel))
-        bands = max(bands, min(math.ceil(m / (4 * mr)), rounds * threads))
-    bands = min(bands, tiles)
+    bands = min(bands_and_parts(m, n, threads, size, *kernel.grain, p["mc"], nc)[0], tiles)
     return Tiling(
         k=k,
         size=size,
