@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from .array import ArraySink, ArraySource, file_behind
-from .checks import admit_dtype, admit_shape, agree
-from .format import Shape, Sink, Source, formats, locate
-from .output import Output, output_of
+from .checks import Shape, admit_dtype, admit_shape, agree
+from .format import Sink, Source, formats, locate, output_of
+from .output import Output
 from .work import WorkDirectory
 
 __all__ = ["Output", "Sink", "Source", "WorkDirectory", "create_matrix", "formats", "open_matrix", "output_of"]
@@ -90,4 +90,4 @@ def create_matrix(
         return ArraySink(where, admit_shape(shape, what), admit_dtype(dtype, what))
     output = output_of(where, shape, dtype, overwrite=overwrite) if work is None else work.output
     output.check()
-    return output.format.create(output, resume, work)
+    return locate(os.fspath(where))[0].create(output, resume, work)

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..errors import ShapeError
 from ..operands import admit, admit_out
-from .checks import admit_dtype, rectangle
-from .format import Shape, Source, locate
+from .checks import Shape, admit_dtype, rectangle
+from .format import Source, locate
 
 #: Rows of the one that are columns of the other, copied at once: a cache line of float32, for each is written whole.
 TURN = 16

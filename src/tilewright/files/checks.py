@@ -13,7 +13,9 @@ import numpy as np
 
 from ..errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError, did_you_mean
 from ..host.machine import bytes_text
-from .format import Shape
+
+#: Rows and columns.
+Shape = tuple[int, int]
 
 #: What a file may hold; the product is of float32 or float64, and blocks are converted as they are read.
 READABLE = "float16, bfloat16, float32, float64, bool or integers of up to 64 bits"

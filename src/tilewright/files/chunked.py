@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from .array import copy_block
-from .checks import rectangle
-from .format import Shape
+from .checks import Shape, rectangle
 
 #: Chunks are read together up to this many bytes, for a library takes its time over every call.
 TOGETHER = 1 << 22

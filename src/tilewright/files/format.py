@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ..errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from .output import Output
-    from .work import WorkDirectory
-
-Shape = tuple[int, int]
+from .checks import Shape, admit_dtype, admit_shape
+from .output import Output
+from .work import WorkDirectory
 
 
 class Source(Protocol):
@@ -165,3 +163,11 @@ def locate(where: str, name: str | None = None) -> tuple[Format, Path, str | Non
     if name is not None and not formats()[suffix].members:
         raise UsageError(f"{where} is one matrix without a name, and name is {name!r}: leave it out")
     return formats()[suffix], path, name
+
+
+def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
+    """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
+    found, path, member = locate(os.fspath(where))
+    what = "the matrix to write"
+    shape, dtype = admit_shape(shape, what), admit_dtype(dtype, what)
+    return Output(path, member, shape, dtype, found.directory, found.lost, overwrite)

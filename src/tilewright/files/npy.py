@@ -10,8 +10,8 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import DTypeError
-from .checks import admit_dtype, admit_shape, parsed
-from .format import Format, Shape, Sink, Source
+from .checks import Shape, admit_dtype, admit_shape, parsed
+from .format import Format, Sink, Source
 from .output import Output
 from .plain import PAGE, Layout, PlainSink, PlainSource, beyond
 from .work import WorkDirectory

@@ -7,28 +7,30 @@ import functools
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import FileError, TilewrightError
-from .checks import admit_dtype, admit_shape, explained
-from .format import Format, Shape, locate
+from .checks import Shape, explained
 
 
 @dataclass(frozen=True)
 class Output:
-    """A matrix of ``shape`` and ``dtype`` that will be ``member`` of the file ``path``, of that format.
+    """A matrix of ``shape`` and ``dtype`` that will be ``member`` of the file, or ``directory``, ``path``.
 
-    With ``overwrite`` it replaces a file or directory of that name whatever it holds.
+    ``lost(path, output)`` is the format's (see ``Format``). With ``overwrite`` the result replaces a file or directory
+    of that name whatever it holds.
     """
 
     path: Path
-    format: Format
     member: str | None
     shape: Shape
     dtype: np.dtype
+    directory: bool
+    lost: Callable[[Path, Output], str | None]
     overwrite: bool = False
 
     @functools.cached_property
@@ -55,15 +57,15 @@ class Output:
     def refusal(self, path: Path, kept: Path | None = None) -> FileError | None:
         """The error for what lies at ``path`` and must not be lost; None where it may be replaced."""
         status = os.lstat(path)
-        is_our_kind = stat.S_ISDIR if self.format.directory else stat.S_ISREG
+        is_our_kind = stat.S_ISDIR if self.directory else stat.S_ISREG
         if not is_our_kind(status.st_mode):
-            kind = "directory" if self.format.directory else "file"
+            kind = "directory" if self.directory else "file"
             return self._refused(f"exists and is no {kind}", kept, may_overwrite=False)
-        is_empty = not any(path.iterdir()) if self.format.directory else not status.st_size
+        is_empty = not any(path.iterdir()) if self.directory else not status.st_size
         if self.overwrite or is_empty:
             return None
         try:
-            lost = self.format.lost(path, self)
+            lost = self.lost(path, self)
         except TilewrightError as error:
             lost = str(error).removeprefix(str(path)).lstrip()
         except OSError as error:
@@ -79,13 +81,6 @@ class Output:
         if may_overwrite:
             hint += f", or {'replace it' if kept is None else 'resume'} with --overwrite (in Python overwrite=True)"
         return FileError(f"{self.path}{'' if why.startswith(':') else ' '}{why}: {hint}")
-
-
-def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
-    """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
-    found, path, member = locate(os.fspath(where))
-    what = "the matrix to write"
-    return Output(path, found, member, admit_shape(shape, what), admit_dtype(dtype, what), overwrite)
 
 
 def _stuck(target: Path) -> str | None:

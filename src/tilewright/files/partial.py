@@ -32,7 +32,7 @@ class Partial:
                 self.resumed = resume and self.work.inode(DATA) is not None
                 if not self.resumed:
                     self._forget()
-                self._open(output.format.directory)
+                self._open(output.directory)
         except BaseException:
             self.close()
             raise

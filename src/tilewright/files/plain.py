@@ -19,8 +19,7 @@ from ..errors import FileError
 from ..host.disk import fingerprint
 from ..host.machine import bytes_text
 from .array import copy_block
-from .checks import explained, rectangle
-from .format import Shape
+from .checks import Shape, explained, rectangle
 from .output import Output
 from .partial import Partial
 from .positional import EndOfFile, move_rows, rows_are_contiguous, write_through

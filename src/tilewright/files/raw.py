@@ -9,7 +9,8 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import FileError, UsageError
-from .format import Format, Shape, Sink, Source
+from .checks import Shape
+from .format import Format, Sink, Source
 from .output import Output
 from .plain import FindLayout, Layout, PlainSink, PlainSource
 from .work import WorkDirectory

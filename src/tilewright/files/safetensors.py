@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 import numpy as np
 
 from ..errors import DTypeError, FileError, UnavailableError
-from .checks import LONGEST, READABLE, admit_dtype, admit_shape, listed, parsed, pick
-from .format import Format, Shape, Sink, Source
+from .checks import LONGEST, READABLE, Shape, admit_dtype, admit_shape, listed, parsed, pick
+from .format import Format, Sink, Source
 from .output import Output
 from .plain import PAGE, FindLayout, Layout, PlainSink, PlainSource, beyond
 from .work import WorkDirectory

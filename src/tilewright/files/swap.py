@@ -17,12 +17,11 @@ import re
 import shutil
 import stat
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ..errors import FileError
-
-if TYPE_CHECKING:
-    from .work import WorkDirectory
+from .output import Output
 
 #: The unfinished matrix in a work directory.
 DATA = "data"
@@ -38,7 +37,22 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXD
 Place = tuple[int, str]
 
 
-def put(work: WorkDirectory) -> None:
+class OpenDirectories:
+    """The work directory ``path`` of ``output`` as the descriptor ``fd``, and the directory of ``target`` as ``parent``."""
+
+    fd = parent = -1
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.path = self.target = output.target
+
+    def inside(self, name: str) -> Path:
+        """A path by which a library finds ``name`` in this very directory, even where the directory's own name changes."""
+        descriptors = Path("/proc/self/fd")
+        return (descriptors / str(self.fd) if descriptors.exists() else self.path) / name
+
+
+def put(work: OpenDirectories) -> None:
     """Let the matrix of the work directory, complete and on the disk, appear as the result.
 
     Raises FileError where what has that name must not be lost; the matrix stays where it was then.
@@ -58,7 +72,7 @@ def put(work: WorkDirectory) -> None:
         raise
 
 
-def settle(work: WorkDirectory) -> None:
+def settle(work: OpenDirectories) -> None:
     """Finish or undo a swap that was killed, and remove what it left.
 
     Raises FileError where that would lose something, or where what has the name again must not be replaced.
@@ -112,11 +126,11 @@ def is_new(directory: int, name: str) -> bool:
     return name.startswith(_NEW) and inode(directory, name) == int(name.removeprefix(_NEW))
 
 
-def _target(work: WorkDirectory) -> Place:
+def _target(work: OpenDirectories) -> Place:
     return work.parent, work.target.name
 
 
-def _appear(work: WorkDirectory, new: str) -> bool:
+def _appear(work: OpenDirectories, new: str) -> bool:
     """Where nothing has the name; False where something has."""
     try:
         if not _renameat2((work.fd, new), _target(work), _NOREPLACE):
@@ -129,7 +143,7 @@ def _appear(work: WorkDirectory, new: str) -> bool:
     return True
 
 
-def _exchange(work: WorkDirectory, new: str) -> bool:
+def _exchange(work: OpenDirectories, new: str) -> bool:
     """Where something has the name; False where nothing has."""
     try:
         if not _renameat2((work.fd, new), _target(work), _EXCHANGE):
@@ -141,7 +155,7 @@ def _exchange(work: WorkDirectory, new: str) -> bool:
     return True
 
 
-def _let_go(work: WorkDirectory, name: str) -> None:
+def _let_go(work: OpenDirectories, name: str) -> None:
     """Remove what had the name before; or exchange it back, where it holds what would be lost."""
     refused = work.output.refusal(work.inside(name), kept=work.path)
     if refused is None:
@@ -155,7 +169,7 @@ def _let_go(work: WorkDirectory, name: str) -> None:
     raise refused
 
 
-def _step_aside(work: WorkDirectory, new: str) -> bool:
+def _step_aside(work: OpenDirectories, new: str) -> bool:
     """The same where two names cannot be exchanged: a directory is not there for a moment."""
     if not stat.S_ISDIR(os.stat(work.target.name, dir_fd=work.parent, follow_symlinks=False).st_mode):
         work.output.check(kept=work.path)
@@ -177,7 +191,7 @@ def _step_aside(work: WorkDirectory, new: str) -> bool:
     return True
 
 
-def _unsettled(work: WorkDirectory, name: str) -> FileError:
+def _unsettled(work: OpenDirectories, name: str) -> FileError:
     return FileError(
         f"{work.path / name} is what {work.target} was before, and {work.target} has changed since: move one of them away"
     )
@@ -196,7 +210,7 @@ def _rename(source: Place, target: Place) -> None:
     os.rename(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0])
 
 
-def _sync(work: WorkDirectory) -> None:
+def _sync(work: OpenDirectories) -> None:
     """Return when the names in both directories would outlast a power failure."""
     for directory in (work.parent, work.fd):
         try:

@@ -13,13 +13,12 @@ import hashlib
 import os
 import re
 import stat
-from pathlib import Path
 
 from ..errors import FileError
 from . import swap
 from .checks import explained
 from .output import Output
-from .swap import DATA
+from .swap import DATA, OpenDirectories
 
 SUFFIX = ".tilewright"
 #: What a work directory holds beside the unfinished matrix and what a swap leaves: a file that says what it is, a journal.
@@ -33,7 +32,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _IN_IT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class WorkDirectory:
+class WorkDirectory(OpenDirectories):
     """The work directory of a result, made where there is none; while it is open, no other process can open it.
 
     ``fd`` and ``parent`` are descriptors of it and of the directory where it lies. Opening it settles a swap that was killed
@@ -44,10 +43,8 @@ class WorkDirectory:
     """
 
     def __init__(self, output: Output, *, only_look: bool = False) -> None:
-        self.output, self.target = output, output.target
-        self.parent = self.fd = self._about = -1
-        self._is_ours = False
-        self.path = self.target
+        super().__init__(output)
+        self._about, self._is_ours = -1, False
         try:
             with explained(self.target, "written"):
                 self.parent = os.open(self.target.parent, _DIRECTORY)
@@ -61,11 +58,6 @@ class WorkDirectory:
         except BaseException:
             self.close()
             raise
-
-    def inside(self, name: str) -> Path:
-        """A path by which a library finds ``name`` in this very directory, even where the directory's own name changes."""
-        descriptors = Path("/proc/self/fd")
-        return (descriptors / str(self.fd) if descriptors.exists() else self.path) / name
 
     def open(self, name: str, flags: int, mode: int = 0o666) -> int:
         """A descriptor of a file or directory in it; with O_CREAT it must be new. A link is refused."""

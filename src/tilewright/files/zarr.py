@@ -16,9 +16,9 @@ import numpy as np
 
 from ..errors import DTypeError, FileError
 from ..host.disk import fingerprint
-from .checks import READABLE, admit_dtype, admit_shape, explained, missing, parsed, pick, rectangle, unreadable
+from .checks import READABLE, Shape, admit_dtype, admit_shape, explained, missing, parsed, pick, rectangle, unreadable
 from .chunked import ChunkedSource, cuts
-from .format import Format, Shape, Source
+from .format import Format, Source
 from .output import Output
 from .partial import Partial, sync
 from .swap import DATA
