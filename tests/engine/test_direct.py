@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import mmap
+import os
 import re
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -22,6 +24,7 @@ from support.machine_code import inner_loops
 from support.plans import make_plan
 from tilewright import api, codegen
 from tilewright.codegen import direct
+from tilewright.host.sources import PACKAGE
 from tilewright.planning.host import WORK_PER_THREAD
 from tilewright.problem import Problem
 from tilewright.runtime.cpu import batch, express, express_code
@@ -424,9 +427,46 @@ def test_a_python_that_we_cannot_read_is_noticed(monkeypatch: pytest.MonkeyPatch
         with monkeypatch.context() as patch:
             patch.setattr(express_code, field, place)
             assert not express._as_expected(), field
-    monkeypatch.setattr(sys, "implementation", type("Other", (), {"name": "pypy"}))
-    assert not express._as_expected()
+    other = type("Other", (), {"name": "pypy"})
+    for where, what, value in (
+        (sys, "implementation", other),
+        (sys, "abiflags", "t"),
+        (express, "_NUMPY_ABI", 0x03000000),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, what, value)
+            assert not express._as_expected(), what
     assert express.never(A, B, None) is None
+
+
+SWITCHED = """
+import numpy as np, tilewright as tw
+from tilewright import api
+from tilewright.runtime.cpu import express
+a, b = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
+for _ in range(2):
+    assert np.array_equal(tw.matmul(a, b), a @ b)
+    assert np.array_equal(tw.matmul(np.stack([a, -a]), b), np.stack([a, -a]) @ b)
+print(api._short is express.never)
+"""
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_switch(value: str) -> None:
+    """``TILEWRIGHT_EXPRESS=0`` leaves every product to the long way; by default machine code that reads arrays is used."""
+    environment = os.environ | {express.VARIABLE: value}
+    answer = subprocess.run(
+        [sys.executable, "-c", SWITCHED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (answer.stdout, answer.stderr) == (f"{value == '0'}\n", "")
+
+
+def test_only_one_module_reads_arrays_from_machine_code() -> None:
+    allowed = {"express_code": {"runtime/cpu/express.py"}, "objects": {"runtime/cpu/express_code.py"}}
+    for name, doors in allowed.items():
+        pattern = re.compile(rf"^\s*(from|import) .*\b{name}\b", re.MULTILINE)
+        importers = (path for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text(encoding="utf-8")))
+        assert {path.relative_to(PACKAGE).as_posix() for path in importers} == doors
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------

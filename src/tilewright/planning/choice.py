@@ -124,7 +124,10 @@ def _suiting(compute: str, algorithm: str, m: int, n: int, k: int) -> tuple[Kern
         return (able[0] if able else None), words
     for kernel in able:
         if kernel.suits is not None and kernel.suits(m, n, k):
-            return kernel, f"the engine's highest kernel for {compute} that suits this shape, with the classical error bound"
+            return (
+                kernel,
+                f"the engine's highest kernel for {compute} that suits this shape, with the classical error bound",
+            )
     why = f"the engine's highest kernel for {compute} that takes every shape; none above suits this one"
     return next((kernel for kernel in able if kernel.suits is None), None), why
 
