@@ -19,7 +19,7 @@ import tilewright as tw
 from tilewright import api
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.operands import DTYPES
-from tilewright.planning import host
+from tilewright.planning import gemm, host
 from tilewright.runtime.cpu import express, workspace
 
 #: Pairs of shapes: every rule of array-API matmul, sizes zero and one, and sizes that no tile divides.
@@ -389,7 +389,7 @@ def assert_same(one: np.ndarray, other: np.ndarray) -> None:
 def test_the_short_way_gives_what_the_long_way_gives(pair: tuple[np.ndarray, np.ndarray]) -> None:
     a, b = pair
     got = tw.matmul(a, b)
-    with mock.patch.object(api, "_short_way", return_value=express.never):
+    with mock.patch.object(host, "_short_way", return_value=express.never):
         want = api._matmul(a, b, None, "standard", "classical")
     assert type(got) is type(want)
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
@@ -497,7 +497,7 @@ def test_c_of_any_layout(layout: str, dtype: str) -> None:
 def test_c_may_overlap_the_operands_and_go_by_panels(
     place: Callable[[np.ndarray], tuple[np.ndarray, ...]], panel: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "_PANEL_BYTES", panel)
+    monkeypatch.setattr(gemm, "PANEL_BYTES", panel)
     memory = filled((200, 200), "f8")
     a, b, c = place(memory)
     a, b, separate = a.copy(), b.copy(), c.copy()

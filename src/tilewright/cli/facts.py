@@ -57,7 +57,10 @@ def info(
 
 @app.command()
 def ladder(json_file: Json = None) -> None:
-    """The ladder in reading order, each kernel with its idea; then the engine's kernels, and the references."""
+    """All kernels in reading order, with their ideas.
+
+    First the ladder, then the engine's kernels, then the references.
+    """
     from ..catalog import catalog, cuda_catalog
     from ..kernels import CudaKernel, Kernel
     from ..terminal import show_facts

@@ -9,12 +9,15 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError, UsageError
 from ..operands import admit, admit_out, can_write, native, promoted
-from ..problem import layout
+from ..problem import Layout, layout
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
 
 #: Rows of C that are combined at a time take about this much memory.
 PANEL_BYTES = 64 << 20
+
+#: A C of the product's shape and dtype, disjoint from the operands.
+ANY_C: Any = object()
 
 Way = Literal["scale", "product", "add", "combine"]
 
@@ -43,7 +46,7 @@ def plan_gemm(alpha: complex, a: Any, b: Any, beta: complex, c: Any = None) -> G
     Raises what ``gemm`` raises.
     """
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
-    return planned_gemm(alpha, x, y, beta, c)[0]
+    return planned_gemm(alpha, x, y, beta, ANY_C if c is None else c)[0]
 
 
 def planned_gemm(
@@ -54,8 +57,7 @@ def planned_gemm(
         if array.ndim != 2:
             raise ShapeError(f"{name} is {array.shape}: gemm takes matrices; matmul takes vectors and batches")
     shapes, dtype = layout(x.shape, y.shape), promoted(x.dtype, y.dtype)
-    given = np.broadcast_to(np.zeros((), dtype), shapes.result) if c is None else c
-    target = given if c is None else admit_out(c, shapes.result, dtype, "c", by_numpy=True)
+    target = _any_c(shapes, dtype) if c is ANY_C else admit_out(c, shapes.result, dtype, "c", by_numpy=True)
     with np.errstate(all="ignore"):
         s, t = _factor("alpha", alpha, dtype, target), _factor("beta", beta, target.dtype, target)
     plan = host_plan(x.shape, y.shape, x.dtype, y.dtype)
@@ -72,6 +74,11 @@ def planned_gemm(
     return _gemm_plan(panel, "combine", rows), s, t, target
 
 
+def _any_c(shapes: Layout, dtype: np.dtype) -> np.ndarray:
+    """One element seen as all of C: nothing is read or written."""
+    return np.broadcast_to(np.zeros((), dtype), shapes.result)
+
+
 def _gemm_plan(plan: HostPlan, way: Way, panel: int = 0) -> GemmPlan:
     given = {field: getattr(plan, field) for field in HostPlan.__dataclass_fields__}
     return GemmPlan(**given, way=way, panel=panel)
@@ -79,7 +86,7 @@ def _gemm_plan(plan: HostPlan, way: Way, panel: int = 0) -> GemmPlan:
 
 def _takes(plan: HostPlan, c: Any, target: np.ndarray, x: np.ndarray, y: np.ndarray) -> bool:
     """Whether the kernel may add to C itself."""
-    if c is None:
+    if c is ANY_C:
         return True
     a, b = native(x, plan.working_dtype), native(y, plan.working_dtype)
     return target.dtype == plan.dtype and can_write(target, plan.working_dtype, a, b)
