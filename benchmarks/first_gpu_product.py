@@ -48,18 +48,16 @@ TIMED = (
     "tilewright.streaming.places.gpu:Gpu.__init__",
     "tilewright.streaming.places.gpu:Gpu.close",
     "tilewright.runtime.gpu.device:open_device",
-    "tilewright.runtime.gpu.device:Device._load",
-    "tilewright.runtime.gpu.gpu_product:prepared",
+    "tilewright.runtime.gpu.device:Device.reserve",
+    "tilewright.runtime.gpu.launch:Kernels._load",
+    "tilewright.runtime.gpu.product:prepared",
     "tilewright.runtime.gpu.nvrtc:compile_source",
     "tilewright.runtime.gpu.nvrtc:_compile",
     "tilewright.runtime.gpu.nvrtc:compiler",
     "tilewright.runtime.gpu.nvrtc:read_resources",
-    "tilewright.runtime.gpu.streams:Streams.__init__",
-    "tilewright.runtime.gpu.streams:Streams.pages",
-    "tilewright.runtime.gpu.streams:Streams.lock",
-    "tilewright.runtime.gpu.streams:Streams.unpin",
-    "tilewright.runtime.gpu.streams:Streams.allocate",
-    "tilewright.runtime.gpu.streams:Streams.release",
+    "tilewright.runtime.gpu.memory:HostPages.take",
+    "tilewright.runtime.gpu.memory:HostPages.lock",
+    "tilewright.runtime.gpu.memory:HostPages.give_back",
     "tilewright.files.array:ArraySource.read",
     "tilewright.files.array:ArraySink.write",
 )
@@ -438,20 +436,22 @@ def gpu_memory_steps(options: argparse.Namespace) -> dict[str, Any]:
 
 def compile_steps(options: argparse.Namespace) -> dict[str, Any]:
     """The kernel that multiply takes, both ways, one after the other and at once, with an empty cache each."""
+    from tilewright.planning.choice import choose_gpu
     from tilewright.runtime.gpu import nvrtc
     from tilewright.runtime.gpu.device import open_device
-    from tilewright.streaming.places.places import adding_cuda_kernel
 
     out: dict[str, Any] = {}
     gpu = open_device()
     with taking(out, "catalog"):
-        kernel = adding_cuda_kernel("float32", gpu.capability)
+        n = options.n
+        choice = choose_gpu("float32", n, n, n, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name, adds=True)
+    kernel = choice.kernel
     out["kernel"], out["compiler"] = kernel.name, nvrtc.compiler()
     with taking(out, "compiler(), architectures()"):
         nvrtc.compiler(), nvrtc.architectures()
 
     def built(add: bool) -> Any:
-        return nvrtc.compile_kernel(kernel, arch=gpu.arch, add=add)
+        return nvrtc.compile_kernel(kernel, arch=gpu.arch, add=add, **choice.params)
 
     with fresh_cache():
         for add in (False, True):

@@ -1,4 +1,4 @@
-"""cuBLAS and the GPU's instruments, each called through C: what they are given, and what is made of their answers. Libraries
+"""cuBLAS, called through C, and the GPU's instruments: what they are given, and what is made of their answers. Libraries
 of Python play them here; ``test_gpu_bench.py`` calls the real ones.
 """
 
@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import ctypes
 import pickle
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tilewright.errors import LaunchError, UnavailableError, UsageError
-from tilewright.runtime.gpu import cublas, nvml
+from tilewright.runtime.gpu import cublas
 from tilewright.runtime.gpu.cublas import CUBLAS, Cublas
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvml import Gauge
@@ -171,38 +172,50 @@ def test_the_reference_travels_between_processes() -> None:
 
 
 class Instruments:
-    """NVML of Python: the readings by function, or 3 (not supported) where there is none."""
+    """NVML of Python: the readings by function; others are not supported."""
 
-    def __init__(self, **readings: int) -> None:
-        self.readings = readings
+    def __init__(self, starts: bool = True, **readings: int) -> None:
+        self.starts, self.readings = starts, readings
+
+    def init_v2(self) -> None:
+        if not self.starts:
+            raise RuntimeError("Uninitialized")
+
+    def device_get_handle_by_pci_bus_id_v2(self, place: str) -> int:
+        if place != "0000:17:00.0":
+            raise RuntimeError("Not Found")
+        return 42
+
+    def system_get_driver_version(self) -> str:
+        return "580.1"
 
     def __getattr__(self, name: str) -> Any:
-        def function(*args: Any) -> int:
-            if name == "nvmlInit_v2":
-                return self.readings.get(name, 0)
-            if name == "nvmlDeviceGetHandleByPciBusId_v2":
-                return 0 if args[0] == b"0000:17:00.0" else 6
-            if name == "nvmlSystemGetDriverVersion":
-                args[0].value = b"580.1"
-                return 0
-            key = f"{name}{args[1].value}" if len(args) == 3 else name
+        def function(device: int, *which: int) -> int:
+            assert device == 42
+            key = name + "".join(map(str, which))
             if key not in self.readings:
-                return 3
-            args[-1]._obj.value = self.readings[key]
-            return 0
+                raise RuntimeError("Not Supported")
+            return self.readings[key]
 
         return function
 
 
 READINGS = {
-    "nvmlDeviceGetClockInfo1": 1980, "nvmlDeviceGetClockInfo2": 3201, "nvmlDeviceGetPowerUsage": 612_500,
-    "nvmlDeviceGetTemperature0": 61, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4 | 0x1 | 0x20,
-    "nvmlDeviceGetEnforcedPowerLimit": 700_000, "nvmlDeviceGetMaxClockInfo1": 1980, "nvmlDeviceGetMaxClockInfo2": 3201,
+    "device_get_clock_info1": 1980, "device_get_clock_info2": 3201, "device_get_power_usage": 612_500,
+    "device_get_temperature_v0": 61, "device_get_current_clocks_event_reasons": 0x4 | 0x1 | 0x20,
+    "device_get_enforced_power_limit": 700_000, "device_get_max_clock_info1": 1980, "device_get_max_clock_info2": 3201,
 }  # fmt: skip
 
 
+def test_the_readings_are_functions_of_the_bindings() -> None:
+    bindings = pytest.importorskip(
+        "cuda.bindings.nvml", reason="cuda-bindings is not installed: pip install 'tilewright[cuda]'"
+    )
+    assert all(hasattr(bindings, name.rstrip("012")) for name in READINGS)
+
+
 def test_the_instruments(monkeypatch) -> None:
-    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: Instruments(**READINGS))
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvml", Instruments(**READINGS))
     gauge = Gauge("0000:17:00.0")
     assert gauge.read() == {
         "clock_mhz": 1980, "memory_clock_mhz": 3201, "power_w": 612.5, "temperature_c": 61,
@@ -215,12 +228,8 @@ def test_the_instruments(monkeypatch) -> None:
 
 @pytest.mark.parametrize("case", ["no library", "does not start", "no such GPU", "no readings"])
 def test_instruments_that_do_not_answer(monkeypatch, case: str) -> None:
-    def load(name: str) -> Any:
-        if case == "no library":
-            raise OSError(name)
-        return Instruments(nvmlInit_v2=9 if case == "does not start" else 0)
-
-    monkeypatch.setattr(nvml.ctypes, "CDLL", load)
+    instruments = None if case == "no library" else Instruments(starts=case != "does not start")
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvml", instruments)
     gauge = Gauge("0000:18:00.0" if case == "no such GPU" else "0000:17:00.0")
     none = {"clock_mhz": None, "memory_clock_mhz": None, "power_w": None, "temperature_c": None, "throttled": []}
     assert gauge.read() == none

@@ -5,25 +5,61 @@
 from __future__ import annotations
 
 import doctest
-from enum import Enum
+import itertools
+import weakref
+from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tilewright.errors import LaunchError, OperandError, TilewrightError, UnavailableError, UsageError
-from tilewright.runtime.gpu import arguments, memory
+from tilewright.errors import LaunchError, MemoryLimitError, OperandError, TilewrightError, UnavailableError, UsageError
 from tilewright.runtime.gpu import device as module
-from tilewright.runtime.gpu.device import Device, Memory, extent, open_device
+from tilewright.runtime.gpu import driver, memory
+from tilewright.runtime.gpu import launch as launching
+from tilewright.runtime.gpu.device import Device, open_device
+from tilewright.runtime.gpu.launch import extent
+from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
 
 BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
 
 
-class Status(Enum):
+class Status(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
+
+
+class StandEvent:
+    def __init__(self, stand: Stand, **options: Any) -> None:
+        self.options, self.stand, self.number = options, stand, len(stand.events)
+        stand.events.append(self)
+        self.is_done = False
+
+    def sync(self) -> None:
+        self.stand.note("wait for", self.number)
+
+    def __sub__(self, earlier: StandEvent) -> float:
+        self.stand.note("time", earlier.number, self.number)
+        return 1.5
+
+
+class StandStream:
+    def __init__(self, stand: Stand, handle: int) -> None:
+        self.stand, self.handle = stand, handle
+
+    def sync(self) -> None:
+        self.stand.do("sync")
+
+    def record(self, event: StandEvent) -> None:
+        self.stand.note("record", event.number, self.handle)
+
+    def wait(self, other: Any) -> None:
+        self.stand.note("order", getattr(other, "handle", None), self.handle)
+
+    def close(self) -> None:
+        self.stand.note("close", self.handle)
 
 
 class Stand:
@@ -31,12 +67,20 @@ class Stand:
 
     def __init__(self, **fails: str) -> None:
         self.fails, self.launches, self.shared, self.calls = fails, [], [], []  # type: ignore[var-annotated]
+        self.events: list[StandEvent] = []
+        self.current: list[int] = []
         self.status = Status.CUDA_SUCCESS
 
     def do(self, what: str, result: Any = None) -> Any:
         if what in self.fails:
             raise RuntimeError(self.fails[what])
         return result
+
+    def note(self, *what: Any) -> None:
+        """Something asked of ``cuda.core``, which raises its errors."""
+        self.calls.append(what)
+        if self.status:
+            raise RuntimeError(self.status.name)
 
     def call(self, *args: Any, answer: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         """A function of the driver's bindings: returns the status, then what was asked for."""
@@ -49,10 +93,11 @@ class Stand:
             max_dynamic_shared_size_bytes=48 << 10,
         )  # fmt: skip
         kernel = SimpleNamespace(attributes={}, arguments_info=[(0, 8), (8, 4), (12, 4), (16, 2)], handle=7)
-        stream = SimpleNamespace(sync=lambda: self.do("sync"), handle=3)
         limits = {f"max_{name}_dim_{axis}": 1024 for name in ("block", "grid") for axis in "xyz"}
+        streams = itertools.count(3)
         gpu = SimpleNamespace(
-            create_stream=lambda: stream, compute_capability=(9, 0), name="Stand-in", device_id=0,
+            create_stream=lambda: StandStream(self, next(streams)), create_event=lambda options: StandEvent(self, **options),
+            compute_capability=(9, 0), name="Stand-in", device_id=0,
             properties=SimpleNamespace(
                 **limits, max_shared_memory_per_block_optin=232_448, multiprocessor_count=132, l2_cache_size=60 << 20
             ),
@@ -63,9 +108,10 @@ class Stand:
         code = SimpleNamespace(get_kernel=lambda entry: self.do("load", kernel))
         core = SimpleNamespace(
             ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: code), LaunchConfig=SimpleNamespace,
+            EventOptions=dict, Stream=SimpleNamespace(from_handle=lambda handle: StandStream(self, handle)),
             launch=lambda stream, config, kernel, *args: self.do("launch", self.launches.append((config, args))),
         )  # fmt: skip
-        driver = SimpleNamespace(
+        played = SimpleNamespace(
             CUresult=Status, CUdevice=int, CUfunction_attribute=SimpleNamespace(
                 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8),
             cuKernelSetAttribute=lambda *args: (self.shared.append(args), (self.status,))[1],
@@ -73,12 +119,24 @@ class Stand:
             cuMemsetD8Async=lambda *args: self.call("fill", *args),
             cuMemcpyDtoDAsync=lambda *args: self.call("copy", *args),
             cuMemGetInfo=lambda: self.call("memory", answer=(30, 40)),
-            cuEventCreate=lambda flags: self.call("event", flags, answer=(f"event {len(self.calls)}",)),
-            cuEventRecord=lambda *args: self.call("record", *args),
-            cuEventSynchronize=lambda *args: self.call("wait for", *args),
-            cuEventElapsedTime=lambda *args: self.call("time", *args, answer=(1.5,)),
+            cuMemAlloc=lambda nbytes: self.call("reserve", nbytes, answer=(8192,)),
+            cuMemFree=lambda pointer: self.call("free", pointer),
+            cuCtxGetCurrent=lambda: (Status.CUDA_SUCCESS, 55),
+            cuCtxPushCurrent=lambda context: (self.current.append(context), (Status.CUDA_SUCCESS,))[1],
+            cuCtxPopCurrent=lambda: self.current.pop(),
+            cuDeviceGet=lambda ordinal: (Status.CUDA_SUCCESS, ordinal),
+            cuDeviceCanAccessPeer=lambda *devices: self.call("can reach", *devices, answer=(1,)),
+            cuCtxEnablePeerAccess=lambda *args: self.call("reach", *args),
         )  # fmt: skip
-        return Device(core, driver, gpu)
+        driver.driver = launching.driver = module.driver = lambda: played  # type: ignore[assignment]
+        return Device(core, gpu)
+
+
+@pytest.fixture(autouse=True)
+def restored_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``Stand.open`` replaces it."""
+    for user in (driver, launching, module):
+        monkeypatch.setattr(user, "driver", user.driver)
 
 
 def launch(stand: Stand, args: Any = (None, 1, 2.0, 3), grid: Any = 2, block: Any = 64, shared_bytes: int = 0) -> Any:
@@ -88,7 +146,7 @@ def launch(stand: Stand, args: Any = (None, 1, 2.0, 3), grid: Any = 2, block: An
     return stand.launches[-1]
 
 
-@pytest.mark.parametrize("which", [module, arguments, memory])
+@pytest.mark.parametrize("which", [module, launching, memory, driver])
 def test_doctests(which: Any) -> None:
     assert doctest.testmod(which).failed == 0
 
@@ -230,13 +288,82 @@ def test_a_prepared_launch_is_checked_once_and_made_as_often_as_wanted() -> None
 def test_the_timer_asks_the_gpus_own_clock() -> None:
     stand = Stand()
     timer = stand.open().timer()
+    assert [event.options for event in stand.events] == [{"timing_enabled": True}] * 2
     timer.start()
     assert timer.stop() == 1.5e-3
-    start, end = "event 0", "event 1"
-    assert stand.calls[2:] == [("record", start, 3), ("record", end, 3), ("wait for", end), ("time", start, end)]
+    assert stand.calls == [("record", 0, 3), ("record", 1, 3), ("wait for", 1), ("time", 0, 1)]
     stand.status = Status.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
         timer.stop()
+
+
+def test_streams_and_events() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    first, second = gpu.new_stream(), gpu.new_stream()
+    assert (first.handle, second.handle) == (4, 5)
+    event = first.mark()
+    second.after(event)
+    event.wait()
+    assert second.mark().since(event) == 1.5e-3
+    second.close()
+    assert stand.calls == [
+        ("record", 0, 4), ("order", None, 5), ("wait for", 0), ("record", 1, 5), ("time", 0, 1), ("close", 5)
+    ]  # fmt: skip
+    assert stand.events[0].options == {"timing_enabled": True, "blocking_sync": True}
+    first.mark()
+    assert len(stand.events) == 2, "an event that nobody needs any more is used again"
+    stand.status = Status.CUDA_ERROR_INVALID_VALUE
+    for refused in (first.mark, event.wait, lambda: second.after(event), lambda: event.since(event), first.close):
+        with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
+            refused()
+
+
+def test_streams_of_libraries_are_ordered_while_the_gpu_is_current() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    gpu.order(7, 7)
+    assert stand.calls == []
+    gpu.order(0, 7)
+    assert stand.calls == [("order", 1, 7)], "0 is the default stream of all threads"
+    assert stand.current == []
+
+
+def test_things_live_until_their_stream_is_done() -> None:
+    class Thing:
+        pass
+
+    stand = Stand()
+    gpu, things = stand.open(), [Thing(), Thing()]
+    alive = list(map(weakref.ref, things))
+    for stream in (7, 0):
+        gpu.keep_until_now(stream, things.pop())
+    assert stand.calls == [("record", 0, 7), ("record", 1, 1)]
+    assert all(thing() for thing in alive)
+    stand.events[0].is_done = True
+    gpu.keep_until_now(7, None)
+    assert [thing() is None for thing in alive] == [False, True]
+
+
+def test_asking_whether_another_gpu_is_reached_changes_nothing() -> None:
+    stand = Stand()
+    gpu, other = stand.open(), stand.open()
+    other.ordinal = 1
+    assert gpu.can_reach(other)
+    assert stand.calls == [("can reach", 0, 1)]
+    gpu.reach(other)
+    assert stand.calls[1:] == [("reach", 55, 0)]
+    assert stand.current == []
+
+
+def test_reserved_memory() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    with gpu.reserve(20) as memory:
+        assert (memory.pointer, memory.nbytes) == (8192, 20)
+    assert stand.calls == [("memory",), ("reserve", 20), ("free", 8192)]
+    with pytest.raises(MemoryLimitError, match="31 bytes on Stand-in are needed, 30 are free"):
+        gpu.reserve(31)
 
 
 def test_facts() -> None:
@@ -265,6 +392,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
         raise ImportError(f"No module named {name!r}")
 
+    monkeypatch.setattr(module, "_open", {})
     monkeypatch.setattr(module.importlib, "import_module", absent)
     with pytest.raises(UnavailableError, match=r"GPU 0 cannot be used: No module named 'cuda.core'"):
         open_device()

@@ -16,8 +16,8 @@ import tilewright as tw
 from tilewright.arrays.matrix import GpuMatrix
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import OperandError
-from tilewright.runtime.gpu.current import gpu_at
-from tilewright.runtime.gpu.gpu_product import prepared
+from tilewright.runtime.gpu.device import gpu_at
+from tilewright.runtime.gpu.product import prepared
 
 pytestmark = pytest.mark.gpu
 
@@ -130,8 +130,8 @@ def test_products_that_are_added(torch: Any, name: str, dtype: str, shape: Any) 
     with gpu_at(0) as gpu:
         for params in (None, kernel.presets[0].params):
             before = c.clone()
-            product = prepared(gpu.device, kernel, dtype, m, n, k, add=True, params=params)
-            assert prepared(gpu.device, kernel, dtype, m, n, k, add=True, params=params) is product
+            product = prepared(gpu, kernel, dtype, m, n, k, add=True, params=params)
+            assert prepared(gpu, kernel, dtype, m, n, k, add=True, params=params) is product
             product(a.data_ptr(), b.data_ptr(), before.data_ptr(), stream)
             assert torch.equal(before, right)
 

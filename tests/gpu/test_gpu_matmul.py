@@ -26,7 +26,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install
 
 @pytest.fixture
 def gpus(monkeypatch) -> Any:
-    found = [fake.Gpu(0), fake.Gpu(1)]
+    found = [fake.Gpu(), fake.Gpu(ordinal=1)]
     fake.install(monkeypatch, found)
     yield found
     libraries._known.clear()
@@ -66,23 +66,23 @@ def test_every_pair_of_layouts(gpus: Any, layouts: tuple[str, str]) -> None:
     np.testing.assert_array_equal(c.view, a @ b)
     np.testing.assert_array_equal(x.view, a)
     np.testing.assert_array_equal(y.view, b)
-    copies = [entry for entry, _ in gpus[0].device.launches if "_to_" in entry]
+    copies = [entry for entry, _ in gpus[0].launches if "_to_" in entry]
     both = {"rows": (0, 1), "columns": (1, 0)}  # copies that the straight and the turned product need of it
     needed = [both.get(how, (1, 1)) for how in layouts]
     assert len(copies) == min(sum(way) for way in zip(*needed, strict=True))
-    assert {stream for _, stream in gpus[0].device.launches} == {100}
+    assert {stream for _, stream in gpus[0].launches} == {100}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_launches_themselves(gpus: Any, dtype: str) -> None:
     """As above, executed: copies that turn, narrow, widen and jump, and the product of what they made."""
-    gpus[0].device.executes = True
+    gpus[0].executes = True
     a, b = whole(70, 35, dtype=dtype), whole(35, 41, dtype="float64")
     x, y = laid(fake.Tensor, gpus[0], a, "columns"), laid(fake.Tensor, gpus[0], b, "strided")
     out = laid(fake.Tensor, gpus[0], np.zeros((70, 41), dtype), "columns")
     tw.matmul(x, y, out=out)
     np.testing.assert_array_equal(out.view, a @ b)
-    assert len(gpus[0].device.launches) == {"float64": 2, "float32": 4}[dtype]
+    assert len(gpus[0].launches) == {"float64": 2, "float32": 4}[dtype]
 
 
 BATCHES = [
@@ -105,13 +105,13 @@ def test_shapes_are_those_of_matmul(gpus: Any, shapes: Any, layouts: tuple[str, 
 def test_a_batch_times_one_matrix_is_one_product(gpus: Any) -> None:
     x, y = (fake.Tensor.of(gpus[0], v) for v in (whole(4, 5, 3), whole(3, 6)))
     tw.matmul(x, y)
-    assert [entry for entry, _ in gpus[0].device.launches] == ["register_banks"]
+    assert [entry for entry, _ in gpus[0].launches] == ["register_banks"]
 
 
 def test_one_matrix_of_many_products_is_copied_once(gpus: Any) -> None:
     x, y = laid(fake.Tensor, gpus[0], whole(5, 8), "strided"), fake.Tensor.of(gpus[0], whole(3, 8, 6))
     tw.matmul(x, y)
-    entries = [entry for entry, _ in gpus[0].device.launches]
+    entries = [entry for entry, _ in gpus[0].launches]
     assert entries == ["float32_to_float32", *["register_banks"] * 3]
 
 
@@ -128,7 +128,7 @@ def test_highest_computes_in_float64_and_rounds_once(gpus: Any) -> None:
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, 70), (70, 21)))
     c = tw.matmul(fake.Tensor.of(gpus[0], a), fake.Tensor.of(gpus[0], b), precision="highest").view
     np.testing.assert_array_equal(c, (a.astype(np.float64) @ b).astype(np.float32))
-    assert any(entry == "dgemm_tensor" for entry, _ in gpus[0].device.launches)
+    assert any(entry == "dgemm_tensor" for entry, _ in gpus[0].launches)
 
 
 # ---- out
@@ -175,8 +175,8 @@ def test_cupy(gpus: Any) -> None:
     c = tw.matmul(x, y)
     assert type(c) is fake.CupyArray
     np.testing.assert_array_equal(c.view, a @ b)
-    assert gpus[1].device.launches == [("register_banks", 201)], "on its own GPU and stream, turned, without a copy"
-    assert gpus[0].device.launches == []
+    assert gpus[1].launches == [("register_banks", 201)], "on its own GPU and stream, turned, without a copy"
+    assert gpus[0].launches == []
     assert gpus[1].current == 0
 
 
@@ -186,13 +186,13 @@ def test_an_unknown_library_gets_an_array_that_speaks_dlpack(gpus: Any) -> None:
     c = tw.matmul(x, y)
     assert type(c) is GpuMatrix
     assert x.asked == y.asked == [900], "the stream that we work on"
-    assert gpus[0].device.launches == [("register_banks", 900)]
+    assert gpus[0].launches == [("register_banks", 900)]
     assert gpus[0].kept[0][0] == 900
     assert c.__dlpack_device__() == (2, 0)
     found = fake.dlpack.read(c.__dlpack__(stream=55))
     assert gpus[0].orders == [(900, 55)]
     assert (found.shape, found.strides, found.dtype, found.device) == ((9, 10), (10, 1), "float32", 0)
-    heap = gpus[0].device.heap[found.pointer - fake.BASE :]
+    heap = gpus[0].heap[found.pointer - fake.BASE :]
     np.testing.assert_array_equal(heap[: 9 * 10 * 4].view("f4").reshape(9, 10), a @ b)
     assert c.__cuda_array_interface__["data"] == (found.pointer, False)
     with pytest.raises(OperandError, match="lies on a GPU"):
@@ -209,15 +209,15 @@ def test_memory_that_somebody_has_by_dlpack_lives_as_long(gpus: Any) -> None:
     a = fake.Unknown.of(gpus[0], whole(4, 4))
     c = tw.matmul(a, a)
     gpus[0].kept.clear()
-    held = len(gpus[0].device.held)
+    held = len(gpus[0].held)
     array = fake.dlpack.read(c.__dlpack__(stream=7))
     del c
     gc.collect()
-    assert len(gpus[0].device.held) == held, "the capsule has it"
+    assert len(gpus[0].held) == held, "the capsule has it"
     gpus[0].orders.clear()
     del array
     gc.collect()
-    assert len(gpus[0].device.held) == held - 1
+    assert len(gpus[0].held) == held - 1
     assert gpus[0].orders == [(7, 900)], "whoever gets that memory next waits for its reader"
 
 
@@ -234,7 +234,7 @@ def test_the_stream_of_the_moment(gpus: Any) -> None:
     tw.matmul(x, x)
     sys.modules["torch"].current = 300
     tw.matmul(x, x)
-    assert [stream for _, stream in gpus[0].device.launches] == [100, 300]
+    assert [stream for _, stream in gpus[0].launches] == [100, 300]
 
 
 def test_no_library_is_imported() -> None:
@@ -281,7 +281,7 @@ def test_operands_that_are_refused(gpus: Any, why: str) -> None:
     for call in (tw.matmul, tw.plan):
         with pytest.raises(kind, match=words):
             call(a, b)
-    assert gpus[0].device.launches == []
+    assert gpus[0].launches == []
 
 
 def test_a_gradient_that_nobody_records(gpus: Any) -> None:
@@ -307,7 +307,7 @@ def test_a_gradient_that_nobody_records(gpus: Any) -> None:
 def test_out_that_is_refused(gpus: Any, out: Any, kind: Any, words: str) -> None:
     with pytest.raises(kind, match=words):
         tw.matmul(tensor(gpus, 3, 3), tensor(gpus, 3, 3), out=out(gpus))
-    assert gpus[0].device.launches == []
+    assert gpus[0].launches == []
 
 
 def test_words_that_are_not_known(gpus: Any) -> None:
@@ -321,11 +321,11 @@ def test_words_that_are_not_known(gpus: Any) -> None:
 @pytest.mark.parametrize("kind", [fake.Tensor, fake.CupyArray, fake.Unknown])
 def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:
     x, y = kind.of(gpus[0], whole(900, 2)), kind.of(gpus[0], whole(2, 900))
-    held = dict(gpus[0].device.held)
+    held = dict(gpus[0].held)
     with pytest.raises(MemoryLimitError, match="needs 3,240,000 bytes more on GPU 0"):
         tw.matmul(x, y)
-    assert gpus[0].device.launches == []
-    assert gpus[0].device.held == held
+    assert gpus[0].launches == []
+    assert gpus[0].held == held
 
 
 def test_workspace_that_is_not_there_leaves_out_as_it_was(gpus: Any) -> None:
@@ -352,5 +352,5 @@ def test_the_plan_tells_the_whole_of_it(gpus: Any) -> None:
     assert "Cᵀ = Bᵀ·Aᵀ" in text
     assert "b (strides of 77 and 2 elements), 2,960 bytes" in text
     assert plan.workspace_bytes == 3072
-    assert gpus[0].device.launches == []
+    assert gpus[0].launches == []
     assert "copies     none" in str(tw.plan(fake.Tensor.of(gpus[0], whole(3, 3)), fake.Tensor.of(gpus[0], whole(3, 3))))

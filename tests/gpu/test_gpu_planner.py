@@ -17,9 +17,9 @@ from tilewright.errors import DTypeError, HeaderError, UsageError
 from tilewright.planning import choice as planner
 from tilewright.planning import tuned
 from tilewright.planning.choice import choose_gpu as choose
-from tilewright.runtime.gpu import gpu_product
-from tilewright.runtime.gpu.gpu_product import MOST, prepared
+from tilewright.runtime.gpu import product as gpu_product
 from tilewright.runtime.gpu.nvrtc import compile_kernel
+from tilewright.runtime.gpu.product import MOST, prepared
 from tilewright.simulator import RunOptions, simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -182,7 +182,7 @@ def test_every_preset_is_right(kernel: Any, i: int, shape: tuple[int, int, int])
 
 
 def test_a_product_is_prepared_once() -> None:
-    device: Any = fake.Device(1 << 16)
+    device: Any = fake.Gpu(1 << 16)
     a = device.put(np.arange(6, dtype="f4"))
     c = device.put(np.zeros(4, "f4"))
     product = prepared(device, BANKS, "float32", 2, 2, 3, params=BANKS.presets[0].params)
@@ -196,7 +196,7 @@ def test_a_product_is_prepared_once() -> None:
 
 
 def test_products_that_are_nothing() -> None:
-    device: Any = fake.Device(1 << 16)
+    device: Any = fake.Gpu(1 << 16)
     prepared(device, BANKS, "float32", 0, 5, 5)(1, 2, 3, 4)
     prepared(device, BANKS, "float32", 5, 5, 0, add=True)(1, 2, 3, 4)
     assert device.launches == []
@@ -211,7 +211,7 @@ def test_products_that_are_nothing() -> None:
     ],
 )
 def test_products_that_are_refused(kernel: Any, dtype: str, sizes: Any, add: bool, words: str) -> None:
-    device: Any = fake.Device(1 << 10)
+    device: Any = fake.Gpu(1 << 10)
     with pytest.raises(UsageError, match=words):
         prepared(device, kernel, dtype, *sizes, add=add)
     assert gpu_product.MOST < 2**31

@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import MemoryLimitError, UnavailableError, UsageError
-from tilewright.runtime.gpu.streams import opened
+from tilewright.runtime.gpu.device import open_device
 from tilewright.streaming.places.events import Events
 
 pytestmark = pytest.mark.gpu
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(autouse=True)
 def gpu() -> None:
     try:
-        opened(0)
+        open_device(0)
     except UnavailableError as error:
         pytest.skip(str(error))
 

@@ -1,4 +1,4 @@
-"""``schedule.gpu`` on simulated streams: right products, no wait that never ends, everything given back."""
+"""``streaming.places.gpu`` on simulated streams: right products, no wait that never ends, everything given back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.simulated_streams import ANY_KERNEL, SimulatedStreams, failing_after, simulated
+from support.simulated_streams import ANY_KERNEL, SimulatedDevice, SimulatedStream, failing_after, simulated
 from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySink, ArraySource
 from tilewright.planning.choice import Choice
@@ -65,11 +65,11 @@ class Case:
         self.sources = {"a": source(self.a), "b": source(self.b)}
         self.sink = ArraySink(self.c, self.c.shape, self.c.dtype)
 
-    def place(self, streams: SimulatedStreams, chunks: Chunks, events: Events | None = None) -> Gpu:
+    def place(self, device: SimulatedDevice, chunks: Chunks, events: Events | None = None) -> Gpu:
         held = self.plan.held(self.plan.program()) if self.plan.host_slots else Held({}, {})
         tier = Tier(self.plan, held, self.sources)
         options: dict[str, Any] = {
-            "gpu": streams,
+            "gpu": device,
             "choice": ANY_KERNEL,
             "workers": 4,
             "chunks": chunks,
@@ -82,12 +82,12 @@ class Case:
 
 
 @pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedStreams]:
-    with simulated(monkeypatch) as streams:
-        yield streams
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
+    with simulated(monkeypatch) as device:
+        yield device
 
 
-def ends(case: Case, place: Gpu, streams: SimulatedStreams, within_s: float) -> bool:
+def ends(case: Case, place: Gpu, device: SimulatedDevice, within_s: float) -> bool:
     """Whether the product is done before so long; if not, everybody is freed."""
 
     def run() -> None:
@@ -99,7 +99,7 @@ def ends(case: Case, place: Gpu, streams: SimulatedStreams, within_s: float) -> 
     thread.join(within_s)
     done = not thread.is_alive()
     if not done:
-        streams.abandon()
+        device.abandon()
         thread.join()
     with contextlib.suppress(Exception):
         place.close()
@@ -113,49 +113,49 @@ def ends(case: Case, place: Gpu, streams: SimulatedStreams, within_s: float) -> 
 )
 @pytest.mark.parametrize("source", [ArraySource, Slow])
 def test_few_chunks_suffice(
-    streams: SimulatedStreams, size: int, incoming: int, outgoing: int, source: type[ArraySource]
+    device: SimulatedDevice, size: int, incoming: int, outgoing: int, source: type[ArraySource]
 ) -> None:
     """A block of A has 1040 bytes: far more than all chunks together, and each is held until its copy is over."""
     case = Case(source=source)
-    place = case.place(streams, Chunks(size, incoming, outgoing))
-    assert ends(case, place, streams, 60)
+    place = case.place(device, Chunks(size, incoming, outgoing))
+    assert ends(case, place, device, 60)
     case.check()
-    assert (streams.held_bytes, streams.open) == (0, set())
+    assert (device.held_bytes, device.open) == (0, 0)
 
 
 @pytest.mark.parametrize("size", [8, 64, 100])
 @pytest.mark.parametrize("host", [0, 4])
-def test_a_row_may_be_longer_than_a_chunk(streams: SimulatedStreams, size: int, host: int) -> None:
+def test_a_row_may_be_longer_than_a_chunk(device: SimulatedDevice, size: int, host: int) -> None:
     case = Case(Grid(7, 33, 40, 7, 17, 20), host=host)
-    place = case.place(streams, Chunks(size, 3, 2))
-    assert ends(case, place, streams, 60)
+    place = case.place(device, Chunks(size, 3, 2))
+    assert ends(case, place, device, 60)
     case.check()
 
 
 @pytest.mark.parametrize("host", [1, 3, 100])
-def test_blocks_are_kept_on_the_host(streams: SimulatedStreams, host: int) -> None:
+def test_blocks_are_kept_on_the_host(device: SimulatedDevice, host: int) -> None:
     case = Case(source=Slow, host=host)
     assert hold(case.plan.program().loads, case.plan.host_slots).hits
-    place = case.place(streams, Chunks(256, 4, 2))
-    assert ends(case, place, streams, 60)
+    place = case.place(device, Chunks(256, 4, 2))
+    assert ends(case, place, device, 60)
     case.check()
 
 
 @pytest.mark.parametrize(("chunks", "works"), [(4, False), (8, True)])
 def test_chunks_that_were_held_until_their_block_is_there_would_have_to_be_more(
-    streams: SimulatedStreams, chunks: int, works: bool
+    device: SimulatedDevice, chunks: int, works: bool
 ) -> None:
     """A block of B, of 1248 bytes, is 7 chunks here: with 4 of them the fifth would never be free."""
     case = Case()
-    place = case.place(streams, Chunks(208, chunks, 2))
+    place = case.place(device, Chunks(208, chunks, 2))
     ring, load = place._rings[0], place.load
 
     def take() -> np.ndarray:
         if ring._taken < ring._count:
-            ring._chunks.append(streams.pages(ring._size))
+            ring._chunks.append(device.pages.take(ring._size))
         chunk, ring._taken = ring._chunks[ring._taken % ring._count], ring._taken + 1
         while chunk.ctypes.data in ring._busy:
-            streams.go_on()
+            device.go_on()
             time.sleep(0.001)
         return chunk
 
@@ -166,21 +166,21 @@ def test_chunks_that_were_held_until_their_block_is_there_would_have_to_be_more(
         return block
 
     ring.take, place.load = take, whole  # type: ignore[method-assign]
-    assert ends(case, place, streams, 60 if works else 2) == works
+    assert ends(case, place, device, 60 if works else 2) == works
 
 
 def test_a_copy_that_is_not_waited_for_spoils_the_product(
-    streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SimulatedStreams, "after", lambda *_: None)
+    monkeypatch.setattr(SimulatedStream, "after", lambda *_: None)
     case = Case(source=Slow)
-    assert ends(case, case.place(streams, Chunks(256, 2, 2)), streams, 60)
+    assert ends(case, case.place(device, Chunks(256, 2, 2)), device, 60)
     assert not np.array_equal(case.c, case.a @ case.b)
 
 
-def test_several_gpus(streams: SimulatedStreams) -> None:
+def test_several_gpus(device: SimulatedDevice) -> None:
     case = Case(places=3)
-    several = [case.place(streams, Chunks(256, 2, 2)) for _ in range(3)]
+    several = [case.place(device, Chunks(256, 2, 2)) for _ in range(3)]
     told: list[Tile] = []
     try:
         execute_on_all(case.plan.grid, case.plan.slots, several, case.plan.parts, told.append)
@@ -189,17 +189,17 @@ def test_several_gpus(streams: SimulatedStreams) -> None:
             place.close()
     case.check()
     assert sorted(told) == sorted(tile for part in territories(*GRID.tiles, 3) for tile in part)
-    assert (streams.held_bytes, streams.open) == (0, set())
+    assert (device.held_bytes, device.open) == (0, 0)
 
 
 @pytest.mark.parametrize(("rates", "used"), [(Rates(1e9, 1e10, 1e10), 4), (Rates(1e16, 1e10, 1e10, 1e8), 1)])
 def test_multiply_takes_as_many_gpus_as_pay(
-    streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, rates: Rates, used: int
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, rates: Rates, used: int
 ) -> None:
     """Of four simulated ones: all where multiplying is slow, one where they would all read from the same slow disk."""
     monkeypatch.setattr(places.Placement, "rates", lambda *_: rates)
     kernel: Any = SimpleNamespace(name="simulated", source_hash="0", params={})
-    gpus: Any = (streams,) * 4
+    gpus: Any = (device,) * 4
     choice = Choice(kernel, "float64", {}, "")
     placed = places.Placement(choice, Room(4 << 20, grain=64), 1, 1 << 30, gpus, Chunks(1 << 14, 4, 2))
     monkeypatch.setattr(multiply, "place_product", lambda *_: placed)
@@ -209,46 +209,46 @@ def test_multiply_takes_as_many_gpus_as_pay(
     np.testing.assert_array_equal(multiply.multiply(a, b), a @ b)
     assert len(made) == used
     assert len(multiply.plan_multiply(a, b).parts) == used
-    assert (streams.held_bytes, streams.open) == (0, set())
+    assert (device.held_bytes, device.open) == (0, 0)
 
 
 @pytest.mark.parametrize("reads", [0, 7, 40])
-def test_a_source_that_fails(streams: SimulatedStreams, reads: int) -> None:
+def test_a_source_that_fails(device: SimulatedDevice, reads: int) -> None:
     case, told = Case(source=failing_after(reads)), []
-    place = case.place(streams, Chunks(256, 2, 2))
+    place = case.place(device, Chunks(256, 2, 2))
     with pytest.raises(OSError, match="the disk is gone"):
         execute(case.plan.program(), place, told.append)
     place.close()
     for tile in told:
         where = GRID.rows(tile.i), GRID.columns(tile.j)
         assert np.array_equal(case.c[where], (case.a @ case.b)[where])
-    assert (streams.held_bytes, streams.open) == (0, set())
+    assert (device.held_bytes, device.open) == (0, 0)
 
 
 @pytest.mark.parametrize("refused", [0, 1])
 def test_what_was_taken_is_given_back_where_memory_is_short(
-    streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, refused: int
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
     rings = iter([True] * refused + [False])
-    pages = streams.pages
+    pages = device.pages.take
 
     def scarce(nbytes: int) -> np.ndarray:
         if next(rings):
             return pages(nbytes)
         raise LaunchError("no page-locked memory is left")
 
-    monkeypatch.setattr(streams, "pages", scarce)
+    monkeypatch.setattr(device.pages, "take", scarce)
     case = Case()
-    place = case.place(streams, Chunks(256, 2, 2))
+    place = case.place(device, Chunks(256, 2, 2))
     with pytest.raises(LaunchError, match="page-locked"):
         execute(case.plan.program(), place)
     place.close()
-    assert (streams.held_bytes, streams.open) == (0, set())
+    assert (device.held_bytes, device.open) == (0, 0)
 
 
-def test_events_tell_every_piece(streams: SimulatedStreams) -> None:
+def test_events_tell_every_piece(device: SimulatedDevice) -> None:
     case, events = Case(), Events("cuda:0")
-    place = case.place(streams, Chunks(256, 4, 4), events)
+    place = case.place(device, Chunks(256, 4, 4), events)
     planned: Program = case.plan.program()
     execute(planned, place)
     place.close()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.simulated_streams import ANY_KERNEL, SimulatedStreams, failing_after, simulated
+from support.simulated_streams import ANY_KERNEL, SimulatedDevice, SimulatedStream, failing_after, simulated
 from tilewright.files.array import ArraySink, ArraySource
 from tilewright.streaming.places import gpu
 from tilewright.streaming.places.chunks import Chunks
@@ -48,7 +48,7 @@ class Case:
         self.sources = {"a": Counted(source(self.a), self.read), "b": Counted(source(self.b), self.read)}
         self.events = Events()
 
-    def run(self, *gpus: SimulatedStreams, peers: Peers | None = None) -> BaseException | None:
+    def run(self, *gpus: SimulatedDevice, peers: Peers | None = None) -> BaseException | None:
         """What it raised; fails where it does not end. A single one of ``gpus`` stands for all."""
         sink = ArraySink(self.c, self.c.shape, self.c.dtype)
         count = len(self.plan.parts)
@@ -94,13 +94,13 @@ class Case:
         np.testing.assert_array_equal(self.c, self.a @ self.b)
 
 
-def prepared_by(*gpus: SimulatedStreams) -> Any:
+def prepared_by(*gpus: SimulatedDevice) -> Any:
     """Products are asked of the GPU whose memory they are in."""
 
     def prepared(*asked: Any, **options: Any) -> Any:
         products = {each: each.prepared(*asked, **options) for each in gpus}
 
-        def product(a: int, b: int, c: int, stream: int) -> None:
+        def product(a: int, b: int, c: int, stream: Any) -> None:
             next(of for each, of in products.items() if each.has(c))(a, b, c, stream)
 
         return product
@@ -109,29 +109,29 @@ def prepared_by(*gpus: SimulatedStreams) -> Any:
 
 
 @pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedStreams]:
-    with simulated(monkeypatch) as streams:
-        yield streams
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
+    with simulated(monkeypatch) as device:
+        yield device
 
 
 @pytest.mark.parametrize("slots", [PLENTY, SOME, LEAST], ids=["plenty", "some", "least"])
 @pytest.mark.parametrize("places", [2, 3, 4])
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_products_are_right(streams: SimulatedStreams, slots: Slots, places: int, partition: str) -> None:
+def test_products_are_right(device: SimulatedDevice, slots: Slots, places: int, partition: str) -> None:
     case = Case(territories(*GRID.tiles, places, partition=partition), slots)
-    assert case.run(streams) is None
+    assert case.run(device) is None
     case.check()
-    assert (streams.held_bytes, streams.open) == (0, set())
-    assert streams.copied_over > 0
+    assert (device.held_bytes, device.open) == (0, 0)
+    assert device.copied_over > 0
     assert case.once <= case.read.count
     lanes = {event.lane for event in case.events.events}
     assert lanes == {"stage in", "copy in", "copy over", "compute", "copy out", "stage out"}
 
 
 @pytest.mark.parametrize("places", [2, 4])
-def test_a_block_is_read_once_where_all_fit(streams: SimulatedStreams, places: int) -> None:
+def test_a_block_is_read_once_where_all_fit(device: SimulatedDevice, places: int) -> None:
     case = Case(territories(*GRID.tiles, places), PLENTY)
-    assert case.run(streams) is None
+    assert case.run(device) is None
     stolen = 8 * 2 * 8 * GRID.k * GRID.tiles[0]  # at most: a tile that another GPU takes over may need its own
     assert case.once <= case.read.count <= case.once + stolen
     assert case.plan.read_bytes == case.once
@@ -140,15 +140,15 @@ def test_a_block_is_read_once_where_all_fit(streams: SimulatedStreams, places: i
 @pytest.mark.parametrize("seed", range(6))
 def test_no_circle_where_slots_are_few(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Each GPU's next load waits for others that read what lies there, which wait for it."""
-    with simulated(monkeypatch, 0.003 * (seed % 3), seed) as streams:
+    with simulated(monkeypatch, 0.003 * (seed % 3), seed) as device:
         case = Case(territories(*GRID.tiles, 4), (2 + seed % 2, 2, 1))
-        assert case.run(streams) is None
+        assert case.run(device) is None
         case.check()
 
 
-def copy_over_slowly(self: Any, stream: int, *copied: Any, over: Any = SimulatedStreams.copy_over) -> None:
-    self._ask(stream, lambda: time.sleep(0.02))
-    over(self, stream, *copied)
+def copy_over_slowly(self: Any, *copied: Any, over: Any = SimulatedStream.copy_over) -> None:
+    self.ask(lambda: time.sleep(0.02))
+    over(self, *copied)
 
 
 class OneWay(Peers):
@@ -165,15 +165,15 @@ class OneWay(Peers):
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_reader_that_is_not_waited_for_gets_something_else(
-    streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, waits: bool
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    other = SimulatedStreams(ordinal=1)
-    monkeypatch.setattr(SimulatedStreams, "copy_over", copy_over_slowly)
+    other = SimulatedDevice(ordinal=1)
+    monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_slowly)
     monkeypatch.setattr(OneWay, "waits", waits)
-    monkeypatch.setattr(gpu, "prepared", prepared_by(streams, other))
+    monkeypatch.setattr(gpu, "prepared", prepared_by(device, other))
     case = Case(territories(*GRID.tiles, 2, partition="strips"), LEAST)
     try:
-        assert case.run(streams, other, peers=OneWay()) is None
+        assert case.run(device, other, peers=OneWay()) is None
     finally:
         other.abandon()
         other.end()
@@ -182,12 +182,12 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
 
 
 @pytest.mark.parametrize("reads", [0, 7, 40, 100])
-def test_all_end_where_a_source_fails(streams: SimulatedStreams, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+def test_all_end_where_a_source_fails(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
     """And no memory is given back that another GPU still reads."""
-    monkeypatch.setattr(SimulatedStreams, "copy_over", copy_over_slowly)
+    monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_slowly)
 
     case = Case(territories(*GRID.tiles, 4), SOME, failing_after(reads))
-    error = case.run(streams)
+    error = case.run(device)
     assert isinstance(error, OSError)
     assert str(error) == "the disk is gone"
-    assert (streams.held_bytes, streams.open) == (0, set())
+    assert (device.held_bytes, device.open) == (0, 0)

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from support.simulated_streams import SimulatedStreams, matrix_at, simulated
+from support.simulated_streams import SimulatedDevice, matrix_at, simulated
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.runtime.cpu.runner import runner
 from tilewright.streaming.options import Options
@@ -177,22 +176,21 @@ def interrupted_after(tiles: int) -> Any:
 # ---- on GPUs ---------------------------------------------------------------------------------------------------------
 
 
-class Gpu(SimulatedStreams):
+class Gpu(SimulatedDevice):
     """Sums as the kernels do: a step in the order of k from zero, then added to C."""
 
     free = 1 << 30
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self.device: Any = SimpleNamespace(name="simulated", capability="9.0", sms=132)
 
-    def free_bytes(self) -> int:
-        return self.free
+    def memory_bytes(self) -> tuple[int, int]:
+        return self.free, self.free
 
     def prepared(self, _device: Any, _kernel: Any, dtype: str, *shape: int, add: bool, **_params: Any) -> Any:
         m, n, k = shape
 
-        def product(a: int, b: int, c: int, stream: int) -> None:
+        def product(a: int, b: int, c: int, stream: Any) -> None:
             x, y, z = (matrix_at(at, *size, dtype) for at, size in ((a, (m, k)), (b, (k, n)), (c, (m, n))))
 
             def work() -> None:
@@ -201,7 +199,7 @@ class Gpu(SimulatedStreams):
                     total += x[:, p : p + 1] * y[p]
                 z[...] = z + total if add else total
 
-            self._ask(stream, work)
+            stream.ask(work)
 
         return product
 

@@ -1,7 +1,7 @@
 """A GPU for tests: its memory is a NumPy array, its launches are executed by the microscope, and its clock is made up.
 
-It has the interface of ``run.device.Device``, so that the bench's protocol and the CUDA code that verifies results run as
-they are, without a GPU. ``did`` is what was asked of it, in order.
+It has the interface of ``runtime.gpu.device.Device``, so that the bench's protocol and the CUDA code that verifies results
+run as they are, without a GPU. ``did`` is what was asked of it, in order.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError, UsageError
-from tilewright.runtime.gpu.arguments import extent
-from tilewright.runtime.gpu.device import Attributes
+from tilewright.runtime.gpu.launch import Attributes, extent
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator import RunOptions, simulate

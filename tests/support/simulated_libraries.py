@@ -18,14 +18,33 @@ from tilewright.errors import LaunchError
 from tilewright.runtime.gpu.memory import Memory
 
 
-class Device(SimulatedGpu):
-    """Launches are done at once, each on a stream that is remembered: by NumPy, or where ``executes`` by the microscope."""
+class Gpu(SimulatedGpu):
+    """Launches are done at once, each on a stream that is remembered: by NumPy, or where ``executes`` by the microscope.
+    Remembers which streams waited for which, and what was kept."""
 
     stream, executes = 900, False
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int = 1 << 21, ordinal: int = 0) -> None:
         super().__init__(nbytes)
+        self.ordinal = ordinal
         self.launches: list[tuple[str, int]] = []
+        self.orders: list[tuple[int, int]] = []
+        self.kept: list[Any] = []
+        self.current = 0
+
+    def __enter__(self) -> Gpu:
+        self.current += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.current -= 1
+
+    def order(self, earlier: int, later: int) -> None:
+        if earlier != later:
+            self.orders.append((earlier, later))
+
+    def keep_until_now(self, stream: int, things: Any) -> None:
+        self.kept.append((stream, things))
 
     def launcher(self, compiled: Any, entry: str, grid: Any, block: Any, shared_bytes: int = 0) -> Any:
         def launch(stream: int, *args: Any) -> None:
@@ -55,30 +74,6 @@ class Device(SimulatedGpu):
         self.seen(c, dtype, (m, n), (n, 1))[...] = x @ y
 
 
-class Gpu:
-    """``runtime.gpu.current.Gpu`` without a driver: remembers which streams waited for which, and what it kept."""
-
-    def __init__(self, ordinal: int = 0, nbytes: int = 1 << 21) -> None:
-        self.device, self.ordinal = Device(nbytes), ordinal
-        self.orders: list[tuple[int, int]] = []
-        self.kept: list[Any] = []
-        self.current = 0
-
-    def __enter__(self) -> Gpu:
-        self.current += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.current -= 1
-
-    def order(self, earlier: int, later: int) -> None:
-        if earlier != later:
-            self.orders.append((earlier, later))
-
-    def keep_until_now(self, stream: int, things: Any) -> None:
-        self.kept.append((stream, things))
-
-
 class Storage:
     """Elements on the simulated GPU, as NumPy sees them: views of them are views of its heap."""
 
@@ -86,10 +81,10 @@ class Storage:
         self.gpu, dtype = gpu, np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64))
         try:
-            self.memory = gpu.device.allocate(max(1, count) * dtype.itemsize)
+            self.memory = gpu.allocate(max(1, count) * dtype.itemsize)
         except LaunchError as error:
             raise OutOfMemoryError(str(error)) from None
-        self.view = gpu.device.bytes_of(self.memory).view(dtype)[:count].reshape(shape)
+        self.view = gpu.bytes_of(self.memory).view(dtype)[:count].reshape(shape)
 
     def __del__(self) -> None:
         if hasattr(self, "memory"):
@@ -101,7 +96,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 def address(gpu: Gpu, view: np.ndarray) -> int:
-    return BASE + view.__array_interface__["data"][0] - gpu.device.heap.__array_interface__["data"][0]
+    return BASE + view.__array_interface__["data"][0] - gpu.heap.__array_interface__["data"][0]
 
 
 class Array:

@@ -1,6 +1,6 @@
 """A GPU's streams without a GPU: each is a thread that does in order what is asked of it, on memory of this process.
 
-So ``schedule.gpu`` itself runs, chunks and rings and all, and a wait that can never end is seen: ``abandon`` ends it.
+So ``streaming.places.gpu`` itself runs, chunks and rings and all. A wait that can never end is seen: ``abandon`` ends it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ import pytest
 
 from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySource
-from tilewright.runtime.gpu.streams import Moment
+from tilewright.runtime.gpu.memory import Memory
+from tilewright.runtime.gpu.stream import Event
 from tilewright.streaming.places import gpu
 
 #: Simulated GPUs multiply by themselves, whichever kernel was chosen.
 ANY_KERNEL: Any = SimpleNamespace(kernel=None, params={})
 
 
-class _Moment(Moment):
-    def __init__(self, streams: SimulatedStreams) -> None:
-        self.reached, self._owner, self.at_s = threading.Event(), streams, 0.0
+class SimulatedEvent(Event):
+    def __init__(self, gpu: SimulatedDevice) -> None:
+        self.reached, self._owner, self.at_s = threading.Event(), gpu, 0.0
 
     def wait(self) -> None:
         while not self.reached.wait(0.02):
@@ -46,154 +47,175 @@ class _Moment(Moment):
         """There is nothing to give back."""
 
 
-class SimulatedStreams:
-    """Stands for ``run.streams.Streams``; every copy and product takes up to ``pause_s``, at random."""
+class SimulatedStream:
+    """Stands for ``runtime.gpu.stream.Stream``; its handle is itself."""
 
-    def __init__(self, pause_s: float = 0.0, seed: int = 0, ordinal: int = 0) -> None:
-        self.device, self.ordinal = None, ordinal
-        self._pause_s, self._random = pause_s, random.Random(seed)
-        self._streams: list[queue.SimpleQueue[Callable[[], None] | None]] = []
-        self._threads: list[threading.Thread] = []
-        self._memory: dict[int, np.ndarray] = {}
-        self._abandoned = False
-        self.dropped: set[int] = set()
-        self.locked: set[int] = set()
-        self.copied_over = 0
-        self._reading: list[int] = []  # from here, by other GPUs
+    def __init__(self, gpu: SimulatedDevice) -> None:
+        self.gpu, self.closed = gpu, False
+        self.handle = self
+        self._asked: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
 
-    def abandon(self) -> None:
-        """Whoever waits gets an error."""
-        self._abandoned = True
+    def ask(self, work: Callable[[], Any]) -> None:
+        """To be done after a while."""
+        pause_s = self.gpu.pause_s()
 
-    def go_on(self) -> None:
-        if self._abandoned:
-            raise LaunchError("abandoned")
+        def slowly() -> None:
+            time.sleep(pause_s)
+            work()
 
-    def end(self) -> None:
-        """All threads: afterwards there is no stream."""
-        for stream in self.open:
-            self.drop(stream)
-        for thread in self._threads:
-            thread.join(10)
-            assert not thread.is_alive()
+        self._asked.put(slowly)
 
-    @property
-    def open(self) -> set[int]:
-        return set(range(len(self._streams))) - self.dropped
+    def mark(self) -> SimulatedEvent:
+        assert not self.closed
+        event = SimulatedEvent(self.gpu)
+        self._asked.put(event.reach)
+        return event
 
-    def has(self, address: int) -> bool:
-        """Whether it lies in memory that was allocated here."""
-        return any(at <= address < at + memory.nbytes for at, memory in self._memory.items())
+    def after(self, event: Any) -> None:
+        self._asked.put(event.wait)
 
-    @property
-    def held_bytes(self) -> int:
-        return sum(memory.nbytes for memory in self._memory.values())
+    def wait(self) -> None:
+        self.mark().wait()
 
-    # ---- as Streams
+    def close(self) -> None:
+        self.closed = True
+        self._asked.put(None)
 
-    def here(self) -> None:
-        """Every thread is."""
+    def copy_in(self, to: int, source: np.ndarray) -> None:
+        assert source.ctypes.data in self.gpu.pages.locked
+        self.ask(lambda: ctypes.memmove(to, source.ctypes.data, source.nbytes))
 
-    def call(self, what: str, function: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        assert function == "cuStreamSynchronize"
-        self.mark(*args).wait()
-        return ()
+    def copy_out(self, to: np.ndarray, source: int) -> None:
+        assert to.ctypes.data in self.gpu.pages.locked
+        self.ask(lambda: ctypes.memmove(to.ctypes.data, source, to.nbytes))
 
-    def stream(self) -> int:
-        self._streams.append(queue.SimpleQueue())
-        self._threads.append(threading.Thread(target=self._work, args=(self._streams[-1],), daemon=True))
-        self._threads[-1].start()
-        return len(self._streams) - 1
-
-    def drop(self, stream: int) -> None:
-        self.dropped.add(stream)
-        self._streams[stream].put(None)
-
-    def mark(self, stream: int) -> _Moment:
-        assert stream not in self.dropped
-        moment = _Moment(self)
-        self._streams[stream].put(moment.reach)
-        return moment
-
-    def after(self, stream: int, moment: Any) -> None:
-        self._streams[stream].put(moment.wait)
-
-    def allocate(self, nbytes: int) -> int:
-        memory = np.full(nbytes // 8 + 1, np.nan)
-        self._memory[memory.ctypes.data] = memory
-        return int(memory.ctypes.data)
-
-    def release(self, pointer: int) -> None:
-        memory = self._memory.pop(pointer)
-        assert not any(pointer <= source < pointer + memory.nbytes for source in self._reading), "it is still read"
-
-    def pages(self, nbytes: int) -> np.ndarray:
-        memory = self._memory[self.allocate(nbytes)]
-        return memory.view(np.uint8)[:nbytes]
-
-    def lock(self, pages: np.ndarray) -> None:
-        self.locked.add(pages.ctypes.data)
-
-    def unpin(self, pages: np.ndarray) -> None:
-        self.locked.discard(pages.ctypes.data)
-        self.release(pages.ctypes.data)
-
-    def copy_over(self, stream: int, to: int, other: SimulatedStreams, source: int, nbytes: int) -> None:
-        assert other.has(source)
-        self.copied_over += nbytes
-        other._reading.append(source)
+    def copy_over(self, to: int, lender: SimulatedDevice, source: int, nbytes: int) -> None:
+        assert lender.has(source)
+        self.gpu.copied_over += nbytes
+        lender.reading.append(source)
 
         def copy() -> None:
             ctypes.memmove(to, source, nbytes)
-            other._reading.remove(source)
+            lender.reading.remove(source)
 
-        self._ask(stream, copy)
+        self.ask(copy)
 
-    def copy_in(self, stream: int, to: int, source: np.ndarray) -> None:
-        assert source.ctypes.data in self.locked
-        self._ask(stream, lambda: ctypes.memmove(to, source.ctypes.data, source.nbytes))
-
-    def copy_out(self, stream: int, to: np.ndarray, source: int) -> None:
-        assert to.ctypes.data in self.locked
-        self._ask(stream, lambda: ctypes.memmove(to.ctypes.data, source, to.nbytes))
-
-    def prepared(self, _device: Any, _kernel: Any, dtype: str, *shape: int, add: bool, **_params: Any) -> Any:
-        """Stands for ``run.gpu_product.prepared``."""
-        m, n, k = shape
-
-        def product(a: int, b: int, c: int, stream: int) -> None:
-            x, y, z = matrix_at(a, m, k, dtype), matrix_at(b, k, n, dtype), matrix_at(c, m, n, dtype)
-            self._ask(stream, lambda: np.copyto(z, x @ y + z if add else x @ y))
-
-        return product
-
-    def _ask(self, stream: int, work: Callable[[], Any]) -> None:
-        pause = self._random.uniform(0, self._pause_s)
-
-        def slowly() -> None:
-            time.sleep(pause)
-            work()
-
-        self._streams[stream].put(slowly)
-
-    def _work(self, asked: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-        while (work := asked.get()) is not None:
+    def _work(self) -> None:
+        while (work := self._asked.get()) is not None:
             try:
                 work()
             except LaunchError:  # abandoned: the rest is not done
                 continue
 
 
+class SimulatedPages:
+    """Stands for ``runtime.gpu.memory.HostPages``."""
+
+    def __init__(self) -> None:
+        self.taken: dict[int, np.ndarray] = {}
+        self.locked: set[int] = set()
+
+    def take(self, nbytes: int) -> np.ndarray:
+        pages = np.full(nbytes // 8 + 1, np.nan).view(np.uint8)[:nbytes]
+        self.taken[pages.ctypes.data] = pages
+        return pages
+
+    def lock(self, pages: np.ndarray) -> None:
+        self.locked.add(pages.ctypes.data)
+
+    def give_back(self, pages: np.ndarray) -> None:
+        self.locked.discard(pages.ctypes.data)
+        del self.taken[pages.ctypes.data]
+
+
+class SimulatedDevice:
+    """Stands for ``runtime.gpu.device.Device``; every copy and product takes up to ``pause_s``, at random."""
+
+    name, capability, sms = "simulated", "9.0", 132
+
+    def __init__(self, pause_s: float = 0.0, seed: int = 0, ordinal: int = 0) -> None:
+        self.ordinal, self.context, self.pages = ordinal, self, SimulatedPages()
+        self._pause_s, self._random = pause_s, random.Random(seed)
+        self._streams: list[SimulatedStream] = []
+        self._memory: dict[int, np.ndarray] = {}
+        self._abandoned = False
+        self.copied_over = 0
+        self.reading: list[int] = []  # from here, by other GPUs
+
+    def abandon(self) -> None:
+        """Every wait ends with an error."""
+        self._abandoned = True
+
+    def go_on(self) -> None:
+        if self._abandoned:
+            raise LaunchError("abandoned")
+
+    def pause_s(self) -> float:
+        return self._random.uniform(0, self._pause_s)
+
+    def end(self) -> None:
+        """All threads: afterwards there is no stream."""
+        for stream in self._streams:
+            stream.close()
+            stream.thread.join(10)
+            assert not stream.thread.is_alive()
+
+    @property
+    def open(self) -> int:
+        """Streams that are."""
+        return sum(not stream.closed for stream in self._streams)
+
+    def has(self, address: int) -> bool:
+        """Whether it lies in memory that was reserved here."""
+        return any(at <= address < at + memory.nbytes for at, memory in self._memory.items())
+
+    @property
+    def held_bytes(self) -> int:
+        """Here, and in the host's pages."""
+        return sum(memory.nbytes for memory in (*self._memory.values(), *self.pages.taken.values()))
+
+    # ---- as Device
+
+    def make_current(self) -> None:
+        """Every thread's is."""
+
+    def new_stream(self) -> SimulatedStream:
+        self._streams.append(SimulatedStream(self))
+        return self._streams[-1]
+
+    def reserve(self, nbytes: int) -> Memory:
+        memory = np.full(nbytes // 8 + 1, np.nan)
+        pointer = int(memory.ctypes.data)
+        self._memory[pointer] = memory
+        return Memory(SimpleNamespace(handle=pointer, close=lambda: self._release(pointer)), nbytes)
+
+    def _release(self, pointer: int) -> None:
+        memory = self._memory.pop(pointer)
+        assert not any(pointer <= source < pointer + memory.nbytes for source in self.reading), "it is still read"
+
+    def prepared(self, _device: Any, _kernel: Any, dtype: str, *shape: int, add: bool, **_params: Any) -> Any:
+        """Stands for ``runtime.gpu.product.prepared``."""
+        m, n, k = shape
+
+        def product(a: int, b: int, c: int, stream: SimulatedStream) -> None:
+            x, y, z = matrix_at(a, m, k, dtype), matrix_at(b, k, n, dtype), matrix_at(c, m, n, dtype)
+            stream.ask(lambda: np.copyto(z, x @ y + z if add else x @ y))
+
+        return product
+
+
 @contextlib.contextmanager
-def simulated(monkeypatch: pytest.MonkeyPatch, pause_s: float = 0.0005, seed: int = 0) -> Iterator[SimulatedStreams]:
-    """A GPU for ``schedule.gpu``; whoever waits for it in the end gets an error."""
-    streams = SimulatedStreams(pause_s, seed)
-    monkeypatch.setattr(gpu, "prepared", streams.prepared)
+def simulated(monkeypatch: pytest.MonkeyPatch, pause_s: float = 0.0005, seed: int = 0) -> Iterator[SimulatedDevice]:
+    """A GPU for ``streaming.places.gpu``; whoever waits for it in the end gets an error."""
+    device = SimulatedDevice(pause_s, seed)
+    monkeypatch.setattr(gpu, "prepared", device.prepared)
     try:
-        yield streams
+        yield device
     finally:
-        streams.abandon()
-        streams.end()
+        device.abandon()
+        device.end()
 
 
 def failing_after(reads: int) -> type[ArraySource]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..runtime.gpu.current import Gpu
-from ..runtime.gpu.gpu_product import GpuProduct, prepared
+from ..runtime.gpu.device import Device
+from ..runtime.gpu.product import GpuProduct, prepared
 from .order import Order
 from .plan import GpuPlan
 from .strided_copy import Copy, prepared_copy
@@ -46,14 +46,14 @@ class Launches:
                 self.after(taken[2], given[2], stream)
 
 
-def prepare(plan: GpuPlan, gpu: Gpu) -> Launches:
+def prepare(plan: GpuPlan, gpu: Device) -> Launches:
     """Compile and load what a plan needs. Raises what ``prepared`` does."""
-    device, order = gpu.device, plan.order
+    order = plan.order
     with gpu:
-        product = prepared(device, plan.kernel, plan.compute, *order.mnk, params=plan.params)
+        product = prepared(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
         before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
-        copies = tuple((i, prepared_copy(device, place.given, place.taken)) for i, place in before)
-        after = prepared_copy(device, order.c.taken, order.c.given) if order.c.at is not None else None
+        copies = tuple((i, prepared_copy(gpu, place.given, place.taken)) for i, place in before)
+        after = prepared_copy(gpu, order.c.taken, order.c.given) if order.c.at is not None else None
     return Launches(plan, product, copies, after)
 
 

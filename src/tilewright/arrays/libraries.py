@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError
-from ..runtime.gpu.current import device_of, gpu_at
+from ..runtime.gpu.device import gpu_at
+from ..runtime.gpu.driver import device_of
 from . import dlpack
 from .gpu_array import DTYPES, GpuArray, contiguous_strides
 from .matrix import GpuMatrix
@@ -222,16 +223,16 @@ class Foreign(Library):
         return GpuArray(pointer, shape, strides, dtype.name, device, x)
 
     def stream(self, device: int) -> int:
-        return gpu_at(device).device.stream
+        return gpu_at(device).stream
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
         gpu = gpu_at(device)
         try:
             with gpu:
-                memory = gpu.device.allocate(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
+                memory = gpu.allocate(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
         except LaunchError as error:
             raise MemoryError(str(error)) from None
-        x = GpuMatrix(gpu, memory, shape, dtype, gpu.device.stream)
+        x = GpuMatrix(gpu, memory, shape, dtype, gpu.stream)
         return x, x.pointer
 
     def hold(self, stream: int, device: int, things: Any) -> None:

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from ..errors import OperandError, UsageError, did_you_mean
-from ..runtime.gpu.current import gpu_at
+from ..runtime.gpu.device import gpu_at
 from .gpu_array import GpuArray
 from .launches import Launches, prepare
 from .libraries import Library, enough, library_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import OperandError
-from ..runtime.gpu.current import Gpu
+from ..runtime.gpu.device import Device
 from ..runtime.gpu.memory import Memory
 from . import dlpack
 
@@ -19,7 +19,7 @@ class GpuMatrix:
     What fills it may still be under way: who takes it by DLPack on a stream has it in that stream's order.
     """
 
-    def __init__(self, gpu: Gpu, memory: Memory, shape: tuple[int, ...], dtype: str, stream: int) -> None:
+    def __init__(self, gpu: Device, memory: Memory, shape: tuple[int, ...], dtype: str, stream: int) -> None:
         self._gpu, self._memory, self._stream = gpu, memory, stream
         self._readers: set[int] = set()
         self.shape, self.dtype = shape, np.dtype(dtype)

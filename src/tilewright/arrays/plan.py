@@ -10,7 +10,7 @@ from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.choice import Choice, choose_gpu
 from ..planning.plan import Plan, Rows
 from ..problem import Problem
-from ..runtime.gpu.current import Gpu
+from ..runtime.gpu.device import Device
 from .order import Order
 
 
@@ -73,13 +73,13 @@ class GpuPlan(Plan):
         ]
 
 
-def gpu_plan(order: Order, gpu: Gpu) -> GpuPlan:
+def gpu_plan(order: Order, gpu: Device) -> GpuPlan:
     """The plan for operands in this order on a GPU. Raises DTypeError where no kernel is for them."""
     m, n, k = order.mnk
-    device, shapes = gpu.device, order.shapes
-    choice = choose_gpu(order.compute, m, n, k, capability=device.capability, sms=device.sms, gpu=device.name)
+    shapes = order.shapes
+    choice = choose_gpu(order.compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
     problem = Problem(shapes.m, shapes.n, shapes.k, order.dtype, math.prod(shapes.batch))
-    return GpuPlan(problem, choice, choice.kernel.launch(m, n, k, **choice.params), order, device.name, gpu.ordinal)
+    return GpuPlan(problem, choice, choice.kernel.launch(m, n, k, **choice.params), order, gpu.name, gpu.ordinal)
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:

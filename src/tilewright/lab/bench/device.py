@@ -15,7 +15,8 @@ from typing import Any
 from ...errors import CompileError, LaunchError, UnavailableError, UsageError
 from ...host.machine import bytes_text
 from ...runtime.gpu.cublas import Cublas
-from ...runtime.gpu.device import Device, Submission
+from ...runtime.gpu.device import Device
+from ...runtime.gpu.launch import Submission
 from ...runtime.gpu.memory import Memory
 from ...runtime.gpu.nvml import Gauge
 from ...runtime.gpu.nvrtc import compile_kernel, compiler

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Sequence
 
-from ...runtime.gpu.device import Device, Submission
+from ...runtime.gpu.device import Device
+from ...runtime.gpu.launch import Submission
 from ...runtime.gpu.memory import Memory
 from ..verify.device_verify import DeviceChecks
 

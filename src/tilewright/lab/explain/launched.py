@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import LaunchError, OperandError, TilewrightError, UsageError
-from ...runtime.gpu.device import Extent, Memory, extent, open_device
+from ...runtime.gpu.device import open_device
+from ...runtime.gpu.launch import Extent, extent
+from ...runtime.gpu.memory import Memory
 from ...runtime.gpu.nvrtc import Compiled
 
 

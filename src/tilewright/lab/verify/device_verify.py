@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UnavailableError
-from ...runtime.gpu.device import Device, Submission
+from ...runtime.gpu.device import Device
+from ...runtime.gpu.launch import Submission
 from ...runtime.gpu.memory import Memory
 from ...runtime.gpu.nvrtc import compile_file
 from ..inputs.formats import Format

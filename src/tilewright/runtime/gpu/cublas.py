@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import LaunchError, UnavailableError, UsageError, did_you_mean
-from .device import Device, Submission
+from .device import Device
+from .launch import Submission
 from .memory import Memory
 
 # Numbers of cublas_api.h and library_types.h, which never change.

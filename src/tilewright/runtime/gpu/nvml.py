@@ -1,14 +1,15 @@
 """What a GPU's own instruments say: clocks, power, temperature, and what holds the clocks down.
 
-They are read through the driver's NVML library, which is there wherever the driver is, in about a millisecond and without
+They are read through NVIDIA's management library (NVML), which comes with the driver, in about a millisecond and without
 touching what runs on the GPU.
 """
 
 from __future__ import annotations
 
-import ctypes
+import importlib
 from typing import Any
 
+# nvmlClockType_t and nvmlTemperatureSensors_t
 _SM, _MEMORY = 1, 2
 _GPU_SENSOR = 0
 
@@ -28,46 +29,41 @@ class Gauge:
     def __init__(self, pci_bus_id: str) -> None:
         self._nvml: Any = None
         try:
-            nvml = ctypes.CDLL("libnvidia-ml.so.1")
-            self._device = ctypes.c_void_p()
-            if nvml.nvmlInit_v2() == 0:
-                found = nvml.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(self._device))
-                self._nvml = None if found else nvml
-        except (OSError, AttributeError):  # no driver, or one of another system
+            nvml = importlib.import_module("cuda.bindings.nvml")
+            nvml.init_v2()
+            self._device = nvml.device_get_handle_by_pci_bus_id_v2(pci_bus_id)
+            self._nvml = nvml
+        except Exception:  # no bindings, no driver, no such GPU: each raises its own
             return
 
     def facts(self) -> dict[str, Any]:
         """What does not change: driver version, power limit in watts, highest clocks in MHz."""
         return {
-            "driver": self._text("nvmlSystemGetDriverVersion"),
-            "power_limit_w": _thousandth(self._number("nvmlDeviceGetEnforcedPowerLimit")),
-            "max_clock_mhz": self._number("nvmlDeviceGetMaxClockInfo", _SM),
-            "max_memory_clock_mhz": self._number("nvmlDeviceGetMaxClockInfo", _MEMORY),
+            "driver": self._read("system_get_driver_version"),
+            "power_limit_w": _thousandth(self._of_device("enforced_power_limit")),
+            "max_clock_mhz": self._of_device("max_clock_info", _SM),
+            "max_memory_clock_mhz": self._of_device("max_clock_info", _MEMORY),
         }
 
     def read(self) -> dict[str, Any]:
         """What there is now: clocks in MHz, watts, degrees Celsius, and what holds the clocks down, in words."""
-        reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", wide=True)
+        reasons = self._of_device("current_clocks_event_reasons")
         return {
-            "clock_mhz": self._number("nvmlDeviceGetClockInfo", _SM),
-            "memory_clock_mhz": self._number("nvmlDeviceGetClockInfo", _MEMORY),
-            "power_w": _thousandth(self._number("nvmlDeviceGetPowerUsage")),
-            "temperature_c": self._number("nvmlDeviceGetTemperature", _GPU_SENSOR),
+            "clock_mhz": self._of_device("clock_info", _SM),
+            "memory_clock_mhz": self._of_device("clock_info", _MEMORY),
+            "power_w": _thousandth(self._of_device("power_usage")),
+            "temperature_c": self._of_device("temperature_v", _GPU_SENSOR),
             "throttled": [words for bit, words in _REASONS.items() if (reasons or 0) & bit],
         }
 
-    def _number(self, function: str, *which: int, wide: bool = False) -> int | None:
-        value = ctypes.c_ulonglong() if wide else ctypes.c_uint()
-        if self._nvml is None:
-            return None
-        status = getattr(self._nvml, function)(self._device, *map(ctypes.c_int, which), ctypes.byref(value))
-        return None if status else int(value.value)
+    def _of_device(self, reading: str, *which: int) -> int | None:
+        return None if self._nvml is None else self._read(f"device_get_{reading}", self._device, *which)
 
-    def _text(self, function: str) -> str | None:
-        text = ctypes.create_string_buffer(96)
-        if self._nvml is None or getattr(self._nvml, function)(text, ctypes.c_uint(len(text))):
+    def _read(self, function: str, *args: Any) -> Any:
+        try:
+            return getattr(self._nvml, function)(*args)
+        except Exception:  # the library's own class, or a function that this release does not have
             return None
-        return text.value.decode(errors="replace")
 
 
 def _thousandth(value: int | None) -> float | None:

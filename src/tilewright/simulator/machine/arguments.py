@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
-from ...runtime.gpu.arguments import extent
+from ...runtime.gpu.launch import extent
 from ..assembly.variables import SIZES, Variable
 from .values import DTYPES, Array, Dim, Ints
 

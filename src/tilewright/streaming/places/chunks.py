@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.gpu.streams import Moment, Streams
+from ...runtime.gpu.memory import HostPages
+from ...runtime.gpu.stream import Event
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Chunks:
 class Ring:
     """Chunks of memory, which are used in turns, made when they are used first; whoever uses one page-locks it."""
 
-    def __init__(self, gpu: Streams, count: int, size: int) -> None:
-        self._gpu, self._count, self._size = gpu, count, size
+    def __init__(self, pages: HostPages, count: int, size: int) -> None:
+        self._pages, self._count, self._size = pages, count, size
         self._chunks: list[np.ndarray[Any, Any]] = []
         self._taken = 0
         self._busy: dict[int, Future[Any]] = {}
@@ -48,22 +49,22 @@ class Ring:
         """The next chunk, when its last job is done. Raises what went wrong with that."""
         place, self._taken = self._taken % self._count, self._taken + 1
         if place == len(self._chunks):
-            self._chunks.append(self._gpu.pages(self._size))
+            self._chunks.append(self._pages.take(self._size))
         chunk = self._chunks[place]
         job = self._busy.pop(chunk.ctypes.data, None)
-        if job is not None and isinstance(moment := job.result(), Moment):
-            moment.wait()
+        if job is not None and isinstance(event := job.result(), Event):
+            event.wait()
         return chunk
 
     def give(self, chunk: np.ndarray[Any, Any], job: Future[Any]) -> None:
-        """It is free again when ``job`` is done, and the moment is reached that it tells, if any."""
+        """It is free again when ``job`` is done, and the event is reached that it returns, if any."""
         self._busy[chunk.ctypes.data] = job
 
     def close(self) -> None:
         for job in self._busy.values():
             job.cancel()
         for chunk in self._chunks:
-            self._gpu.unpin(chunk)
+            self._pages.give_back(chunk)
 
 
 def pieces(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:

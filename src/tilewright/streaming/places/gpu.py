@@ -28,8 +28,9 @@ import numpy as np
 from ...files import Sink
 from ...kernels.cuda_kernel import CudaKernel
 from ...planning.choice import Choice
-from ...runtime.gpu.gpu_product import GpuProduct, prepared
-from ...runtime.gpu.streams import Moment, Streams
+from ...runtime.gpu.device import Device
+from ...runtime.gpu.product import GpuProduct, prepared
+from ...runtime.gpu.stream import Event, Stream
 from ..plan.program import Load, Multiply, Store
 from ..plan.stream import StreamPlan
 from .chunks import Chunks, Ring, pieces, shaped
@@ -52,7 +53,7 @@ class Gpu:
         tier: Tier,
         sink: Sink,
         *,
-        gpu: Streams,
+        gpu: Device,
         choice: Choice[CudaKernel],
         workers: int = 8,
         chunks: Chunks | None = None,
@@ -63,32 +64,33 @@ class Gpu:
         self._sink = sink
         self._dtype = np.dtype(plan.dtype)
         self._choice = choice
-        gpu.here()
+        gpu.make_current()
         self._events = _GpuEvents(gpu, events or Events())
         chunks = chunks or Chunks()
         self._chunk, self._workers = chunks.size, workers
         with contextlib.ExitStack() as taken:  # and given back, should there not be enough of something
-            self._memory = gpu.allocate(plan.place_bytes)
-            taken.callback(gpu.release, self._memory)
+            memory = gpu.reserve(plan.place_bytes)
+            taken.callback(memory.close)
+            self._memory = memory.pointer
             self._slots = self._addresses(plan)
-            self._compute, self._out, *self._in = [gpu.stream() for _ in range(2 + STREAMS_IN)]
+            self._compute, self._out, *self._in = [gpu.new_stream() for _ in range(2 + STREAMS_IN)]
             for stream in (self._compute, self._out, *self._in):
-                taken.callback(gpu.drop, stream)
+                taken.callback(stream.close)
             self._rings = []
             for count in (chunks.incoming, chunks.outgoing):
-                self._rings.append(Ring(gpu, count, chunks.size))
+                self._rings.append(Ring(gpu.pages, count, chunks.size))
                 taken.callback(self._rings[-1].close)
             self._taken = taken.pop_all()
-        self._pool = ThreadPoolExecutor(workers, "copies", initializer=gpu.here)
-        self._over = ThreadPoolExecutor(1, "copies over", initializer=gpu.here)
+        self._pool = ThreadPoolExecutor(workers, "copies", initializer=gpu.make_current)
+        self._over = ThreadPoolExecutor(1, "copies over", initializer=gpu.make_current)
         self._peers = peers or Peers()
         self._peers.join(self._pool, self._over, self._idle)
-        self._issued: list[Future[Moment]] = []
+        self._issued: list[Future[Event]] = []
         self._threads = threading.local()
 
     # ---- the three lanes
 
-    def load(self, load: Load, after: Moment | None) -> Future[Moment]:
+    def load(self, load: Load, after: Event | None) -> Future[Event]:
         self._be_here()
         block, stream = load.block, self._in[load.number % STREAMS_IN]
         if load.number >= STREAMS_IN:  # what is asked of this stream comes behind all of the load before
@@ -97,10 +99,10 @@ class Gpu:
         own, lender, readers = self._peers.take(block, self._gpu, address, nbytes)
         try:
             if after is not None:
-                self._gpu.after(stream, after)
+                stream.after(after)
             for reader in readers:
-                self._gpu.after(stream, reader.result())
-            begun = self._events.mark(stream)
+                stream.after(reader.result())
+            begun = stream.mark()
             if lender is None:
                 self._stage(load, own, stream)
             else:
@@ -113,35 +115,35 @@ class Gpu:
         self._issued.append(own.done)
         return own.done
 
-    def multiply(self, step: Multiply, needs: tuple[Future[Moment], Future[Moment]], after: None) -> Moment:  # noqa: ARG002
+    def multiply(self, step: Multiply, needs: tuple[Future[Event], Future[Event]], after: None) -> Event:  # noqa: ARG002
         self._be_here()
         for block in needs:
-            self._gpu.after(self._compute, block.result())
+            self._compute.after(block.result())
         m, n = self._grid.size(step.tile)
         depth = self._grid.depth(step.p)
-        begun = self._events.mark(self._compute)
+        begun = self._compute.mark()
         product = self._product(m, n, depth.stop - depth.start, add=not step.first)
-        product(self._slots["a", step.a], self._slots["b", step.b], self._slots["c", step.c], self._compute)
-        done = self._gpu.mark(self._compute)
+        product(self._slots["a", step.a], self._slots["b", step.b], self._slots["c", step.c], self._compute.handle)
+        done = self._compute.mark()
         self._events.add("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}", begun, _known(done))
         return done
 
-    def store(self, store: Store, after: Moment) -> None:
+    def store(self, store: Store, after: Event) -> None:
         self._be_here()
         rows, columns = self._grid.rows(store.tile.i), self._grid.columns(store.tile.j)
-        self._gpu.after(self._out, after)
-        begun = self._events.mark(self._out)
+        self._out.after(after)
+        begun = self._out.mark()
         address, jobs = self._slots["c", store.c], []
         for part in pieces(rows, columns, self._dtype.itemsize, self._chunk):
             here = shaped(chunk := self._rings[1].take(), self._dtype, *part)
-            self._gpu.lock(chunk)
-            self._gpu.copy_out(self._out, here, address)
-            fetched = self._gpu.mark(self._out)
+            self._gpu.pages.lock(chunk)
+            self._out.copy_out(here, address)
+            fetched = self._out.mark()
             job = self._pool.submit(self._copy_out, *part, here, fetched)
             self._rings[1].give(chunk, job)
             jobs.append(job)
             address += here.nbytes
-        self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, _known(self._gpu.mark(self._out)))
+        self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, _known(self._out.mark()))
         for job in jobs:
             job.result()
 
@@ -149,14 +151,14 @@ class Gpu:
         """Wait for what is under way, here and where others copy from here, and give everything back."""
         try:
             self._peers.settle()
-            self._gpu.here()
+            self._gpu.make_current()
             self._events.tell()
         finally:
             self._taken.close()
 
     # ---- by the threads that copy
 
-    def _stage(self, load: Load, own: Lent, stream: int) -> None:
+    def _stage(self, load: Load, own: Lent, stream: Stream) -> None:
         """Hand a block's parts to the threads, each with a chunk."""
         self._tier.begin(load)
         size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
@@ -177,32 +179,32 @@ class Gpu:
         chunk: np.ndarray[Any, Any],
         own: Lent,
         address: int,
-        stream: int,
+        stream: Stream,
         left: Iterator[int],
-    ) -> Moment:
+    ) -> Event:
         try:
             here = shaped(chunk, self._dtype, rows, columns)
             with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
                 self._tier.read(load, rows, columns, here)
-            self._gpu.lock(chunk)
-            self._gpu.copy_in(stream, address, here)
-            moment = self._gpu.mark(stream)
+            self._gpu.pages.lock(chunk)
+            stream.copy_in(address, here)
+            copied = stream.mark()
             if next(left) == 0:  # the last one that is asked for, whichever it is: all others are before this mark
-                own.arrived(self._gpu.mark(stream))
+                own.arrived(stream.mark())
         except BaseException as error:  # raised by whoever needs the block, on whichever GPU
             own.refuse(error)
             raise
-        return moment
+        return copied
 
-    def _copy_over(self, lender: Lent, own: Lent, stream: int) -> None:
+    def _copy_over(self, lender: Lent, own: Lent, stream: Stream) -> None:
         try:
-            self._gpu.after(stream, lender.done.result())
-            self._gpu.copy_over(stream, own.address, lender.gpu, lender.address, own.nbytes)
-            own.arrived(self._gpu.mark(stream))
+            stream.after(lender.done.result())
+            stream.copy_over(own.address, lender.gpu.context, lender.address, own.nbytes)
+            own.arrived(stream.mark())
         except BaseException as error:  # raised by whoever needs the block
             own.refuse(error)
 
-    def _copy_out(self, rows: slice, columns: slice, here: np.ndarray[Any, Any], fetched: Moment) -> None:
+    def _copy_out(self, rows: slice, columns: slice, here: np.ndarray[Any, Any], fetched: Event) -> None:
         fetched.wait()
         with self._events.host.span("stage out", f"C rows {rows.start}"):
             self._sink.write(rows, columns, here)
@@ -210,14 +212,12 @@ class Gpu:
     # ---- helpers
 
     def _idle(self) -> None:
-        self._gpu.here()
+        self._gpu.make_current()
         for stream in (*self._in, self._compute, self._out):
-            self._gpu.call("the GPU", "cuStreamSynchronize", stream)
+            stream.wait()
 
     def _product(self, m: int, n: int, k: int, add: bool) -> GpuProduct:
-        return prepared(
-            self._gpu.device, self._choice.kernel, self._dtype.name, m, n, k, add=add, params=self._choice.params
-        )
+        return prepared(self._gpu, self._choice.kernel, self._dtype.name, m, n, k, add=add, params=self._choice.params)
 
     def _addresses(self, plan: StreamPlan) -> dict[tuple[str, int], int]:
         grid, at, found = plan.grid, self._memory, {}
@@ -230,35 +230,34 @@ class Gpu:
 
     def _be_here(self) -> None:
         if not getattr(self._threads, "here", False):
-            self._gpu.here()
+            self._gpu.make_current()
             self._threads.here = True
 
 
 class _GpuEvents:
-    """Spans between moments of streams, told in seconds of the host's clock when all is done."""
+    """Spans between events of streams, told in seconds of the host's clock when all is done."""
 
-    def __init__(self, gpu: Streams, host: Events) -> None:
-        self.host, self._gpu = host, gpu
-        stream = gpu.stream()
-        self._zero = gpu.mark(stream)
+    def __init__(self, gpu: Device, host: Events) -> None:
+        self.host = host
+        stream = gpu.new_stream()
+        self._zero = stream.mark()
         self._zero.wait()
-        gpu.drop(stream)
+        stream.close()
         self._zero_s = host.now()
-        self._spans: list[tuple[str, str, Moment, Future[Moment]]] = []
-        self.mark = gpu.mark
+        self._spans: list[tuple[str, str, Event, Future[Event]]] = []
 
-    def add(self, lane: str, name: str, begun: Moment, end: Future[Moment]) -> None:
+    def add(self, lane: str, name: str, begun: Event, end: Future[Event]) -> None:
         self._spans.append((lane, name, begun, end))
 
     def tell(self) -> None:
         """Of all that was finished; the GPU must be idle."""
         for lane, name, begun, end in self._spans:
             if end.done() and end.exception() is None:
-                at = (self._zero_s + moment.since(self._zero) for moment in (begun, end.result()))
+                at = (self._zero_s + event.since(self._zero) for event in (begun, end.result()))
                 self.host.add(lane, name, *at)
 
 
-def _known(moment: Moment) -> Future[Moment]:
-    job: Future[Moment] = Future()
-    job.set_result(moment)
+def _known(event: Event) -> Future[Event]:
+    job: Future[Event] = Future()
+    job.set_result(event)
     return job

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from ...host.disk import CacheFile, fingerprint
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
 from ...planning.choice import Choice
-from ...runtime.gpu.gpu_product import prepared
-from ...runtime.gpu.streams import Streams
+from ...runtime.gpu.device import Device
+from ...runtime.gpu.memory import Pages
+from ...runtime.gpu.product import prepared
+from ...runtime.gpu.stream import Stream
 from .rates import copy_workers, read_rate
 
 #: Sides of the products that are timed, their two depths, and bytes that are copied: over the link, and by threads.
@@ -41,15 +45,15 @@ class GpuRates:
     most_stage_bytes: float
 
 
-def gpu_rates(gpu: Streams, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
+def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     """Measured in about 2 s, or as it was measured before."""
     of_kernel = choice.kernel.source_hash, sorted(choice.params.items())
-    key = fingerprint(gpu.device.name, gpu.device.pci_bus_id, *of_kernel, dtype, Path(__file__))
+    key = fingerprint(gpu.name, gpu.pci_bus_id, *of_kernel, dtype, Path(__file__))
     file = CacheFile("rates", f"{key}.json")
     with contextlib.suppress(ValueError, TypeError, KeyError):
         known = file.read_json()
         return GpuRates(**{**known, "wave": tuple(known["wave"])})
-    gpu.here()
+    gpu.make_current()
     wave = _wave(gpu, choice)
     rows, columns, at_once = wave
     waves = math.ceil(math.ceil(SIDE / rows) * math.ceil(SIDE / columns) / at_once)
@@ -70,61 +74,62 @@ def gpu_rates(gpu: Streams, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     return rates
 
 
-def _wave(gpu: Streams, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
+def _wave(gpu: Device, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
     """The tile of a block, and how many blocks the GPU runs at once."""
     width, height = (side(**choice.params) for side in choice.kernel.tile)
-    return height, width, gpu.device.sms * choice.params.get("BLOCKS", 1)
+    return height, width, gpu.sms * choice.params.get("BLOCKS", 1)
 
 
-def _seconds(gpu: Streams, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
+def _seconds(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
     """Of C += A·B, ``depth`` long in k, with numbers in them that no GPU multiplies faster than others: zeros it does."""
     itemsize = np.dtype(dtype).itemsize
-    stream = gpu.stream()
-    product = prepared(gpu.device, choice.kernel, dtype, SIDE, SIDE, depth, add=True, params=choice.params)
+    product = prepared(gpu, choice.kernel, dtype, SIDE, SIDE, depth, add=True, params=choice.params)
     numbers = _numbers((SIDE, 64)).astype(dtype)
-    page = gpu.pinned(numbers.nbytes)
-    page.view(dtype)[:] = numbers.reshape(-1)
     operand, result = SIDE * depth * itemsize, SIDE * SIDE * itemsize
-    memory = gpu.allocate(2 * operand + result)
-    try:
-        for at in range(memory, memory + 2 * operand + result, page.nbytes):
-            gpu.copy_in(stream, at, page)
-        product(memory, memory + operand, memory + 2 * operand, stream)
-        times = []
-        for _ in range(ROUNDS):
-            begun = gpu.mark(stream)
-            product(memory, memory + operand, memory + 2 * operand, stream)
-            done = gpu.mark(stream)
-            done.wait()
-            times.append(done.since(begun))
-    finally:
-        gpu.release(memory)
-        gpu.unpin(page, keep=False)
-        gpu.drop(stream)
-    return statistics.median(times)
+    with _lane(gpu, numbers.nbytes, 2 * operand + result) as (stream, page, at):
+        page.view(dtype)[:] = numbers.reshape(-1)
+        for start in range(at, at + 2 * operand + result, page.nbytes):
+            stream.copy_in(start, page)
+
+        def run() -> None:
+            product(at, at + operand, at + 2 * operand, stream.handle)
+
+        run()
+        return _seconds_each(stream, run)[0]
 
 
 def _numbers(shape: tuple[int, int]) -> np.ndarray:
     return np.random.default_rng(0).random(shape, np.float32)
 
 
-def _link(gpu: Streams) -> tuple[float, float]:
-    stream, page = gpu.stream(), gpu.pinned(COPY_BYTES)
-    page[::4096] = 1
-    memory = gpu.allocate(COPY_BYTES)
-    try:
-        times: list[tuple[float, float]] = []
-        for _ in range(ROUNDS):
-            begun = gpu.mark(stream)
-            gpu.copy_in(stream, memory, page)
-            there = gpu.mark(stream)
-            gpu.copy_out(stream, page, memory)
-            back = gpu.mark(stream)
-            back.wait()
-            times.append((there.since(begun), back.since(there)))
-    finally:
-        gpu.release(memory)
-        gpu.unpin(page, keep=False)
-        gpu.drop(stream)
-    ways = [COPY_BYTES / statistics.median(way) for way in zip(*times, strict=True)]
-    return ways[0], ways[1]
+def _link(gpu: Device) -> tuple[float, float]:
+    """Bytes a second to the GPU, and back."""
+    with _lane(gpu, COPY_BYTES, COPY_BYTES) as (stream, page, at):
+        into, back = _seconds_each(stream, lambda: stream.copy_in(at, page), lambda: stream.copy_out(page, at))
+    return COPY_BYTES / into, COPY_BYTES / back
+
+
+def _seconds_each(stream: Stream, *works: Callable[[], None]) -> list[float]:
+    """Of works that are submitted to the stream in turns, by the GPU's clock: the median of each."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(ROUNDS):
+        events = [stream.mark()]
+        for work in works:
+            work()
+            events.append(stream.mark())
+        events[-1].wait()
+        for took, (begun, done) in zip(times, itertools.pairwise(events), strict=True):
+            took.append(done.since(begun))
+    return [statistics.median(took) for took in times]
+
+
+@contextlib.contextmanager
+def _lane(gpu: Device, host_bytes: int, gpu_bytes: int) -> Iterator[tuple[Stream, Pages, int]]:
+    """A stream, page-locked memory of the host, and the address of memory on the GPU; for as long as the block takes."""
+    with contextlib.ExitStack() as taken:
+        stream = gpu.new_stream()
+        taken.callback(stream.close)
+        page = gpu.pages.take_locked(host_bytes)
+        taken.callback(gpu.pages.give_back, page, cache=False)
+        memory = taken.enter_context(gpu.reserve(gpu_bytes))
+        yield stream, page, memory.pointer

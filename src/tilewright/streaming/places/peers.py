@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...errors import LaunchError
-from ...runtime.gpu.streams import Moment, Streams
+from ...runtime.gpu.device import Device
+from ...runtime.gpu.stream import Event
 from ..plan.grid import Block
 
 
@@ -25,15 +26,15 @@ class Lent:
     copy it to their slots: ``readers`` know when they have."""
 
     block: Block
-    gpu: Streams
+    gpu: Device
     address: int
     nbytes: int
-    done: Future[Moment] = field(default_factory=Future)
-    readers: list[Future[Moment]] = field(default_factory=list)
+    done: Future[Event] = field(default_factory=Future)
+    readers: list[Future[Event]] = field(default_factory=list)
 
-    def arrived(self, moment: Moment) -> None:
+    def arrived(self, event: Event) -> None:
         with contextlib.suppress(InvalidStateError):  # refused meanwhile
-            self.done.set_result(moment)
+            self.done.set_result(event)
 
     def refuse(self, error: BaseException) -> None:
         """It will not come: nobody may wait for it forever."""
@@ -62,8 +63,8 @@ class Peers:
         self._members.append(_Member(staging, over, idle))
 
     def take(
-        self, block: Block, gpu: Streams, address: int, nbytes: int
-    ) -> tuple[Lent, Lent | None, list[Future[Moment]]]:
+        self, block: Block, gpu: Device, address: int, nbytes: int
+    ) -> tuple[Lent, Lent | None, list[Future[Event]]]:
         """For a block that ``gpu`` is about to bring to a slot: itself, its lender, which from now on waits for it, and who
         still reads what was there."""
         own = Lent(block, gpu, address, nbytes)

@@ -17,7 +17,7 @@ from ...files.array import ArraySource
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
 from ...planning.choice import Choice, choose_adding_cpu, choose_gpu
-from ...runtime.gpu.streams import Streams, opened
+from ...runtime.gpu.device import Device, open_device
 from ..options import Options
 from ..plan.cost import Rates
 from ..plan.held import Held
@@ -49,7 +49,7 @@ class Placement:
     room: Room
     threads: int
     memory: int
-    gpus: tuple[Streams, ...] = ()
+    gpus: tuple[Device, ...] = ()
     chunks: Chunks | None = None
 
     @property
@@ -74,7 +74,7 @@ class Placement:
             wave_s=gpu.wave_s,
             write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, (a, b), dtype),
             most_read_bytes=min([gpu.most_stage_bytes, *probed]),
-            peers=len(self.gpus) > 1 and all(x.reaches(y) for x, y in itertools.permutations(self.gpus, 2)),
+            peers=len(self.gpus) > 1 and all(x.can_reach(y) for x, y in itertools.permutations(self.gpus, 2)),
         )
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
@@ -85,6 +85,8 @@ class Placement:
         count = len(plan.parts)
         held = plan.held(plan.program()) if count == 1 else Held({}, {})  # several do not know their order yet
         peers = Peers() if plan.rates.peers else None
+        for gpu, other in itertools.permutations(self.gpus[:count] if peers else (), 2):
+            gpu.reach(other)
         for gpu, name in zip(self.gpus[:count], self.names[:count], strict=True):
             yield Gpu(
                 plan,
@@ -122,11 +124,11 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     in_memory = all(isinstance(source, ArraySource) for source in sources)
     host = 0 if in_memory else _left(free, OWN_BYTES + chunks.nbytes)
     stated = None if options.device_memory is None else bytes_of("device_memory", options.device_memory)
-    free_there = min(gpu.free_bytes() for gpu in gpus)
+    free_there = min(gpu.memory_bytes()[0] for gpu in gpus)
     place = int(GPU_SHARE * free_there) if stated is None else min(free_there, stated)
     (m, k), n = sources[0].shape, sources[1].shape[1]
-    device = gpus[0].device
-    best = choose_gpu(dtype.name, m, n, k, capability=device.capability, sms=device.sms, gpu=device.name, adds=True)
+    gpu = gpus[0]
+    best = choose_gpu(dtype.name, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name, adds=True)
     # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
     grain = max(128, *(side(**best.params) for side in best.kernel.tile))
     step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated)
@@ -172,7 +174,7 @@ def bytes_of(name: str, value: int | str) -> int:
     return value
 
 
-def _gpus(device: str | None) -> tuple[Streams, ...]:
+def _gpus(device: str | None) -> tuple[Device, ...]:
     """The GPUs that are meant; none for the CPU."""
     if device == "cpu":
         return ()
@@ -181,8 +183,8 @@ def _gpus(device: str | None) -> tuple[Streams, ...]:
         raise UsageError(f"device {device!r}: must be cpu, cuda, cuda:N or cuda:N,M,…")
     try:
         if match[1]:
-            return tuple(opened(int(number)) for number in dict.fromkeys(match[1].split(",")))
-        return tuple(opened(number) for number in range(opened(0).count))
+            return tuple(open_device(int(number)) for number in dict.fromkeys(match[1].split(",")))
+        return tuple(open_device(number) for number in range(open_device(0).count()))
     except UnavailableError:
         if device is None:
             return ()

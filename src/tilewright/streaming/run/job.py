@@ -154,7 +154,7 @@ class Job:
         return {
             **{"m": m, "n": n, "k": k, "dtype": self.plan.dtype, "stored": [a.dtype.str, b.dtype.str]},
             "already_complete": self.complete,
-            **{"device": placement.names, "gpus": [gpu.device.name for gpu in placement.gpus]},
+            **{"device": placement.names, "gpus": [gpu.name for gpu in placement.gpus]},
             **{"kernel": self.plan.kernel.name, "params": dict(self.plan.params), "threads": placement.threads},
             "plan": {
                 **{"grid": asdict(grid), "order": self.plan.order, "slots": self.plan.slots},

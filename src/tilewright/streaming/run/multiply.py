@@ -14,7 +14,7 @@ from ...errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_
 from ...files import Source, open_matrix
 from ...host.limits import get_threads
 from ...runtime.cpu.stop import stoppable
-from ...runtime.gpu.streams import kept_current
+from ...runtime.gpu.driver import restored_context
 from ..options import Options
 from ..places.events import Events
 from ..places.places import place_product
@@ -119,7 +119,7 @@ def plan_multiply(
 def prepared(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
     """What ``multiply`` is about to do, to be looked at and then run; what cannot be done is refused here."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(kept_current())
+        stack.enter_context(restored_context())
         product = _opened(stack, a, b, options.dtype)
         _refuse_overlap(out, a=a, b=b)
         if options.partition not in PARTITIONS:

@@ -1,0 +1,175 @@
+"""Launches: blocks and threads, arguments as wide as the kernel's parameters, and kernels loaded on a GPU and checked.
+
+Only what the driver says is trusted: a kernel's registers and memory are asked of it, and a launch it would refuse without
+a reason (``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit and the value.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import LaunchError, OperandError, UsageError
+from .driver import attempt, call, driver, first_line, message
+from .memory import Memory
+from .nvrtc import Compiled
+
+#: A launch, or a call of a library, that was checked once and is submitted again by each call.
+Submission = Callable[[], None]
+#: The same of any stream and arguments: ``Kernels.launcher`` says what a call is given.
+Launcher = Callable[..., None]
+
+#: ``CU_STREAM_LEGACY``
+_LEGACY_STREAM = 1
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What the driver says of a loaded kernel: registers a thread, bytes of static shared memory a block, bytes of local
+    memory a thread, and the largest block, in threads, that these allow."""
+
+    registers: int
+    shared_bytes: int
+    local_bytes: int
+    max_threads: int
+
+
+class Kernels:
+    """Compiled kernels on one GPU, each loaded once."""
+
+    def __init__(self, core: Any, device: Any) -> None:
+        self._core, self._device = core, device
+        self._loaded: dict[tuple[bytes, str], Any] = {}
+        self._streams: dict[int, Any] = {}
+        limits = device.properties
+        self._limits = {
+            "block": (limits.max_block_dim_x, limits.max_block_dim_y, limits.max_block_dim_z),
+            "grid": (limits.max_grid_dim_x, limits.max_grid_dim_y, limits.max_grid_dim_z),
+        }
+        self._max_shared_bytes = int(limits.max_shared_memory_per_block_optin)
+
+    def attributes(self, compiled: Compiled, entry: str) -> Attributes:
+        """What the driver says of a kernel; loads it first. Raises LaunchError where the driver refuses the binary."""
+        kernel = self._load(compiled, entry)
+        known = attempt(f"{compiled.name}: {entry}", lambda: kernel.attributes[self._device])
+        return Attributes(known.num_regs, known.shared_size_bytes, known.local_size_bytes, known.max_threads_per_block)
+
+    def arguments(self, compiled: Compiled, entry: str, args: Sequence[Any]) -> list[Any]:
+        """As the kernel takes them. Raises UsageError and OperandError for those that it cannot take."""
+        kernel = self._load(compiled, entry)
+        sizes = [size for _, size in attempt(f"{compiled.name}: {entry}", lambda: kernel.arguments_info)]
+        if len(sizes) != len(args):
+            raise UsageError(f"{compiled.name}: {entry} takes {len(sizes)} arguments, given {len(args)}")
+        return [argument(i, size, value) for i, (size, value) in enumerate(zip(sizes, args, strict=True))]
+
+    def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
+        """As ``Device.launcher``."""
+        blocks, threads = extent("grid", grid), extent("block", block)
+        shape = f"{blocks} blocks of {threads} threads, {shared_bytes} bytes of dynamic shared memory"
+        what = f"{compiled.name}: {entry}, {shape}"
+        kernel = self._load(compiled, entry)
+        self._check(what, self.attributes(compiled, entry), blocks, threads, shared_bytes)
+        if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
+            self._allow_shared(what, kernel, shared_bytes)
+        config = self._core.LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
+        run, streams = self._core.launch, self._streams
+
+        def launch(stream: int, *args: Any) -> None:
+            try:
+                run(streams.get(stream) or self.stream_of(stream), config, kernel, *args)
+            except Exception as error:  # as in ``attempt``, of which a call more is a microsecond
+                raise LaunchError(message(what, first_line(error))) from None
+
+        return launch
+
+    def stream_of(self, handle: int) -> Any:
+        """A stream as ``cuda.core`` has it; 0 is the default one of all threads, whatever bindings take it for."""
+        if handle not in self._streams:
+            self._streams[handle] = self._core.Stream.from_handle(handle or _LEGACY_STREAM)
+        return self._streams[handle]
+
+    def _load(self, compiled: Compiled, entry: str) -> Any:
+        key = (compiled.cubin, entry)
+        if key not in self._loaded:
+
+            def load() -> Any:
+                return self._core.ObjectCode.from_cubin(compiled.cubin, name=compiled.name).get_kernel(entry)
+
+            major, minor = self._device.compute_capability
+            what = f"{compiled.name}: {entry}, compiled for {compiled.arch}, on compute capability {major}.{minor}"
+            self._loaded[key] = attempt(what, load)
+        return self._loaded[key]
+
+    def _check(self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
+        """Refuse what the driver would refuse without saying why."""
+        for name, sizes in (("grid", grid), ("block", block)):
+            if any(size > most for size, most in zip(sizes, self._limits[name], strict=True)):
+                raise LaunchError(f"{what}: a {name} can be at most {self._limits[name]}")
+        threads = math.prod(block)
+        if threads > has.max_threads:
+            raise LaunchError(
+                f"{what}: {threads} threads are too many: with {has.registers} registers each, and within the kernel's "
+                f"own launch bounds, a block can have {has.max_threads}"
+            )
+        if has.shared_bytes + shared_bytes > self._max_shared_bytes:
+            raise LaunchError(
+                f"{what}: too much shared memory: {has.shared_bytes} bytes static and {shared_bytes} dynamic, "
+                f"a block on {self._device.name} can have {self._max_shared_bytes}"
+            )
+
+    def _allow_shared(self, what: str, kernel: Any, shared_bytes: int) -> None:
+        """More than 48 KiB of shared memory must be asked for before the launch."""
+        attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        number = driver().CUdevice(self._device.device_id)
+        call(what, "cuKernelSetAttribute", attribute, shared_bytes, kernel.handle, number)
+
+
+# ---- what a launch is given ------------------------------------------------------------------------------------------
+
+Extent = int | Sequence[int]
+
+
+def extent(name: str, value: Extent) -> tuple[int, int, int]:
+    """One to three positive numbers as three. Raises UsageError for anything else.
+
+    >>> extent("grid", 7), extent("block", (32, 8))
+    ((7, 1, 1), (32, 8, 1))
+    """
+    try:
+        given = tuple(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else (value,)
+        whole = [int(v) for v in given if int(v) == v and not isinstance(v, bool | str)]
+    except (TypeError, ValueError, OverflowError):
+        whole, given = [], ()
+    if len(whole) != len(given) or not 1 <= len(whole) <= 3 or min(whole) < 1:
+        raise UsageError(f"{name} must be one to three positive numbers, given {value!r}")
+    x, y, z = (*whole, 1, 1)[:3]
+    return x, y, z
+
+
+def argument(index: int, size: int, value: Any) -> Any:
+    """An argument as ``cuda.core`` takes it: an address as an int, a number as the unsigned integer with its bits.
+
+    ``size`` is what the kernel takes there, in bytes. Raises OperandError for a value that does not fit.
+    """
+    name = f"argument {index}"
+    if isinstance(value, Memory):
+        if size != 8:
+            raise OperandError(f"{name} is memory, but the kernel takes {size} bytes there: give a number")
+        return value.pointer
+    if isinstance(value, np.generic) and value.dtype.kind in "iufb" and value.itemsize == size:
+        return np.frombuffer(value.tobytes(), f"u{size}")[0]
+    if isinstance(value, bool | int | np.integer | np.bool_) and size in (1, 2, 4, 8):
+        low = -(1 << 8 * size - 1)
+        if not low <= int(value) < 1 << 8 * size:
+            raise OperandError(f"{name} is {value}: the kernel takes {size} bytes there, which cannot hold it")
+        return np.dtype(f"u{size}").type(int(value) & (1 << 8 * size) - 1)
+    if isinstance(value, float | np.floating) and size in (2, 4, 8):
+        return np.frombuffer(struct.pack({2: "e", 4: "f", 8: "d"}[size], float(value)), f"u{size}")[0]
+    raise OperandError(
+        f"{name} is a {type(value).__name__}, and the kernel takes {size} bytes there: give memory or a number"
+    )

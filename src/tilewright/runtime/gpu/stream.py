@@ -1,0 +1,102 @@
+"""Streams of a GPU and events on them, by ``cuda.core``; the copies that a stream does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .driver import attempt, call
+
+
+class Event:
+    """A point of a stream; reached when all work that was submitted before it is done."""
+
+    def __init__(self, event: Any, unused: list[Any]) -> None:
+        self.event, self._unused = event, unused
+
+    def wait(self) -> None:
+        """Until it is reached; other threads go on. Raises LaunchError for what stopped the GPU before."""
+        attempt("the GPU", self.event.sync)
+
+    @property
+    def is_reached(self) -> bool:
+        return bool(attempt("the GPU", lambda: self.event.is_done))
+
+    def since(self, earlier: Event) -> float:
+        """Seconds from another event, by the GPU's clock; both must be reached."""
+        milliseconds = attempt("read the clock", lambda: self.event - earlier.event)
+        return float(milliseconds) / 1000
+
+    def __del__(self) -> None:
+        self._unused.append(self.event)
+
+
+class Stream:
+    """Work of one GPU that is done in order. ``make_event`` and ``unused`` are its device's: making an event takes longer
+    than recording one, so they are used again."""
+
+    def __init__(self, stream: Any, context: Any, make_event: Callable[[], Any], unused: list[Any]) -> None:
+        self._stream, self._context, self._make_event, self._unused = stream, context, make_event, unused
+        self.handle = int(stream.handle)
+
+    def mark(self) -> Event:
+        """The present end of the stream."""
+        try:
+            event = self._unused.pop()
+        except IndexError:
+            event = attempt("make an event", self._make_event)
+        attempt("mark a stream", self._stream.record, event)
+        return Event(event, self._unused)
+
+    def after(self, event: Event) -> None:
+        """Work that is submitted from now on begins when ``event`` is reached; the host does not wait."""
+        attempt("wait for another stream", self._stream.wait, event.event)
+
+    def wait(self, what: str = "the GPU") -> None:
+        """Until all submitted work is done. Raises LaunchError for what went wrong with ``what`` meanwhile."""
+        attempt(what, self._stream.sync)
+
+    def close(self) -> None:
+        """Submitted work is still done; no more can be submitted."""
+        attempt("close a stream", self._stream.close)
+
+    # ---- copies: none waits
+
+    def copy_in(self, to: int, source: np.ndarray[Any, Any]) -> None:
+        """From contiguous memory of the host, page-locked where the host shall not wait for the copy."""
+        call("copy to the GPU", "cuMemcpyHtoDAsync", to, source.ctypes.data, source.nbytes, self.handle)
+
+    def copy_out(self, to: np.ndarray[Any, Any], source: int) -> None:
+        """To contiguous memory of the host, as ``copy_in``."""
+        call("copy from the GPU", "cuMemcpyDtoHAsync", to.ctypes.data, source, to.nbytes, self.handle)
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Within the GPU's memory."""
+        call("copy on the GPU", "cuMemcpyDtoDAsync", to, source, nbytes, self.handle)
+
+    def copy_over(self, to: int, context: Any, source: int, nbytes: int) -> None:
+        """From the memory of another GPU, which has that context."""
+        call("copy between GPUs", "cuMemcpyPeerAsync", to, self._context, source, context, nbytes, self.handle)
+
+    def fill(self, to: int, byte: int, nbytes: int) -> None:
+        call("fill memory", "cuMemsetD8Async", to, byte, nbytes, self.handle)
+
+
+class Timer:
+    """The time between two points of a stream, by the GPU's own clock. ``stop`` spins while it waits."""
+
+    def __init__(self, stream: Any, make_event: Callable[[], Any]) -> None:
+        self._stream = stream
+        self._start, self._end = (attempt("create an event", make_event) for _ in range(2))
+
+    def start(self) -> None:
+        """From here: when all that was submitted before is done."""
+        attempt("start the clock", self._stream.record, self._start)
+
+    def stop(self) -> float:
+        """Seconds from ``start`` until all that was submitted since is done; waits for that. Raises what ``wait`` does."""
+        attempt("stop the clock", self._stream.record, self._end)
+        attempt("the GPU", self._end.sync)
+        return float(attempt("read the clock", lambda: self._end - self._start)) / 1000
