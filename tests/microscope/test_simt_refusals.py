@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.opcode_cases import CASES
 from support.ptx_kernels import ADD_ONE, COUNT, HEAD, NOTHING, SCALARS, add_one, floats
 from tilewright.errors import OperandError, TilewrightError, UsageError
 from tilewright.simulator import RunOptions, simulate
-from tilewright.simulator.assembly import program
+from tilewright.simulator.assembly import parser, program
+from tilewright.simulator.ops import TABLE
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
@@ -128,8 +131,8 @@ TEXTS = {
     "too much shared memory": (".entry k() { .shared .b8 x[300000]; st.shared.u8 [x], 1; ret; }", "a block needs 300,000 bytes"),
     "a register that is not declared": (".entry k() { mov.u32 %r1, 5; ret; }", "unknown operand '%r1'"),
     "no such label": (".entry k() { bra X; }", "no label X"),
-    "no such table": (".entry k() { .reg .b32 %r<2>; brx.idx %r1, X; }", "makes no sense of brx.idx"),
-    "operands missing": (".entry k() { .reg .b32 %r<2>; st.shared.u32 [%r1]; ret; }", "makes no sense of st.shared.u32"),
+    "no such table": (".entry k() { .reg .b32 %r<2>; brx.idx %r1, X; }", "no table of branch targets X"),
+    "operands missing": (".entry k() { .reg .b32 %r<2>; st.shared.u32 [%r1]; ret; }", "st takes 2 to 3 operands, given 1: st.shared.u32"),
     "an instruction nobody knows": (".entry k() { frobnicate.u32; ret; }", "frobnicate.u32 is not one that the microscope knows"),
     "a function that is elsewhere": (".entry k() { call f, (); ret; }", "the kernel calls f, which the PTX does not define"),
     "a call through a pointer": (".entry k() { .reg .b64 %rd<2>; call %rd1, (); ret; }", "the kernel calls through a pointer"),
@@ -184,3 +187,60 @@ def test_damaged_ptx_runs_or_is_refused(seed: int) -> None:
     args = [[floats(), floats(), 64], [floats(), 9], [1, 2, 3, 4, bytes(16), np.zeros(4)]][seed % 3]
     with contextlib.suppress(TilewrightError):
         assert simulate(text, "k", 2, 32, args, RunOptions(max_steps=2000, max_bytes=1 << 26)).steps < 2100
+
+
+#: What no operand is, or not in every place.
+ODD = ("x", "5q", "-", "_", "%tid.x", "{}", "{%r1}", "[%r1+4q]", "[]", "1e400", "9" * 24, "%p1|%p2", "!%p1", "0x")
+MODIFIERS = ("sync", "wide", "shared", "cas", "v4", "u64", "b128", "f16x2", "row", "all")
+
+
+def damaged(text: str, rng: random.Random) -> str:
+    """An instruction of a kernel with an operand or a modifier taken away, added or replaced."""
+    statements = text.split(";")
+    at = rng.choice([i for i, statement in enumerate(statements) if re.search(r"[a-z0-9]\s+[%\[{]", statement)])
+    opcode, operands = re.fullmatch(r"(.*?[a-z][\w.:]*)(\s[^;]*)", statements[at], re.DOTALL).groups()  # type: ignore[union-attr]
+    parts, listed = opcode.split("."), re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", operands)
+    change = rng.randrange(4)
+    if change == 0 and listed:
+        del listed[rng.randrange(len(listed))]
+    elif change == 1 and listed:
+        listed[rng.randrange(len(listed))] = rng.choice(ODD)
+    elif change == 2:
+        listed.insert(rng.randint(0, len(listed)), rng.choice(ODD))
+    else:
+        parts[rng.randint(1, len(parts)) :] = [rng.choice(MODIFIERS), *parts[rng.randint(1, len(parts)) :]]
+    statements[at] = f"{'.'.join(parts)} {', '.join(listed)}"
+    return ";".join(statements)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_damaged_instructions_run_or_are_refused(seed: int) -> None:
+    """No error but the package's own, though none is turned into one: what is missing is looked for beforehand."""
+    rng = random.Random(seed)
+    refused = 0
+    for _ in range(40):
+        case = CASES[rng.choice(list(CASES))]
+        text = damaged(case.ptx, rng)
+        try:
+            simulate(text, "k", 1, 32, list(case.arguments), RunOptions(shared_bytes=case.shared, max_steps=2000))
+        except TilewrightError:
+            refused += 1
+    assert refused > 10
+
+
+def fail(*_: Any) -> Any:
+    return ()[0]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("when", ["bound", "executed"])
+def test_a_defect_of_ours_looks_like_one(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It is no fault of the kernel's, and no error that users are told to mend."""
+    monkeypatch.setitem(TABLE, ("add", "f32"), fail if when == "bound" else lambda ins, lanes: fail)
+    with pytest.raises(IndexError, match="tuple index out of range"):
+        add_one(floats(), floats(), 64)
+
+
+def test_a_defect_of_the_parser_looks_like_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parser, "_function", fail)
+    with pytest.raises(IndexError, match="tuple index out of range"):
+        simulate(NOTHING, "k", 1, 1, [])

@@ -76,7 +76,7 @@ def parse_ptx(text: str) -> Module:
             _declaration(reader, module)
     except TilewrightError:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+    except ValueError as error:  # a number that is none
         raise syntax_error(f"not understood ({error})", reader.line()) from error
     if not module.functions:
         raise UsageError("the text holds no function: give PTX, for example what nvcc -ptx or NVRTC returns")

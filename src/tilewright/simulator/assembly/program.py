@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ...errors import UsageError, did_you_mean
 from .instructions import WORD, Function, Instruction, Module, tokens
+from .operands import check_operands
 from .variables import Variable
 
 #: Instructions of a program, calls inlined: more is a mistake.
@@ -90,6 +91,7 @@ class _Linker:
             operands = tuple(WORD.sub(lambda m: names.get(m[0], m[0]), o) if suffix else o for o in ins.operands)
             guard = (names.get(ins.guard[0], ins.guard[0]), ins.guard[1]) if ins.guard else None
             if ins.parts[0] == "call":
+                check_operands(ins)
                 self.call(replace(ins, operands=operands, guard=guard), (*stack, function.name))
             elif ins.parts[0] == "ret" and end is not None:
                 self.append(replace(ins, opcode="bra", operands=(end,), guard=guard))
@@ -100,6 +102,7 @@ class _Linker:
     def append(self, ins: Instruction) -> None:
         if len(self.program.code) >= MOST_CODE:
             raise UsageError(f"{ins.place()}: with its calls inlined the kernel has over {MOST_CODE:,} instructions")
+        check_operands(ins)
         self.program.code.append(replace(ins, index=len(self.program.code)))
 
     def mark(self, labels: list[str]) -> None:

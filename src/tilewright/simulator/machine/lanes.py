@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ..assembly.demand import Demand
 from ..assembly.instructions import Instruction
 from ..assembly.program import is_special
-from ..assembly.variables import SIZES, immediate
+from ..assembly.variables import SIZES, immediate, integer
 from .clocks import Clocks
 from .launch import SimulatedLaunch
 from .reports import Reports
@@ -91,8 +91,9 @@ class Lanes(Threads):
             kind = self.program.registers.get(name)
             if kind is None:
                 raise UsageError(f"{ins.place()}: unknown operand {name!r} of {ins.text}")
-            size = SIZES[kind]
-            found = np.zeros(self.size if size < 16 else (self.size, 2), bool if kind == "pred" else f"u{min(size, 8)}")
+            if SIZES[kind] > 8:
+                raise UsageError(f"{ins.place()}: {name} has {8 * SIZES[kind]} bits, which cannot be run: {ins.text}")
+            found = np.zeros(self.size, bool if kind == "pred" else f"u{SIZES[kind]}")
             self.registers[name] = found
         return found
 
@@ -131,7 +132,10 @@ class Lanes(Threads):
         value = immediate(operand, dtype)
         if value is None:
             name, _, offset = operand.partition("+")
-            number = self.address_of(name.strip(), ins) + int(offset or "0", 0)
+            further = integer(offset.strip() or "0")
+            if further is None:
+                raise UsageError(f"{ins.place()}: unknown operand {operand!r} of {ins.text}")
+            number = self.address_of(name.strip(), ins) + further
             value = np.array(number & ((1 << 8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(dtype)
         return value
 

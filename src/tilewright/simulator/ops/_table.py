@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import UsageError
 from ..assembly.instructions import Instruction
 from ..assembly.program import is_special
-from ..assembly.variables import SIZES
+from ..assembly.variables import SIZES, integer
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array, Ints
 
@@ -111,15 +111,13 @@ def value(
         def build(ins: Instruction, lanes: Lanes) -> Step:
             kind, given = ins.parts[-1], check(ins, allowed)
             count = len(ins.operands) - 1
-            types = takes(kind, given) if takes else (kind,) * count
-            if len(types) != count:
-                raise UnknownInstruction(ins, f"has {count} source operands where {len(types)} are expected")
-            made = out(kind, given) if out else kind
-            inputs = [lanes.source(o, t, ins) for o, t in zip(ins.operands[1:], types, strict=True)]
             try:
+                types = takes(kind, given) if takes else (kind,) * count
+                made = out(kind, given) if out else kind
                 compute = factory(kind, given)
             except NotImplementedError as error:
                 raise UnknownInstruction(ins, str(error)) from None
+            inputs = [lanes.source(o, t, ins) for o, t in zip(ins.operands[1:], types, strict=True)]
             return elementwise(lanes, ins, ins.operands[0], made, compute, inputs)
 
         for kind in kinds:
@@ -174,6 +172,22 @@ def destination(lanes: Lanes, ins: Instruction, target: str, kind: str) -> tuple
     if dtype.kind == "f":  # a half in a wider register: its bits
         raise UnknownInstruction(ins, f"writes a {kind} to a wider register")
     return register.view(f"{dtype.kind}{register.dtype.itemsize}"), dtype, True
+
+
+def one_of(ins: Instruction, flags: set[str], choices: Iterable[str]) -> str:
+    """The one of several modifiers that an instruction must have."""
+    found = sorted(flags & set(choices))
+    if len(found) != 1:
+        raise UnknownInstruction(ins, f"must have one of the modifiers .{' .'.join(choices)}")
+    return found[0]
+
+
+def number_of(ins: Instruction, operand: str) -> int:
+    """An operand that must be a whole number."""
+    number = integer(operand)
+    if number is None:
+        raise UnknownInstruction(ins, f"needs a number in place of {operand}")
+    return number
 
 
 def size_of(kind: str) -> int:

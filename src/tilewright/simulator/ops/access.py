@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..assembly.instructions import Instruction, tokens
-from ..assembly.variables import SIZES
+from ..assembly.variables import SIZES, integer
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
@@ -38,9 +38,14 @@ def address(text: str, lanes: Lanes, ins: Instruction, narrow: bool) -> Address:
     found = re.fullmatch(r"\[\s*([^\s+\-]+|-?\d\w*)\s*(?:([+-]\s*-?\s*\w+))?\s*\]", text)
     if not found:
         raise UnknownInstruction(ins, f"has an address that is not understood: {text}")
-    base, offset = found[1], int((found[2] or "0").replace(" ", "").replace("+-", "-"), 0)
+    base, offset = found[1], integer((found[2] or "0").replace(" ", "").replace("+-", "-").removeprefix("+"))
+    if offset is None or not -(1 << 62) < offset < 1 << 62:
+        raise UnknownInstruction(ins, f"has an address that is not understood: {text}")
     if not lanes.is_register(base):
-        number = (int(base, 0) if base[0].isdigit() else lanes.address_of(base, ins)) + offset
+        given = integer(base)
+        number = (lanes.address_of(base, ins) if given is None else given) + offset
+        if not 0 <= number < 1 << 63:
+            raise UnknownInstruction(ins, f"has an address that no memory has: {text}")
         fixed = np.full(lanes.size, number, np.int64)
         return lambda sel: fixed if sel is None else fixed[: sel.size]
     width = lanes.width(base, ins)

@@ -8,7 +8,7 @@ from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.values import Ints
-from ._table import Step, UnknownInstruction, step
+from ._table import Step, UnknownInstruction, number_of, step
 from .access import HINTS, address, note_read, note_write, visit
 
 
@@ -16,20 +16,24 @@ from .access import HINTS, address, note_read, note_write, visit
 def _cp(ins: Instruction, lanes: Lanes) -> Step:
     """``cp.async``: the copy is done at once and its bytes count as written when its group is waited for."""
     parts = ins.parts
-    if parts[:2] != ["cp", "async"] or "bulk" in parts or "mbarrier" in parts:
+    if parts[:2] != ["cp", "async"] or len(parts) < 3 or "bulk" in parts or "mbarrier" in parts:
         raise UnknownInstruction(ins)
     lanes.async_copies = lanes.async_copies or AsyncCopies(lanes)
     if parts[2] in ("commit_group", "wait_group", "wait_all"):
         # Each thread waits for its own copies; a barrier must still follow before others read them.
-        keep = int(ins.operands[0], 0) if parts[2] == "wait_group" else 0
+        if len(parts) > 3 or len(ins.operands) != (parts[2] == "wait_group"):
+            raise UnknownInstruction(ins)
+        keep = number_of(ins, ins.operands[0]) if parts[2] == "wait_group" else 0
 
         def groups(sel: Ints | None) -> None:
             lanes.async_copies.turn(parts[2], keep, sel)
 
         return groups
-    if set(parts[2:]) - {"ca", "cg", "shared", "global", *HINTS}:
+    if set(parts[2:]) - {"ca", "cg", "shared", "global", *HINTS} or len(ins.operands) < 3:
         raise UnknownInstruction(ins)
-    size = int(ins.operands[2], 0)
+    size = number_of(ins, ins.operands[2])
+    if size not in (4, 8, 16):
+        raise UnknownInstruction(ins, "copies 4, 8 or 16 bytes a thread")
     source_size = ins.operands[3] if len(ins.operands) > 3 else ""
     wanted = lanes.source(source_size, "u32", ins) if source_size else np.array(size, np.uint32)
     into, out_of = address(ins.operands[0], lanes, ins, True), address(ins.operands[1], lanes, ins, False)

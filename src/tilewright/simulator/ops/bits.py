@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..assembly.instructions import Instruction
+from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array
-from ._table import BITS, INTS, Compute, apply_ufunc, size_of, value
+from ._table import BITS, INTS, Compute, Step, apply_ufunc, check, elementwise, number_of, size_of, step, value
 
 
 @value("and", (*BITS, "pred"))
@@ -160,17 +162,20 @@ def _bfi(kind: str, flags: set[str]) -> Compute:
     return compute
 
 
-@value("lop3", ("b32",), takes=lambda k, f: (k, k, k, "u32"))
-def _lop3(kind: str, flags: set[str]) -> Compute:
-    def compute(out: Array, a: Array, b: Array, c: Array, table: Array) -> None:
-        code = int(table)
+@step("lop3", ("b32",))
+def _lop3(ins: Instruction, lanes: Lanes) -> Step:
+    check(ins, ())
+    *operands, code = *ins.operands[1:4], number_of(ins, ins.operands[4])
+
+    def compute(out: Array, a: Array, b: Array, c: Array) -> None:
         result: Array = np.zeros((), np.uint32)
         for row in range(8):
             if code >> row & 1:
                 result = result | (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
         out[...] = result
 
-    return compute
+    inputs = [lanes.source(operand, "b32", ins) for operand in operands]
+    return elementwise(lanes, ins, ins.operands[0], "b32", compute, inputs)
 
 
 #: The four nibbles that each mode of prmt selects by, for a selector of 0, 1, 2 and 3.

@@ -50,6 +50,8 @@ def _comparison(ins: Instruction, lanes: Lanes, skip: int) -> tuple[Callable[...
         raise UnknownInstruction(ins, "has a comparison that is not supported")
     inputs = [lanes.source(o, kind, ins) for o in ins.operands[1:3]]
     negated = False
+    if len(ins.operands) != (4 if combine else 3):
+        raise UnknownInstruction(ins, "combines with a predicate only where it has .and, .or or .xor")
     if combine:
         negated = ins.operands[3].startswith("!")
         inputs.append(lanes.source(ins.operands[3].lstrip("!"), "pred", ins))
@@ -133,6 +135,8 @@ def _selp(kind: str, flags: set[str]) -> Compute:
 @step("slct", ("s32", "f32"))
 def _slct(ins: Instruction, lanes: Lanes) -> Step:
     kind, by = ins.parts[-2:]
+    if kind not in (*INTS, *BITS, "f32", "f64"):
+        raise UnknownInstruction(ins)
     ftz = by == "f32" and "ftz" in ins.parts
     if set(ins.parts[1:-2]) - {"ftz" if ftz else ""}:
         raise UnknownInstruction(ins)
@@ -163,7 +167,7 @@ def _pack(ins: Instruction, lanes: Lanes) -> Step:
     kind, (target, given) = ins.parts[-1], ins.operands
     whole, listed = (given, target) if target.startswith("{") else (target, given)
     names = tokens(listed[1:-1])
-    part = size_of(kind) // len(names)
+    part = size_of(kind) // max(1, len(names))
     if size_of(kind) > 8 or part * len(names) != size_of(kind):
         raise UnknownInstruction(ins, "packs what is not supported")
     if whole is target:
@@ -210,7 +214,7 @@ def _cvta(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("isspacep")
 def _isspacep(ins: Instruction, lanes: Lanes) -> Step:
-    space = ins.parts[1]
+    space = ins.parts[1] if len(ins.parts) > 1 else ""
     if space not in ("global", *WINDOW):
         raise UnknownInstruction(ins)
     number = WINDOW.get(space, 0) >> 56

@@ -94,6 +94,8 @@ def _cvt(ins: Instruction, lanes: Lanes) -> Step:
     relu = made in ("f16", "bf16") and given == "f32"
     if not {made, given} <= {*_INTEGERS, *_REALS} or flags & {"rna", "satfinite", *(() if relu else ("relu",))}:
         raise UnknownInstruction(ins)
+    if len(ins.operands) != 2:
+        raise UnknownInstruction(ins)
     source = lanes.source(ins.operands[1], given, ins)
     if made in _INTEGERS:
         convert = _to_integer(ins, made, given, flags)
@@ -162,7 +164,7 @@ def _special(ins: Instruction, lanes: Lanes, made: str, flags: set[str]) -> Step
     """Pairs of halves from two floats, the first going to the upper half; tf32, which keeps 10 bits of a float."""
     sources = [lanes.source(o, "f32", ins) for o in ins.operands[1:]]
     if made == "tf32":
-        if flags - {"rna", "rn", "rz", "relu"}:
+        if flags - {"rna", "rn", "rz", "relu"} or len(sources) != 1:
             raise UnknownInstruction(ins)
 
         def to_tf32(out: Array, a: Array) -> None:
@@ -233,6 +235,8 @@ def _pack(ins: Instruction, lanes: Lanes) -> Step:
     if parts[1:3] != ["pack", "sat"] or made not in ("u8", "s8", "u16", "s16") or parts[4:] != ["s32", *["b32"] * more]:
         raise UnknownInstruction(ins)
     bits, (low, high) = 8 * SIZES[made], _limits(made)
+    if len(ins.operands) != 3 + more:
+        raise UnknownInstruction(ins)
     sources = [lanes.source(o, t, ins) for o, t in zip(ins.operands[1:], ("s32", "s32", "b32"), strict=False)]
 
     def pack(out: Array, a: Array, b: Array, c: Array | None = None) -> None:

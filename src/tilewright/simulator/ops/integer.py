@@ -70,6 +70,8 @@ def _cast(x: Array, dtype: Any) -> Array:
 
 
 def _wide(kind: str, flags: set[str]) -> str:
+    if "wide" in flags and kind not in WIDER:
+        raise NotImplementedError(f"has no type wider than {kind}")
     return WIDER[kind] if "wide" in flags else kind
 
 

@@ -79,6 +79,8 @@ def _numbers(bits: Array, kind: str) -> Array:
 @step("mma", ("f32", "f16", "f64", "s32"))
 def _mma(ins: Instruction, lanes: Lanes) -> Step:
     parts = ins.parts
+    if len(parts) < 8:
+        raise UnknownInstruction(ins)
     made, a_kind, b_kind, c_kind = parts[-4:]
     shape = re.fullmatch(r"m(\d+)n8k(\d+)", parts[3]) if len(parts) > 8 else None
     extra = set(parts[1:-4]) - {"sync", "aligned", parts[3], "row", "col", "satfinite"}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Ints
-from ._table import Step, UnknownInstruction, check, destination, step
+from ._table import Step, UnknownInstruction, check, destination, one_of, step
 
 #: The mask of a whole warp.
 WHOLE_WARP = 0xFFFFFFFF
@@ -115,7 +115,7 @@ def _shfl(ins: Instruction, lanes: Lanes) -> Step:
 @step("vote", ("pred", "b32"))
 def _vote(ins: Instruction, lanes: Lanes) -> Step:
     flags = check(ins, ("sync", "all", "any", "uni", "ballot"))
-    how = (flags - {"sync"}).pop()
+    how = one_of(ins, flags, ("all", "any", "uni", "ballot"))
     if "sync" not in flags:
         raise UnknownInstruction(ins, "without .sync is not supported")
     out = destination(lanes, ins, ins.operands[0], "b32" if how == "ballot" else "pred")[0]
@@ -139,7 +139,7 @@ def _vote(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("match", ("b32", "b64"))
 def _match(ins: Instruction, lanes: Lanes) -> Step:
-    flags = check(ins, ("sync", "any", "all"))
+    how = one_of(ins, check(ins, ("sync", "any", "all")), ("any", "all"))
     target, _, predicate = ins.operands[0].partition("|")
     out = destination(lanes, ins, target, "b32")[0]
     flag = destination(lanes, ins, predicate, "pred")[0] if predicate else None
@@ -153,7 +153,7 @@ def _match(ins: Instruction, lanes: Lanes) -> Step:
         same = (values[:, :, None] == values[:, None, :]) & members[:, None, :]
         where = slice(None) if sel is None else sel
         mine = same[table.rows, table.columns]
-        if "any" in flags:
+        if how == "any":
             out[where] = table.mask(mine)
         else:
             alike: Array = np.asarray((mine | ~members[table.rows]).all(axis=1))
@@ -174,7 +174,7 @@ _REDUCE: dict[str, tuple[Any, int]] = {
 @step("redux", ("u32", "s32", "b32"))
 def _redux(ins: Instruction, lanes: Lanes) -> Step:
     flags, kind = check(ins, ("sync", *_REDUCE)), ins.parts[-1]
-    ufunc, neutral = _REDUCE[(flags - {"sync"}).pop()]
+    ufunc, neutral = _REDUCE[one_of(ins, flags, _REDUCE)]
     out = destination(lanes, ins, ins.operands[0], kind)[0]
     value, mask = lanes.source(ins.operands[1], kind, ins), lanes.source(ins.operands[2], "u32", ins)
     info = np.iinfo(out.dtype)

@@ -31,6 +31,9 @@ class Form:
         known = {"sync", "arrive", "red", "popc", "and", "or", "u32", "pred"}
         if kind not in ("sync", "arrive", "red") or set(flags) - known or not 1 <= len(operands) <= 2:
             raise UnknownInstruction(ins)
+        combines = any(how in flags for how in ("popc", "and", "or"))
+        if (kind == "red") != combines or (kind == "red" and not lanes.is_register(ins.operands[0])):
+            raise UnknownInstruction(ins)
         if kind == "arrive" and len(operands) < 2:
             raise UnknownInstruction(ins, "arrives without saying how many threads are to come")
         number, count = (lanes.source(o, "u32", ins) for o in [*operands, "0"][:2])

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...errors import TilewrightError
 from ..assembly.effects import is_warp_barrier, loads_anew
 from ..assembly.instructions import Instruction
 from ..assembly.program import Program
@@ -21,7 +20,7 @@ from ..machine.lanes import TIMERS, Lanes
 from ..machine.values import Ints
 from .barriers import Barriers
 from .gathering import Gathering
-from .segments import CONFUSED, Segment, bind_segments, unreadable
+from .segments import Segment, bind_segments
 from .stillness import Stillness
 
 #: A loop rests after so many rounds, and after fewer if it polls memory.
@@ -108,13 +107,8 @@ class Engine:
                 return
 
     def _execute(self, segment: Segment, sel: Ints | None) -> None:
-        try:
-            for step in segment.steps:
-                step(sel)
-        except TilewrightError:
-            raise
-        except CONFUSED as error:
-            raise unreadable(segment.code[segment.steps.index(step)], error) from error
+        for step in segment.steps:
+            step(sel)
         if segment.collective is not None and is_warp_barrier(segment.collective):
             self.gathering.meet([(segment.collective, sel)])
         self.stillness.disturbed |= segment.stores

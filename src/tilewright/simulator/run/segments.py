@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
-from ...errors import TilewrightError, UsageError
+from ...errors import UsageError
 from ..assembly.effects import fences, is_collective, is_warp_barrier, loads_anew, stores
 from ..assembly.instructions import Instruction
 from ..assembly.program import CONTROL, Block, Program
@@ -15,9 +15,6 @@ from ..machine.values import Array
 from ..ops import bind
 from ..ops._table import Step
 from .barriers import Form
-
-#: What Python and NumPy raise on operands that make no sense.
-CONFUSED = (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, StopIteration, AssertionError)
 
 
 @dataclass
@@ -48,10 +45,6 @@ def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
     return [_bind(program, lanes, program.code[first : last + 1], segment_at, hands_on) for first, last in pieces]
 
 
-def unreadable(ins: Instruction, error: BaseException) -> UsageError:
-    return UsageError(f"{ins.place()}: the microscope makes no sense of {ins.text} ({type(error).__name__}: {error})")
-
-
 def _pieces(program: Program, block: Block) -> list[tuple[int, int]]:
     """A basic block, cut before what a whole warp executes, and around its barriers."""
     starts = {block.first}
@@ -73,18 +66,12 @@ def _bind(
         stores=any(stores(i) for i in code),
         last=code[-1],
     )
-    try:
-        for ins in straight:
-            for step in _steps(ins, lanes, hands_on):
-                segment.steps.append(step)
-                segment.code.append(ins)
-        if end is not None:
-            ins = end
-            _bind_control(segment, end, program, lanes, segment_at)
-    except TilewrightError:
-        raise
-    except CONFUSED as error:
-        raise unreadable(ins, error) from error
+    for ins in straight:
+        for step in _steps(ins, lanes, hands_on):
+            segment.steps.append(step)
+            segment.code.append(ins)
+    if end is not None:
+        _bind_control(segment, end, program, lanes, segment_at)
     return segment
 
 
@@ -110,7 +97,9 @@ def _bind_control(
     if name in ("bar", "barrier"):
         segment.form = Form.of(end, lanes)
         return
-    labels = [end.operands[0]] if name == "bra" else program.tables[end.operands[1]] if name == "brx" else []
+    labels = [end.operands[0]] if name == "bra" else program.tables.get(end.operands[1]) if name == "brx" else []
+    if labels is None:
+        raise UsageError(f"{end.place()}: no table of branch targets {end.operands[1]}")
     for label in labels:
         if label not in program.labels:
             raise UsageError(f"{end.place()}: no label {label}")
