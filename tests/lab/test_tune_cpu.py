@@ -15,7 +15,7 @@ import pytest
 from tilewright.__main__ import run as command
 from tilewright.catalog import catalog, load_file, remade
 from tilewright.errors import UsageError
-from tilewright.host import disk
+from tilewright.host import disk, sources
 from tilewright.host.machine import Cache, Machine, machine
 from tilewright.kernels import Kernel, blocking
 from tilewright.kernels.blocking import Blocking, analytic, keep, kept, tallest, trying
@@ -278,10 +278,10 @@ def test_what_is_of_another_machine_or_other_sources_is_ignored(
         assert blocking._kept_in().write(path.read_bytes())
         assert kept() is None, "nor under that machine's own name"
     assert kept() is not None
-    changed = tmp_path / "simd" / "tile.py"
+    changed = tmp_path / "codegen" / "tile.py"
     changed.parent.mkdir()
     changed.write_text("another generator")
-    monkeypatch.setattr(blocking, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path)
     assert kept() is None
 
 
@@ -315,6 +315,7 @@ print(json.dumps([*numbers, blocking.describe(), _generator()]))
 
 
 def test_what_is_kept_is_in_force_in_the_next_process(tmp_path: Path) -> None:
+    own = _generator()
     keep(OTHER, FOUND)
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", IN_FORCE], capture_output=True, text=True, check=False
@@ -325,7 +326,7 @@ def test_what_is_kept_is_in_force_in_the_next_process(tmp_path: Path) -> None:
     assert (params["mc"], params["nc"]) == (OTHER.mc(48), OTHER.nc(48, OTHER.nv * OTHER.vector_bits // 32))
     assert words.startswith("2 rows × 4 vectors, KC 48")
     assert words.endswith("tuned here: 1.250 times as fast as the analytic choice")
-    assert key != _generator(), "machine code of either is not the other's"
+    assert key != own, "machine code of either is not the other's"
 
 
 def test_in_words_without_a_search() -> None:
