@@ -165,12 +165,12 @@ def keep(chosen: Blocking, found: dict[str, Any]) -> Path | None:
 
 def kept() -> Kept | None:
     """What ``keep`` kept on this machine with these very sources; None where nothing was, or nothing sound."""
-    known = _kept_in().read_json()
-    try:
-        found = Kept(Blocking(**known["blocking"]), {**known["found"], "ratio": float(known["found"]["ratio"])})
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return None
-    return found if known.get("made_for") == _made_for() and found.blocking.sound(machine()) else None
+    return _kept_in().read_as(_sound)
+
+
+def _sound(known: dict[str, Any]) -> Kept | None:
+    found = Kept(Blocking(**known["blocking"]), {**known["found"], "ratio": float(known["found"]["ratio"])})
+    return found if known["made_for"] == _made_for() and found.blocking.sound(machine()) else None
 
 
 def forget() -> bool:

@@ -14,10 +14,7 @@ Shape = tuple[int, int, int]
 def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
     """What was kept for this very source, on a GPU of this name, for sizes within a factor of √2 of the same powers of two;
     None where nothing was."""
-    try:
-        return kernel.checked(kept_at(kernel.source_hash, gpu, dtype, shape).read_json()["params"])
-    except (ValueError, KeyError, TypeError, AttributeError):  # not there, or not what was written
-        return None
+    return kept_at(kernel.source_hash, gpu, dtype, shape).read_as(lambda kept: kernel.checked(kept["params"]))
 
 
 def kept_at(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:

@@ -1,5 +1,7 @@
 """Where compiled code and measured facts are kept: a directory that no other user can change.
 
+Every measured fact is a ``CacheFile`` of JSON, read by ``read_as`` and written by ``write_json``.
+
 Cached machine code is code that will run: ``safe`` says what is checked, and why a path that was checked stays safe. Where
 the user's cache is not, or cannot be written, that is said once, and the files live in a temporary directory that ends with
 this process (``temporary``). Where there is no safe place for that either, nothing is kept.
@@ -13,14 +15,16 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import CacheWarning
 from .safe import safe_directory
 from .temporary import temporary_directory
+
+Found = TypeVar("Found")
 
 #: Caches that could not be written, each with the reason; and those of which the user was told.
 _given_up: dict[str, str] = {}
@@ -113,6 +117,12 @@ class CacheFile:
         except (ValueError, RecursionError):
             return {}
         return known if isinstance(known, dict) else {}
+
+    def read_as(self, make: Callable[[dict[str, Any]], Found | None]) -> Found | None:
+        """What ``make`` makes of the JSON object; None where nothing is there, or not what was written."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            return make(self.read_json())
+        return None
 
     def write(self, content: bytes) -> Path | None:
         """Write it, so that another process sees the old file or the new one. Where that fails, the cache is used no more,

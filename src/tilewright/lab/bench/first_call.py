@@ -63,10 +63,7 @@ def measure_first_call() -> FirstCall:
 
 def known_first_call() -> FirstCall | None:
     """What was measured for this machine and these sources, or None."""
-    try:
-        return FirstCall(**{name: float(value) for name, value in _kept_in().read_json().items()})
-    except (ValueError, TypeError, OverflowError):
-        return None
+    return _kept_in().read_as(lambda kept: FirstCall(**{name: float(value) for name, value in kept.items()}))
 
 
 def _start(cache: str) -> tuple[float, float]:

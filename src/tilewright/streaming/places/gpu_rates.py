@@ -50,9 +50,9 @@ def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     of_kernel = choice.kernel.source_hash, sorted(choice.params.items())
     key = fingerprint(gpu.name, gpu.pci_bus_id, *of_kernel, dtype, Path(__file__))
     file = CacheFile("rates", f"{key}.json")
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        known = file.read_json()
-        return GpuRates(**{**known, "wave": tuple(known["wave"])})
+    known = file.read_as(lambda kept: GpuRates(**{**kept, "wave": tuple(kept["wave"])}))
+    if known is not None:
+        return known
     gpu.make_current()
     wave = _wave(gpu, choice)
     rows, columns, at_once = wave

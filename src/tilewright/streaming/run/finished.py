@@ -78,10 +78,7 @@ def _identity(target: Any, shape: tuple[int, int], dtype: Any) -> str:
 
 def _recall(place: Path, facts: Mapping[str, str]) -> Finished | None:
     """What is kept; None where nothing is, or nothing that was written here."""
-    match _kept_in(place, facts).read_json():
-        case {"result": str(identity), "facts": dict(known)}:
-            return Finished(identity, known)
-    return None
+    return _kept_in(place, facts).read_as(lambda kept: Finished(str(kept["result"]), dict(kept["facts"])))
 
 
 def _kept_in(place: Path, facts: Mapping[str, str]) -> CacheFile:
