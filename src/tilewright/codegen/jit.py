@@ -15,6 +15,7 @@ def _example() -> None:
 
 
 def jit_is_disabled() -> bool:
+    """Whether Numba leaves functions as Python here."""
     return bool(getattr(nb.config, "DISABLE_JIT", 0)) or not hasattr(_example, "py_func")
 
 

@@ -83,6 +83,7 @@ class Tile:
         self.mr, self.nv, self.a_stride, self.unroll = mr, nv, a_stride, unroll
 
     def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any = None) -> None:
+        """Emit the whole tile; with ``columns``, only that many of its columns are written."""
         builder, index = self.builder, kc.type
         tile = [[self.vectors.zero] * self.nv for _ in range(self.mr)]
         turns = builder.udiv(kc, index(self.unroll))

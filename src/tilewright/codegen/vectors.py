@@ -36,14 +36,17 @@ class Vectors:
         return self.builder.bitcast(self.builder.gep(pointer, [index]), self.vector.as_pointer())
 
     def load(self, pointer: Any, elements: Any = 0) -> Any:
+        """A vector, ``elements`` behind ``pointer``."""
         load = self.builder.load(self.at(pointer, elements))
         load.align = self.itemsize
         return load
 
     def store(self, value: Any, pointer: Any, elements: Any = 0) -> None:
+        """Write a vector, ``elements`` behind ``pointer``."""
         self.builder.store(value, self.at(pointer, elements)).align = self.itemsize
 
     def scalar_at(self, pointer: Any, elements: int) -> Any:
+        """One scalar, ``elements`` behind ``pointer``."""
         return self.builder.load(self.builder.gep(pointer, [I64(elements)]))
 
     def mask(self, count: Any) -> Any:
@@ -59,6 +62,7 @@ class Vectors:
         return self.builder.call(function, [self.at(pointer, elements), I32(self.itemsize), mask, self.zero])
 
     def store_masked(self, mask: Any, value: Any, pointer: Any, elements: Any = 0) -> None:
+        """Write the lanes that ``mask`` sets; the others' memory is not touched."""
         kind = ir.FunctionType(ir.VoidType(), [self.vector, self.vector.as_pointer(), I32, mask.type])
         function = self.declared(f"llvm.masked.store.{self._suffix}.p0", kind)
         self.builder.call(function, [value, self.at(pointer, elements), I32(self.itemsize), mask])
@@ -72,6 +76,7 @@ class Vectors:
     # ---- arithmetic --------------------------------------------------------------------------------------------------
 
     def broadcast(self, element: Any) -> Any:
+        """A vector whose lanes all are ``element``."""
         undefined = ir.Constant(self.vector, ir.Undefined)
         lane0 = self.builder.insert_element(undefined, element, I32(0))
         everywhere = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
@@ -85,6 +90,7 @@ class Vectors:
         return self.builder.call(self.declared(f"llvm.fma.{self._suffix}", kind), [x, y, z])
 
     def add(self, x: Any, y: Any) -> Any:
+        """x + y."""
         return self.builder.fadd(x, y) if self.is_float else self.builder.add(x, y)
 
     # ---- the module --------------------------------------------------------------------------------------------------

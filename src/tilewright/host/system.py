@@ -35,6 +35,7 @@ def cpuinfo(root: Path) -> list[dict[str, str]]:
 
 
 def meminfo(root: Path, name: str) -> int | None:
+    """Bytes of a line of Linux's meminfo; None where there is no such line."""
     found = re.search(rf"^{name}:\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.M)
     return int(found[1]) * 1024 if found else None
 
@@ -80,6 +81,7 @@ def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def run_sysctl() -> dict[str, str]:
+    """What macOS's sysctl says of the hardware, by name."""
     command = ["/usr/sbin/sysctl", "hw", "machdep.cpu"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return dict(line.split(": ", 1) for line in answer.splitlines() if ": " in line)
@@ -104,6 +106,7 @@ def text_of(path: Path) -> str:
 
 
 def integer(text: str | None) -> int | None:
+    """The number in a text, in any of Python's notations; None where it is none."""
     try:
         return int(text or "", 0)
     except ValueError:

@@ -48,6 +48,7 @@ class Parameter:
 
     @property
     def rule(self) -> str:
+        """The values that it may have, in words."""
         if isinstance(self.values, range):
             step = f" in steps of {self.values.step}" if self.values.step > 1 else ""
             return f"from {self.values[0]} to {self.values[-1]}{step}"
@@ -109,6 +110,7 @@ class CudaKernel:
 
     @property
     def tunable(self) -> frozenset[str]:
+        """The names of its parameters, all of which can be set."""
         return frozenset(self.params)
 
     @property

@@ -92,10 +92,12 @@ class Kernel:
 
     @property
     def device(self) -> str:
+        """ "cpu" or "ref", or "my" for a user's file: the part of the name before the slash."""
         return self.name.split("/")[0]
 
     @property
     def is_reference(self) -> bool:
+        """Whether it is a vendor's library."""
         return self.device == "ref"
 
     @property

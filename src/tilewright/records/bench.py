@@ -245,6 +245,7 @@ class Writer:
         return keep
 
     def write(self, record: BenchRecord) -> None:
+        """Append a record; it is on the disk when this returns."""
         # A lone surrogate, as a path that is not UTF-8 has, becomes the JSON escape of itself.
         line = (to_line(record) + "\n").encode("utf-8", "backslashreplace")
         end = os.fstat(self._file.fileno()).st_size
@@ -264,6 +265,7 @@ class Writer:
             ) from None
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Writer:

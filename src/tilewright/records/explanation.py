@@ -52,6 +52,7 @@ class Access:
 
     @property
     def unit(self) -> str:
+        """What its requests are counted in."""
         return "wavefronts" if self.space == "shared" else "sectors"
 
 
@@ -77,6 +78,7 @@ class Bound:
 
     @property
     def seconds(self) -> float:
+        """The least time that the resource needs."""
         return self.amount / self.rate
 
 
@@ -136,6 +138,7 @@ class Explanation:
 
     @property
     def flops(self) -> int:
+        """2mnk, whatever the algorithm."""
         return 2 * self.m * self.n * self.k
 
     @property
@@ -181,6 +184,7 @@ class Explanation:
         return [access for access in self.accesses if access.line == line]
 
     def as_dict(self) -> dict[str, Any]:
+        """As it is written to a file."""
         return asdict(self)
 
 

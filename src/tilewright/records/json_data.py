@@ -79,6 +79,7 @@ def shown(value: Any) -> str:
 
 
 def is_count(value: Any) -> bool:
+    """A whole number that is not negative and fits 64 bits."""
     return type(value) is int and 0 <= value <= LARGEST_COUNT
 
 
@@ -88,6 +89,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_seconds(value: Any) -> bool:
+    """A time that a clock can have measured, or 0."""
     return is_number(value) and (LEAST_S <= value <= MOST_S or not value)
 
 
@@ -121,6 +123,7 @@ def is_tame(value: Any) -> bool:
 
 
 def nullable(rule: Rule) -> Rule:
+    """The same rule, which null fulfils too."""
     return Rule(f"{rule.words} or null", lambda value: value is None or rule.holds(value))
 
 

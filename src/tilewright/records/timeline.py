@@ -129,10 +129,12 @@ class Timeline:
 
     @property
     def total_s(self) -> float:
+        """Seconds from the beginning of the run to its last event."""
         return max([self.seconds, *(piece.end_s for piece in self.pieces)])
 
     @property
     def places(self) -> list[str]:
+        """The names of the places, in the order of their numbers."""
         return sorted({piece.place for piece in self.pieces}, key=lambda place: (len(place), place))
 
     def lanes(self, place: str) -> dict[str, list[Piece]]:
@@ -169,6 +171,7 @@ class Timeline:
         return _work(_part(*down, x) * _part(*along, y) * self.itemsize, "bytes")
 
     def summary(self, place: str) -> Summary:
+        """How long a place computed, waited before, between and after its steps, and what its lanes did."""
         total, lanes = self.total_s, self.lanes(place)
         steps = union((piece.start_s, piece.end_s) for piece in lanes.get(COMPUTE, []))
         computing = sum(end - start for start, end in steps)

@@ -43,11 +43,13 @@ def copy_rows(x, top, rows, left, columns, target, at, ld):
 
 @nb.njit(nogil=True, inline="always")
 def pack_rows(a, top, rows, low, kc, target, at, ld):
+    """For ``team_product``, which counts real numbers: a step of k is half a complex number."""
     copy_rows(a, top, rows, low // 2, kc // 2, target, at, ld)
 
 
 @nb.njit(nogil=True, inline="always")
 def pack_columns(b, low, kc, left, columns, target, at, ld):
+    """For ``team_product``: each row of B as it lies, and times i in the row below."""
     copy_rows(b, low // 2, kc // 2, left // 2, columns // 2, target, at, 2 * ld)
     for row in range(at, at + kc * ld, 2 * ld):
         times_i(codegen.offset(target, row), codegen.offset(target, row + ld), ld)
@@ -55,6 +57,7 @@ def pack_columns(b, low, kc, left, columns, target, at, ld):
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+    """For ``team_product``: into C as real numbers, or by way of the corner."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
         ldc = c.strides[0] // codegen.itemsize(corner)
@@ -66,6 +69,7 @@ def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corn
 
 @nb.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
+    """Write a finished tile, in rows of ``width`` real numbers, to a C that no vector can write."""
     for r in range(rows):
         for s in range(columns):
             element = complex(corner[r * width + 2 * s], corner[r * width + 2 * s + 1])

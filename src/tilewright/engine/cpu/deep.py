@@ -41,11 +41,13 @@ buffer_y = codegen.stack_buffer(COLUMNS * (KC + SPARE))
 
 @register_jitable
 def piece_length(k):
+    """Steps of k in a piece: whole multiples of KC, SHORTEST at least, and a function of k alone."""
     return max(SHORTEST, -(-k // (PIECES * KC)) * KC)
 
 
 @register_jitable
 def piece_count(k):
+    """How many pieces k is cut into."""
     return max(1, -(-k // piece_length(k)))
 
 

@@ -16,6 +16,7 @@ A column of C would use one lane of each vector: it is computed by dot products 
 """
 
 import math
+from typing import Any
 
 import numba as nb
 from numba.extending import overload
@@ -52,6 +53,7 @@ def even(length, most):
 
 @nb.njit(nogil=True)
 def unit_stride(x):
+    """Whether elements of a row are neighbours in memory."""
     return x.shape[1] == 1 or x.strides[1] == codegen.itemsize(x)
 
 
@@ -86,7 +88,7 @@ def dots(a, b, c):
         c[i, 0], c[j, 0] = above, below
 
 
-def copy_rows(x, rows, columns, target, ld):
+def copy_rows(x: Any, rows: int, columns: int, target: Any, ld: int) -> None:
     """Rows of x, ``ld`` elements apart."""
 
 

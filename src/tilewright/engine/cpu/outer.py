@@ -89,6 +89,7 @@ def outer(a, b, c, space, counters):
 
 @nb.njit(nogil=True)
 def copy_tile(tile, pitch, c):
+    """Write a finished tile, in rows ``pitch`` apart, to a C without unit stride."""
     rows, columns = c.shape
     for i in range(rows):
         for j in range(columns):

@@ -20,6 +20,7 @@ pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.tile_of(BLOCKS)
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+    """For ``team_product``: into C where it lies, or by way of the corner."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
         ldc = c.strides[0] // codegen.itemsize(c)
@@ -31,6 +32,7 @@ def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corn
 
 @nb.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
+    """Write a finished tile, in rows of ``width``, to a C that no vector can write, or that is lower than any tile."""
     for r in range(rows):
         for s in range(columns):
             value = corner[r * width + s]

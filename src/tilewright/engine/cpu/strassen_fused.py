@@ -216,11 +216,12 @@ SLOT = BLOCKS + TILES + SUMS
 TICKET, TAKEN, PACKED, DONE, FIRST_JOB = 0, 1, 2, 4, 6
 
 
-def workspace(m, n, k):
+def workspace(m: int, n: int, k: int) -> int:
+    """Two buffers of seven panels of B, and for each thread its blocks of A, tiles and sums."""
     return 2 * 7 * min(k, KC) * min(n + NR, NC) + min(SLOTS, math.ceil(m / MR)) * SLOT
 
 
-def error_bound(m, n, k, *, leaf):
+def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
     """A level makes at most 12 products of elements where there was one (4 + 2 + 2 + 4 in C11), each half as deep in k.
 
     Each is rounded once for every step of its panel of k, for the sums of blocks, and whenever it is added to a tile or to

@@ -48,6 +48,7 @@ buffer = codegen.stack_buffer(ROWS * KC)
 
 @nb.njit(nogil=True)
 def dot(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
+    """Rows of X by ``y_live`` columns of Y, by the smallest generated loop that has as many."""
     if y_live == 1:
         dots_1(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
     elif y_live == 2:
@@ -60,6 +61,7 @@ def dot(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
 
 @nb.njit(nogil=True)
 def update(steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
+    """``steps`` columns of X, scaled, to ``live`` rows of Z, by the smallest generated loop that has as many."""
     if steps == 1:
         update_last(count, x, x_row, y, y_row, y_column, z, z_row, live)
     elif live == 1:
@@ -115,6 +117,7 @@ def by_dots(x, y, z, space, counters):
 
 @nb.njit(nogil=True)
 def copy_rows(x, target):
+    """Rows without unit stride to rows of KC on the stack."""
     rows, kc = x.shape
     for i in range(rows):
         for p in range(kc):
@@ -155,6 +158,7 @@ def by_updates(x, y, z, space, counters):
 
 @nb.njit(nogil=True)
 def update_strip(x, y, z, z_row):
+    """Z = X·Y for one strip of X's rows and one piece of k."""
     count, k = x.shape
     t = y.shape[1]
     size = codegen.itemsize(x)
@@ -174,6 +178,7 @@ def update_strip(x, y, z, z_row):
 
 @nb.njit(nogil=True)
 def add_pieces(parts, pieces, z):
+    """Add up the pieces of a strip, in the order of k, and write it to Z."""
     count, t = z.shape
     for piece in range(1, pieces):
         for at in range(t * count):
@@ -183,7 +188,7 @@ def add_pieces(parts, pieces, z):
             z[j, i] = parts[i * count + j]
 
 
-def workspace(m, n, k):
+def workspace(m: int, n: int, k: int) -> int:
     """Columns of Y side by side; or Z; or the pieces of its strips, of which there are few where there are many pieces."""
     f, t = max(m, n), min(m, n)
     width = (UPDATE_STRETCH if t > 1 else UPDATE_STRETCH_OF_ONE) // 4

@@ -17,6 +17,7 @@ BLOCK = 128
 
 @nb.njit(nogil=True, fastmath={"contract"})
 def multiply_2x4(rows, a, b, c):
+    """Two rows of C at a time, by four steps of k."""
     for i in range(0, rows, 2):
         for p in range(0, BLOCK, 4):
             a00, a01, a02, a03 = a[i, p], a[i, p + 1], a[i, p + 2], a[i, p + 3]

@@ -5,6 +5,11 @@ Products land in C's own quarters where they can, and each is added on as soon a
 still in the cache when it is used.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
 from tilewright.kernels import kernel, recursion
 
 
@@ -23,7 +28,10 @@ def strassen_buffer(a, b, c, team, *, leaf=2048):
     recursion.in_one_buffer(a, b, c, team, leaf, one_level)
 
 
-def one_level(a, b, c, buffer, team, multiply):
+def one_level(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, buffer: np.ndarray, team: Any, multiply: Callable[..., None]
+) -> None:
+    """One halving, by temporaries from the start of ``buffer``; ``multiply`` gets the rest of it."""
     a11, a12, a21, a22 = recursion.quarters(a)
     b11, b12, b21, b22 = recursion.quarters(b)
     c11, c12, c21, c22 = recursion.quarters(c)

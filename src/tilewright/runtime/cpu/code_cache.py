@@ -94,6 +94,7 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """As Numba's; None for what a crash has torn."""
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # torn pickles raise anything
@@ -102,6 +103,7 @@ class CodeCache(caching.FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        """As Numba's; what cannot be written is said once."""
         try:
             super().save_overload(sig, data)
         except FileNotFoundError:  # the directory was removed a moment ago

@@ -57,11 +57,13 @@ def plain(x, facts, flags, admitted):
 
 @_inner
 def size(x, axis):
+    """The length of an axis."""
     return objects.word(objects.follow(x, SHAPE), 8 * axis)
 
 
 @_inner
 def stride(x, axis):
+    """Bytes from one element of an axis to the next."""
     return objects.word(objects.follow(x, STRIDES), 8 * axis)
 
 
@@ -79,6 +81,7 @@ def bounds(x, itemsize):
 
 @_inner
 def apart(x, y, itemsize):
+    """Whether the memory of two arrays is disjoint."""
     low_x, high_x = bounds(x, itemsize)
     low_y, high_y = bounds(y, itemsize)
     return high_x <= low_y or high_y <= low_x
@@ -119,11 +122,13 @@ def matrix(x, column):
 
 @_inner
 def moved(x, offset):
+    """The matrix ``offset`` bytes behind."""
     return objects.behind(x[0], offset), x[1], x[2], x[3], x[4]
 
 
 @_inner
 def turned(x):
+    """The transposed matrix."""
     return x[0], x[2], x[1], x[4], x[3]
 
 
@@ -254,7 +259,7 @@ def computed(facts, a, b, c, admitted):
 
 
 # Not compiled yet: this is what ``run.express`` makes a C function of.
-def express(self, arguments, count):
+def express(self: Any, arguments: Any, count: Any) -> Any:
     """What Python calls, with the address of ``facts``' array, and of as many arguments as ``count`` says."""
     facts = objects.follow(self, DATA)
     none = objects.follow(facts, NONE)
