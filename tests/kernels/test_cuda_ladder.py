@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from support import source_formulas as formulas
 from tilewright.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.lab.explain import formulas
 from tilewright.lab.explain.cuda import operands, verified
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.runtime.gpu.nvrtc import compile_kernel

@@ -8,21 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.errors import UsageError
-from tilewright.lab.explain import formulas
-from tilewright.lab.explain.formulas import (
+from support import source_formulas as formulas
+from support.source_formulas import (
     load_requests,
     load_sectors,
-    naive_loads,
-    operations_per_access,
     rereads,
-    roofline,
-    s3_2_fits,
-    s3_4_blocks,
     shared_loads,
     store_sectors,
     tiled_load_sectors,
 )
+from tilewright.lab.explain.formulas import operations_per_access
 
 FIVE = json.loads((Path(__file__).parents[1] / "data" / "five-kernels-h200.json").read_text())["kernels"]
 
@@ -32,7 +27,7 @@ def test_doctests() -> None:
 
 
 def test_s0_3() -> None:
-    assert (naive_loads(32, 32, 32), load_sectors(32, 32, 32), store_sectors(32, 32)) == (65536, 5120, 128)
+    assert (load_sectors(32, 32, 32), store_sectors(32, 32)) == (5120, 128)
 
 
 def test_formulas_are_what_the_hardware_counts() -> None:
@@ -59,15 +54,3 @@ def test_s3() -> None:
     assert operations_per_access(16, 64) == pytest.approx(2 / (1 / 16 + 1 / 64))
     assert operations_per_access(32, 64, 10**9) == pytest.approx(operations_per_access(32, 64))
     assert operations_per_access(32, 32) > operations_per_access(16, 64)  # a square block of the same area is best
-    assert s3_2_fits(32, 64, 16)
-    assert not s3_2_fits(32, 64, 32)
-    assert s3_4_blocks() == min(8, 4, 7) == 4
-
-
-def test_roofline() -> None:
-    memory, compute = roofline(1e12, 1e12, 1000, 100), roofline(1e12, 1e9, 1000, 100)
-    assert (memory.bound, memory.seconds, memory.gflops, memory.intensity) == ("memory", 10, 100, 1)
-    assert (compute.bound, compute.seconds, compute.gflops, compute.ridge) == ("compute", 1, 1000, 10)
-    assert roofline(0, 0, 1, 1).gflops == 0
-    with pytest.raises(UsageError, match="must be positive"):
-        roofline(1, 1, 0, 1)

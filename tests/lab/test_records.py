@@ -206,8 +206,3 @@ def test_a_cell_is_what_was_asked_not_what_the_machine_made_of_it() -> None:
     assert here.cell == there.cell
     assert here.cell != cell(params={"leaf": 128}).cell
     assert cell(threads=2).cell != cell().cell
-
-
-def test_environments_are_told_apart_by_what_lasts() -> None:
-    some = [cell(environment={"processor": p, "time": t}) for p, t in (("one", 1), ("one", 2), ("two", 3))]
-    assert [e["time"] for e in records.environments(some)] == [1, 3]

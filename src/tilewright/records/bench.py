@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -280,17 +280,6 @@ def write(path: str | Path, records: Iterable[BenchRecord]) -> None:
     with Writer(path) as writer:
         for record in records:
             writer.write(record)
-
-
-def environments(records: Iterable[BenchRecord]) -> Iterator[dict[str, Any]]:
-    """The distinct environments of some records, clocks and times aside, in order of appearance."""
-    seen = set()
-    for record in records:
-        stable = {key: value for key, value in record.environment.items() if key not in VOLATILE}
-        key = json.dumps(stable, sort_keys=True)
-        if key not in seen:
-            seen.add(key)
-            yield record.environment
 
 
 #: Environment keys that differ from cell to cell of one run.
