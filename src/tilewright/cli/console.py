@@ -24,9 +24,11 @@ class Console(rich.console.Console):
         super().__init__(**{"emoji": False, **settings})
 
     def render_str(self, text: str, **settings: Any) -> Text:
+        """As rich's, with control characters shown."""
         return super().render_str(legible(text), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich's, with control characters shown."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(legible(segment.text), segment.style)
 

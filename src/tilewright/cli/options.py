@@ -28,6 +28,7 @@ Param = Annotated[
 
 
 def fraction(name: str, text: str) -> float:
+    """A percentage as a fraction. Raises UsageError that names the option."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%?", text.strip())
     if match is None or float(match[1]) >= 100:
         raise UsageError(f"{name}: must be a percentage from 0% to below 100%, such as 3%, got {text!r}")
@@ -63,6 +64,7 @@ def check_apart(**files: Path | None) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
+    """Write data as JSON with control characters escaped; - is standard output."""
     text = json_escaped(json.dumps(data, indent=1, ensure_ascii=False, default=str))
     if str(path) == "-":
         sys.stdout.write(text + "\n")

@@ -119,12 +119,14 @@ def lane_boxes(lanes: Sequence[int | None]) -> str:
 
 
 def box(kind: str, x: float, y: float, width: float, height: float, hover: str = "", radius: float = 2) -> str:
+    """A rectangle of SVG, with a text that appears under the pointer."""
     title = f"<title>{marked(hover)}</title>" if hover else ""
     shape = f'class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.8):.1f}" height="{height:.1f}"'
     return f'<rect {shape} rx="{radius:g}">{title}</rect>' if title else f'<rect {shape} rx="{radius:g}"/>'
 
 
 def text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str:
+    """A text of SVG."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{marked(words)}</text>'
 
 

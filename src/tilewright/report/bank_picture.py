@@ -30,6 +30,7 @@ class Pass:
 
     @property
     def turns(self) -> int:
+        """Wavefronts that it takes: the words that the busiest bank gives."""
         return max(len(stack) for stack in self.stacks)
 
 

@@ -61,6 +61,7 @@ def peak_in_sight(view: View) -> bool:
 
 
 def finished(chart: Any) -> dict[str, Any]:
+    """The specification of a chart, without the theme's part."""
     spec = chart.properties(width="container").to_dict()
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     spec.pop("config", None)  # the theme's, at drawing time

@@ -37,6 +37,7 @@ class Row:
 
     @property
     def agrees(self) -> bool:
+        """Whether there is no difference."""
         return self.match in ("", "✓")
 
 

@@ -13,10 +13,12 @@ from .words import count, digits, duration, finite, shortly, small
 
 
 def gpu_name(explanation: Explanation) -> str:
+    """The GPU that it is for, in words."""
     return str(explanation.gpu.get("name") or "an unnamed GPU")
 
 
 def shape_words(explanation: Explanation) -> str:
+    """M × N × K."""
     return explanation.shape.replace("x", " × ")
 
 
@@ -42,6 +44,7 @@ def _unique(items: Sequence[Any]) -> bool:
 
 
 def title(explanations: Sequence[Explanation]) -> str:
+    """The title of the page."""
     gpus = list(dict.fromkeys(map(gpu_name, explanations)))
     what = explanations[0].kernel if len(explanations) == 1 else f"{len(explanations)} kernels"
     if len(explanations) > 1 and len({e.kernel for e in explanations}) == 1:
@@ -108,6 +111,7 @@ class Verdict:
 
 
 def verdict(e: Explanation) -> Verdict:
+    """Whether the kernel is right, in a sentence."""
     kinds = Counter(defect.kind for defect in e.defects)
     wrong = e.verified.get("ok") is False
     error = finite(e.verified.get("error_over_bound"))

@@ -29,10 +29,12 @@ class Step:
 
     @property
     def gain(self) -> float | None:
+        """GFLOPS of the rung over its parent's, where both are known."""
         return self.after / self.before if self.before and self.after else None
 
     @property
     def gain_words(self) -> str:
+        """The gain as text."""
         return factor(self.gain) if self.gain else ""
 
 

@@ -53,6 +53,7 @@ class Style:
     dash: list[int]
 
     def colour(self, theme: str) -> str:
+        """The colour in a theme."""
         return self.dark if theme == "dark" else self.light
 
 

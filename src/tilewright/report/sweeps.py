@@ -43,10 +43,12 @@ class Sweep:
     measured_sets: int
 
     def set_of(self, record: BenchRecord) -> _Set:
+        """A record's values of the parameters that vary."""
         return tuple(record.params.get(name) for name in self.names)
 
     @property
     def squares(self) -> list[int]:
+        """Sizes of the square products with a result."""
         return sorted({r.n for r in self.records if is_measured(r) and r.m == r.n == r.k})
 
     @property
@@ -82,6 +84,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
+    """The table of a sweep: headings, and a row a set."""
+
     facts: tuple[str, ...]
     rows: tuple[Row, ...]
 

@@ -41,6 +41,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
+    """The table of a view: headings, and a row a kernel."""
+
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
 

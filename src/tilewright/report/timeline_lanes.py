@@ -54,6 +54,7 @@ class Drawn:
 
     @property
     def height(self) -> int:
+        """Pixels."""
         return 40 if self.density else self.rows * (ROW + GAP) - GAP
 
 
@@ -184,6 +185,7 @@ def _boxes(lane: Drawn, total_s: float) -> dict[str, str]:
 
 
 def box(x: float, y: float, width: float, height: float) -> str:
+    """A rectangle as a path of SVG."""
     return f"M{x:.2f} {y:g}h{width:.2f}v{height:g}h{-width:.2f}z"
 
 

@@ -33,6 +33,7 @@ def shape(timeline: Timeline) -> str:
 
 
 def title(timeline: Timeline) -> str:
+    """The title of the page."""
     where = _listed(["the CPU" if place == "cpu" else place for place in timeline.places])
     return f"{shape(timeline)} {timeline.dtype}{' on ' if where else ''}{where}{', as planned' * timeline.predicted}"
 

@@ -75,6 +75,7 @@ class View:
 
     @property
     def label(self) -> str:
+        """Machine and what was measured."""
         return f"{self.section.machine} · {self.what}"
 
     @property
@@ -88,6 +89,7 @@ class View:
 
     @property
     def kernels(self) -> list[str]:
+        """The kernels of its records, each once."""
         return list(dict.fromkeys(r.kernel for r in self.records))
 
     @property
@@ -103,6 +105,7 @@ class View:
 
     @property
     def measured(self) -> list[BenchRecord]:
+        """The records with a result."""
         return [r for r in self.records if is_measured(r)]
 
     @property
@@ -120,6 +123,7 @@ class View:
 
 
 def is_measured(record: BenchRecord) -> bool:
+    """Whether it is right and has a time."""
     return record.verdict == "ok" and bool(finite(record.median_s)) and bool(finite(record.gflops))
 
 

@@ -70,6 +70,7 @@ class Cell:
 
     @property
     def flops(self) -> int:
+        """2mnk, whatever the algorithm."""
         return 2 * math.prod(self.shape)
 
     @property

@@ -82,6 +82,7 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all sets, guards included."""
         return self.period * self.count
 
     @property
@@ -142,4 +143,5 @@ class DeviceSets:
         return ""
 
     def close(self) -> None:
+        """Free the GPU's memory."""
         self._memory.close()

@@ -110,6 +110,7 @@ class OperandSets:
         return len(self.a)
 
     def oracle(self, index: int) -> Any:
+        """The oracle of one set, made when it is first asked for."""
         if index not in self.oracles:
             self.oracles[index] = oracle(self.a[index], self.b[index], seed=self.seed)
         return self.oracles[index]
@@ -123,6 +124,7 @@ class OperandSets:
         return zlib.crc32(self.a[0].data), zlib.crc32(self.b[0].data)
 
     def poison(self) -> None:
+        """Fill every output of the kernel with NaN."""
         for c in self.c:
             poison(c)
 

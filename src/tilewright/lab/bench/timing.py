@@ -40,6 +40,7 @@ class Loop:
         self._inner = max(1, math.ceil(SAMPLE_S / max(once, 1e-7)))
 
     def sample(self) -> float:
+        """Seconds of one product: the time of a sample over its runs."""
         sets, run = self._sets, self._run
         order = [(self.last + 1 + i) % len(sets) for i in range(self._inner)]
         calls = [(sets.a[i], sets.b[i], self._outputs[i]) for i in order]
@@ -71,6 +72,7 @@ def wait_until_quiet() -> None:
 
 
 def timed(run: Callable[..., None], *args: np.ndarray) -> float:
+    """Seconds of one call."""
     start = time.perf_counter()
     run(*args)
     return time.perf_counter() - start

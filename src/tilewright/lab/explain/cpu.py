@@ -71,6 +71,7 @@ class CpuExplanation:
         return self.predicted["seconds"] / self.measured["seconds"] if self.predicted else None
 
     def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
         return dataclasses.asdict(self)
 
 

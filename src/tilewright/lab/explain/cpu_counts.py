@@ -80,6 +80,7 @@ class Tiling:
 
     @property
     def loaded_bytes(self) -> int:
+        """Bytes that ``loads`` bring into registers."""
         vector = self.lanes * self.size
         inner = self.k * (self.rows * self.slivers * self.size + self.tiles * self.vectors * vector)
         return inner + self.rows * self.vectors * vector * (self.deep - 1)

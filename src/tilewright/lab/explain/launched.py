@@ -124,6 +124,7 @@ def results(path: Path) -> list[dict[int, np.ndarray]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Make the launches that a file describes; the process that ncu watches runs this."""
     parser = argparse.ArgumentParser(
         prog="python -m tilewright.lab.explain.launched", description="Make launches from a file."
     )

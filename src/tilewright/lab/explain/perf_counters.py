@@ -70,12 +70,14 @@ class System(Protocol):
     def open(self, event: Event, thread: int) -> int:
         """A counter that does not run yet."""
 
-    def switch(self, counter: int, *, on: bool) -> None: ...
+    def switch(self, counter: int, *, on: bool) -> None:
+        """Let a counter run, or stop it."""
 
     def read(self, counter: int) -> tuple[int, int, int]:
         """The count, and the time in ns that it was wanted and that it ran."""
 
-    def close(self, counter: int) -> None: ...
+    def close(self, counter: int) -> None:
+        """Give a counter back."""
 
 
 class Linux:
@@ -89,9 +91,11 @@ class Linux:
         self._library = ctypes.CDLL(None, use_errno=True)
 
     def threads(self) -> list[int]:
+        """See ``System``."""
         return sorted(int(thread.name) for thread in Path("/proc/self/task").iterdir())
 
     def open(self, event: Event, thread: int) -> int:
+        """See ``System``."""
         text = _ATTRIBUTES.pack(event.kind, _ATTRIBUTES.size, event.config, 0, 0, _FORMAT, _FLAGS, 0, 0, 0)
         words = (ctypes.c_long(number) for number in (thread, -1, -1, _CLOSE_ON_EXEC))
         number = ctypes.c_long(_CALLS[platform.machine()])
@@ -101,15 +105,18 @@ class Linux:
         return int(counter)
 
     def switch(self, counter: int, *, on: bool) -> None:
+        """See ``System``."""
         import fcntl  # Windows has none
 
         fcntl.ioctl(counter, _ENABLE if on else _DISABLE, 0)
 
     def read(self, counter: int) -> tuple[int, int, int]:
+        """See ``System``."""
         count, wanted, ran = struct.unpack("=QQQ", os.read(counter, 24))
         return count, wanted, ran
 
     def close(self, counter: int) -> None:
+        """See ``System``."""
         os.close(counter)
 
 

@@ -32,6 +32,7 @@ class Format:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element in memory."""
         return self.storage.itemsize
 
     @property

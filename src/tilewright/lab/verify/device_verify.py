@@ -155,5 +155,6 @@ class DeviceOracle:
         return f"{where} is off by {abs(value - exact):.3g}, the bound is {bound:.3g}"
 
     def close(self) -> None:
+        """Free the GPU's memory."""
         self._exact.close()
         self._magnitude.close()

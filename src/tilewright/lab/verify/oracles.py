@@ -55,27 +55,35 @@ class ComplexOracle:
         return self._real.check(as_real(c), normwise=normwise)
 
     def rms_error(self, c: np.ndarray) -> float | None:
+        """As ``Oracle.rms_error``, over real and imaginary parts."""
         return self._real.rms_error(as_real(c))
 
 
 class HalfOracle:
+    """Of 16-bit floats: the product in float32, with the rounding of the result to 16 bits."""
+
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self._form = dataclasses.replace(FORMATS[a.dtype.name], unit=2.0**-24)
         self._wide = Oracle(a.astype(np.float32), b.astype(np.float32), seed=seed)
 
     def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # no kernel has another
+        """Every element within its bound, the rounding to 16 bits included."""
         return self._wide.check(c.astype(np.float32), form=self._form)
 
     def rms_error(self, c: np.ndarray) -> float | None:
+        """As ``Oracle.rms_error``."""
         return self._wide.rms_error(c.astype(np.float32))
 
 
 class IntegerOracle:
+    """Of integers: exact modulo a power of two, by random vectors and then by the first wrong row."""
+
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self.a, self.b = a, b
         self._x = np.random.default_rng(seed).integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], COLUMNS), endpoint=True)
 
     def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # exact is exact
+        """Every element equal to the exact one in its dtype."""
         if c.shape != (len(self.a), self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
         expected, found = _wrapped(self.a, _wrapped(self.b, self._x)), _wrapped(c, self._x)
@@ -87,8 +95,8 @@ class IntegerOracle:
         column = int(np.flatnonzero(c[row] != exact)[0])
         return Check(False, np.inf, np.inf, f"C[{row}, {column}] is {c[row, column]}, A·B there is {exact[column]}")
 
-    def rms_error(self, c: np.ndarray) -> None:  # noqa: ARG002
-        return None
+    def rms_error(self, c: np.ndarray) -> None:
+        """None: integers are not rounded."""
 
 
 def _wrapped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
