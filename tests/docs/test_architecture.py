@@ -23,7 +23,7 @@ def rooms() -> list[str]:
     (listed,) = (
         node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS"
     )
-    return [node.value for node in ast.walk(listed) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return re.findall(r"'([\w.]+)'", ast.unparse(listed))
 
 
 def cited() -> dict[str, str]:

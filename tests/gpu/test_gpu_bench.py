@@ -4,14 +4,12 @@ can tell. Skipped where there is none.
 
 from __future__ import annotations
 
-import io
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import UnavailableError
@@ -298,20 +296,20 @@ def test_what_does_not_fit(gpu: Device) -> None:
 
 
 def test_a_run_and_its_resumption(gpu: Device, tmp_path) -> None:
-    console, path = Console(file=io.StringIO()), tmp_path / "x.jsonl"
-    asked = session.Request(device="cuda", kernels=["shared_tile", "coalesced"], sizes="256,1000")
-    done = session.run(asked, json_file=path, resume=False, console=console)
+    path = tmp_path / "x.jsonl"
+    asked = session.BenchRequest(device="cuda", kernels=["shared_tile", "coalesced"], sizes="256,1000")
+    done = session.run_bench(asked, json_file=path)
     assert [r.verdict for r in done.records if r.kernel != "ref/cublas"] == ["ok"] * 4
     assert all(r.peak_fraction is not None and 0 < r.peak_fraction < 1.05 for r in done.records if r.verdict == "ok")
-    again = session.run(asked, json_file=path, resume=True, console=console)
+    again = session.run_bench(asked, json_file=path, resume=True)
     assert len(read(path)) == len(again.records) == 6
     assert [r.samples_s for r in again.records] == [r.samples_s for r in done.records]
 
 
 def test_tuning(gpu: Device, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    request = tune_session.Request("shared_tile", size="1024", budget="20s")
-    tuned = tune_session.run(request, json_file=tmp_path / "x.jsonl", console=Console(file=io.StringIO()))
+    request = tune_session.TuneRequest("shared_tile", size="1024", budget="20s")
+    tuned = tune_session.run_on_gpu(request, json_file=tmp_path / "x.jsonl")
     assert tuned.failed == []
     assert {r.params["TILE"] for r in tuned.finalists} == {8, 16, 32}
     times = [r.median_s for r in tuned.finalists]

@@ -22,7 +22,7 @@ from tilewright.lab.bench import cuda_process, session
 from tilewright.lab.bench.cells import Cell, Settings, cells
 from tilewright.lab.bench.cuda import CudaBench
 from tilewright.lab.bench.cuda_process import GpuProcess, LostError
-from tilewright.lab.bench.session import Request
+from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.compare.stats import Status, compare
 from tilewright.records.bench import VOLATILE, BenchRecord, read, write
 from tilewright.runtime.gpu.cublas import CUBLAS
@@ -226,22 +226,22 @@ def run(monkeypatch, tmp_path):
 
     def call(resume: bool = False, **changes: Any) -> session.Done:
         state["asked"] = []
-        asked = Request(**{"device": "cuda", "kernels": ["shared_tile"], "sizes": "8,16"} | changes)
+        asked = BenchRequest(**{"device": "cuda", "kernels": ["shared_tile"], "sizes": "8,16"} | changes)
         path = tmp_path / "x.jsonl"
-        return session.run(asked, json_file=path, resume=resume)
+        return session.run_bench(asked, json_file=path, resume=resume)
 
     call.state, call.path = state, tmp_path / "x.jsonl"  # type: ignore[attr-defined]
     return call
 
 
 def test_defaults(run) -> None:
-    settings, _ = session._settings(Request(device="cuda"))
+    settings, _ = session._settings(BenchRequest(device="cuda"))
     assert [k.name for k in settings.kernels] == list(cuda_catalog())
     assert settings.references == [CUBLAS]
     assert settings.sizes == [(n, n, n) for n in (256, 1000, 1024, 2048, 4096)]
     assert (settings.dtypes, settings.threads, settings.device) == ([], [1], "cuda")
-    assert session._settings(Request(device="cuda", against="none"))[0].references == []
-    assert session._settings(Request(device="cuda", against="ref/cublas"))[0].references == [CUBLAS]
+    assert session._settings(BenchRequest(device="cuda", against="none"))[0].references == []
+    assert session._settings(BenchRequest(device="cuda", against="ref/cublas"))[0].references == [CUBLAS]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_defaults(run) -> None:
 )
 def test_errors_name_the_argument_and_what_was_given(changes, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        session._settings(Request(**{"device": "cuda", "kernels": ["shared_tile"]} | changes))
+        session._settings(BenchRequest(**{"device": "cuda", "kernels": ["shared_tile"]} | changes))
 
 
 def test_a_run_is_resumed(run) -> None:

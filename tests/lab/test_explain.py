@@ -257,10 +257,8 @@ def test_what_the_command_refuses(words: tuple[str, ...], says: str) -> None:
 
 
 def test_a_parameter_goes_to_the_kernels_that_have_it() -> None:
-    request = explain_session.Request(kernels=["coalesced", "shared_tile"], size="16", params=["TILE=16"])
-    from rich.console import Console
-
-    found = explain_session.run(request, console=Console(stderr=True))
+    request = explain_session.ExplainRequest(kernels=["coalesced", "shared_tile"], size="16", params=["TILE=16"])
+    found = explain_session.run_explanations(request)
     assert [e.params for e in found] == [{"BLOCK_X": 32, "BLOCK_Y": 32}, {"TILE": 16}]
 
 

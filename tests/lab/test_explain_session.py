@@ -219,8 +219,8 @@ def test_each_is_printed_when_it_is_finished(monkeypatch: pytest.MonkeyPatch) ->
         return real(*given, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(explain_session, "explain_prepared", watched)
-    request = explain_session.Request(["coalesced"], size="8,9")
-    explain_session.run(request, finished=lambda e: seen.append(str(e.n)))
+    request = explain_session.ExplainRequest(["coalesced"], size="8,9")
+    explain_session.run_explanations(request, finished=lambda e: seen.append(str(e.n)))
     assert seen == ["run", "8", "run", "9"]
     code, text = command("coalesced", "--size", "8,9")
     assert code == 0

@@ -22,8 +22,8 @@ from tilewright.lab.bench.library import LIBRARY
 
 
 def bench(kernels: list[str], **options: str) -> session.Done:
-    request = session.Request(kernels=kernels, limit="5s", repeat=1, **options)
-    return session.run(request)
+    request = session.BenchRequest(kernels=kernels, limit="5s", repeat=1, **options)
+    return session.run_bench(request)
 
 
 # ---- on the bench ----------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def test_the_default_is_the_ladder_the_library_call_and_what_the_shape_suits() -
     rungs = [kernel.name for kernel in catalog().values() if kernel.is_rung]
     assert LIBRARY.name not in catalog()
     for size, beside in (("4", []), ("1x2000x2000", ["cpu/vector"])):
-        settings, _ = session._settings(session.Request(sizes=size, against="none", threads="2"))
+        settings, _ = session._settings(session.BenchRequest(sizes=size, against="none", threads="2"))
         measured = [cell.kernel.name for cell in cells(settings)]
         assert list(dict.fromkeys(measured)) == [*rungs, LIBRARY.name, *beside]
     with pytest.raises(UsageError, match="kernel 'matmull' is not known"):

@@ -141,14 +141,14 @@ def test_no_gpu_or_no_ncu_is_said_before_anything_is_run(monkeypatch: pytest.Mon
         return refuse
 
     monkeypatch.setattr(explain_session, "explain_prepared", lambda *_, **__: pytest.fail("it was run"))
-    request = explain_session.Request(["cuda/coalesced"], measure=True)
+    request = explain_session.ExplainRequest(["cuda/coalesced"], measure=True)
     monkeypatch.setattr(measure, "open_device", absent("GPU 0 cannot be used"))
     with pytest.raises(UnavailableError, match="GPU 0 cannot be used"):
-        explain_session.run(request)
+        explain_session.run_explanations(request)
     monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name="NVIDIA H200"))
     monkeypatch.setattr(hardware, "find_ncu", absent("ncu: not found"))
     with pytest.raises(UnavailableError, match="ncu: not found"):
-        explain_session.run(request)
+        explain_session.run_explanations(request)
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

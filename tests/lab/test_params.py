@@ -18,7 +18,7 @@ from tilewright.lab.bench import cuda as cuda_bench
 from tilewright.lab.bench import residency, session
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cuda_process import GpuProcess
-from tilewright.lab.bench.session import Request
+from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.inputs import params
 from tilewright.lab.inputs.params import MOST_SETS, param_sets, parse_params, with_kept
 from tilewright.lab.tune.cuda import keep
@@ -105,7 +105,7 @@ def test_cells_of_every_size_and_set_and_one_of_the_library() -> None:
 
 def test_kernels_on_the_cpu_too() -> None:
     settings, _ = session._settings(
-        Request(["strassen", "ikj"], sizes="8", against="none", threads="1", params=["leaf=4,8"])
+        BenchRequest(["strassen", "ikj"], sizes="8", against="none", threads="1", params=["leaf=4,8"])
     )
     assert [(c.kernel.name, c.params) for c in cells(settings)] == [
         ("cpu/strassen", {"leaf": 4}), ("cpu/strassen", {"leaf": 8}), ("cpu/ikj", {}),
@@ -123,7 +123,7 @@ def test_kernels_on_the_cpu_too() -> None:
 )
 def test_refused_before_the_gpu_is_opened(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        session._settings(Request(**{"device": "cuda", "kernels": ["shared_tile"], "against": "none"} | changes))
+        session._settings(BenchRequest(**{"device": "cuda", "kernels": ["shared_tile"], "against": "none"} | changes))
 
 
 # ---- a run on a scripted GPU -----------------------------------------------------------------------------------------
@@ -135,9 +135,11 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_bench, "GpuProcess", lambda asked: GpuProcess(asked, Script.serve))
 
     def call(resume: bool = False, **changes: Any) -> tuple[list[BenchRecord], str]:
-        asked = Request(**{"device": "cuda", "kernels": ["shared_tile"], "sizes": "8,64", "against": "none"} | changes)
+        asked = BenchRequest(
+            **{"device": "cuda", "kernels": ["shared_tile"], "sizes": "8,64", "against": "none"} | changes
+        )
         said: list[str] = []
-        done = session.run(asked, json_file=tmp_path / "x.jsonl", resume=resume, say=said.append)
+        done = session.run_bench(asked, json_file=tmp_path / "x.jsonl", resume=resume, say=said.append)
         return done.records, "\n".join(said)
 
     return call

@@ -16,7 +16,7 @@ from tilewright.lab.bench import cpu as protocol
 from tilewright.lab.bench import operand_sets, session
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cpu import Bench
-from tilewright.lab.bench.session import Request
+from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.inputs.environment import environment
 from tilewright.records.bench import BenchRecord, read
 
@@ -26,12 +26,12 @@ def _known_peak(monkeypatch):
     monkeypatch.setattr(protocol, "peak_gflops", lambda *key, fresh: 10.0)
 
 
-def request_of(**changes: Any) -> Request:
-    return Request(**{"kernels": ["ikj"], "sizes": "8", "against": "none"} | changes)
+def request_of(**changes: Any) -> BenchRequest:
+    return BenchRequest(**{"kernels": ["ikj"], "sizes": "8", "against": "none"} | changes)
 
 
-def run(request: Request, path: Path | None = None, **options: Any) -> session.Done:
-    return session.run(request, json_file=path, **options)
+def run(request: BenchRequest, path: Path | None = None, **options: Any) -> session.Done:
+    return session.run_bench(request, json_file=path, **options)
 
 
 # ---- what is chosen --------------------------------------------------------------------------------------------------

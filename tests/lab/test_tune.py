@@ -291,5 +291,5 @@ def test_progress_is_for_a_terminal(monkeypatch) -> None:
     monkeypatch.setattr(cuda_bench, "GpuProcess", lambda asked: GpuProcess(asked, Script.serve))
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     with TuneProgress(console) as progress:
-        tune_session.run(tune_session.Request("shared_tile", "64"), tell=progress)
+        tune_session.run_on_gpu(tune_session.TuneRequest("shared_tile", "64"), tell=progress)
     assert "tried cuda/shared_tile, best" in console.file.getvalue()  # type: ignore[attr-defined]

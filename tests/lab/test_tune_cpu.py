@@ -446,7 +446,7 @@ def test_ctrl_c_loses_nothing_of_what_was_kept(
         return measure(self, cell)
 
     monkeypatch.setattr(Bench, "measure", interrupted)
-    request = tune_session.Request(str(scripted.path), "40", budget="20s")
+    request = tune_session.TuneRequest(str(scripted.path), "40", budget="20s")
     with pytest.raises(KeyboardInterrupt):
         tune_session.run_on_cpu(request, json_file=tmp_path / "t.jsonl")
     assert path.read_bytes() == before

@@ -192,8 +192,8 @@ def test_a_users_wrong_kernel_is_wrong_in_the_file(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     mine, out = tmp_path / "off_by_one.py", tmp_path / "records.jsonl"
     mine.write_text(OFF_BY_ONE, encoding="utf-8")
-    request = session.Request(kernels=[str(mine), "naive"], sizes="33", threads="1", against="none", repeat=1)
-    session.run(request, json_file=out)
+    request = session.BenchRequest(kernels=[str(mine), "naive"], sizes="33", threads="1", against="none", repeat=1)
+    session.run_bench(request, json_file=out)
     verdicts = {record.kernel: record for record in read(out)}
     assert verdicts["cpu/naive"].verdict == "ok"
     assert verdicts["my/off_by_one"].verdict == "wrong"

@@ -108,7 +108,7 @@ def bench(
     from ..lab.bench import session
     from ..terminal import BenchProgress, show_bench
 
-    asked = session.Request(
+    asked = session.BenchRequest(
         kernels=kernels or [],
         device=device,
         sizes=sizes,
@@ -127,7 +127,7 @@ def bench(
     check_writeable("json", json_file, dash=True)
     check_writeable("report", report_file, spare=[json_file, *(operands or ())])
     with BenchProgress(Console(stderr=True)) as progress:
-        done = session.run(asked, json_file=json_file, resume=resume, say=progress.say, begin=progress.begin)
+        done = session.run_bench(asked, json_file=json_file, resume=resume, say=progress.say, begin=progress.begin)
     if done.records:
         table_beside_records = json_file is not None and str(json_file) == "-"
         show_bench(Console(stderr=table_beside_records), done.records)

@@ -15,7 +15,7 @@ from .console import Console, say
 from .options import Json, Param, check_apart, check_writeable, write_json
 
 if TYPE_CHECKING:
-    from ..lab.explain.session import Request
+    from ..lab.explain.session import ExplainRequest
     from ..records.explanation import Explanation
 
 
@@ -104,11 +104,11 @@ def explain(
     if device == "cpu":
         _explain_cpu(kernels, size or "2048", dtype, threads, seed, json_file)
         return
-    from ..lab.explain.session import Request
+    from ..lab.explain.session import ExplainRequest
 
     check_writeable("report", report_file)
     check_apart(json=json_file, report=report_file)
-    request = Request(kernels, size or "64", gpu, param or [], whole, measure, seed, max_steps)
+    request = ExplainRequest(kernels, size or "64", gpu, param or [], whole, measure, seed, max_steps)
     found, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
     _write(found, json_file, report_file)
     if interrupted:
@@ -122,7 +122,7 @@ def explain(
         )
 
 
-def _explain_cuda(request: Request, *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
+def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
     """What was finished, each ``shown`` as soon as it is there, unless ``brief``; and whether an interrupt came."""
     from ..lab.explain import session
     from ..terminal import blocks_progress, show_explanations
@@ -136,7 +136,7 @@ def _explain_cuda(request: Request, *, shown: bool, brief: bool) -> tuple[list[E
 
     interrupted = False
     try:
-        session.run(request, finished=finished, progress=partial(blocks_progress, Console(stderr=True)))
+        session.run_explanations(request, finished=finished, progress=partial(blocks_progress, Console(stderr=True)))
     except KeyboardInterrupt:
         interrupted = True
     if found and shown and (brief or len(found) > 1):

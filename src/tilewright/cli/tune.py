@@ -69,7 +69,7 @@ def tune(
     from ..terminal import TuneProgress, show_tuned, show_tuned_blocking
 
     check_writeable("json", json_file, dash=True)
-    request = tune_session.Request(kernel, size, dtype, budget, limit, seed, threads)
+    request = tune_session.TuneRequest(kernel, size, dtype, budget, limit, seed, threads)
     if reset:
         had = tune_session.forget(request)
         print("Forgotten: tile and blocks are computed again." if had else "Nothing was kept for this machine.")
@@ -79,7 +79,7 @@ def tune(
         if request.on_cpu:
             blocking = tune_session.run_on_cpu(request, json_file=json_file, tell=progress)
         else:
-            tuned = tune_session.run(request, json_file=json_file, tell=progress)
+            tuned = tune_session.run_on_gpu(request, json_file=json_file, tell=progress)
     if request.on_cpu:
         finalists, failed = [one.record for one in blocking.finalists], blocking.failed
         analytic = blocking.analytic.numbers

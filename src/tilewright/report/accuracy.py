@@ -31,7 +31,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
-class Table:
+class ErrorTable:
     """Kernels down, sizes across; ``unit`` is u in words, ``running`` what is expected of one running sum."""
 
     unit: str
@@ -117,7 +117,7 @@ def _row(r: BenchRecord) -> dict[str, Any]:
     return {"kernel": r.kernel, "shape": r.shape, "n": r.n, "error": float(f"{error:.7g}"), "Error": words}
 
 
-def table(view: View) -> Table | None:
+def table(view: View) -> ErrorTable | None:
     """Errors in units of u of the sizes that are known, or None."""
     records = known(view)
     if not records:
@@ -128,4 +128,4 @@ def table(view: View) -> Table | None:
     rows = tuple((kernel, tuple(errors.get((kernel, n), "–") for n in sizes)) for kernel in kernels)
     running = tuple(digits(running_sum(n)) for n in sizes) if _sums_in_its_own(view) else ()
     unit = "2" + str(UNITS[view.section.dtype]).translate(_RAISED)
-    return Table(unit, tuple(f"{n:,}" for n in sizes), rows, running)
+    return ErrorTable(unit, tuple(f"{n:,}" for n in sizes), rows, running)

@@ -25,7 +25,7 @@ _WHAT = {
 
 
 @dataclass(frozen=True)
-class Row:
+class CounterRow:
     """A row of either table; ``match`` is ✓, a difference, or empty where there is nothing to compare."""
 
     name: str
@@ -41,19 +41,19 @@ class Row:
         return self.match in ("", "✓")
 
 
-def counters(explanation: Explanation) -> list[Row]:
+def counters(explanation: Explanation) -> list[CounterRow]:
     """Every counter, counted (``expected``) and measured on a GPU (``found``), those only measured last."""
     measured = (explanation.measured or {}).get("counters") or {}
     names = dict.fromkeys([*explanation.counters, *measured])
     return [
-        Row(name, counter_words(name), "", *_compared(explanation.counters.get(name), measured.get(name)))
+        CounterRow(name, counter_words(name), "", *_compared(explanation.counters.get(name), measured.get(name)))
         for name in names
     ]
 
 
-def formulas(explanation: Explanation) -> list[Row]:
+def formulas(explanation: Explanation) -> list[CounterRow]:
     """Every formula, its value (``expected``) and what was counted (``found``)."""
-    return [Row(f.row, f.what, f.text, *_compared(f.value, f.counted)) for f in explanation.formulas]
+    return [CounterRow(f.row, f.what, f.text, *_compared(f.value, f.counted)) for f in explanation.formulas]
 
 
 def _compared(expected: Any, found: Any) -> tuple[str, str, str]:

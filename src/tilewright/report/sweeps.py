@@ -72,7 +72,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Row:
+class SetRow:
     """A set in the table: its values, what it needs and does (by heading), its rate, and how its curve is drawn."""
 
     values: _Set
@@ -83,11 +83,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class SetTable:
     """The table of a sweep: headings, and a row a set."""
 
     facts: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SetRow, ...]
 
 
 def sweeps(view: View) -> list[Sweep]:
@@ -206,7 +206,7 @@ def _cell(sweep: Sweep, r: BenchRecord, drawn: dict[_Set, Style]) -> dict[str, A
 # ---- the table beside them, and what is said of it -------------------------------------------------------------------
 
 
-def table(sweep: Sweep) -> Table:
+def table(sweep: Sweep) -> SetTable:
     """A row a set, at ``sweep.shape``: what it needs and does, as far as the records know, and its rate."""
     at = {sweep.set_of(r): r for r in sweep.records if r.shape == sweep.shape}
     facts = {key: _facts(record) for key, record in at.items()}
@@ -216,8 +216,8 @@ def table(sweep: Sweep) -> Table:
     for key in sweep.sets:
         record, known = at.get(key), facts.get(key, {})
         best = record is not None and fastest > 0 and _rate(record) == fastest
-        rows.append(Row(key, look[key], tuple(known.get(name, "–") for name in headings), _words(record), best))
-    return Table(headings, tuple(rows))
+        rows.append(SetRow(key, look[key], tuple(known.get(name, "–") for name in headings), _words(record), best))
+    return SetTable(headings, tuple(rows))
 
 
 def _facts(record: BenchRecord) -> dict[str, str]:

@@ -27,7 +27,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class KernelRow:
     """A kernel's cells, and its largest error over all of them."""
 
     kernel: str
@@ -40,14 +40,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class KernelTable:
     """The table of a view: headings, and a row a kernel."""
 
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[KernelRow, ...]
 
 
-def table(view: View) -> Table:
+def table(view: View) -> KernelTable:
     """The table of a view. References come first, as the yardstick; then the ladder in its order."""
     shapes = view.shapes
     fastest = {
@@ -59,17 +59,17 @@ def table(view: View) -> Table:
     for kernel in kernels:
         records = {(r.m, r.n, r.k): r for r in view.records if r.kernel == kernel}
         rows.append(_row(kernel, [_cell(records.get(s), fastest[s]) for s in shapes], list(records.values()), view))
-    return Table(tuple(_column(shape) for shape in shapes), tuple(rows))
+    return KernelTable(tuple(_column(shape) for shape in shapes), tuple(rows))
 
 
 def _column(shape: tuple[int, int, int]) -> str:
     return str(shape[0]) if len(set(shape)) == 1 else " × ".join(map(str, shape))
 
 
-def _row(kernel: str, cells: list[Cell], records: list[BenchRecord], view: View) -> Row:
+def _row(kernel: str, cells: list[Cell], records: list[BenchRecord], view: View) -> KernelRow:
     threads = {r.threads for r in records}
     note = count(max(threads), "thread") if view.threads and threads != {view.threads} else ""
-    return Row(
+    return KernelRow(
         kernel=kernel,
         note=note,
         reference=is_reference(kernel),

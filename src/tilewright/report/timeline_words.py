@@ -14,7 +14,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
 
 
 @dataclass(frozen=True)
-class Row:
+class TimeRow:
     """A row of the table: its name, what each place did, and what the plan expected; ``part`` of the row above it.
 
     A cell is a value, and what is said of it in smaller letters.
@@ -90,16 +90,16 @@ def _extremes(summaries: Sequence[Summary]) -> tuple[Summary, Summary]:
     return ordered[0], ordered[-1]
 
 
-def table(timeline: Timeline, summaries: Sequence[Summary]) -> list[Row]:
+def table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow]:
     """Times, then each lane's share of the time and its rate."""
     plan = {} if timeline.predicted else timeline.expected
     exposed = [plan.get(name, 0.0) for name in ("first_s", "exposed_s", "last_s")]
     waited = None if not plan else sum(exposed)
 
-    def row(name: str, values: list[float], expected: float | None, part: bool = False) -> Row:
+    def row(name: str, values: list[float], expected: float | None, part: bool = False) -> TimeRow:
         cells = [_time(value, s.total_s, part) for value, s in zip(values, summaries, strict=True)]
         planned = ("", "") if expected is None or not plan else _time(expected, plan.get("total_s", 0.0), part)
-        return Row(name, cells, planned, part)
+        return TimeRow(name, cells, planned, part)
 
     rows = [
         row("whole run", [s.total_s for s in summaries], plan.get("total_s")),
@@ -110,7 +110,7 @@ def table(timeline: Timeline, summaries: Sequence[Summary]) -> list[Row]:
         row("after the last step", [s.last_s for s in summaries], exposed[2], part=True),
     ]
     names = dict.fromkeys(lane.name for summary in summaries for lane in summary.lanes)
-    return rows + [Row(f"{name} busy", [_busy(name, summary) for summary in summaries]) for name in names]
+    return rows + [TimeRow(f"{name} busy", [_busy(name, summary) for summary in summaries]) for name in names]
 
 
 def _time(seconds: float, total_s: float, part: bool) -> tuple[str, str]:

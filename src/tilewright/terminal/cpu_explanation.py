@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ..host.machine import bytes_text
 from ..lab.explain.cpu import CpuExplanation
-from ..lab.explain.cpu_events import Row
+from ..lab.explain.cpu_events import EventRow
 from ..planning.prediction import seconds_text
 from .explanation import quantity
 from .facts import show_facts
@@ -67,7 +67,7 @@ def _show_traffic(console: Console, e: CpuExplanation) -> None:
     console.print(table, highlight=False)
 
 
-def _show_counts(console: Console, rows: list[Row]) -> None:
+def _show_counts(console: Console, rows: list[EventRow]) -> None:
     table = _table("in one product", "expected", "counted", "ratio", "counter")
     table.columns[-1].justify = "left"
     for row in rows:
@@ -82,7 +82,7 @@ def _number(value: float | None, unit: str) -> str:
     return "–" if value is None else quantity(value, unit).strip()
 
 
-def _missing(rows: list[Row]) -> list[str]:
+def _missing(rows: list[EventRow]) -> list[str]:
     """A line a reason, with the counters that it holds for."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:

@@ -46,7 +46,7 @@ Begin = Callable[[Cell, int, int, Callable[[], float]], None]
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """The options of ``tilewright bench`` as they were typed."""
 
     kernels: list[str] = field(default_factory=list)
@@ -75,8 +75,8 @@ def _unheard(*told: object) -> None:
     """What is reported to nobody."""
 
 
-def run(
-    request: Request,
+def run_bench(
+    request: BenchRequest,
     *,
     json_file: Path | None = None,
     resume: bool = False,
@@ -176,7 +176,7 @@ def _stands(record: BenchRecord, cell: Cell, bench: AnyBench) -> bool:
 # ---- what was typed --------------------------------------------------------------------------------------------------
 
 
-def _settings(request: Request) -> tuple[Settings, str]:
+def _settings(request: BenchRequest) -> tuple[Settings, str]:
     device = request.device
     if device not in _DTYPES:
         raise UsageError(f"device {device!r}: {did_you_mean(device, _DTYPES)}")
@@ -214,7 +214,7 @@ def _settings(request: Request) -> tuple[Settings, str]:
     return settings, operands
 
 
-def _dtypes(request: Request, kernels: list[Any]) -> list[str]:
+def _dtypes(request: BenchRequest, kernels: list[Any]) -> list[str]:
     """Those asked for; on a GPU, where kernels have few, those that some kernel takes, and without a word each its own."""
     if request.dtype is None:
         return ["float32"] if request.device == "cpu" else []
@@ -243,7 +243,7 @@ def _on_cpu(names: list[str]) -> list[Kernel]:
     return [one for name in names for one in ([LIBRARY] if name in LIBRARY_NAMES else find([name]))] or find([])
 
 
-def _operands(request: Request) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:
+def _operands(request: BenchRequest) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:
     """The user's matrices, and the words for them in the record."""
     if request.operands is None:
         return None, "uniform[-1,1)"
@@ -297,7 +297,7 @@ def _listed(name: str, text: str, known: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(items))
 
 
-def _threads(request: Request) -> list[int]:
+def _threads(request: BenchRequest) -> list[int]:
     cores, text = machine().usable_cores, request.threads
     if request.device == "cuda":
         if text is not None:

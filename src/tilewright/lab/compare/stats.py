@@ -51,7 +51,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class Compared:
     """One cell. ``ratio`` is new time over old, above 1 is slower; ``low`` and ``high`` are its interval.
 
     ``basis`` says of what: "reference" (times in units of the reference's) or "time". ``drift`` is the
@@ -97,11 +97,11 @@ class Row:
 class Comparison:
     """Rows in the order of the old records, then what only the new have; notes for the reader."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Compared, ...]
     notes: tuple[str, ...]
     threshold: float
 
-    def slower(self, threshold: float | None = None) -> list[Row]:
+    def slower(self, threshold: float | None = None) -> list[Compared]:
         """The regressions: wrong or lost cells, and those slower by more than ``threshold`` (a fraction).
 
         Raises UsageError for a threshold below that of the comparison, which did not look for so little.
@@ -163,16 +163,16 @@ def compare(old: Sequence[BenchRecord], new: Sequence[BenchRecord], *, threshold
 # ---- one cell
 
 
-def _row(old: BenchRecord | None, new: BenchRecord | None, threshold: float) -> Row:
+def _row(old: BenchRecord | None, new: BenchRecord | None, threshold: float) -> Compared:
     if old is None or new is None:
-        return Row(Status.ONLY_NEW if old is None else Status.ONLY_OLD, old, new)
+        return Compared(Status.ONLY_NEW if old is None else Status.ONLY_OLD, old, new)
     was, now = _outcome(old), _outcome(new)
     if was == now == "ok":
         return _timed_row(old, new, threshold)
     detail = f"{_words(was, old)} in old, {_words(now, new)} in new"
     if now == "wrong" and was != "wrong":
-        return Row(Status.WRONG, old, new, detail)
-    return Row(Status.LOST if was == "ok" else Status.UNMEASURED, old, new, detail)
+        return Compared(Status.WRONG, old, new, detail)
+    return Compared(Status.LOST if was == "ok" else Status.UNMEASURED, old, new, detail)
 
 
 def _outcome(record: BenchRecord) -> str:
@@ -184,19 +184,19 @@ def _words(outcome: str, record: BenchRecord) -> str:
     return VERDICTS.get(outcome, outcome) + reason
 
 
-def _timed_row(old: BenchRecord, new: BenchRecord, threshold: float) -> Row:
+def _timed_row(old: BenchRecord, new: BenchRecord, threshold: float) -> Compared:
     by_reference = _same_reference(old, new)
     basis = "reference" if by_reference else "time"
     before, after = (_normalised(record) if by_reference else record.samples_s for record in (old, new))
     if not all(_is_time(sample) for sample in [*before, *after]):
-        return Row(Status.UNCLEAR, old, new, "some samples are no positive time", basis)
+        return Compared(Status.UNCLEAR, old, new, "some samples are no positive time", basis)
     ratio = statistics.median(after) / statistics.median(before)
     low, high, confidence = ratio_interval(before, after)
     drift = None
     if by_reference:
         drift = statistics.median(new.reference_samples_s) / statistics.median(old.reference_samples_s)
     status, detail = _judge(before, after, threshold)
-    return Row(status, old, new, detail, basis, ratio, low, high, confidence, drift)
+    return Compared(status, old, new, detail, basis, ratio, low, high, confidence, drift)
 
 
 def _judge(before: Sequence[float], after: Sequence[float], threshold: float) -> tuple[Status, str]:
@@ -321,7 +321,7 @@ def _median_clock(records: Iterable[BenchRecord]) -> float | None:
     return statistics.median(clocks) if clocks else None
 
 
-def _row_notes(rows: Sequence[Row]) -> list[str]:
+def _row_notes(rows: Sequence[Compared]) -> list[str]:
     notes = []
     if timed := sum(row.basis == "time" for row in rows):
         notes.append(f"cells without common reference: {timed} (raw times, drift of the machine included)")

@@ -25,7 +25,7 @@ from ..bench.timing import Loop
 from ..inputs.environment import environment
 from ..inputs.sizes import parse_sizes
 from . import cpu_counts, cpu_events
-from .cpu_events import Row
+from .cpu_events import EventRow
 from .inner_loop import InnerLoop, inner_loop
 from .perf_counters import System
 
@@ -59,7 +59,7 @@ class CpuExplanation:
     predicted: dict[str, Any] | None
     measured: dict[str, Any]
     verified: dict[str, Any]
-    rows: list[Row]
+    rows: list[EventRow]
     notes: list[str]
     environment: dict[str, Any]
     kind: str = KIND

@@ -39,7 +39,7 @@ UNITS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class EventRow:
     """A quantity of one product: what the model expects, and what a counter of the processor said; None is not known.
 
     ``share`` is the part of the time that the counter ran, from which the count is scaled; ``reason`` is why there is none.
@@ -88,7 +88,7 @@ def counted(
     known: dict[str, float],
     events: list[tuple[str, Event]],
     system: System | None = None,
-) -> list[Row]:
+) -> list[EventRow]:
     """A row for each event, and for each quantity without one; ``job`` takes about ``seconds``, and is repeated."""
     times = max(1, math.ceil(COUNTED_S / max(seconds, 1e-7)))
 
@@ -99,7 +99,7 @@ def counted(
     wait_until_quiet()  # threads that stand by from the product before are busy too
     found = perf_counters.count(repeated, [event for _, event in events], system)
     rows = [
-        Row(
+        EventRow(
             what,
             UNITS[what],
             known.get(what),
@@ -112,7 +112,8 @@ def counted(
     ]
     without = UNITS.keys() - {row.what for row in rows}
     rows += [
-        Row(what, UNITS[what], known.get(what), "", None, reason="no event of it is known here") for what in without
+        EventRow(what, UNITS[what], known.get(what), "", None, reason="no event of it is known here")
+        for what in without
     ]
     return sorted(rows, key=lambda row: list(UNITS).index(row.what))
 

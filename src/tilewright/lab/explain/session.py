@@ -28,7 +28,7 @@ def _unheard(done: int, total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Request:
+class ExplainRequest:
     """What was asked, as it was written."""
 
     kernels: list[str]
@@ -41,8 +41,8 @@ class Request:
     max_steps: int = MAX_STEPS
 
 
-def run(
-    request: Request,
+def run_explanations(
+    request: ExplainRequest,
     *,
     finished: Callable[[Explanation], None] = lambda explanation: None,
     progress: Callable[[str], AbstractContextManager[Blocks]] = lambda kernel: nullcontext(_unheard),

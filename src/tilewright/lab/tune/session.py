@@ -23,7 +23,7 @@ from .cuda import Listener, Tuned, keep, tune
 
 
 @dataclass(frozen=True)
-class Request:
+class TuneRequest:
     """The options of ``tilewright tune`` as they were typed; those that were not have defaults by the kernel's device."""
 
     kernel: str
@@ -46,7 +46,7 @@ def _unheard(record: BenchRecord) -> None:
     """A record that is reported to nobody."""
 
 
-def run(request: Request, *, json_file: Path | None = None, tell: Listener = _unheard) -> Tuned:
+def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _unheard) -> Tuned:
     """Try combinations until the budget is spent; the best is kept, and each record written and told as soon as it is known.
 
     Raises UsageError, and UnavailableError where there is no GPU.
@@ -65,7 +65,7 @@ def run(request: Request, *, json_file: Path | None = None, tell: Listener = _un
     return tuned
 
 
-def run_on_cpu(request: Request, *, json_file: Path | None = None, tell: Listener = _unheard) -> TunedBlocking:
+def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _unheard) -> TunedBlocking:
     """The same for a kernel on the CPU: what is proved better than the analytic choice is kept, for every process to come.
 
     Raises UsageError.
@@ -86,7 +86,7 @@ def run_on_cpu(request: Request, *, json_file: Path | None = None, tell: Listene
     return found
 
 
-def forget(request: Request) -> bool:
+def forget(request: TuneRequest) -> bool:
     """Forget what was kept for the CPU; whether there was anything. Raises UsageError for a CUDA kernel."""
     if not request.on_cpu:
         raise UsageError(
@@ -111,7 +111,7 @@ def _written(json_file: Path | None, tell: Listener) -> Iterator[Listener]:
         yield write_and_tell
 
 
-def _chosen(request: Request) -> tuple[CudaKernel, Shape, str]:
+def _chosen(request: TuneRequest) -> tuple[CudaKernel, Shape, str]:
     """The kernel, the size and the dtype: without a word float32 if the kernel takes it, else the first that it takes."""
     _refuse_unknown(request.kernel)
     (kernel,) = find([request.kernel], device="cuda")
@@ -130,7 +130,7 @@ def _refuse_unknown(name: str) -> None:
     raise UsageError(f"kernel {name!r} is not known: {did_you_mean_kernel(name, tunable())}")
 
 
-def _chosen_on_cpu(request: Request) -> tuple[Kernel, Shape, str]:
+def _chosen_on_cpu(request: TuneRequest) -> tuple[Kernel, Shape, str]:
     _refuse_unknown(request.kernel)
     (kernel,) = find([request.kernel])
     dtype = request.dtype or own_dtype(kernel)
@@ -138,7 +138,7 @@ def _chosen_on_cpu(request: Request) -> tuple[Kernel, Shape, str]:
     return kernel, _size(request, "2048"), dtype
 
 
-def _size(request: Request, default: str) -> Shape:
+def _size(request: TuneRequest, default: str) -> Shape:
     size = request.size or default
     shapes = parse_sizes(size)
     if len(shapes) != 1:
