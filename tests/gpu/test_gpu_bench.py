@@ -206,7 +206,7 @@ def test_the_version_of_cublas(cublas: Cublas) -> None:
 @pytest.mark.parametrize("rung", cuda_catalog().values(), ids=lambda k: k.name)
 def test_every_rung_is_right_on_awkward_shapes(gpu: Device, rung: Any, shape: Any) -> None:
     bench = DeviceBench(gpu, settings(rung, sizes=[shape]))
-    measured = bench.measure(cells(bench.settings)[0], beside=False, repeat=1)
+    measured = bench.measure(cells(bench.settings)[0], with_reference=False, repeat=1)
     assert measured.outcome.verdict in ("ok", "unsupported"), measured.outcome.reason
     assert measured.outcome.verdict == "ok" or "compute capability" in measured.outcome.reason
     bench._drop()

@@ -180,7 +180,7 @@ def test_a_long_product_gets_as_many_as_were_asked_for(tmp_path) -> None:
 
 def test_a_tuner_asks_for_one_sample(tmp_path) -> None:
     bench = bench_of(SimulatedGpu(), kernel(tmp_path), references=[CUBLAS])
-    one = bench.measure(cells(bench.settings)[0], beside=False, repeat=1)
+    one = bench.measure(cells(bench.settings)[0], with_reference=False, repeat=1)
     assert (len(one.outcome.samples_s), one.outcome.reference_samples_s) == (1, [])
 
 

@@ -179,7 +179,7 @@ def test_the_best_is_proved_better(monkeypatch: pytest.MonkeyPatch, scripted: Ke
     assert found.winner is not None
     assert found.winner.blocking == found.finalists[0].blocking == FAST
     assert found.winner.interval[0] > 2
-    assert [one.blocking for one in found.finalists].count(ANALYTIC) == 1, "measured beside itself"
+    assert [one.blocking for one in found.finalists].count(ANALYTIC) == 1, "measured against itself"
     assert (found.tried, found.failed) == (5, [])
     best = found.winner.record
     assert best.params == FAST.numbers

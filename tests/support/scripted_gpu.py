@@ -20,11 +20,11 @@ FACTS = {"gpu": "Example GPU", "arch": "sm_90a", "driver": "1.2", "nvrtc": "NVRT
 UNLUCKY = 13
 
 
-def right(cell: Cell, beside: bool, repeat: int | None) -> Measured:
+def right(cell: Cell, with_reference: bool, repeat: int | None) -> Measured:
     """A product of 1 GFLOPS; smaller tiles are slower."""
     once = cell.flops / 1e9 * (1 + 1 / cell.params.get("TILE", 1)) + 1e-9
     samples = [once * (1 + i / 100) for i in range(repeat or 4)]
-    reference = [2 * once] * 4 if beside and not cell.kernel.is_reference else []
+    reference = [2 * once] * 4 if with_reference and not cell.kernel.is_reference else []
     moment = {"clock_mhz_before": 1980, "clock_mhz_after": 1900, "power_w": 600.0, "throttled": "power limit"}
     return Measured(
         Outcome("ok", "", samples, reference, 1e-7, 0.1), once, {"registers": 40}, moment | {"pid": os.getpid()}
@@ -37,9 +37,9 @@ class Script:
     def __init__(self, connection: Connection, settings: Settings) -> None:
         self.connection, self.settings = connection, settings
 
-    def measure(self, cell: Cell, beside: bool = True, repeat: int | None = None) -> Measured:
-        beside = beside and bool(self.settings.references)
-        return self.unlucky() if cell.shape[0] == UNLUCKY else right(cell, beside, repeat)
+    def measure(self, cell: Cell, with_reference: bool = True, repeat: int | None = None) -> Measured:
+        with_reference = with_reference and bool(self.settings.references)
+        return self.unlucky() if cell.shape[0] == UNLUCKY else right(cell, with_reference, repeat)
 
     def peak(self, dtype: str) -> float | None:
         return 10.0 if dtype == "float32" else None

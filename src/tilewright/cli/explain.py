@@ -145,7 +145,7 @@ def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple
 
 
 def _device(kernels: list[str]) -> str:
-    """Of the kernels, by their names; cuda where nobody knows them. Raises UsageError where they differ."""
+    """The device of the kernels, by their names; cuda for names that no kernel has. Raises UsageError where they differ."""
     from ..catalog import catalog
 
     def of_cpu(name: str) -> bool:

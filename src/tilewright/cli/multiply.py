@@ -173,7 +173,7 @@ def _taken_up(job: Job, output: str) -> str:
 
 
 def _run(job: Job, timeline: Path | None) -> None:
-    """With a bar; what is kept is said whatever ends it."""
+    """Run with a bar; however it ends, say how many tiles are kept."""
     from ..streaming.places.events import Events
     from ..terminal import ProductProgress
 

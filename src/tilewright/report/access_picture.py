@@ -24,7 +24,7 @@ WIDTH = 1000
 LANE = WIDTH / 32
 LANES_TOP, LANES_BOTTOM = 20, 40
 SECTORS_TOP, SECTORS_BOTTOM = 118, 144
-#: With more lines than these, sectors that nobody asked for are left out.
+#: With more lines than these, sectors without a request are left out.
 WHOLE_LINES = 8
 
 #: Lane → the ranges (first byte, bytes) it touches, None for a lane that takes no part.
@@ -61,7 +61,7 @@ def ranges(access: Access) -> Touched:
 
 
 def asked_bytes(touched: Touched) -> dict[int, list[tuple[int, int]]]:
-    """Sector → the parts of it that somebody asked for, as (first, end) within the sector, in order, apart.
+    """Sector → the parts of it that some lane requested, as (first, end) within the sector, in order, apart.
 
     >>> asked_bytes([[(0, 8)], [(4, 8)], [(60, 8)], None])
     {0: [(0, 12)], 1: [(28, 32)], 2: [(0, 4)]}
@@ -97,7 +97,7 @@ def picture(access: Access, ident: str) -> Picture | None:
 
 
 def drawing(ident: str, name: str, caption: str, height: float, parts: Iterable[str], kind: str = "access") -> Markup:
-    """An SVG element with a name and a description for who cannot see it; ``parts`` are markup already."""
+    """An SVG element with a name and a description for screen readers; ``parts`` are markup already."""
     head = Markup(
         '<svg class="{kind}" viewBox="0 0 {w} {h:g}" role="img" aria-labelledby="{id}-t {id}-d">'
         '<title id="{id}-t">{name}</title><desc id="{id}-d">{caption}</desc>'

@@ -23,7 +23,7 @@ COLUMN = (WIDTH - LEFT) / BANKS
 
 @dataclass(frozen=True)
 class Pass:
-    """Lanes served together: ``stacks`` has, for each bank or group of banks, a word a turn and who gets it."""
+    """Lanes served together: ``stacks`` has, for each bank or group of banks, its words in turn, each with its lanes."""
 
     lanes: list[int]
     stacks: list[list[tuple[int, list[int]]]]

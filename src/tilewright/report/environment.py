@@ -1,4 +1,4 @@
-"""Where the numbers come from: whatever the records' environments hold, what matters first."""
+"""Where the numbers come from: the facts of the records' environments, the most important first."""
 
 from __future__ import annotations
 

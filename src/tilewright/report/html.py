@@ -65,7 +65,7 @@ def write(text: str, path: str | Path) -> Path:
 
 
 def _json(data: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever a kernel is called.
+    """JSON that cannot end the script element in which it stands, for any kernel's name.
 
     Control characters are shown as text, as they are in the rest of the page: a chart's expressions have names in them, and
     U+2028 would end a line in the middle of one.

@@ -19,7 +19,7 @@ from .palette import DARK, DASHES, LIGHT, MARKS, SOLID, Style
 from .views import View, is_measured, params_text, spread, varied
 from .words import count, digits, duration, factor, finite, shortly
 
-#: Sets that a chart and its table show, the fastest: more curves than these nobody tells apart.
+#: Sets that a chart and its table show, the fastest: more curves cannot be told apart.
 MOST_SETS = 12
 #: What tells sets of one colour apart, in turn.
 LOOKS = tuple(zip(MARKS, (SOLID, *DASHES, SOLID), strict=True))

@@ -24,7 +24,7 @@ MOST_GAPS = 4000
 #: Parts of the time for which a density is told.
 BINS = 4000
 
-#: The kinds of bars: blocks of A and of B, tiles of C by turns in two tones, and whatever else.
+#: The kinds of bars: blocks of A and of B, tiles of C by turns in two tones, and other work.
 KINDS = ("a", "b", "c", "d", "x")
 
 

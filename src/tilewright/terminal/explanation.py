@@ -51,7 +51,7 @@ def _show(console: Console, e: Explanation) -> None:
 
 
 def _show_together(console: Console, explanations: Sequence[Explanation]) -> None:
-    """What differs between them: parameters, transactions, resident warps, the bound; beside the name what is wrong.
+    """What differs between them: parameters, transactions, resident warps, the bound; next to the name what is wrong.
 
     Numbers are never cut: where the terminal has no room for them whole, they have a prefix, and parameters share a column.
     """
@@ -152,7 +152,7 @@ def _show_source(console: Console, e: Explanation) -> None:
 
 
 def _show_counts(console: Console, e: Explanation) -> None:
-    """Formulas beside counts, and where a GPU was asked, the hardware's counters beside the prediction."""
+    """Formulas and counts, and where a GPU was measured, its counters and the prediction."""
     if e.formulas:
         table = _table(f"by the formulas ({e.about['row']})" if e.about["row"] else "by formula", "formula", "counted")
         for formula in e.formulas:

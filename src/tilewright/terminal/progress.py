@@ -80,7 +80,7 @@ class TuneProgress(_Bar):
 
 @contextlib.contextmanager
 def blocks_progress(console: Console, kernel: str) -> Iterator[Callable[[int, int], None]]:
-    """The blocks of a simulated launch: what it yields is told how many of how many have run."""
+    """The blocks of a simulated launch: call what it yields with the number that have run, and of all."""
     columns = (
         *(TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn()),
         *(TextColumn("blocks"), TimeRemainingColumn()),
@@ -90,7 +90,7 @@ def blocks_progress(console: Console, kernel: str) -> Iterator[Callable[[int, in
 
 
 class ProductProgress(_Bar):
-    """A large product, with its rate and the time left. It is drawn when it is told of progress."""
+    """A large product, with its rate and the time left. It is drawn only when it is called."""
 
     def __init__(self, console: Console, expected_s: float) -> None:
         told = TextColumn("{task.fields[told]}")

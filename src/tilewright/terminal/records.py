@@ -88,7 +88,7 @@ def _cell(record: BenchRecord | None, best: dict[str, float], ratio_width: int) 
 
 
 def _name(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
-    """The kernel, and what tells it from itself with other parameters."""
+    """The kernel, and the parameters in which its rows differ."""
     return f"{record.kernel} {params_text(record, swept.get(record.kernel, ()))}".rstrip()
 
 

@@ -13,7 +13,7 @@ from ..records.bench import VERDICTS, BenchRecord
 
 
 def show_tuned(console: Console, finalists: Sequence[BenchRecord], failed: Sequence[BenchRecord], tried: int) -> None:
-    """The finalists, best first, each with its time beside the best's; below them, what became of the others."""
+    """The finalists, best first, each with its time relative to the best's; below them, the outcomes of the others."""
     table = _table("parameters", "ms", "GFLOPS", "time")
     best = finalists[0].median_s if finalists else None
     for record in finalists:

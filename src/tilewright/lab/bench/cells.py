@@ -19,7 +19,7 @@ from ...records.bench import BenchRecord
 from ..inputs.params import Values, check_names, param_sets, with_kept
 from ..inputs.sizes import Shape
 
-#: The parameters that the tuner kept for a kernel, dtype and shape; None where it kept none.
+#: The parameters that the tuner cached for a kernel, dtype and shape; None where there are none.
 Kept = Callable[[Any, str, Shape], Mapping[str, int] | None]
 
 
@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def flops(self) -> int:
-        """2mnk, whatever the algorithm."""
+        """2mnk, for every algorithm."""
         return 2 * math.prod(self.shape)
 
     @property
@@ -83,7 +83,7 @@ class Cell:
         return [f"{name}={value}" for name, value in sorted(self.params.items())]
 
     def record(self, verdict: str, **known: Any) -> BenchRecord:
-        """The cell's identity as a record, with whatever else is known."""
+        """The cell's identity as a record, with the fields that are known."""
         (m, n, k), kernel = self.shape, self.kernel
         tunables = {name: kernel.params[name] for name in sorted(kernel.tunable)} | self.params
         about = kernel.about | {"constants": {key: v for key, v in kernel.params.items() if key not in tunables}}
@@ -142,16 +142,16 @@ def cells(settings: Settings, kept: Kept = lambda kernel, dtype, shape: None) ->
 
 
 def _device_cells(settings: Settings, kept: Kept) -> list[Cell]:
-    """A kernel on a GPU is measured with the dtypes it takes, beside the libraries with the same dtype and precision."""
+    """A kernel on a GPU is measured with the dtypes it takes, the libraries with the same dtypes and precisions."""
     own = {kernel: own_dtype(kernel) for kernel in settings.kernels}
     made = []
     for shape in settings.sizes:
         for dtype in settings.dtypes or dict.fromkeys(own.values()):
             chosen = [k for k in own if (dtype in k.dtypes if settings.dtypes else dtype == own[k])]
-            beside = [library for library in settings.references if dtype in library.dtypes]
+            libraries = [library for library in settings.references if dtype in library.dtypes]
             for precision in dict.fromkeys(kernel.precision for kernel in chosen):
                 alike = [kernel for kernel in chosen if kernel.precision == precision]
-                for kernel in (*alike, *beside):
+                for kernel in (*alike, *libraries):
                     best = kept(kernel, dtype, shape) if settings.tuned and kernel.tunable else None
                     for params in param_sets(kernel, settings.params):
                         chosen_set = with_kept(kernel, best, params)
@@ -173,7 +173,7 @@ def suits_shape(kernel: Kernel, dtype: str, shape: Shape) -> bool:
 
 
 def own_dtype(kernel: Any) -> str:
-    """What a CUDA kernel is measured with where nobody says: float32 if it takes that, else the first that it takes."""
+    """The dtype that a CUDA kernel is measured with by default: float32 if it takes that, else the first that it takes."""
     return "float32" if "float32" in kernel.dtypes else kernel.dtypes[0]
 
 

@@ -1,4 +1,4 @@
-"""The protocol: what is timed, beside what, and what must hold before a time counts.
+"""The protocol: what is timed, against which reference, and what must hold before a time counts.
 
 A cell is one kernel on one shape, dtype and thread count. Its life: supported? → predicted within the limit? → fits in
 memory? → run once into poisoned output, and verify → time, alternating with the reference on the same operands →
@@ -65,7 +65,7 @@ class Bench(PredictingBench):
         return self._record(cell, outcome, clock)
 
     def close(self) -> None:
-        """Nothing is held that another would wait for."""
+        """Does nothing: no process and no device to give back."""
 
     def _whole_cell_s(self, once_s: float) -> float:
         if once_s > self.settings.limit_s:
@@ -84,7 +84,7 @@ class Bench(PredictingBench):
         except (Exception, SystemExit) as error:  # a user's kernel may raise anything: that is its result
             outcome = Outcome("wrong", f"{type(error).__name__}: {error}")
         if outcome.verdict == "wrong":
-            self._sets = None  # whatever else it wrote to, the next kernel gets operands as they should be
+            self._sets = None  # it may have written to operands too: the next kernel gets new ones
         return outcome
 
     def _attempt(self, cell: Cell) -> Outcome:
@@ -178,14 +178,14 @@ class Bench(PredictingBench):
     ) -> int:
         """Alternate samples of the kernel and the reference; returns the set whose output was written last."""
         loop = Loop(run, sets, sets.c, threads, warm_s=once)
-        beside = None if reference is None else Loop(reference, sets, sets.r, threads)
+        others = None if reference is None else Loop(reference, sets, sets.r, threads)
         spent = 0.0
         while True:
             outcome.samples_s.append(loop.sample())
             spent += loop.spent_s
-            if beside is not None:
-                outcome.reference_samples_s.append(beside.sample())
-                spent += beside.spent_s
+            if others is not None:
+                outcome.reference_samples_s.append(others.sample())
+                spent += others.spent_s
             count = len(outcome.samples_s)
             if count >= self.settings.repeat and (spent >= CHEAP_S or count >= MOST_SAMPLES):
                 return loop.last

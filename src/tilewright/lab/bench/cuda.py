@@ -18,7 +18,7 @@ from .device import FIRST, Measured
 from .device_timing import SAMPLE_S, WARM_S
 from .prediction import PredictingBench
 
-#: Seconds a cell takes beside its samples: compiling, operands, verification.
+#: Seconds a cell takes in addition to its samples: compiling, operands, verification.
 AROUND_S = 0.5
 
 
@@ -54,7 +54,7 @@ class CudaBench(PredictingBench):
                 )
                 return Measured(Outcome("time_limit", words), once_s=error.seconds)
             return Measured(Outcome("wrong", str(error)))
-        except TilewrightError as error:  # nothing that was foreseen: what this process may still do nobody knows
+        except TilewrightError as error:  # unforeseen: the process is in an unknown state
             verdict = "unsupported" if isinstance(error, UnavailableError) else "wrong"
             measured = Measured(Outcome(verdict, str(error)), lost=True)
         if measured.lost:

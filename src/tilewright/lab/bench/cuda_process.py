@@ -44,7 +44,7 @@ class Watch:
 
 
 def serve(connection: Connection, settings: Settings) -> None:
-    """What runs in the process: opens the GPU, says what it is, and answers until nobody asks any more.
+    """What runs in the process: opens the GPU, says what it is, and answers until the connection is closed.
 
     A question is the name of a method of ``DeviceBench`` with its arguments; the answer is what the method returns, or the
     TilewrightError that it raises.
@@ -121,7 +121,7 @@ class GpuProcess:
             watch = message
 
     def stop(self) -> None:
-        """End it, whatever it does; the next question starts another."""
+        """Kill it, also while it computes; the next question starts another."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

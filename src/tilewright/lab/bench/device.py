@@ -38,7 +38,7 @@ PREPARE_S, GRACE_S = 900.0, 10.0
 
 FIRST = "the first product"
 
-#: Is told, before the GPU is given something to do, what that is and within how many seconds it will hear of the next thing.
+#: Called before each piece of work for the GPU, with the seconds within which the next call comes, and what the work is.
 Watch = Callable[[float, str], None]
 #: A product as something to submit, once it is known what it is to multiply.
 Product = Callable[[Memory, Memory, Memory], Submission]
@@ -89,14 +89,14 @@ class DeviceBench:
         self.watch(PREPARE_S, "measuring the peak")
         return device_peak_gflops(self.gpu, dtype)
 
-    def measure(self, cell: Cell, *, beside: bool = True, repeat: int | None = None) -> Measured:
-        """Measure one cell, or find out why not; ``beside`` the reference, if there is one.
+    def measure(self, cell: Cell, *, with_reference: bool = True, repeat: int | None = None) -> Measured:
+        """Measure one cell, or find out why not; in turns with the reference where there is one and ``with_reference``.
 
         ``repeat`` is the number of samples where it is given, else the settings' and what more is cheap.
         """
         measured = Measured(Outcome("wrong"))
         try:
-            self._attempt(cell, beside, repeat, measured)
+            self._attempt(cell, with_reference, repeat, measured)
         except (UnavailableError, UsageError, CompileError) as error:
             measured.outcome = Outcome("unsupported", str(error))
         except MemoryError as error:
@@ -108,17 +108,17 @@ class DeviceBench:
             measured.outcome = Outcome("out_of_memory" if full else "unsupported", str(error))
         measured.lost = self._is_lost()
         if measured.outcome.verdict not in ("ok", "unsupported") and not measured.lost:
-            self._drop()  # whatever else it wrote to, the next kernel gets operands as they should be
+            self._drop()  # it may have written to operands too: the next kernel gets new ones
         return measured
 
-    def _attempt(self, cell: Cell, beside: bool, repeat: int | None, measured: Measured) -> None:
+    def _attempt(self, cell: Cell, with_reference: bool, repeat: int | None, measured: Measured) -> None:
         product = self._prepared(cell, measured)
         sets, oracle = self._ready(cell)
         if not self._first(product, sets, oracle, measured):
             return
         launches = [product(a, b, c) for a, b, c in zip(sets.a, sets.b, sets.c, strict=True)]
         loop = Loop(self.gpu, sets.checks, launches, sets.c)
-        other = self._reference(cell, sets) if beside else None
+        other = self._reference(cell, sets) if with_reference else None
         self._sample(loop, other, measured, repeat)
         again = self._verified(sets, oracle, loop.last)
         if again.verdict != "ok":

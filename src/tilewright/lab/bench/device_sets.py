@@ -1,8 +1,8 @@
 """What a benchmark multiplies on a GPU: operands in one piece of memory, with guards between them.
 
 Every set holds the same two matrices at other addresses, so that one oracle serves them all. Around each matrix lie bytes
-that nobody may write. They are 0xFF, as C is before a kernel runs: a NaN in every format, so what is read there and used
-spoils the result, and an element of C that is not written cannot look right.
+that no kernel may write. They are 0xFF, as C is before a kernel runs: a NaN in every format, so a value that is read there
+and used spoils the result, and an element of C that is not written cannot look right.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class DeviceSets:
             self._gpu.fill(c, _POISON)
 
     def changed(self) -> str:
-        """What a kernel has written to that is not C, in words; nothing where it kept to C. All sets are looked at."""
+        """What a kernel has written to that is not C, in words; empty where it wrote to C alone. All sets are checked."""
         period, parts = self.layout.period, len(self)
         operands = zip("AB", (self.a, self.b), self._sums, strict=True)
         names = [name for name, x, sum_ in operands if (self.checks.checksums(x[0], period, parts) != sum_).any()]

@@ -17,7 +17,7 @@ SAMPLE_S = 5e-3
 MOST_LAUNCHES = 400
 #: What a function runs before its first sample that counts: clocks rise and settle meanwhile.
 WARM_S = 0.05
-#: The GPU is held busy for so much longer than queueing a sample took, but not longer than the second figure.
+#: The GPU is kept busy for so much longer than queueing a sample took, but not longer than the second figure.
 SLACK, MOST_HOLD_S = 1.5, 20e-3
 
 

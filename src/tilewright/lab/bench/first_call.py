@@ -18,7 +18,7 @@ from ...host.disk import CacheFile, fingerprint
 from ...host.machine import machine
 from .library import LIBRARY
 
-#: Best of so many warm starts: a start-up is what a machine can do when nobody disturbs it.
+#: Best of so many warm starts: the best is the start-up of an undisturbed machine.
 _WARM = 3
 _SCRIPT = """
 import time

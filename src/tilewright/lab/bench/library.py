@@ -1,4 +1,4 @@
-"""The library call as a row of the bench: what a user gets, beside the kernels that it chooses from and the vendors'."""
+"""The library call as a row of the bench: what a user gets, to compare with kernels and references."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def _with_every_source(one: Kernel) -> Kernel:
     return one
 
 
-#: In no catalog: the bench shows it beside the ladder, and finds it by these names.
+#: In no catalog: the bench shows it after the ladder, and finds it by these names.
 LIBRARY = _with_every_source(library)
 NAMES = (LIBRARY.name, "matmul")

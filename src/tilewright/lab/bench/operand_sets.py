@@ -35,7 +35,7 @@ def sets_needed(shape: Shape, itemsize: int) -> int:
 
 
 def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarray], str]:
-    """The user's matrices, and the words for them in the record: file names, and what tells their contents apart.
+    """The user's matrices, and the words for them in the record: file names, and a digest of their contents.
 
     Raises UsageError where they have no product, and what ``load_matrix`` raises for a file that holds no matrix.
     """

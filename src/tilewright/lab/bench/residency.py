@@ -16,7 +16,7 @@ from ..inputs.sizes import Shape
 def residency(arch: str, threads: int, registers: int, shared: int) -> dict[str, Any]:
     """Resident warps of blocks of ``threads``, the most there can be, and what limits them; nothing for an unknown ``arch``.
 
-    ``registers`` a thread, ``shared`` bytes a block. The limits are those of the compute capability, whatever the card.
+    ``registers`` a thread, ``shared`` bytes a block. The limits are those of the compute capability.
 
     >>> residency("sm_90a", 256, 64, 0)
     {'resident_warps': 32, 'max_warps': 64, 'limited_by': 'registers'}

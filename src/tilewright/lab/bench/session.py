@@ -39,9 +39,9 @@ _SHAPING = {
 }
 
 AnyBench = Bench | CudaBench
-#: Is told a line for the user.
+#: Called with a line for the user.
 Say = Callable[[str], None]
-#: Is told the cell that is next, how many of how many are done, and a function that guesses the seconds left.
+#: Called with the cell that is next, how many of how many are done, and a function that guesses the seconds left.
 Begin = Callable[[Cell, int, int, Callable[[], float]], None]
 
 
@@ -72,7 +72,7 @@ class Done:
 
 
 def _unheard(*told: object) -> None:
-    """What is reported to nobody."""
+    """Ignores what is reported."""
 
 
 def run_bench(
@@ -111,7 +111,7 @@ def _say_left_out(settings: Settings, say: Say) -> None:
 
 
 def _cells(settings: Settings, bench: AnyBench, say: Say) -> list[Cell]:
-    """The cells asked for, with what the tuner kept for this GPU where that was asked for too."""
+    """The cells asked for, with the parameters cached by the tuner for this GPU where those were asked for."""
     found: dict[str, None] = {}
 
     def kept(kernel: Any, dtype: str, shape: Shape) -> dict[str, Any] | None:
@@ -239,7 +239,7 @@ def _kernels(names: list[str], device: str) -> list[Any]:
 
 
 def _on_cpu(names: list[str]) -> list[Kernel]:
-    """The library call is in no catalog, but may be named beside the kernels."""
+    """The library call is in no catalog, but may be named among the kernels."""
     return [one for name in names for one in ([LIBRARY] if name in LIBRARY_NAMES else find([name]))] or find([])
 
 

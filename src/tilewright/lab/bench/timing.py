@@ -1,4 +1,4 @@
-"""Samples of time: long enough for the clock, on rotating operands, with nobody else of this process awake."""
+"""Samples of time: long enough for the clock, on rotating operands, while no other thread of this process runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def wait_until_quiet() -> None:
     """Sleep until this process uses no processor time.
 
     A library's idle threads spin for a while before they sleep (numpy's OpenBLAS about 0.1 s), and on few cores they would
-    take one from whoever runs next: 0.3 to 0.8 of its speed, seen on 2 cores.
+    take one from the next product, which then reaches 0.3 to 0.8 of its speed (measured on 2 cores).
     """
     deadline = time.perf_counter() + QUIET_S
     while time.perf_counter() < deadline:
@@ -83,7 +83,7 @@ def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s:
 
     Few rows overstate it, because a kernel may prepare all of B for them: so m/32 of them, or just a few where the
     guess from another size is none, or too high to afford that. They are doubled for as long as they predict too much
-    and took a small part of the limit: nobody waits for a prediction.
+    and took a small part of the limit, so that a prediction costs little.
     """
     m = cell.shape[0]
     a, b, c = sets.a[0], sets.b[0], sets.c[0]

@@ -20,7 +20,7 @@ def ratio_interval(
 ) -> tuple[float, float, float]:
     """(low, high, coverage) of the factor from ``before`` to ``after``, both of positive numbers.
 
-    Exact for independent samples whatever their distribution, up to a common factor. The coverage is at least
+    Exact for independent samples of any distribution, up to a common factor. The coverage is at least
     ``confidence``, unless so few samples cannot have that: then the interval is the widest there is, from the
     smallest to the largest quotient, and the coverage says how little that promises.
 

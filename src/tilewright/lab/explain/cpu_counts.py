@@ -119,7 +119,7 @@ def _team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
         deep=deep,
         bands=bands,
         block=Side(math.ceil(m / bands), math.ceil(n / panels)),
-        a_passes=panels,  # by the thread that stays with a band; who helps it packs the band once more
+        a_passes=panels,  # by the thread that stays with a band; a thread that helps it packs the band once more
     )
 
 

@@ -1,4 +1,4 @@
-"""Explains a CUDA kernel at a size on a GPU, without that GPU: formulas beside counts, occupancy, bounds."""
+"""Explains a CUDA kernel at a size on a GPU, without that GPU: formulas compared with counts, occupancy, bounds."""
 
 from __future__ import annotations
 

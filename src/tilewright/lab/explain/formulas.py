@@ -16,7 +16,7 @@ def operations_per_access(w: float, h: float, k: float | None = None) -> float:
 
 
 def gemm_flops(m: int, n: int, k: int) -> int:
-    """2mnk: the operations that GFLOPS count (S1.2), whatever the algorithm."""
+    """2mnk: the operations that GFLOPS count (S1.2), for every algorithm."""
     return 2 * m * n * k
 
 

@@ -240,7 +240,7 @@ def _tail(said: str) -> str:
 
 
 def read_raw(text: str) -> list[Profile]:
-    """The CSV of ``--page raw``, after whatever a program printed before it.
+    """The CSV of ``--page raw``, after the lines that the program printed before it.
 
     >>> text = 'hello\\n"ID","Kernel Name","Block Size","Grid Size","sm__m.sum"\\n"","","","","inst"\\n'
     >>> read_raw(text + '"0","k","(32, 1, 1)","(2, 1, 1)","1,024"\\n')

@@ -22,7 +22,7 @@ _LOAD_OF_ARM = re.compile(r"ld(r|p|ur|1)")
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """One turn of it: ``multiplies`` are vector (or scalar) multiply-adds, ``loads`` read memory, prefetches apart."""
+    """One turn of it: ``multiplies`` are vector (or scalar) multiply-adds, ``loads`` read memory, without prefetches."""
 
     multiplies: int
     loads: int
@@ -31,7 +31,7 @@ class InnerLoop:
 
     @property
     def reads(self) -> int:
-        """What a processor's counter of loads counts: it does not tell prefetches apart."""
+        """What a processor's counter of loads counts: prefetches are loads, too."""
         return self.loads + self.prefetches
 
 
@@ -50,7 +50,7 @@ def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
 
 
 def read_loop(assembly: str) -> InnerLoop | None:
-    """The loop with the most multiplications; of equal ones the shortest, for others do more beside, once in a while.
+    """The loop with the most multiplications; on a tie the shortest: longer ones contain occasional extra work.
 
     >>> read_loop("L1:\\n vmovups (%rax), %ymm1\\n vfmadd231ps %ymm1, %ymm2, %ymm0\\n addq $32, %rax\\n jne L1")
     InnerLoop(multiplies=1, loads=1, prefetches=0, instructions=4)

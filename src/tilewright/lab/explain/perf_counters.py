@@ -30,7 +30,7 @@ _CALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x"
 # linux/perf_event.h: the kinds of events, the first version of struct perf_event_attr (64 bytes), flags, ioctls.
 HARDWARE, SOFTWARE, CACHE, RAW = 0, 1, 3, 4
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
-_FORMAT = 1 | 2  # beside the count the time for which it was wanted, and for which it ran
+_FORMAT = 1 | 2  # with the count, the time for which it was enabled, and for which it ran
 _FLAGS = 1 | 2 | 1 << 5 | 1 << 6  # disabled at first, inherited by new threads, neither kernel nor hypervisor
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _CLOSE_ON_EXEC = 8

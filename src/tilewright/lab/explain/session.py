@@ -19,12 +19,12 @@ from .cuda import explain_prepared
 from .measure import check_gpu, measured
 from .prepared import prepare
 
-#: Is told how many of how many blocks of a launch have run.
+#: Called with the number of blocks of a launch that have run, and of all.
 Blocks = Callable[[int, int], None]
 
 
 def _unheard(done: int, total: int) -> None:
-    """Progress that is reported to nobody."""
+    """Ignores progress."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def run_explanations(
 ) -> list[Explanation]:
     """An explanation for each kernel, size and allowed set of parameters; ``finished`` gets each as soon as it is there.
 
-    ``progress`` is entered with the kernel's name for each launch, and is told of its blocks.
+    ``progress`` is entered with the kernel's name for each launch; what it yields is called with the blocks that have run.
     Raises UsageError, and what ``explain`` raises, before anything is run if any of them cannot be.
     """
     shapes = parse_sizes(request.size)

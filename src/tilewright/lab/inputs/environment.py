@@ -32,7 +32,7 @@ def environment(*, operands: str, command: str | None = None) -> dict[str, Any]:
         "system": m.system,
         "python": platform.python_version(),
         **{name: _version(name) for name in ("tilewright", "numpy", "numba", "llvmlite")},
-        **{name: _version(name) for name in ("torch",) if name in sys.modules},  # measured beside, or out of it
+        **{name: _version(name) for name in ("torch",) if name in sys.modules},  # a reference, or not loaded
         "blas": {p["internal_api"]: p["version"] for p in pools if p["user_api"] == "blas"},
         "blas_kernels": {p["internal_api"]: p["architecture"] for p in pools if p.get("architecture")},
         "thread_pools": sorted({f"{p['internal_api']} ({p.get('threading_layer', p['user_api'])})" for p in pools}),

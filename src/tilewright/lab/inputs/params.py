@@ -91,7 +91,7 @@ def check_set(kernel: Any, chosen: Mapping[str, int]) -> None:
 
 
 def with_kept(kernel: Any, kept: Mapping[str, int] | None, chosen: dict[str, int]) -> dict[str, int]:
-    """``chosen`` over what the tuner ``kept``; alone, where the kernel does not allow both together."""
+    """``chosen`` over ``kept``, the tuner's; alone, where the kernel does not allow both together."""
     both = {**(kept or {}), **chosen}
     try:
         check_set(kernel, both)

@@ -1,10 +1,10 @@
 """The best blocking of a kernel on this CPU: found by measuring others in turns with the analytic one.
 
-Successive halving. First candidates are tried, those that differ from the analytic choice in one number before those that
-differ in two: each is compiled from a module loaded anew, verified, and sampled in alternation with the analytic choice on
-the same operands, which is what its ratio refers to, whatever else the machine does meanwhile. The best few go on, of whom
-the slower half drops out after each round, and with them the analytic choice itself, as a candidate: by how much it seems
-to differ from itself is the noise. Of those who remain, the best must beat that.
+Successive halving. First candidates are tried, those that differ from the analytic choice in one number before those
+that differ in two: each is compiled from a module loaded anew, verified, and sampled in alternation with the analytic
+choice on the same operands, to which its ratio refers, so that other work of the machine falls on both. The best few
+go on; the slower half drops out after each round. The analytic choice is also a candidate itself: its measured
+difference from itself is the noise. The best of the remaining ones must beat that noise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..compare.intervals import ratio_interval
 from ..inputs.environment import environment
 from ..inputs.sizes import Shape
 
-#: How many reach the rounds, and samples of each in a trial or a round, as many of the analytic choice beside them.
+#: How many reach the rounds, and samples of each in a trial or a round, as many of the analytic choice in turns with them.
 FINALISTS, PAIRS = 8, 2
 #: So many rounds at most, and so many at least, for fewer samples than ten prove nothing; the dtypes not asked for get that.
 ROUNDS, FEWEST_ROUNDS = 12, 5
@@ -49,7 +49,7 @@ _KC_PARTS = (1, 1 / 2, 3 / 4, 5 / 4, 3 / 2, 2)
 _BLOCK_PARTS = (1, 1 / 2, 3 / 4, 5 / 4, 3 / 2)
 _PANEL_PARTS = (1, 1 / 4, 1 / 2, 2)
 
-#: Is told of every record as soon as it is known.
+#: Called with every record as soon as it is known.
 Listener = Callable[[BenchRecord], None]
 
 
@@ -160,7 +160,7 @@ def check_tunable(kernel: Kernel, dtype: str) -> None:
 
 
 class Search:
-    """Measures blockings of one kernel beside the analytic one, for one shape, dtype and number of threads."""
+    """Measures blockings of one kernel in turns with the analytic one, for one shape, dtype and number of threads."""
 
     def __init__(self, kernel: Kernel, shape: Shape, dtype: str, threads: int, *, limit_s: float, seed: int) -> None:
         self.kernel, self.shape, self.dtype, self.threads, self.seed = kernel, shape, dtype, threads, seed
@@ -185,7 +185,7 @@ class Search:
     def rounds(self, finalists: list[Tried], end: float) -> list[Tried]:
         """Finalists measured afresh, in turns, the slower half dropped after each of the first rounds; best first.
 
-        The analytic choice stays, whatever its place. Until ``end``, but FEWEST_ROUNDS at least.
+        The analytic choice stays in every round. Until ``end``, but FEWEST_ROUNDS at least.
         """
         dropped: list[Tried] = []
         left = [self.measure(one.blocking) for one in finalists]
@@ -256,12 +256,12 @@ def _judged(search: Search, ranked: list[Tried], limit_s: float, tell: Listener)
         return None, "The analytic choice itself could not be measured: nothing to compare with."
     best, noise = sound[0], max(1.0, base.interval[1])
     if best is base or best.interval[0] <= noise:
-        words = f"the analytic choice measured beside itself may look {noise - 1:.1%} faster"
+        words = f"the analytic choice measured against itself may look {noise - 1:.1%} faster"
         return None, f"None is faster than the analytic choice by more than the noise: {words}."
     for dtype in FLOATS:
         if dtype in search.kernel.dtypes and dtype != search.dtype:
-            beside = Search(search.kernel, search.shape, dtype, search.threads, limit_s=limit_s, seed=search.seed)
-            (other,) = beside.rounds([best], 0.0)
+            another = Search(search.kernel, search.shape, dtype, search.threads, limit_s=limit_s, seed=search.seed)
+            (other,) = another.rounds([best], 0.0)
             tell(other.record)
             if other.record.ratio is None:
                 return None, f"The best one failed with {dtype}: {other.record.reason or other.record.verdict}"

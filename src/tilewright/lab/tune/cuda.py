@@ -37,7 +37,7 @@ FIRST_SHARE = 0.8
 #: Up to so many combinations are listed and shuffled; of more, random ones are drawn.
 MOST_LISTED = 100_000
 
-#: Is told of every record as soon as it is known.
+#: Called with every record as soon as it is known.
 Listener = Callable[[BenchRecord], None]
 _Tried = tuple[Cell, Measured]
 
@@ -66,7 +66,7 @@ def combinations(kernel: CudaKernel, shape: Shape, seed: int = 1) -> Iterator[di
 
 
 def _drawn(choices: Sequence[Sequence[int]], rng: random.Random) -> Iterator[tuple[int, ...]]:
-    """All combinations, shuffled; of too many to list, random ones, of which some come again."""
+    """All combinations, shuffled; of too many to list, random ones, some of them twice."""
     total = math.prod(map(len, choices))
     if total > MOST_LISTED:
         yield from (tuple(map(rng.choice, choices)) for _ in range(total))
@@ -77,7 +77,7 @@ def _drawn(choices: Sequence[Sequence[int]], rng: random.Random) -> Iterator[tup
 
 
 def _launches(kernel: CudaKernel, shape: Shape, params: dict[str, int]) -> bool:
-    """Whether the header's values, constraints and limits let it be launched so."""
+    """Whether the header's values, constraints and limits allow this launch."""
     try:
         return kernel.launch(*shape, **params).blocks > 0
     except UsageError:
@@ -110,7 +110,7 @@ def tune(
     with compiled_ahead(kernel, bench.environment["arch"], combinations(kernel, shape, seed)) as ready:
         for params in ready:
             cell = Cell(kernel, shape, dtype, 1, params, "cuda", kernel.precision)
-            measured = bench.ask(cell, beside=False, repeat=1)
+            measured = bench.ask(cell, with_reference=False, repeat=1)
             tell(record := bench.record(cell, measured))
             if record.verdict == "ok":
                 good.append((cell, measured))
@@ -127,7 +127,7 @@ def tune(
 
 def _final(bench: CudaBench, finalists: list[_Tried], end: float) -> list[BenchRecord]:
     """Samples in turns, one round at least, best median first. The sample that chose them is not among theirs."""
-    chosen = [(cell, bench.ask(cell, beside=False, repeat=1)) for cell, _ in finalists]
+    chosen = [(cell, bench.ask(cell, with_reference=False, repeat=1)) for cell, _ in finalists]
     for _ in range(ROUNDS - 1):
         if time.monotonic() > end:
             break
@@ -140,7 +140,7 @@ def _again(bench: CudaBench, cell: Cell, before: Measured) -> Measured:
     """One sample more of a cell; one that is wrong now has no time at all."""
     if before.outcome.verdict != "ok":
         return before
-    measured = bench.ask(cell, beside=False, repeat=1)
+    measured = bench.ask(cell, with_reference=False, repeat=1)
     if measured.outcome.verdict == "ok":
         measured.outcome.samples_s[:0] = before.outcome.samples_s
     return measured
@@ -186,7 +186,7 @@ def _compile(kernel: CudaKernel, arch: str, params: dict[str, int]) -> None:
         compile_kernel(kernel, arch=arch, **params)
 
 
-# ---- kept on disk ----------------------------------------------------------------------------------------------------
+# ---- cached on disk ----------------------------------------------------------------------------------------------------
 
 
 def keep(record: BenchRecord) -> Path | None:

@@ -1,4 +1,4 @@
-"""One call of ``tilewright tune``: words → kernel and size → the best parameters, kept."""
+"""One call of ``tilewright tune``: words → kernel and size → the best parameters, cached."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class TuneRequest:
 
 
 def _unheard(record: BenchRecord) -> None:
-    """A record that is reported to nobody."""
+    """Ignores a record."""
 
 
 def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _unheard) -> Tuned:
-    """Try combinations until the budget is spent; the best is kept, and each record written and told as soon as it is known.
+    """Try combinations until the budget is spent; cache the best; write and report each record as soon as it is known.
 
     Raises UsageError, and UnavailableError where there is no GPU.
     """
@@ -66,7 +66,7 @@ def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
 
 
 def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _unheard) -> TunedBlocking:
-    """The same for a kernel on the CPU: what is proved better than the analytic choice is kept, for every process to come.
+    """The same for a kernel on the CPU: what is proved better than the analytic choice is cached for later processes.
 
     Raises UsageError.
     """
@@ -98,7 +98,7 @@ def forget(request: TuneRequest) -> bool:
 
 @contextlib.contextmanager
 def _written(json_file: Path | None, tell: Listener) -> Iterator[Listener]:
-    """Writes each record, where there is a file for it, and tells of it."""
+    """Writes each record, where there is a file for it, and reports it."""
     if json_file is None:
         yield tell
         return
@@ -123,7 +123,7 @@ def _chosen(request: TuneRequest) -> tuple[CudaKernel, Shape, str]:
 
 
 def _refuse_unknown(name: str) -> None:
-    """Raises UsageError for a name that no kernel has, whatever its device, with those that can be tuned."""
+    """Raises UsageError for a name that no kernel of any device has, with those that can be tuned."""
     every = [*catalog(), *cuda_catalog()]
     if name.endswith((".py", ".cu")) or name in every or any(full.partition("/")[2] == name for full in every):
         return

@@ -1,5 +1,5 @@
 // What results on a GPU are held against, and what else is asked of memory there. The macro DTYPE_… says what an element is.
-// These kernels are written to be believed, not to be fast; the product is tiled only so that nobody waits for it.
+// These kernels are written to be believed, not to be fast; the product is tiled only to keep verification short.
 
 #if defined(DTYPE_FLOAT16) || defined(DTYPE_BFLOAT16)
 typedef unsigned short element;

@@ -24,7 +24,7 @@ from ..inputs.sizes import Shape
 from .verify import Check, ErrorSample, Oracle
 
 SOURCE = Path(__file__).with_name("device_verify.cu")
-#: Largest m·n·k whose oracle is held to the host's.
+#: Largest m·n·k whose oracle is compared with the host's.
 CONFIRMED = 4096**3
 
 _THREADS = 256
@@ -63,8 +63,8 @@ class DeviceChecks:
         return Found(None if seen[0] == _NOTHING else int(seen[0]), float(worst), float(ratio))
 
     def checksums(self, first: Memory, period: int, parts: int) -> NDArray[np.uint64]:
-        """A number for each of ``parts`` pieces of memory like ``first``, ``period`` bytes apart: it tells any two
-        contents apart that differ in one place, and others but for an accident of 1 in 2^64."""
+        """A number for each of ``parts`` pieces of memory like ``first``, ``period`` bytes apart: contents
+        that differ in one place have different numbers, others with a probability of 1 - 2^-64."""
         units = first.nbytes // 2
         with self.gpu.put(np.zeros(parts, np.uint64)) as sums:
             grid = (self._blocks(units, parts), parts)

@@ -8,7 +8,7 @@ fast recursions satisfy only a normwise one) is held to that. The oracle is floa
 - Large ones by whole rows and columns, edges of C among them, and by random signs: the columns of C are taken in blocks
   of 64, each block's are added up with random signs x, and C·x is compared with A·(B·x). The signs are independent of
   the errors, so by Hoeffding |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with probability 3e-14.
-- Every element of every C must be finite: outputs are poisoned with NaN before a kernel runs, so one that nobody wrote
+- Every element of every C must be finite: outputs are poisoned with NaN before a kernel runs, so one that was not written
   is found wherever it is. Comparisons are written so that NaN fails them.
 """
 
