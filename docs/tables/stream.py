@@ -7,10 +7,10 @@ from typing import Any
 
 from .common import RECORDS, command, linked, table
 
-Row = dict[str, Any]
+Line = dict[str, Any]
 
 
-def rows_of(name: str) -> tuple[Row, list[Row]]:
+def rows_of(name: str) -> tuple[Line, list[Line]]:
     """The environment of a record, and its lines."""
     head, *rows = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
     return head["environment"], rows
@@ -19,7 +19,7 @@ def rows_of(name: str) -> tuple[Row, list[Row]]:
 def streams(name: str) -> str:
     """Each case of a record of products from the host's memory."""
     known, rows = rows_of(name)
-    cells = [["case", "seconds", "TFLOPS", "R torch", "R cuBLASXt", "expected", "copies waited for"]]
+    cells = [["case", "seconds", "TFLOPS", "R torch", "R cuBLASXt", "predicted", "copies waited for"]]
     for row in sorted(rows, key=lambda row: (row["files"], row["dtype"], row["device_memory"] is not None)):
         waited = max(place["between_s"] for place in row["lanes"].values()) / row["median_s"]
         cells.append(
@@ -42,7 +42,7 @@ def streams(name: str) -> str:
     )
 
 
-def _what(row: Row) -> str:
+def _what(row: Line) -> str:
     words = f"{row['n']:,}³ {row['dtype']}"
     count = len(row["lanes"])
     if row["device_memory"]:
@@ -75,13 +75,13 @@ def largest(name: str) -> str:
 
 
 def files(name: str) -> str:
-    """Bytes read beside the least, and what was expected beside what it took."""
+    """Bytes read and the least possible, seconds taken and predicted."""
     _, rows = rows_of(name)
     row = next(row for row in rows if row["files"])
     return (
         f"From `.npy` to `.npy`, {row['n']:,}³ {row['dtype']} with {row['memory']} of the host and {row['device_memory']} "
         f"of the GPU: {row['bytes_read'] / 2**30:.1f} GiB were read, {row['bytes_read'] / row['least_bytes_read']:.2f} "
-        f"times the least that two such memories allow; it took {row['median_s']:.1f} s and was expected to take "
+        f"times the least that two such memories allow; it took {row['median_s']:.1f} s and was predicted to take "
         f"{row['predicted_s']:.1f} s ({linked(name)})."
     )
 
@@ -95,6 +95,6 @@ def host(name: str) -> str:
         f"with `--memory {row['memory_bytes'] >> 20}MiB`: {row['measured']['gflops']:.0f} GFLOPS, "
         f"{row['rate_over_in_memory']:.0%} of what the engine does at {row['in_memory_n']:,}³ in memory in the same run, "
         f"and {beyond:,.0f} MiB beyond the idle interpreter at the most. It took "
-        f"{row['measured']['seconds']:.1f} s and was expected to take {row['plan']['total_s']:.1f} s. "
+        f"{row['measured']['seconds']:.1f} s and was predicted to take {row['plan']['total_s']:.1f} s. "
         f"Record: {linked(name)}, made by `{command(row['environment'])}`."
     )

@@ -150,7 +150,7 @@ def test_the_sentence_says_where_the_time_went():
     words = said(tiny())
     for part in (
         "took 10.0 s",
-        "plan expected 8.00 s",
+        "plan predicted 8.00 s",
         "computed for 50.0%",
         "2.00 s before the first",
         "1.00 s between",

@@ -77,7 +77,7 @@ _Record = Annotated[
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Write a record: plan, expectation, measurement, machine. - is standard output, and all else goes to "
+        help="Write a record: plan, prediction, measurement, machine. - is standard output, and all else goes to "
         "standard error.",
     ),
 ]
@@ -85,7 +85,7 @@ _Timeline = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write what happened when, a piece a line (JSON), which report draws; with --dry-run what is expected.",
+        help="Write what happened when, a piece a line (JSON), which report draws; with --dry-run what is predicted.",
     ),
 ]
 
@@ -196,7 +196,7 @@ def _run(job: Job, timeline: Path | None) -> None:
 
 
 def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
-    """Of what happened; without ``events`` of what is expected to."""
+    """The timeline of what happened; without ``events`` of what is predicted."""
     from ..lab.inputs.environment import environment
     from ..records.timeline import write_timelines
     from ..streaming.run.timeline import expected_timeline, timeline

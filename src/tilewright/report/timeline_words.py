@@ -15,7 +15,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
 
 @dataclass(frozen=True)
 class TimeRow:
-    """A row of the table: its name, what each place did, and what the plan expected; ``part`` of the row above it.
+    """A row of the table: its name, what each place did, and what the plan predicted; ``part`` of the row above it.
 
     A cell is a value, and what is said of it in smaller letters.
     """
@@ -57,7 +57,7 @@ def _took(timeline: Timeline) -> str:
     expected = timeline.expected.get("total_s")
     if timeline.predicted:
         return f"The plan expects {duration(timeline.total_s)}; nothing has run."
-    planned = f" The plan expected {duration(expected)}." if expected else ""
+    planned = f" The plan predicted {duration(expected)}." if expected else ""
     if timeline.complete:
         return f"It took {duration(timeline.total_s)}.{planned}"
     done = f"{timeline.before + timeline.finished} of {count(timeline.tiles, 'tile')}"

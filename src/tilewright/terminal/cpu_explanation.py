@@ -1,4 +1,4 @@
-"""An explanation of a kernel on the CPU: how long and why, its tile and blocks, what was expected and what was counted."""
+"""An explanation of a kernel on the CPU: how long and why, its tile and blocks, what was predicted and what was counted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _facts(e: CpuExplanation) -> list[tuple[str, str]]:
 
 
 def _show_traffic(console: Console, e: CpuExplanation) -> None:
-    table = _table("traffic expected", "bytes", "operations a byte")
+    table = _table("traffic predicted", "bytes", "operations a byte")
     for level in e.traffic:
         amount = level["bytes"]
         rate = f"{e.operations / amount:.3g}" if amount else "–"
@@ -68,7 +68,7 @@ def _show_traffic(console: Console, e: CpuExplanation) -> None:
 
 
 def _show_counts(console: Console, rows: list[EventRow]) -> None:
-    table = _table("in one product", "expected", "counted", "ratio", "counter")
+    table = _table("in one product", "predicted", "counted", "ratio", "counter")
     table.columns[-1].justify = "left"
     for row in rows:
         cells = [_number(row.expected, row.unit), _number(row.counted, row.unit)]
