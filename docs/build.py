@@ -1,7 +1,7 @@
 """Generates what README and docs say in figures, from the committed records: ``python docs/build.py``.
 
-``--check`` changes nothing and exits with 1 where something is stale. Outputs of commands are compared only under the
-versions of compiler and terminal libraries that made them, which the page of outputs names. Between the markers
+``--check`` changes nothing and exits with 1 where something is stale. Outputs of commands and
+charts are made, and compared, only under the versions that ``docs/constraints.txt`` pins. Between the markers
 ``<!-- generated: NAME -->`` and ``<!-- end -->`` stands what this wrote; everything else is written by hand.
 """
 
@@ -62,14 +62,27 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 
 
-#: What shapes the outputs of commands beside our own code: the compiler fuses and unrolls, the libraries draw the tables.
-LIBRARIES = ("rich", "typer")
+#: What shapes outputs and charts beside our own code: the compiler fuses and unrolls, the libraries draw.
+CONSTRAINTS = ROOT / "docs" / "constraints.txt"
+
+
+def pinned() -> dict[str, str]:
+    """Package → the version with which the documents are made."""
+    lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def differing() -> list[str]:
+    """Packages that are here in another version than the pinned one, in words."""
+    here = {name: version(name) for name in pinned()} | {"nvidia-cuda-nvrtc": compiler().removeprefix("NVRTC ")}
+    return [f"{name} {here[name]}, not {wanted}" for name, wanted in pinned().items() if here[name] != wanted]
 
 
 def made_by() -> str:
-    """The versions under which outputs are made here."""
-    libraries = [f"{library} {version(library)}" for library in LIBRARIES]
-    return f"The outputs on this page were made with {', '.join([compiler(), *libraries])}."
+    """The versions under which outputs are made."""
+    names = {"nvidia-cuda-nvrtc": "NVRTC", "rich": "rich", "typer": "typer"}
+    versions = ", ".join(f"{word} {pinned()[name]}" for name, word in names.items())
+    return f"The outputs on this page were made with {versions}."
 
 
 def output(command: str) -> str:
@@ -92,11 +105,11 @@ def filled(text: str, *, outputs: bool = True, above: str = "../") -> str:
         return f"{match[1]}\n{GENERATED[match[2]]().replace('](../', f']({above}')}\n{match[3]}"
 
     text = re.sub(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", fill, text, flags=re.DOTALL)
-    if not outputs:
-        return text
     text = re.sub(
         r"(<!-- versions -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}\n{made_by()}\n{m[2]}", text, flags=re.DOTALL
     )
+    if not outputs:
+        return text
     return re.sub(
         r"(<!-- output: (.+?) -->\n).*?(<!-- end -->)", lambda m: m[1] + output(m[2]) + m[3], text, flags=re.DOTALL
     )
@@ -117,27 +130,29 @@ def stale(*, outputs: bool = False) -> list[Path]:
     return [path for path in documents() if written(path, outputs=outputs) != path.read_text(encoding="utf-8")]
 
 
-def documented_versions() -> str:
-    """The versions under which the outputs in the documents were made."""
-    found = re.search(r"<!-- versions -->\n\n(.*)\n", (ROOT / "docs" / "microscope.md").read_text(encoding="utf-8"))
-    return found[1] if found else ""
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Write what is stale; with ``--check`` only name it, and return 1 where there is any."""
     parser = argparse.ArgumentParser(
         description="Build the generated parts of README and docs from the committed records."
     )
     parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where something is stale")
-    parser.add_argument("--no-outputs", action="store_true", help="leave the outputs of commands as they are")
+    parser.add_argument("--no-outputs", action="store_true", help="leave outputs of commands and charts as they are")
     asked = parser.parse_args(arguments)
+    others = "" if asked.no_outputs else "; ".join(differing())
     if asked.check:
-        found = stale(outputs=not asked.no_outputs and documented_versions() == made_by())
+        if others:
+            print(f"the outputs of commands are not compared: {others}", file=sys.stderr)
+        found = stale(outputs=not asked.no_outputs and not others)
         for path in found:
             print(f"stale: {path.relative_to(ROOT)}; run python docs/build.py", file=sys.stderr)
         return 1 if found else 0
+    if others:
+        print(f"{others}: install with -c docs/constraints.txt, or leave outputs with --no-outputs", file=sys.stderr)
+        return 2
     for path in documents():
         path.write_text(written(path, outputs=not asked.no_outputs), encoding="utf-8")
+    if asked.no_outputs:
+        return 0
     said = "".join(path.read_text(encoding="utf-8") for path in documents())
     for path in save_figures(records_of("cpu-ladder-float32"), FIGURES, formats=("svg",), themes=("light", "dark")):
         if path.name not in said:
