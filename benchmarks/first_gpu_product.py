@@ -40,7 +40,6 @@ TIMED = (
     "tilewright.streaming.places.gpu_rates:gpu_rates",
     "tilewright.streaming.places.gpu_rates:_seconds",
     "tilewright.streaming.places.gpu_rates:_link",
-    "tilewright.streaming.places.gpu_rates:_numbers",
     "tilewright.streaming.places.rates:read_rate",
     "tilewright.streaming.places.rates:write_rate",
     "tilewright.streaming.plan.stream:plan_stream",
@@ -549,7 +548,9 @@ def main() -> int:
             ]
             begun = time.perf_counter()
             done = subprocess.run(
-                [*command, "--device", options.device], env=os.environ | {"TILEWRIGHT_CACHE": f"{folder}/{cache}"}
+                [*command, "--device", options.device],
+                env=os.environ
+                | {"TILEWRIGHT_CACHE": f"{folder}/{cache}", "CUDA_CACHE_PATH": f"{folder}/{cache} of the driver"},
             )
             found = json.loads(answer.read_text()) if answer.exists() else {"failed": done.returncode}
             failed = failed or done.returncode != 0

@@ -23,7 +23,7 @@ from tilewright.runtime.gpu.launch import extent
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
 
-BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
+BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "")
 
 
 class Status(IntEnum):

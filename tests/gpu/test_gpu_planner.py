@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from support import simulated_libraries as fake
 from support.simulated_gpu import parsed
 from tilewright.arrays import gpu_array as arrays
 from tilewright.catalog import cuda_catalog, load_cuda_file
-from tilewright.errors import DTypeError, HeaderError, UsageError
+from tilewright.errors import CompileError, DTypeError, HeaderError, UsageError
 from tilewright.planning import choice as planner
 from tilewright.planning import tuned
 from tilewright.planning.choice import choose_gpu as choose
@@ -193,6 +194,35 @@ def test_a_product_is_prepared_once() -> None:
     assert device.launches == [("register_banks", 77), ("register_banks", 78)]
     values = np.arange(6, dtype="f4")
     np.testing.assert_array_equal(device.get(c, "f4", (2, 2)), values.reshape(2, 3) @ values.reshape(3, 2))
+
+
+def test_a_kernel_is_compiled_ahead_on_threads_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = fake.Gpu(1 << 16)
+    monkeypatch.setattr(gpu_product, "_compilations", {})
+    gpu_product._prepared.cache_clear()
+    compiling, may_end = threading.Barrier(3), threading.Event()
+    begun: list[bool] = []
+
+    def slow(kernel: Any, *, arch: str, add: bool, **params: int) -> Any:
+        begun.append(add)
+        compiling.wait(30)
+        assert may_end.wait(30)
+        if len(begun) == 2:
+            raise CompileError("only this once")
+        return compile_kernel(kernel, arch=arch, add=add, **params)
+
+    monkeypatch.setattr(gpu_product, "compile_kernel", slow)
+    for _ in range(2):
+        gpu_product.compile_ahead(device, BANKS, {})
+    compiling.wait(30)  # both are under way at once, and nobody waits for them
+    assert sorted(begun) == [False, True]
+    may_end.set()
+    with pytest.raises(CompileError, match="only this once"):
+        prepared(device, BANKS, "float32", 2, 2, 3)
+    compiling = threading.Barrier(1)
+    assert prepared(device, BANKS, "float32", 2, 2, 3) is prepared(device, BANKS, "float32", 2, 2, 3)
+    assert len(begun) == 3
+    gpu_product._prepared.cache_clear()
 
 
 def test_products_that_are_nothing() -> None:

@@ -15,7 +15,7 @@ from tilewright.lab.explain.launched import Launch
 from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator.assembly import disassembly
 
-BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
+BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "")
 
 
 def test_doctests() -> None:

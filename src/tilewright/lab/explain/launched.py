@@ -39,7 +39,7 @@ def save(path: Path, compiled: Compiled, launches: Sequence[Launch]) -> None:
     """Write launches of one binary to ``path`` (.npz). Raises OperandError for an argument that is no array and no number.
 
     >>> import tempfile
-    >>> binary = Compiled("k.cu", "sm_90", "", b"cubin", "", {})
+    >>> binary = Compiled("k.cu", "sm_90", "", b"cubin", "")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(Path(folder, "k.npz"), binary, [Launch("k", 2, 64, (np.zeros(3), 7, np.float32(0.5)))])
     ...     compiled, (launch,) = load(Path(folder, "k.npz"))
@@ -69,7 +69,7 @@ def load(path: Path) -> tuple[Compiled, list[Launch]]:
     try:
         with np.load(path) as kept:
             about = json.loads(str(kept["about"]))
-            compiled = Compiled(about["name"], about["arch"], "", kept["cubin"].tobytes(), "", {})
+            compiled = Compiled(about["name"], about["arch"], "", kept["cubin"].tobytes(), "")
             launches = []
             for number, one in enumerate(about["launches"]):
                 args = tuple(_value(kept[f"{number}.{i}"]) for i in range(one["args"]))

@@ -5,6 +5,7 @@ A GPU is opened once, and what was compiled and loaded for it stays. Libraries s
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import threading
@@ -51,14 +52,24 @@ def open_device(ordinal: int = 0) -> Device:
 def _opened(ordinal: int) -> Device:
     with _lock, restored_context():
         if ordinal not in _open:
+            waking = threading.Thread(target=_wake, args=(ordinal,))
+            waking.start()
             try:
                 core = importlib.import_module("cuda.core")
+                waking.join()
                 device = core.Device(ordinal)
                 device.set_current()
                 _open[ordinal] = Device(core, device)
             except Exception as error:  # a missing package, library, driver or device: each raises its own
                 raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}") from None
         return _open[ordinal]
+
+
+def _wake(ordinal: int) -> None:
+    """Start the driver and make the GPU's context, for 0.2 s, while ``cuda.core`` is imported; who opens it tells errors."""
+    with contextlib.suppress(Exception):
+        driver().cuInit(0)
+        driver().cuDevicePrimaryCtxRetain(driver().cuDeviceGet(ordinal)[1])
 
 
 class Device:

@@ -42,14 +42,18 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled source: its PTX and its binary for ``arch``, and what each of its kernels takes."""
+    """A compiled source: its PTX and its binary for ``arch``."""
 
     name: str
     arch: str
     ptx: str
     cubin: bytes
     log: str
-    resources: dict[str, Resources]
+
+    @functools.cached_property
+    def resources(self) -> dict[str, Resources]:
+        """What each of its kernels takes. Reading it from the binary takes 0.1 s, which no product needs."""
+        return read_resources(self.cubin)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -123,7 +127,7 @@ def compile_source(
         if includes.complete:
             _keep(key, result)
     ptx, cubin, log = result
-    return Compiled(name, arch, ptx, cubin, log, read_resources(cubin))
+    return Compiled(name, arch, ptx, cubin, log)
 
 
 def compile_file(

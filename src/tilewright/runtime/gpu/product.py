@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,14 @@ GpuProduct = Callable[[int, int, int, Any], None]
 #: Kernels count rows, columns and steps in 32 bits, and round them up to whole tiles.
 MOST = 2**31 - 1024
 
-#: Two threads that need the same kernel wait for one compilation, and loading is not for two at once.
+#: Parameters, by name.
+Chosen = tuple[tuple[str, int], ...]
+
+#: Loading is not for two threads at once.
 _lock = threading.Lock()
+
+_beginning = threading.Lock()
+_compilations: dict[Any, Future[Compiled]] = {}
 
 
 def prepared(
@@ -50,14 +57,13 @@ def prepared(
     >>> product = prepared(gpu, cuda_catalog()["cuda/register_banks"], "float32", 512, 512, 512)  # doctest: +SKIP
     >>> product(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream().cuda_stream)  # doctest: +SKIP
     """
-    chosen = tuple(sorted((params or {}).items()))
     with _lock:
-        return _prepared(device, kernel, dtype, (m, n, k), add, chosen)
+        return _prepared(device, kernel, dtype, (m, n, k), add, _chosen(params))
 
 
 @functools.lru_cache(maxsize=4096)
 def _prepared(
-    device: Device, kernel: CudaKernel, dtype: str, shape: tuple[int, int, int], add: bool, chosen: Any
+    device: Device, kernel: CudaKernel, dtype: str, shape: tuple[int, int, int], add: bool, chosen: Chosen
 ) -> GpuProduct:
     if dtype not in kernel.dtypes:
         raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
@@ -65,7 +71,7 @@ def _prepared(
         m, n, k = shape
         raise UsageError(f"m={m}, n={n}, k={k}: a product on a GPU has sizes from 0 to {MOST}")
     params = dict(chosen)
-    compiled = _compiled(kernel, device.arch, add, chosen)
+    compiled = _compilation(kernel, device.arch, add, chosen).result()
     launch = kernel.launch(*shape, **params)
     if not launch.blocks or (add and not shape[2]):
         return _nothing
@@ -79,9 +85,36 @@ def _prepared(
     return product
 
 
-@functools.cache
-def _compiled(kernel: CudaKernel, arch: str, add: bool, chosen: tuple[tuple[str, int], ...]) -> Compiled:
-    return compile_kernel(kernel, arch=arch, add=add, **dict(chosen))
+def compile_ahead(device: Device, kernel: CudaKernel, params: Mapping[str, int]) -> None:
+    """Begin to compile a kernel, both for C = A·B and for C += A·B, on threads of their own, unless that was begun.
+
+    ``prepared`` waits for the one that it needs, and raises what went wrong. A compilation takes seconds, and the compiler
+    works on two at once.
+    """
+    for add in (False, True):
+        _compilation(kernel, device.arch, add, _chosen(params))
+
+
+def _compilation(kernel: CudaKernel, arch: str, add: bool, chosen: Chosen) -> Future[Compiled]:
+    """The compilation of a kernel, which is begun once; again only after it failed."""
+    key = kernel, arch, add, chosen
+    with _beginning:
+        job = _compilations.get(key)
+        if job is None or (job.done() and job.exception() is not None):
+            job = _compilations[key] = Future()
+            threading.Thread(target=_compile, args=(job, *key), name="compiler").start()
+        return job
+
+
+def _compile(job: Future[Compiled], kernel: CudaKernel, arch: str, add: bool, chosen: Chosen) -> None:
+    try:
+        job.set_result(compile_kernel(kernel, arch=arch, add=add, **dict(chosen)))
+    except BaseException as error:  # raised again by ``prepared``
+        job.set_exception(error)
+
+
+def _chosen(params: Mapping[str, int] | None) -> Chosen:
+    return tuple(sorted((params or {}).items()))
 
 
 def _nothing(a: int, b: int, c: int, stream: Any) -> None:

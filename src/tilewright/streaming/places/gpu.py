@@ -29,7 +29,7 @@ from ...files import Sink
 from ...kernels.cuda_kernel import CudaKernel
 from ...planning.choice import Choice
 from ...runtime.gpu.device import Device
-from ...runtime.gpu.product import GpuProduct, prepared
+from ...runtime.gpu.product import GpuProduct, compile_ahead, prepared
 from ...runtime.gpu.stream import Event, Stream
 from ..plan.program import Load, Multiply, Store
 from ..plan.stream import StreamPlan
@@ -64,6 +64,7 @@ class Gpu:
         self._sink = sink
         self._dtype = np.dtype(plan.dtype)
         self._choice = choice
+        compile_ahead(gpu, choice.kernel, choice.params)
         gpu.make_current()
         self._events = _GpuEvents(gpu, events or Events())
         chunks = chunks or Chunks()
