@@ -97,6 +97,7 @@ def test_the_first_call_is_measured_once_and_remembered(tmp_path: Path, monkeypa
     found: list[int] = []
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(first_call, "_start", start)
+    monkeypatch.setattr(first_call, "_start_on_gpu", lambda cache: [])
     assert known_first_call() is None
     assert measure_first_call() == known_first_call() == FirstCall(import_s=0.003, cold_s=9.0, warm_s=1.25)
     assert found == [0, 1, 2, 3]
@@ -128,6 +129,8 @@ def test_a_process_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPa
 def test_info_shows_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(first_call, "_start", lambda cache: (0.0012, 1.5))
+    on_gpu = iter([[], [3.5, 0.011], [0.3, 0.012], [0.4, 0.013], [0.5, 0.014]])
+    monkeypatch.setattr(first_call, "_start_on_gpu", lambda cache: next(on_gpu))
 
     def info() -> str:
         command = [sys.executable, "-m", "tilewright", "info"]
@@ -139,3 +142,8 @@ def test_info_shows_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert re.search(r"import, after NumPy +1\.2 ms\s", said)
     assert re.search(r"first product, compiled +1\.50 s\s", said)
     assert re.search(r"\nthreads +\d+ \(", said)
+    assert "GPU" not in said
+    assert measure_first_call() == known_first_call() == FirstCall(0.0012, 1.5, 1.5, 3.5, 0.3, 0.012)
+    said = info()
+    assert re.search(r"first GPU product, compiled +3\.50 s\s", said)
+    assert re.search(r"first GPU product, from disk +0\.30 s; later ones 12 ms\s", said)

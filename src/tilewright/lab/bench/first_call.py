@@ -1,4 +1,5 @@
-"""What the first product of a process costs: importing, and then compiling (cold) or loading (warm) its machine code.
+"""What the first product of a process costs: importing, and then compiling (cold) or loading (warm) its machine code; and
+on a GPU, where there is one, also opening it and measuring its rates.
 
 Measured in processes of their own, with a cache of their own, so that "cold" compiles everything as a new user's first call
 does. Kept on disk until the sources, the compilers or the machine change.
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ...errors import UnavailableError
 from ...host.disk import CacheFile, fingerprint
@@ -32,23 +34,48 @@ print(imported - start, time.perf_counter() - imported)
 """
 #: A product that is planned as large ones are.
 _SIZE = 512
+_GPU_SCRIPT = """
+import time
+import numpy as np
+import tilewright as tw
+a = np.ones(({n}, {n}), np.float32)
+for _ in range(2):
+    start = time.perf_counter()
+    try:
+        tw.multiply(a, a, device="cuda")
+    except tw.errors.UnavailableError:
+        break
+    print(time.perf_counter() - start)
+"""
+_GPU_SIZE = 4096
 
 
 @dataclass(frozen=True)
 class FirstCall:
-    """Seconds: ``import_s`` of importing Tilewright after NumPy, then of the first product, compiled or loaded."""
+    """Seconds: ``import_s`` of importing Tilewright after NumPy, then of the first product, compiled or loaded.
+
+    The same of ``multiply`` from the host's arrays on a GPU, and of its next call; None without a GPU.
+    """
 
     import_s: float
     cold_s: float
     warm_s: float
+    gpu_cold_s: float | None = None
+    gpu_warm_s: float | None = None
+    gpu_later_s: float | None = None
 
     def describe(self) -> list[tuple[str, str]]:
         """Rows of (label, text) for people."""
-        return [
+        rows = [
             ("import, after NumPy", f"{1e3 * self.import_s:.1f} ms"),
             ("first product, compiled", f"{self.cold_s:.2f} s"),
             ("first product, from disk", f"{self.warm_s:.2f} s"),
         ]
+        if self.gpu_cold_s is not None and self.gpu_warm_s is not None and self.gpu_later_s is not None:
+            later = f"; later ones {1e3 * self.gpu_later_s:.0f} ms"
+            rows.append(("first GPU product, compiled", f"{self.gpu_cold_s:.2f} s"))
+            rows.append(("first GPU product, from disk", f"{self.gpu_warm_s:.2f} s{later}"))
+        return rows
 
 
 def measure_first_call() -> FirstCall:
@@ -56,29 +83,47 @@ def measure_first_call() -> FirstCall:
     with tempfile.TemporaryDirectory(prefix="tilewright-first-call-") as cache:
         _, cold = _start(cache)
         warm = [_start(cache) for _ in range(_WARM)]
-    found = FirstCall(min(w[0] for w in warm), cold, min(w[1] for w in warm))
+        gpu_cold = _start_on_gpu(cache)
+        gpu_warm = [_start_on_gpu(cache) for _ in range(_WARM)] if gpu_cold else []
+    on_gpu = (gpu_cold[0], *map(min, zip(*gpu_warm, strict=True))) if gpu_cold else ()
+    found = FirstCall(min(w[0] for w in warm), cold, min(w[1] for w in warm), *on_gpu)
     _kept_in().write_json(asdict(found))
     return found
 
 
 def known_first_call() -> FirstCall | None:
     """What was measured for this machine and these sources, or None."""
-    return _kept_in().read_as(lambda kept: FirstCall(**{name: float(value) for name, value in kept.items()}))
+
+    def made(kept: dict[str, Any]) -> FirstCall:
+        return FirstCall(**{name: float(seconds) for name, seconds in kept.items() if seconds is not None})
+
+    return _kept_in().read_as(made)
 
 
 def _start(cache: str) -> tuple[float, float]:
+    imported, first = _timed(_SCRIPT.format(n=_SIZE), cache)
+    return imported, first
+
+
+def _start_on_gpu(cache: str) -> list[float]:
+    """Seconds of the first product and the next one; nothing without a GPU."""
+    return _timed(_GPU_SCRIPT.format(n=_GPU_SIZE), cache)
+
+
+def _timed(script: str, cache: str) -> list[float]:
+    """The numbers that a process of its own prints."""
     import tilewright
 
     path = os.pathsep.join([str(Path(tilewright.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
-    environ = os.environ | {"TILEWRIGHT_CACHE": cache, "PYTHONPATH": path}
-    command = [sys.executable, "-c", _SCRIPT.format(n=_SIZE)]
+    # NVRTC caches what it compiled where the driver does.
+    environ = os.environ | {"TILEWRIGHT_CACHE": cache, "CUDA_CACHE_PATH": f"{cache}/driver", "PYTHONPATH": path}
     try:
+        command = [sys.executable, "-c", script]
         answer = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         words = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise UnavailableError(f"first call: a process of its own cannot be measured: {words}") from None
-    imported, first = map(float, answer.split())
-    return imported, first
+    return [float(word) for word in answer.split()]
 
 
 def _kept_in() -> CacheFile:
