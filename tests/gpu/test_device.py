@@ -69,12 +69,18 @@ class Stand:
         self.fails, self.launches, self.shared, self.calls = fails, [], [], []  # type: ignore[var-annotated]
         self.events: list[StandEvent] = []
         self.current: list[int] = []
+        self.streams: list[StandStream] = []
         self.status = Status.CUDA_SUCCESS
 
     def do(self, what: str, result: Any = None) -> Any:
         if what in self.fails:
             raise RuntimeError(self.fails[what])
         return result
+
+    def launched(self, stream: StandStream, *launch: Any) -> None:
+        self.do("launch")
+        self.streams.append(stream)
+        self.launches.append(launch)
 
     def note(self, *what: Any) -> None:
         """Something asked of ``cuda.core``, which raises its errors."""
@@ -109,7 +115,7 @@ class Stand:
         core = SimpleNamespace(
             ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: code), LaunchConfig=SimpleNamespace,
             EventOptions=dict, Stream=SimpleNamespace(from_handle=lambda handle: StandStream(self, handle)),
-            launch=lambda stream, config, kernel, *args: self.do("launch", self.launches.append((config, args))),
+            launch=lambda stream, config, kernel, *args: self.launched(stream, config, args),
         )  # fmt: skip
         played = SimpleNamespace(
             CUresult=Status, CUdevice=int, CUfunction_attribute=SimpleNamespace(
@@ -317,6 +323,21 @@ def test_streams_and_events() -> None:
     for refused in (first.mark, event.wait, lambda: second.after(event), lambda: event.since(event), first.close):
         with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
             refused()
+
+
+def test_launches_find_a_stream_by_its_handle_until_it_is_closed() -> None:
+    stand = Stand()
+    gpu = stand.open()
+    stream = gpu.new_stream()
+    launch = gpu.launcher(BINARY, "k", 2, 64)
+    for handle in (stream.handle, 99):
+        launch(handle, 1, 2, 3, 4)
+    launch(stream.handle, 1, 2, 3, 4)
+    assert [used.handle for used in stand.streams] == [4, 99, 4]
+    assert stand.streams[0] is stand.streams[2] is stream._stream
+    stream.close()
+    launch(4, 1, 2, 3, 4)
+    assert stand.streams[-1] is not stream._stream, "another stream may have got its handle"
 
 
 def test_streams_of_libraries_are_ordered_while_the_gpu_is_current() -> None:

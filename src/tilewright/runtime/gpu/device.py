@@ -188,7 +188,7 @@ class Device:
             self._waiting.append((marked, things))
 
     def _stream_of(self, stream: Any) -> Stream:
-        return Stream(stream, self.context, self._make_event, self._unused)
+        return Stream(stream, self.context, self._make_event, self._unused, self._kernels.streams)
 
     # ---- other GPUs
 

@@ -45,7 +45,8 @@ class Kernels:
     def __init__(self, core: Any, device: Any) -> None:
         self._core, self._device = core, device
         self._loaded: dict[tuple[bytes, str], Any] = {}
-        self._streams: dict[int, Any] = {}
+        #: Streams as ``cuda.core`` has them, by handle.
+        self.streams: dict[int, Any] = {}
         limits = device.properties
         self._limits = {
             "block": (limits.max_block_dim_x, limits.max_block_dim_y, limits.max_block_dim_z),
@@ -77,7 +78,7 @@ class Kernels:
         if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
             self._allow_shared(what, kernel, shared_bytes)
         config = self._core.LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
-        run, streams = self._core.launch, self._streams
+        run, streams = self._core.launch, self.streams
 
         def launch(stream: int, *args: Any) -> None:
             try:
@@ -88,10 +89,11 @@ class Kernels:
         return launch
 
     def stream_of(self, handle: int) -> Any:
-        """A stream as ``cuda.core`` has it; 0 is the default one of all threads, whatever bindings take it for."""
-        if handle not in self._streams:
-            self._streams[handle] = self._core.Stream.from_handle(handle or _LEGACY_STREAM)
-        return self._streams[handle]
+        """The stream with that handle, which may be a library's; 0 is the legacy default stream, whatever bindings take it
+        for."""
+        if handle not in self.streams:
+            self.streams[handle] = self._core.Stream.from_handle(handle or _LEGACY_STREAM)
+        return self.streams[handle]
 
     def _load(self, compiled: Compiled, entry: str) -> Any:
         key = (compiled.cubin, entry)

@@ -35,11 +35,14 @@ class Event:
 
 class Stream:
     """Work of one GPU that is done in order. ``make_event`` and ``unused`` are its device's: making an event takes longer
-    than recording one, so they are used again."""
+    than recording one, so they are used again. In ``known`` launches find the stream by its handle until it is closed."""
 
-    def __init__(self, stream: Any, context: Any, make_event: Callable[[], Any], unused: list[Any]) -> None:
+    def __init__(
+        self, stream: Any, context: Any, make_event: Callable[[], Any], unused: list[Any], known: dict[int, Any]
+    ) -> None:
         self._stream, self._context, self._make_event, self._unused = stream, context, make_event, unused
-        self.handle = int(stream.handle)
+        self.handle, self._known = int(stream.handle), known
+        known[self.handle] = stream
 
     def mark(self) -> Event:
         """The present end of the stream."""
@@ -60,6 +63,7 @@ class Stream:
 
     def close(self) -> None:
         """Submitted work is still done; no more can be submitted."""
+        self._known.pop(self.handle, None)
         attempt("close a stream", self._stream.close)
 
     # ---- copies: none waits
