@@ -24,7 +24,7 @@ from tilewright.streaming.places.tier import Tier
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.grid import ORDERS, Grid, Tile
-from tilewright.streaming.plan.held import Held, hold
+from tilewright.streaming.plan.host_cache import HostCache, cache_blocks
 from tilewright.streaming.plan.partition import territories
 from tilewright.streaming.plan.plan import StreamPlan
 from tilewright.streaming.plan.program import Program
@@ -66,7 +66,7 @@ class Case:
         self.sink = ArraySink(self.c, self.c.shape, self.c.dtype)
 
     def place(self, device: SimulatedDevice, chunks: Chunks, events: Events | None = None) -> Gpu:
-        held = self.plan.held(self.plan.program()) if self.plan.host_slots else Held({}, {})
+        held = self.plan.host_cache(self.plan.program()) if self.plan.host_slots else HostCache({}, {})
         tier = Tier(self.plan, held, self.sources)
         options: dict[str, Any] = {
             "gpu": device,
@@ -135,7 +135,7 @@ def test_a_row_may_be_longer_than_a_chunk(device: SimulatedDevice, size: int, ho
 @pytest.mark.parametrize("host", [1, 3, 100])
 def test_blocks_are_kept_on_the_host(device: SimulatedDevice, host: int) -> None:
     case = Case(source=Slow, host=host)
-    assert hold(case.plan.program().loads, case.plan.host_slots).hits
+    assert cache_blocks(case.plan.program().loads, case.plan.host_slots).hits
     place = case.place(device, Chunks(256, 4, 2))
     assert ends(case, place, device, 60)
     case.check()

@@ -22,7 +22,7 @@ from tilewright.streaming.places.tier import Tier
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room, Slots, place_elements
 from tilewright.streaming.plan.grid import Block, Grid, Tile
-from tilewright.streaming.plan.held import Held
+from tilewright.streaming.plan.host_cache import HostCache
 from tilewright.streaming.plan.partition import PARTITIONS, territories
 from tilewright.streaming.plan.plan import StreamPlan
 from tilewright.streaming.plan.stream import plan_again
@@ -57,7 +57,7 @@ class Case:
         places = [
             Gpu(
                 self.plan,
-                Tier(self.plan, Held({}, {}), self.sources),
+                Tier(self.plan, HostCache({}, {}), self.sources),
                 sink,
                 **options,
                 gpu=gpus[number % len(gpus)],

@@ -20,7 +20,7 @@ from tilewright.streaming.plan import program
 from tilewright.streaming.plan.cost import cost
 from tilewright.streaming.plan.cuts import least_slots, place_elements
 from tilewright.streaming.plan.grid import ORDERS, Block, Grid, Tile
-from tilewright.streaming.plan.held import hold
+from tilewright.streaming.plan.host_cache import cache_blocks
 from tilewright.streaming.plan.partition import PARTITIONS, territories
 from tilewright.streaming.plan.program import Load, Program
 from tilewright.streaming.run import executor, parallel
@@ -307,15 +307,15 @@ def most_hits(blocks: Sequence[Block], slots: int) -> int:
 @given(st.lists(st.integers(0, 4), max_size=12), st.integers(0, 3))
 def test_no_policy_hits_more_on_the_host(names: list[int], slots: int) -> None:
     loads = [Load(number, Block("a", name, 0), 0, -1) for number, name in enumerate(names)]
-    held = hold(loads, slots)
+    held = cache_blocks(loads, slots)
     assert len(held.hits) == most_hits([load.block for load in loads], slots)
     content: dict[int, Block] = {}
     for load in loads:  # what is hit is there
-        if load.number in held.kept:
-            content[held.kept[load.number]] = load.block
+        if load.number in held.fills:
+            content[held.fills[load.number]] = load.block
         if load.number in held.hits:
             assert content[held.hits[load.number]] == load.block
-    assert {*held.hits.values(), *held.kept.values()} <= set(range(slots))
+    assert {*held.hits.values(), *held.fills.values()} <= set(range(slots))
 
 
 # ---- several places --------------------------------------------------------------------------------------------------

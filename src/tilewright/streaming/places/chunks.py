@@ -37,7 +37,7 @@ class Chunks:
 
 
 class Ring:
-    """Chunks of memory, which are used in turns, made when they are used first; whoever uses one page-locks it."""
+    """Chunks of memory, used in turns and allocated at first use; the thread that uses one page-locks it."""
 
     def __init__(self, pages: HostPages, count: int, size: int) -> None:
         self._pages, self._count, self._size = pages, count, size
@@ -57,7 +57,7 @@ class Ring:
         return chunk
 
     def give(self, chunk: np.ndarray[Any, Any], job: Future[Any]) -> None:
-        """It is free again when ``job`` is done, and the event is reached that it returns, if any."""
+        """Free again when ``job`` is done and the event that it returns, if any, is reached."""
         self._busy[chunk.ctypes.data] = job
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ itself. The GPU's streams wait for each other by themselves; a thread waits only
     threads                                                              chunks to result
 
 Copies in take turns on several streams, so that a block which waits for its slot does not hold up what is still to come of
-the one before it. Chunks are handed out by one thread, in the order of the loads: so who waits for a slot to become free
-never holds the chunk that this needs. A block that another GPU has comes from there, in one copy (``peers``).
+the one before it. Chunks are handed out by one thread, in the order of the loads: so a load that waits for a free slot
+never holds the chunk that would free it. A block that another GPU has is copied from there at once (``peers``).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Gpu:
         self._events = _GpuEvents(gpu, events or Events())
         chunks = chunks or Chunks()
         self._chunk, self._workers = chunks.size, workers
-        with contextlib.ExitStack() as taken:  # and given back, should there not be enough of something
+        with contextlib.ExitStack() as taken:  # what was taken is given back where something is refused
             memory = gpu.reserve(plan.place_bytes)
             taken.callback(memory.close)
             self._memory = memory.pointer
@@ -94,7 +94,7 @@ class Gpu:
     def load(self, load: Load, after: Event | None) -> Future[Event]:
         self._be_here()
         block, stream = load.block, self._in[load.number % STREAMS_IN]
-        if load.number >= STREAMS_IN:  # what is asked of this stream comes behind all of the load before
+        if load.number >= STREAMS_IN:  # this stream does all of its load before first
             self._issued[load.number - STREAMS_IN].result()
         address, nbytes = self._slots[block.operand, load.slot], self._grid.elements(block) * self._dtype.itemsize
         own, lender, readers = self._peers.take(block, self._gpu, address, nbytes)
@@ -190,9 +190,9 @@ class Gpu:
             self._gpu.pages.lock(chunk)
             stream.copy_in(address, here)
             copied = stream.mark()
-            if next(left) == 0:  # the last one that is asked for, whichever it is: all others are before this mark
+            if next(left) == 0:  # the last copy to be submitted: all others are before this mark
                 own.arrived(stream.mark())
-        except BaseException as error:  # raised by whoever needs the block, on whichever GPU
+        except BaseException as error:  # raised again where a GPU needs the block
             own.refuse(error)
             raise
         return copied
@@ -202,7 +202,7 @@ class Gpu:
             stream.after(lender.done.result())
             stream.copy_over(own.address, lender.gpu.context, lender.address, own.nbytes)
             own.arrived(stream.mark())
-        except BaseException as error:  # raised by whoever needs the block
+        except BaseException as error:  # raised again where the block is needed
             own.refuse(error)
 
     def _copy_out(self, rows: slice, columns: slice, here: np.ndarray[Any, Any], fetched: Event) -> None:

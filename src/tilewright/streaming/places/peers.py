@@ -1,8 +1,8 @@
-"""Blocks that one GPU needs and another one has: over the link between them, not once more through the host.
+"""Blocks that one GPU needs and another one has: copied over the link between them, not read from the host again.
 
-Whoever loads a block first is its lender: the others that need it copy it from there when it is there. The lender brings
-nothing else to that slot until they have. All that one waits for was begun before it waits, on whichever GPU: so
-they never wait for each other in a circle.
+The GPU that loads a block first lends it: the others that need it copy it from its slot when it has arrived. The lender
+loads nothing else into that slot until these copies are done. Every wait is for work that was submitted before the wait, on
+any GPU: so GPUs never wait for each other in a circle.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lent:
             self.done.set_result(event)
 
     def refuse(self, error: BaseException) -> None:
-        """It will not come: nobody may wait for it forever."""
+        """It will not come: waits for it end with ``error``."""
         with contextlib.suppress(InvalidStateError):
             self.done.set_exception(error)
 
@@ -65,8 +65,8 @@ class Peers:
     def take(
         self, block: Block, gpu: Device, address: int, nbytes: int
     ) -> tuple[Lent, Lent | None, list[Future[Event]]]:
-        """For a block that ``gpu`` is about to bring to a slot: itself, its lender, which from now on waits for it, and who
-        still reads what was there."""
+        """For a block that ``gpu`` is about to load into a slot: itself, its lender, which from now on waits for the copy,
+        and the copies that still read what was there."""
         own = Lent(block, gpu, address, nbytes)
         with self._lock:
             before = self._slots.pop((id(gpu), address), None)
@@ -79,8 +79,8 @@ class Peers:
         return own, None if lender is own else lender, [] if before is None else before.readers
 
     def settle(self) -> None:
-        """Nobody copies any more, of all who joined: from now on they may give back memory from which others copied. Who
-        still waits for a block gets an error. Raises what went wrong on a GPU."""
+        """End all copies of the GPUs that joined: from now on each may free memory from which others copied. Waits for a
+        block that will not come end with an error. Raises what went wrong on a GPU."""
         members, self._members = self._members, []
         for member in members:
             member.staging.shutdown(cancel_futures=True)

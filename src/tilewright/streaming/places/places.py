@@ -20,7 +20,7 @@ from ...planning.choice import Choice, choose_adding_cpu, choose_gpu
 from ...runtime.gpu.device import Device, open_device
 from ..options import Options
 from ..plan.cost import Rates
-from ..plan.held import Held
+from ..plan.host_cache import HostCache
 from ..plan.stream import Room, StreamPlan, typical_step
 from .chunks import Chunks
 from .events import Events
@@ -32,11 +32,11 @@ from .place import Place
 from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
 from .tier import Tier
 
-#: Of the memory that is free, what blocks take where nobody says: there is other work to do.
+#: Share of the free memory that blocks take where no limit is stated.
 SHARE = 0.8
 #: Of a GPU's free memory: kernels and their code take the rest.
 GPU_SHARE = 0.95
-#: What threads, their stacks and the plan itself take beside blocks, of a limit: 5 to 10 MiB were seen.
+#: Bytes of a limit that threads, their stacks and the plan itself take: 5 to 10 MiB were seen.
 OWN_BYTES = 16 << 20
 
 
@@ -83,14 +83,16 @@ class Placement:
             yield Host(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
         count = len(plan.parts)
-        held = plan.held(plan.program()) if count == 1 else Held({}, {})  # several do not know their order yet
+        cached = (
+            plan.host_cache(plan.program()) if count == 1 else HostCache({}, {})
+        )  # several do not know their order yet
         peers = Peers() if plan.rates.peers else None
         for gpu, other in itertools.permutations(self.gpus[:count] if peers else (), 2):
             gpu.reach(other)
         for gpu, name in zip(self.gpus[:count], self.names[:count], strict=True):
             yield Gpu(
                 plan,
-                Tier(plan, held, {"a": a, "b": b}),
+                Tier(plan, cached, {"a": a, "b": b}),
                 sink,
                 gpu=gpu,
                 choice=self.choice,

@@ -23,11 +23,11 @@ from ...runtime.cpu.peaks import bandwidth_gbs, peak_gflops
 from ..plan.cost import Rates
 
 #: Share of the peak that the engine reaches between its passes over C, share of the time of such a pass that nothing hides,
-#: and seconds that each piece of work takes beside.
+#: and seconds that each piece of work takes in addition.
 ENGINE_SHARE, PASS_SHARE = 0.96, 0.67
 PIECE_S = 5e-4
-#: Bytes a second that a processor copies in memory, and to and from files: meanwhile it multiplies nothing. Of files it
-#: is what the loss of time was divided by, of products that took their blocks from there: the system works for them too.
+#: Bytes a second that a processor copies in memory, and to and from files: meanwhile it multiplies nothing. The rate of
+#: files was derived from the time that products lost which took their blocks from there: it includes the system's work.
 COPIED, COPIED_FROM_FILES = 8e9, 1.5e9
 #: A probe reads rectangles of so many bytes, of a file this share at most, for about so long, and writes as long.
 PROBE_BYTES = 2 << 20
@@ -41,7 +41,7 @@ WRITE_ROW = 32 << 10
 
 
 def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int) -> Rates:
-    """Of the CPU as a place, with that engine: blocks are read by one thread, beside those that multiply."""
+    """The rates of the CPU as a place, with that engine: one thread reads blocks while others multiply."""
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
     reading = min(read_rate(source, dtype, 1) for source in sources)
@@ -83,7 +83,7 @@ def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTE
     share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
     count = max(workers, min(128 * workers, int(share * m * n / (rows * columns))))
     places = [(int(rng.integers(m - rows + 1)), int(rng.integers(n - columns + 1))) for _ in range(count)]
-    few = min(m, 2), min(n, columns)  # which compiles what reads rows, and is no matter of rates
+    few = min(m, 2), min(n, columns)  # compiles the code that reads rows, before the clock runs
     source.read(slice(0, few[0]), slice(0, few[1]), np.empty(few, dtype))
 
     outs = [np.ones((rows, columns), dtype) for _ in range(workers)]  # their pages are there
@@ -133,5 +133,5 @@ def _disk_rate(folder: Path, most: int, pitch: int) -> float:
 
 
 def copy_workers(gpus: int = 1) -> int:
-    """Threads that copy blocks beside each of several GPUs: three quarters of the processors, for others have work too."""
+    """Threads that copy blocks for each of several GPUs: three quarters of the processors; the lanes need the others."""
     return max(2, min(16, machine().usable_cores * 3 // 4 // gpus))

@@ -1,4 +1,4 @@
-"""Blocks of files that are kept in the host's memory on their way to a GPU, because they will be loaded again."""
+"""Blocks of files that are cached in the host's memory on their way to a GPU, because they will be loaded again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...files import Source
-from ..plan.held import Held
+from ..plan.host_cache import HostCache
 from ..plan.program import Load
 from ..plan.stream import StreamPlan
 
@@ -18,15 +18,15 @@ class Tier:
     """``sources`` by operand, in front of which stand the slots of a plan; a block is read from its file as rarely as they
     allow. Which loads find or leave their block there was decided beforehand."""
 
-    def __init__(self, plan: StreamPlan, held: Held, sources: Mapping[str, Source]) -> None:
-        self._grid, self._held, self._sources = plan.grid, held, sources
+    def __init__(self, plan: StreamPlan, cached: HostCache, sources: Mapping[str, Source]) -> None:
+        self._grid, self._cached, self._sources = plan.grid, cached, sources
         elements = max(plan.grid.bm, plan.grid.bn) * plan.grid.bk
-        count = max((*held.hits.values(), *held.kept.values()), default=-1) + 1
+        count = max((*cached.hits.values(), *cached.fills.values()), default=-1) + 1
         self._slots = [np.empty(elements, plan.dtype) for _ in range(count)]
         self._last: dict[int, list[Future[Any]]] = {}
 
     def begin(self, load: Load) -> None:
-        """Wait until nobody copies to or from the slot that this load will use. Loads begin in order."""
+        """Wait until no copy reads or writes the slot that this load will use. Loads begin in order."""
         slot = self._slot(load)
         if slot is not None:
             wait(self._last.pop(slot, []))
@@ -48,9 +48,9 @@ class Tier:
         width = all_columns.stop - all_columns.start
         first = (rows.start - all_rows.start) * width + columns.start - all_columns.start
         here = self._slots[slot][first : first + out.size].reshape(out.shape)
-        if load.number in self._held.kept:
+        if load.number in self._cached.fills:
             source.read(rows, columns, here)
         np.copyto(out, here)
 
     def _slot(self, load: Load) -> int | None:
-        return self._held.hits.get(load.number, self._held.kept.get(load.number))
+        return self._cached.hits.get(load.number, self._cached.fills.get(load.number))

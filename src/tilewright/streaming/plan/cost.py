@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .held import Held
+from .host_cache import HostCache
 from .program import Program
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a place was measured to do: operations and bytes a second, and seconds that each piece takes beside.
+    """What a place was measured to do: operations and bytes a second, and seconds that each piece takes in addition.
 
     Into the place come ``in_bytes`` a second from the host's memory, ``read_bytes`` from where the operands lie (a disk, or
-    that very memory: then nothing is slower), and ``stage_bytes`` from where blocks are kept on the host, if any are: who
-    leaves one there takes the time of both. ``out_bytes`` go from it to where the result lies. ``wave`` is what is
+    that very memory: then nothing is slower), and ``stage_bytes`` from where blocks are cached on the host, if any are:
+    caching a block costs a read and a staging copy. ``out_bytes`` go from it to where the result lies. ``wave`` is what is
     computed at once: so many rows by so many columns, so many times; a last wave that is not full takes as long as others,
-    and each takes ``wave_s`` beside its operations, for reading and writing C, which is done once for each ``depth`` of k.
+    and each takes ``wave_s`` in addition to its operations, for reading and writing C once for each ``depth`` of k.
     ``copy_s`` is what a byte that is copied takes of the time for multiplying, where the same processors do both.
     Several places have a share each of ``write_bytes`` to where the result lies, and of ``most_read_bytes``, which may be
     more than one of them can read; ``peers`` copy blocks from each other, and read each of them once together.
@@ -66,7 +66,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a program is expected to take and to move.
+    """What a program is predicted to take and to move.
 
     ``compute_s`` is the time of the multiplications alone. The first begins after ``first_s``, and after the last come
     ``last_s`` more: nothing hides these two. ``read_bytes`` are those of the ``in_bytes`` that were not yet in the host's
@@ -106,11 +106,11 @@ def cost(
     program: Program,
     rates: Rates,
     itemsize: int,
-    held: Held | None = None,
+    cached: HostCache | None = None,
     sharers: Mapping[str, float] | None = None,
 ) -> Cost:
-    """Of a program, for elements of ``itemsize`` bytes; some blocks are ``held`` on the host, and those of each operand are
-    read by one of ``sharers`` places for all of them."""
+    """The cost of a program for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host; a block of an
+    operand is read by one of ``sharers`` places for all of them."""
     grid = program.grid
     computing = functools.cache(rates.compute_s)
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
@@ -118,7 +118,7 @@ def cost(
     read, moved, stored = 0.0, 0, 0
     copied = 0  # since the multiplication before
     out_bytes = min(rates.out_bytes, rates.write_bytes)
-    hits, kept = (held.hits, held.kept) if held else ({}, {})
+    hits, fills = (cached.hits, cached.fills) if cached else ({}, {})
     part = {operand: 1 / places for operand, places in (sharers or {"a": 1, "b": 1}).items()}
     for tile_store in program.stores:
         m, n = grid.size(tile_store.tile)
@@ -129,7 +129,7 @@ def cost(
                 if load.number not in hits:
                     own = size * part[load.block.operand]
                     read, brought = read + own, own / rates.read_bytes
-                if load.number in hits or load.number in kept:
+                if load.number in hits or load.number in fills:
                     brought += size / rates.stage_bytes
                 loads.add(max(size / rates.in_bytes, brought) + rates.latency_s, multiplies.end(load.after))
             x, y = step.needs

@@ -138,13 +138,13 @@ def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
 def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int = 1) -> float:
     """About what the best order and slots will take: B passes once for each row of tiles, less what stays of it."""
     (down, across), steps = grid.tiles, grid.steps
-    held = room.host_slots(grid, itemsize)
+    cached = room.host_slots(grid, itemsize)
     least = least_s(grid, itemsize, rates, places)
     best = math.inf
     for a, b, _ in shares(grid, room, itemsize):
         of_b = max(1, across * steps)
         again = (down - 1) * (1 - min(1.0, b / of_b))
-        read = (down - 1) * (1 - min(1.0, (b + held) / of_b))
+        read = (down - 1) * (1 - min(1.0, (b + cached) / of_b))
         a_passes = 1 if a > steps or across == 1 else across
         moved = grid.m * grid.k * a_passes + grid.k * grid.n * (1 + again)
         fetched = grid.m * grid.k * a_passes + grid.k * grid.n * (1 + read)

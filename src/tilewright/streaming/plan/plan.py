@@ -17,7 +17,7 @@ from .bounds import least_elements, least_side
 from .cost import Cost, Rates
 from .cuts import Room, Slots, block_elements, place_elements
 from .grid import Grid, Tile
-from .held import Held, hold
+from .host_cache import HostCache, cache_blocks
 from .partition import sharers
 from .program import Program
 
@@ -69,8 +69,8 @@ class StreamPlan(Plan):
     def program(self) -> Program:
         return Program.of(self.grid, self.slots, self.tiles)
 
-    def held(self, program: Program) -> Held:
-        return hold(program.loads, self.host_slots)
+    def host_cache(self, program: Program) -> HostCache:
+        return cache_blocks(program.loads, self.host_slots)
 
     @property
     def place_bytes(self) -> int:

@@ -1,9 +1,9 @@
 """A product that is larger than the memory where it is computed: cut, ordered and told before anything runs.
 
 C stays, A and B stream: a tile of C collects its products over all of k where it is computed, while the blocks of the next
-step are copied beside it and the tile before is copied back. Which cut, which order and how many slots for each operand are
-best is not reasoned but tried: each candidate's program is timed by the model in ``cost``, the most promising ones first.
-Of several places each has a part of the tiles; as many compute as the model says to pay.
+step are copied to it and the tile before is copied back. The best cut, order and number of slots for each operand are found
+by trial: the model in ``cost`` times each candidate's program, the most promising first. Of several places each has a part
+of the tiles; as many compute as the model says to pay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .cuts import (
     shares,
 )
 from .grid import ORDERS, Grid, Tile
-from .held import hold
+from .host_cache import cache_blocks
 from .partition import PARTITIONS, sharers, territories
 from .plan import StreamPlan
 from .program import Program
@@ -47,7 +47,7 @@ NEARLY = 1.01
 NEARLY_OF_FILES = 1.2
 #: Promises that differ by less count as one.
 ABOUT = 1.05
-#: Tiles that each of several places should have at least, for with fewer nobody can take over from who is slow.
+#: Tiles that each of several places should have at least: with fewer no place can take over tiles of a slow one.
 TILES = 4
 #: What twice as many places must take at most, of the time of fewer.
 WORTH = 0.9
@@ -93,7 +93,7 @@ def plan_stream(
     if len(tasks) == 1:
         return alone
     widest = tasks[-1].best(fit)
-    # Where most places pay beyond doubt, nobody needs to know what fewer would take.
+    # Where the most places pay beyond doubt, the time of fewer need not be known.
     if any(widest.cost.total_s >= WORTH * task.undercut_s(fit) for task in tasks[:-1]):
         for task in tasks[1:-1]:
             best = _better(best, task.best(fit), alone)
@@ -235,8 +235,8 @@ class _Task:
         longest = max(parts, key=lambda part: sum(math.prod(grid.size(tile)) for tile in part))
         program = Program.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
-        held = hold(program.loads, host_slots) if host_slots else None
-        spent = cost(program, self.rates, self.itemsize, held, sharers(parts, self.rates.peers))
+        cached = cache_blocks(program.loads, host_slots) if host_slots else None
+        spent = cost(program, self.rates, self.itemsize, cached, sharers(parts, self.rates.peers))
         every = tuple(tuple(part) for part in parts)
         return StreamPlan(
             grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room

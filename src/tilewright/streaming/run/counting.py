@@ -16,7 +16,7 @@ from ..plan.program import Multiply
 
 
 class Tally:
-    """A number to which several threads add; who is to be told of it is told by one at a time."""
+    """A number to which several threads add; ``tell`` is called by one thread at a time."""
 
     def __init__(self) -> None:
         self.count, self._lock = 0, threading.Lock()

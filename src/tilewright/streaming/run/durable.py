@@ -1,4 +1,4 @@
-"""Finished tiles become durable beside the work: whoever stores the next one does not wait for the disk."""
+"""Finished tiles become durable on a thread of their own: storing the next one does not wait for the disk."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ Piece = TypeVar("Piece", Load, Multiply, Store)
 #: Gives the next tile, and those that will follow it as far as is known; None where there is none left.
 Claim = Callable[[], tuple[Tile, Sequence[Tile]] | None]
 
-#: Tiles that are claimed before the present one is begun: the next one's blocks must be on their way by then. Not more, for
-#: who is slow would keep them from others.
+#: Tiles that are claimed before the present one is begun: the next one's blocks must be on their way by then. Not more: a
+#: slow place would keep them from others.
 AHEAD = 1
 
 

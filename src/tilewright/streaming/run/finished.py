@@ -1,6 +1,6 @@
-"""What a finished result was made from: kept in the user's cache, so that a later ``resume`` can say whether that changed.
+"""What a finished result was made from: a record in the user's cache, by which a later ``resume`` sees whether that changed.
 
-Nothing of it lies beside the result, and nothing depends on it but that answer: where it is lost, the answer is that it is
+Nothing lies beside the result, and nothing else depends on the record: where it is lost, ``resume`` says that the origin is
 not known.
 """
 

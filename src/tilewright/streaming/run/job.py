@@ -311,7 +311,7 @@ def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]
 
 
 def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:
-    """A product over no k at all is a sum of nothing: there are no steps, and nobody would write the tiles."""
+    """A product over no k at all is an empty sum: it has no steps, so the tiles are written here."""
     for tile in plan.tiles:
         sink.write(plan.grid.rows(tile.i), plan.grid.columns(tile.j), np.zeros(plan.grid.size(tile), plan.dtype))
     sink.flush()

@@ -19,10 +19,10 @@ FEW = 8
 
 
 class Queue:
-    """The tiles that nobody has begun, by territory. A place takes its own in order; then the last of whoever has most.
+    """The tiles that are not begun, by place. A place takes its own in order, then the last of the place with most left.
 
-    Near the end a place gets no more where it would be done with another tile only after the others with all that is left:
-    a slow one would keep everybody waiting. ``clock`` tells seconds.
+    Near the end a place gets no tile that it would finish only after the others could finish all that is left: all would
+    wait for a slow one. ``clock`` returns seconds.
     """
 
     def __init__(self, parts: Sequence[Iterable[Tile]], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -44,7 +44,7 @@ class Queue:
             return max(self._parts, key=len).pop(), []
 
     def _others_are_sooner(self, owner: int, now: float) -> bool:
-        """Also where nothing is left at all. In doubt they are not: who is not asked any more cannot help out."""
+        """True if no tile is left, or the others finish all of them sooner; False if there is too little data to tell."""
         left = sum(map(len, self._parts))
         own, others = self._paces[owner], [pace for x, pace in enumerate(self._paces) if x != owner and not pace.done]
         if not left or not others or left > FEW * len(self._parts):

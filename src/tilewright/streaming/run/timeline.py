@@ -33,8 +33,8 @@ def expected_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
     pieces: list[Piece] = []
     for place, part in zip(places, plan.parts, strict=False):  # there may be more places than pay
         program = Program.of(plan.grid, plan.slots, part)
-        held = plan.held(program) if plan.host_slots else None
-        spent = cost(program, plan.rates, plan.itemsize, held, plan.sharers)
+        cached = plan.host_cache(program) if plan.host_slots else None
+        spent = cost(program, plan.rates, plan.itemsize, cached, plan.sharers)
         loads = [f"{x.block.operand.upper()}[{x.block.row}, {x.block.column}]" for x in program.loads]
         steps = [f"C[{x.tile.i}, {x.tile.j}] step {x.p}" for x in program.multiplies]
         stores = [f"C[{x.tile.i}, {x.tile.j}]" for x in program.stores]

@@ -1,4 +1,4 @@
-"""The second tier: blocks from a disk that are cached in the host's memory, because they will be loaded again."""
+"""Blocks from a disk that are cached in the host's memory, because they will be loaded again: the second tier."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .program import Load
 
 
 @dataclass(frozen=True)
-class Held:
-    """Which loads find their block in a slot of the host's memory, and which leave theirs in one; by number of the load."""
+class HostCache:
+    """Slots of the host's memory, by number of the load: ``hits`` find their block there, ``fills`` leave theirs there."""
 
     hits: dict[int, int]
-    kept: dict[int, int]
+    fills: dict[int, int]
 
 
-def hold(loads: Sequence[Load], slots: int) -> Held:
+def cache_blocks(loads: Sequence[Load], slots: int) -> HostCache:
     """The most hits that ``slots`` slots allow: a block is cached if its next load precedes that of a cached one."""
     again = _next_loads(loads)
     hits: dict[int, int] = {}
-    kept: dict[int, int] = {}
+    fills: dict[int, int] = {}
     cached = Slots(slots)
     for load, next_use in zip(loads, again, strict=True):
         slot = cached.where.get(load.block)
@@ -32,12 +32,12 @@ def hold(loads: Sequence[Load], slots: int) -> Held:
         elif next_use < math.inf:
             slot = cached.take(load.block, next_use)
             if slot is not None:
-                kept[load.number] = slot
+                fills[load.number] = slot
         if slot is not None and next_use < math.inf:
             cached.rank((-next_use, slot))
         elif slot is not None:
             cached.empty(slot)
-    return Held(hits, kept)
+    return HostCache(hits, fills)
 
 
 def _next_loads(loads: Sequence[Load]) -> list[float]:
