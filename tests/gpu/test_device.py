@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import doctest
 import itertools
+import sys
 import weakref
 from enum import IntEnum
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from tilewright.errors import LaunchError, MemoryLimitError, OperandError, Tilew
 from tilewright.runtime.gpu import device as module
 from tilewright.runtime.gpu import driver, memory
 from tilewright.runtime.gpu import launch as launching
-from tilewright.runtime.gpu.device import Device, open_device
+from tilewright.runtime.gpu.device import Device, gpu_at, open_device
 from tilewright.runtime.gpu.launch import extent
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
@@ -135,6 +136,7 @@ class Stand:
             cuCtxEnablePeerAccess=lambda *args: self.call("reach", *args),
         )  # fmt: skip
         driver.driver = launching.driver = module.driver = lambda: played  # type: ignore[assignment]
+        self.core, self.played, self.gpu = core, played, gpu
         return Device(core, gpu)
 
 
@@ -407,6 +409,30 @@ def test_what_to_compile_for(capability: str, arch: str) -> None:
 def test_extents_that_are_none(value: Any) -> None:
     with pytest.raises(UsageError, match="grid must be one to three positive numbers"):
         extent("grid", value)
+
+
+def test_a_gpu_is_opened_once_and_the_context_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand = Stand()
+    stand.open()
+    contexts, woken = [11], []
+
+    def make(ordinal: int) -> Any:
+        assert woken == ["init", ordinal], "the context was made while cuda.core was imported"
+        stand.calls.append(("open", ordinal))
+        return stand.gpu
+
+    stand.core.Device, stand.gpu.set_current = make, lambda: contexts.append(55)
+    stand.played.cuInit = lambda _: woken.append("init")
+    stand.played.cuDevicePrimaryCtxRetain = woken.append
+    stand.played.cuCtxGetCurrent = lambda: (Status.CUDA_SUCCESS, contexts[-1])
+    stand.played.cuCtxSetCurrent = lambda context: (contexts.append(context), (Status.CUDA_SUCCESS,))[1]
+    monkeypatch.setitem(sys.modules, "cuda.core", stand.core)
+    monkeypatch.setattr(module, "_open", {})
+    gpu = gpu_at(0)
+    assert contexts == [11, 55, 11], "the context that was current is current again"
+    assert gpu_at(0) is gpu is open_device(0)
+    assert contexts[-1] == gpu.context == 55
+    assert stand.calls == [("open", 0)]
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
