@@ -15,7 +15,8 @@ from tilewright.errors import HeaderError, RecordError, UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.bounds import Work, arithmetic, bounds, unknown
-from tilewright.lab.explain.cuda import counted, explain
+from tilewright.lab.explain.cuda import explain
+from tilewright.lab.explain.formulas import counted
 from tilewright.records.explanation import Access, Bound, Explanation, from_dict, read_explanations, to_json
 from tilewright.simulator.gpus import GPUS, find_gpu
 

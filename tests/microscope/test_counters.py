@@ -157,7 +157,7 @@ def instruction(index: int, line: int) -> Any:
     return SimpleNamespace(index=index, file="k.cu", line=line)
 
 
-def test_counters_by_line_and_instruction() -> None:
+def test_counters_in_total_and_by_instruction() -> None:
     watch = Counters()
     warps, lanes = np.repeat([3, 8], 32), np.tile(LANES, 2)
     watch.on_access("global", "ld", instruction(5, 10), warps, lanes, 4 * lanes, 4)
@@ -167,13 +167,11 @@ def test_counters_by_line_and_instruction() -> None:
     watch.on_access("param", "ld", instruction(8, 12), warps, lanes, 0 * lanes, 4)
     sectors, requests = (f"l1tex__t_{x}_pipe_lsu_mem_global_op_ld.sum" for x in ("sectors", "requests"))
     assert (watch.total()[sectors], watch.total()[requests]) == (2 * 4 + 2 * 1 + 32, 5)
-    assert {line: c[sectors] for line, c in watch.by_line().items()} == {("k.cu", 10): 10, ("k.cu", 11): 32}
-    assert watch.by_instruction()[7]["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"] == 62
+    lines = {(tally.line, tally.space): (tally.sectors, tally.conflicts) for tally in watch.tallies().values()}
+    assert lines == {(10, "global"): (10, 0), (11, "global"): (32, 0), (11, "shared"): (0, 62)}
     assert watch.total()["l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"] == 62
-    row = next(row for row in str(watch).splitlines() if sectors in row)
-    assert row.split()[0] == "42"
-    assert "global loads, sectors: 32 bytes moved each" in row
-    assert set(watch.total()) <= set(counters.LABELS)
+    assert hardware_names.LABELS[sectors] == "global loads, sectors: 32 bytes moved each"
+    assert set(watch.total()) <= set(hardware_names.LABELS)
 
 
 def test_widths_learnt_from_the_binary() -> None:
@@ -194,7 +192,7 @@ def test_guarded_access_is_issued_with_its_block() -> None:
     warps, lanes = np.repeat([0, 1], 32), np.tile(LANES, 2)
     watch.on_access("shared", "st", instruction(0, 9), warps, lanes, 16 * lanes, 16)
     watch.on_access("shared", "st", instruction(1, 9), warps[:32], LANES, 16 * LANES, 16)
-    total = watch.by_line()["k.cu", 9]
+    total = watch.total()
     assert total["smsp__inst_executed_op_shared_st.sum"] == 6
     assert total["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"] == 12
 

@@ -24,7 +24,7 @@ from support.explanations import (
 from tilewright import report
 from tilewright.records.explanation import Bound
 from tilewright.report import counter_table, explain_theme, occupancy_chart, palette, roofline
-from tilewright.simulator.counters.tally import LABELS
+from tilewright.simulator.counters.hardware_names import LABELS
 
 THREE = [uncoalesced(), coalesced(), shared_tile()]
 

@@ -28,7 +28,7 @@ from support.explanations import (
 from tilewright import report
 from tilewright.records.explanation import Access, Defect
 from tilewright.report import access_picture, bank_picture, source_view
-from tilewright.simulator.counters.tally import IDLE, global_sectors, local_sectors
+from tilewright.simulator.counters.sectors import IDLE, global_sectors, local_sectors
 
 DATA = Path(__file__).parents[1] / "data"
 

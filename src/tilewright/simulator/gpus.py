@@ -37,11 +37,9 @@ class Limits:
     registers_per_thread: int
     register_unit: int
     shared_per_sm: int
-    shared_per_block: int  # without asking
     shared_per_block_optin: int  # with MAX_DYNAMIC_SHARED_SIZE_BYTES
     shared_reserved_per_block: int  # taken by the driver from each block's share
     shared_unit: int
-    shared_banks: int = 32
     sub_partitions: int = 4
     registers_by_block: bool = False
     warp_size: int = 32
@@ -53,14 +51,13 @@ class Limits:
 
 def _modern(threads: int, blocks: int, shared: int, optin: int, reserved: int, unit: int) -> Limits:
     """Since 6.1 only these differ: 65,536 registers a multiprocessor in units of 256 a warp, four sub-partitions."""
-    return Limits(threads, 1024, blocks, 65536, 65536, 255, 256, shared, 48 * KIB, optin, reserved, unit)
+    return Limits(threads, 1024, blocks, 65536, 65536, 255, 256, shared, optin, reserved, unit)
 
 
 #: By compute capability. On 1.3 two warps are allotted together, so ``sub_partitions`` is 2 there.
 LIMITS = {
     (1, 3): Limits(
-        *(1024, 512, 8, 16384, 16384, 124, 512, 16 * KIB, 16 * KIB, 16 * KIB, 0, 512),
-        shared_banks=16,
+        *(1024, 512, 8, 16384, 16384, 124, 512, 16 * KIB, 16 * KIB, 0, 512),
         sub_partitions=2,
         registers_by_block=True,
     ),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
-from ...records.explanation import Access, Defect, Explanation, Formula
+from ...records.explanation import Defect, Explanation
 from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.findings import STEP_LIMIT
 from ...simulator.gpus import Gpu
@@ -21,11 +21,9 @@ from ...simulator.occupancy import Occupancy, occupancy
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS, format_of
 from ..verify.verify import Check, Oracle
-from . import formulas
 from .bounds import Arithmetic, Work, arithmetic, bounds, unknown
+from .formulas import formulas_of
 from .prepared import SIZES, Prepared, prepare
-
-_SPACES = {"load": ("ld", "cp.async"), "store": ("st",)}
 
 
 def explain(
@@ -62,9 +60,8 @@ def explain_prepared(
     )
     source = Source(kernel.source, str(kernel.path), p.compiled)
     seen = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
-    work = Work(formulas.gemm_flops(*size), sum(array.nbytes for array in (a, b, c)))
+    work = Work(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
-    counts = [count(kernel, *size, p.params, seen.accesses) for count in (_formulas, _s3_1)]
     return Explanation(
         kernel=kernel.name,
         file=kernel.path.name,
@@ -81,7 +78,7 @@ def explain_prepared(
         occupancy=_occupancy(p.card, occupancy_of(p.compiled, p.program.entry.name, p.launch, p.card)),
         accesses=seen.accesses,
         counters=seen.counters,
-        formulas=[*counts[0], *counts[1]],
+        formulas=formulas_of(kernel, *size, p.params, seen.accesses),
         bounds=bounds(p.card, unit.gflops, work, p.launch.blocks, seen.accesses),
         defects=_defects(kernel, seen),
         verified=_verified(kernel, a, b, seen),
@@ -117,47 +114,6 @@ def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: Gpu) -> O
     """How many blocks of a compiled kernel a multiprocessor of the card holds."""
     needs = compiled.resources[entry]
     return occupancy(card, launch.threads, needs.registers, needs.shared_bytes + launch.shared_bytes)
-
-
-# ---- counts by formula -----------------------------------------------------------------------------------------------
-
-
-def counted(accesses: Sequence[Access], name: str) -> int:
-    """What the microscope counted of a formula's name: ``global_load_sectors``.
-
-    >>> counted([Access(7, "global", "ld", 4, requests=2, bytes=256, sectors=8)], "global_load_sectors")
-    8
-    """
-    space, kind, what = name.split("_")
-    return sum(getattr(a, what) for a in accesses if a.space == space and a.kind in _SPACES[kind])
-
-
-def _formulas(
-    kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
-) -> list[Formula]:
-    found = []
-    for name, formula in kernel.formulas.items():
-        space, kind, what = name.split("_")
-        value = formula(m=m, n=n, k=k, **params)
-        found.append(Formula(kernel.row, f"{space} {kind}s, {what}", formula.text, value, counted(accesses, name)))
-    return found
-
-
-def _s3_1(
-    kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
-) -> list[Formula]:
-    """S3.1: operations for each element that crosses from or to global memory, by the tile and as counted."""
-    moved = sum(a.sectors for a in accesses if a.space == "global") * formulas.SECTOR
-    elements = moved / format_of(kernel.dtypes[0]).itemsize
-    if not kernel.tile or not elements:
-        return []
-    w, h = (side(m=m, n=n, k=k, **params) for side in kernel.tile)
-    what = f"operations for an element moved, tile {w}×{h}"
-    value = formulas.operations_per_access(w, h, k) if k else None
-    return [Formula("S3.1", what, "2whk / (wh + wk + kh)", value, 2 * m * n * k / elements)]
-
-
-# ---- the rest --------------------------------------------------------------------------------------------------------
 
 
 def _card(card: Gpu, unit: Arithmetic) -> dict[str, Any]:

@@ -1,8 +1,57 @@
-"""What explanations compute by formula: the operations and the least bytes of a product, and S3.1's cost model."""
+"""Counts by formula, as a kernel's header and the sources write them, beside what the microscope counted from code."""
 
 from __future__ import annotations
 
-SECTOR = 32
+from collections.abc import Mapping, Sequence
+
+from ...kernels.cuda_kernel import CudaKernel
+from ...records.explanation import Access, Formula
+from ..inputs.formats import format_of
+
+SECTOR = 32  # bytes
+_SPACES = {"load": ("ld", "cp.async"), "store": ("st",)}
+
+
+def formulas_of(
+    kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
+) -> list[Formula]:
+    """The formulas of a kernel at m×n×k with these parameters, beside the counts of a run of it."""
+    return [*_of_header(kernel, m, n, k, params, accesses), *_s3_1(kernel, m, n, k, params, accesses)]
+
+
+def counted(accesses: Sequence[Access], name: str) -> int:
+    """What the microscope counted of a formula's name: ``global_load_sectors``.
+
+    >>> counted([Access(7, "global", "ld", 4, requests=2, bytes=256, sectors=8)], "global_load_sectors")
+    8
+    """
+    space, kind, what = name.split("_")
+    return sum(getattr(a, what) for a in accesses if a.space == space and a.kind in _SPACES[kind])
+
+
+def _of_header(
+    kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
+) -> list[Formula]:
+    found = []
+    for name, formula in kernel.formulas.items():
+        space, kind, what = name.split("_")
+        value = formula(m=m, n=n, k=k, **params)
+        found.append(Formula(kernel.row, f"{space} {kind}s, {what}", formula.text, value, counted(accesses, name)))
+    return found
+
+
+def _s3_1(
+    kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
+) -> list[Formula]:
+    """S3.1: operations for each element that crosses from or to global memory, by the tile and as counted."""
+    moved = sum(a.sectors for a in accesses if a.space == "global") * SECTOR
+    elements = moved / format_of(kernel.dtypes[0]).itemsize
+    if not kernel.tile or not elements:
+        return []
+    w, h = (side(m=m, n=n, k=k, **params) for side in kernel.tile)
+    what = f"operations for an element moved, tile {w}×{h}"
+    value = operations_per_access(w, h, k) if k else None
+    return [Formula("S3.1", what, "2whk / (wh + wk + kh)", value, 2 * m * n * k / elements)]
 
 
 def operations_per_access(w: float, h: float, k: float | None = None) -> float:
@@ -13,13 +62,3 @@ def operations_per_access(w: float, h: float, k: float | None = None) -> float:
     """
     limit = 2 / (1 / w + 1 / h)
     return limit if k is None else 2 * w * h * k / (w * h + w * k + k * h)
-
-
-def gemm_flops(m: int, n: int, k: int) -> int:
-    """2mnk: the operations that GFLOPS count (S1.2), for every algorithm."""
-    return 2 * m * n * k
-
-
-def gemm_bytes(m: int, n: int, k: int, itemsize: int = 4) -> int:
-    """The least traffic of a product: A and B read once, C written once."""
-    return itemsize * (m * k + k * n + m * n)

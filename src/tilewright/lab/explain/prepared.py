@@ -15,7 +15,6 @@ from ...simulator.assembly.program import Program, link
 from ...simulator.gpus import Gpu, find_gpu, named_in_full
 from ...simulator.machine.arguments import MOST_BLOCKS
 from ..inputs.formats import format_of
-from . import formulas
 
 #: Products up to this m·n·k have every block run; larger ones a sample. 512³ takes some seconds.
 WHOLE = 512**3
@@ -73,7 +72,7 @@ def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, samp
         raise UsageError(f"{where}: C has no elements, so nothing is launched")
     if not sampled and launch.blocks > MOST_BLOCKS:
         raise UsageError(f"{where}: {launch.blocks:,} blocks are too many to run all: at most {MOST_BLOCKS:,}")
-    need = formulas.gemm_bytes(m, n, k, format_of(kernel.dtypes[0], kernel.precision).itemsize)
+    need = (m * k + k * n + m * n) * format_of(kernel.dtypes[0], kernel.precision).itemsize
     have = machine().memory_total
     if have and 2 * need > have:
         raise UsageError(

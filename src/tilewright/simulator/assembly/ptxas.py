@@ -112,10 +112,6 @@ class MachineAccesses:
     elected: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def exact(self) -> bool:
-        return not self.notes
-
     def words(self, ins: Instruction | PtxAccess) -> set[str]:
         """The parts of an opcode: the machine's where it is known, else the PTX's in capitals."""
         parts = self.opcodes[ins.index].split(".") if ins.index in self.opcodes else getattr(ins, "parts", ())

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..assembly.ptxas import MachineAccesses, PtxAccess
 from .banks import ATOMIC, copy_wavefronts, shared_wavefronts
-from .hardware_names import FIELDS, LABELS, names
+from .hardware_names import FIELDS, names
 from .sectors import IDLE, Ints, atomic_sectors, by_warp, copied_sectors, first_lanes, global_sectors, local_sectors
 
 Key = tuple[int, str, str]  # index of the instruction, space, kind
@@ -63,7 +62,7 @@ class Execution:
 
 
 class Counters:
-    """Watches a run and counts, in total, by source line and by instruction.
+    """Watches a run and counts, in total and by instruction.
 
     With ``machine``, learnt from the binary (``assembly.ptxas``), the counts are those of the instructions the GPU executes;
     without it those of the PTX as it stands. ``standing_for`` tells how many warps of the grid each warp number stands for,
@@ -177,27 +176,10 @@ class Counters:
 
     def total(self) -> dict[str, int]:
         """Every counter that is not 0, by the hardware's name."""
-        return self._by(lambda key, tally: ()).get((), {})
-
-    def by_line(self) -> dict[tuple[str, int], dict[str, int]]:
-        """File and source line → counters, ascending."""
-        return self._by(lambda key, tally: (tally.file, tally.line))
-
-    def by_instruction(self) -> dict[int, dict[str, int]]:
-        """Index of the instruction → counters, ascending."""
-        return self._by(lambda key, tally: key[0])
-
-    def _by(self, group: Callable[[Key, Tally], Any]) -> dict[Any, dict[str, int]]:
-        sums: dict[Any, Counter[str]] = {}
-        for key, tally in self.tallies().items():
-            sums.setdefault(group(key, tally), Counter()).update(tally.counters())
-        return {place: dict(+counter) for place, counter in sorted(sums.items())}
-
-    def __str__(self) -> str:
-        rows = [(f"{count:,}", LABELS.get(name, ""), name) for name, count in self.total().items()]
-        wide = max((len(count) for count, _, _ in rows), default=0)
-        words = max((len(text) for _, text, _ in rows), default=0)
-        return "\n".join(f"{count:>{wide}}  {text:<{words}}  {name}" for count, text, name in rows)
+        sums: Counter[str] = Counter()
+        for tally in self.tallies().values():
+            sums.update(tally.counters())
+        return dict(+sums)
 
 
 def _in_rows_of(done: Execution, read: Execution) -> Ints:

@@ -39,9 +39,6 @@ class Table:
         out[self.rows, self.columns] = values
         return out
 
-    def gather(self, table: Array) -> Array:
-        return table[self.rows, self.columns]
-
     def mask(self, bits: NDArray[np.bool_]) -> NDArray[np.uint32]:
         """Rows of booleans → one 32-bit mask a warp."""
         return (bits * _BIT).sum(axis=1, dtype=np.uint32)
