@@ -274,8 +274,8 @@ def test_tile_in_place(tile: tuple[int, int, int], dtype: str) -> None:
 
 @every_dtype
 @pytest.mark.parametrize(("columns", "bits"), list(itertools.product((1, 2, 3, 4, 7), (128, 256, 512))))
-def test_columns_apart(columns: int, bits: int, dtype: str) -> None:
-    apart = codegen.columns_apart(columns, bits)
+def test_deinterleave(columns: int, bits: int, dtype: str) -> None:
+    apart = codegen.deinterleave(columns, bits)
     spare = bits // 8 // np.dtype(dtype).itemsize
 
     @nb.njit(tuple(matrices(dtype, 2)))

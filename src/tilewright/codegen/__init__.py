@@ -13,7 +13,7 @@ from .in_place import ahead, stack_buffer, tile_in_place
 from .memory import ALIGNMENT, address, aligned_empty, as_row, copy, itemsize, moved, offset
 from .pack import packer
 from .peak import fma_chains
-from .streams import columns_apart, row_dots, row_updates, settle
+from .streams import deinterleave, row_dots, row_updates, settle
 from .tile import edge_kernel, micro_kernel
 from .together import copy_together
 
@@ -23,10 +23,10 @@ __all__ = [
     "ahead",
     "aligned_empty",
     "as_row",
-    "columns_apart",
     "converting_packer",
     "copy",
     "copy_together",
+    "deinterleave",
     "direct_tile",
     "edge_kernel",
     "fetch_add",

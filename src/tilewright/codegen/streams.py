@@ -140,8 +140,8 @@ def stream_store(vectors: Vectors, value: Any, pointer: Any, elements: Any) -> N
     store.set_metadata("nontemporal", vectors.builder.module.add_metadata([I32(1)]))
 
 
-def columns_apart(columns: int, vector_bits: int) -> Callable[..., None]:
-    """A narrow row-major matrix turned into columns of unit stride by shuffles.
+def deinterleave(columns: int, vector_bits: int) -> Callable[..., None]:
+    """Shuffle a narrow row-major matrix into columns of unit stride.
 
     The result is an intrinsic ``apart(count, source, target, target_row)``: ``target[j · target_row + p] =
     source[p · columns + j]`` for p < ``count``. It writes whole vectors of ``target``: up to one less than a vector's
@@ -152,13 +152,13 @@ def columns_apart(columns: int, vector_bits: int) -> Callable[..., None]:
         builder, lanes = vectors.builder, vectors.lanes
         targets = row_pointers(builder, target, target_row, columns, I64(columns))
 
-        def turn(index: Any, loaded: Values) -> None:
+        def split(index: Any, loaded: Values) -> None:
             for j, pointer in enumerate(targets):
                 vectors.store(_every(vectors, loaded, j), pointer, index)
 
         def whole(index: Any, values: Values) -> Values:
             start = builder.mul(index, I64(columns))
-            turn(index, [vectors.load(source, builder.add(start, I64(v * lanes))) for v in range(columns)])
+            split(index, [vectors.load(source, builder.add(start, I64(v * lanes))) for v in range(columns)])
             return values
 
         def cut(index: Any, values: Values) -> Values:
@@ -168,7 +168,7 @@ def columns_apart(columns: int, vector_bits: int) -> Callable[..., None]:
             for v in range(columns):
                 mask = vectors.mask(builder.sub(left, I64(v * lanes)))
                 parts.append(vectors.load_masked(mask, source, builder.add(start, I64(v * lanes))))
-            turn(index, parts)
+            split(index, parts)
             return values
 
         index, _ = counted_loop(builder, I64(0), count, lanes, [], whole)

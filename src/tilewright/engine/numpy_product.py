@@ -1,4 +1,4 @@
-"""NumPy's own product, for what no kernel multiplies. It is not in the catalog: no rung of the ladder, and no reference."""
+"""NumPy's own product, for what no kernel multiplies. It is not in the catalog: neither a kernel of ours nor a reference."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How a kernel for the CPU declares itself: a Python function under the ``@kernel`` decorator, alone in its file.
 
-The decorator says what no compiler can know: the idea in a sentence, the parent rung, the row of ``docs/sources.md``
-that it answers. Runner, bench, tests, report and documents read that, so **adding a kernel means adding one file**. A
-user's own file with this decorator, anywhere on disk, is a first-class kernel too.
+The decorator says what no compiler can know: the idea in a sentence, the parent kernel that it improves, the row of
+``docs/sources.md`` that it answers. Runner, bench, tests, report and documents read that, so **adding a kernel means adding
+one file**. A user's own file with this decorator, anywhere on disk, is a first-class kernel too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Kernel:
     ``blocking`` is what ``blocking()`` answered when the kernel's module was loaded, said by a kernel that takes its tile
     and blocks from there alone: ``tilewright tune`` may look for better ones.
 
-    ``suits(m, n, k)`` says where the plan prefers this kernel to the rungs below it; a kernel without it is never planned.
+    ``order`` is the place in the reading order: of a rung its file's number, of a kernel of the engine what it declares.
+    Of the engine's kernels that have the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds;
+    of those without ``suits`` it takes the highest where no other suits. It never takes a rung: the ladder is for reading.
     ``source_hash`` is that of the kernel's file as it was when the kernel was declared.
     """
 

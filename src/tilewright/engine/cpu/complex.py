@@ -1,4 +1,4 @@
-"""A complex product is a real one of twice the size: the real tile computes it, and only packing knows of complex numbers.
+"""The kernel for complex numbers: a real product of twice the size, of which only packing knows that it is complex.
 
     (x + iy)·(u + iv) = [x y] · ⎡ u  v⎤      A stays as it lies: k complex numbers are a row of 2k real ones.
                                ⎣−v  u⎦      Each row of B is packed twice: as it lies, and times i.

@@ -1,4 +1,4 @@
-"""C is small and k huge: threads share out k, and what each piece of k gives is added up in order.
+"""The kernel for a small C and a huge k: threads share out k, and what each piece of k gives is added up in order.
 
 No cut of C keeps several threads busy with 32 × 32 elements, so k is cut, into at most 64 pieces of a length that depends
 on k alone. Each piece's product goes to the workspace, and whoever finishes last adds them in the order of k: the bits do
@@ -32,9 +32,9 @@ SPARE = 64
 tile_1 = codegen.tile_in_place(MR, 1, BITS, prefetch=True)
 tile_2 = codegen.tile_in_place(MR, NV, BITS, prefetch=True)
 dots = codegen.row_dots(ROWS, COLUMNS, 1, BITS)
-apart_2 = codegen.columns_apart(2, BITS)
-apart_3 = codegen.columns_apart(3, BITS)
-apart_4 = codegen.columns_apart(4, BITS)
+deinterleave_2 = codegen.deinterleave(2, BITS)
+deinterleave_3 = codegen.deinterleave(3, BITS)
+deinterleave_4 = codegen.deinterleave(4, BITS)
 buffer_x = codegen.stack_buffer(ROWS * (KC + SPARE))
 buffer_y = codegen.stack_buffer(COLUMNS * (KC + SPARE))
 
@@ -80,16 +80,16 @@ def tiled(x, y, partial, pitch):
 
 
 @nb.njit(nogil=True)
-def part(y, target):
-    """Columns of ``y`` (kc × 1 to 4) to columns of unit stride, KC + SPARE apart."""
+def columns_to_rows(y, target):
+    """Copy columns of ``y`` (kc × 1 to 4) to columns of unit stride, KC + SPARE apart."""
     kc, t = y.shape
     dense = y.strides[1] == codegen.itemsize(y) and y.strides[0] == t * codegen.itemsize(y)
     if dense and t == 2:
-        apart_2(kc, codegen.address(y, 0, 0), target, KC + SPARE)
+        deinterleave_2(kc, codegen.address(y, 0, 0), target, KC + SPARE)
     elif dense and t == 3:
-        apart_3(kc, codegen.address(y, 0, 0), target, KC + SPARE)
+        deinterleave_3(kc, codegen.address(y, 0, 0), target, KC + SPARE)
     elif dense and t == 4:
-        apart_4(kc, codegen.address(y, 0, 0), target, KC + SPARE)
+        deinterleave_4(kc, codegen.address(y, 0, 0), target, KC + SPARE)
     else:
         for p in range(kc):
             for j in range(t):
@@ -111,12 +111,12 @@ def dotted(x, y, partial, pitch):
         for j in range(0, n, COLUMNS):
             columns = min(COLUMNS, n - j)
             if not y_in_place:
-                part(y[p : p + kc, j : j + columns], y_copy)
+                columns_to_rows(y[p : p + kc, j : j + columns], y_copy)
             y_part = codegen.address(y, p, j) if y_in_place else y_copy
             for i in range(0, m, ROWS):
                 rows = min(ROWS, m - i)
                 if not x_in_place:
-                    part(x[i : i + rows, p : p + kc].T, x_copy)
+                    columns_to_rows(x[i : i + rows, p : p + kc].T, x_copy)
                 x_part = codegen.address(x, i, p) if x_in_place else x_copy
                 dots(
                     kc, x_part, x_row, rows, y_part, y_row, columns, codegen.ahead(partial, i * pitch + j), pitch, 1, p
@@ -140,10 +140,10 @@ def deep(a, b, c, space, counters):
     lanes = BITS // 8 // size
     wide_b = b.strides[1] == size and (b.shape[1] > 4 or 2 * b.shape[1] >= lanes)
     wide_a = a.strides[0] == size and (a.shape[0] > 4 or 2 * a.shape[0] >= lanes)
-    turned = wide_a and not wide_b
-    x = b.T if turned else a
-    y = a.T if turned else b
-    z = c.T if turned else c
+    transposed = wide_a and not wide_b
+    x = b.T if transposed else a
+    y = a.T if transposed else b
+    z = c.T if transposed else c
     (m, k), n = x.shape, y.shape[1]
     length, pieces, pitch = piece_length(k), piece_count(k), -(-n // 16) * 16
     elements = area(m, n)

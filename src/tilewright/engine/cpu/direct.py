@@ -1,17 +1,17 @@
-"""Small products from the operands where they lie (S1.10): packing them would take as long as multiplying.
+"""The kernel for small products, of operands where they lie (S1.10): packing them would take as long as multiplying.
 
 What fits into the first-level cache is read from there as fast as from a packed panel, so a small product is nothing but
 tiles: an element of A, wherever it lies, is broadcast from memory into the multiply-adds with up to NV vectors of a row of
 B. There is a tile for every height and width, the last vector masked, and C is cut into tiles of nearly equal size:
 no arithmetic is done on padding but in the lanes of that last vector.
 
-MR = 8 rows, even where registers are left: two units with a latency of four cycles are busy from eight accumulators on,
-and more rows would want more address registers than there are.
+A tile has at most 8 rows, even where registers are left: two units with a latency of four cycles are busy from eight
+accumulators on, and more rows would want more address registers than there are.
 
     for j in even steps of ≤ NV vectors       a panel of B's columns: K rows of it stay in the first-level cache
       for i in even steps of ≤ MR             tile(rows, vectors): K steps in registers, one write
 
-B without unit stride along a row is copied first; of a C without it the product is computed beside it and copied last.
+B without unit stride along a row is copied first; of a C without it the product is computed in a buffer and copied last.
 A column of C would use one lane of each vector: it is computed by dot products instead.
 """
 
@@ -58,7 +58,7 @@ def unit_stride(x):
 
 
 @nb.njit(nogil=True)
-def beside(x):
+def rows_like(x):
     """An uninitialised matrix of the same shape with unit stride along a row, and rows that start on a cache line."""
     rows, columns = x.shape
     line = codegen.ALIGNMENT // codegen.itemsize(x)
@@ -67,7 +67,7 @@ def beside(x):
 
 
 @nb.njit(nogil=True)
-def better_turned(m, n, a_row, a_column, b_row, b_column, c_row, one):
+def better_transposed(m, n, a_row, a_column, b_row, b_column, c_row, one):
     """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, by sizes and strides: a matrix that lies by columns, times a vector."""
     by_columns = n == 1 and m > 1 and a_row == one and a_column != one and c_row == one
     return by_columns or (m == 1 and n > 1 and b_row == one and b_column != one)
@@ -114,7 +114,7 @@ def products(a, b, c, count, step_a, step_b, step_c):
     one = codegen.itemsize(c)
     lanes = BITS // 8 // one
     straight_b, straight_c = unit_stride(b), unit_stride(c)
-    b_rows, c_rows = b if straight_b else beside(b), c if straight_c else beside(c)
+    b_rows, c_rows = b if straight_b else rows_like(b), c if straight_c else rows_like(c)
     b_row, c_row = b_rows.strides[0], c_rows.strides[0]
     rows_by_column = n == 1 and k > 0 and a_column == one and b_row == one
     # Where one tile is all, it does the whole batch.
@@ -170,7 +170,7 @@ def products(a, b, c, count, step_a, step_b, step_c):
 def direct(a, b, c, space, counters):  # noqa: ARG001  # nothing is kept from job to job
     m, n = c.shape
     (a_row, a_column), (b_row, b_column) = a.strides, b.strides
-    if better_turned(m, n, a_row, a_column, b_row, b_column, c.strides[0], codegen.itemsize(c)):
+    if better_transposed(m, n, a_row, a_column, b_row, b_column, c.strides[0], codegen.itemsize(c)):
         a, b, c, m = b.T, a.T, c.T, n
     while True:
         i = BAND * codegen.fetch_add(counters, 0, 1)

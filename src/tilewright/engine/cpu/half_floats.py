@@ -1,4 +1,4 @@
-"""float16 and bfloat16 are multiplied as float32: widened while they are packed, and C is rounded once, at the end.
+"""The kernel for float16 and bfloat16, multiplied as float32: widened while they are packed, rounded once at the end.
 
 Between phases of k, C stands in the workspace as float32; the last phase rounds each tile while it is in the cache. So no
 operand is copied whole, and an element is the float32 product's, rounded: to nearest, to infinity beyond the largest.

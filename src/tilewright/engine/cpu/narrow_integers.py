@@ -1,4 +1,4 @@
-"""8-bit and 16-bit integers are multiplied in lanes of 16 bits: 8-bit ones are widened while they are packed.
+"""The kernel for 8-bit and 16-bit integers, multiplied in lanes of 16 bits: 8-bit ones are widened while they are packed.
 
 Products and sums are wanted modulo 2⁸ or 2¹⁶, as numpy's. Arithmetic modulo 2⁸ survives arithmetic modulo 2¹⁶, of which
 only the lower half is kept, whatever the upper one was; so one tile serves signed and unsigned, 8 bits and 16. No processor

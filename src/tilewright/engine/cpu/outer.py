@@ -1,4 +1,4 @@
-"""k is small: the product is mostly its own result, written once and past the caches.
+"""The kernel for a small k, where the product is mostly its own result, written once and past the caches.
 
 At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so memory sets the time, and it is memory's *writes* that do:
 a store that goes through the caches first fetches the line that it overwrites, which carries every byte of C twice. So a C

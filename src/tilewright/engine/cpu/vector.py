@@ -1,4 +1,4 @@
-"""One operand is a vector, or a few: the other is read once, where it lies, at the speed of memory.
+"""The kernel for a vector, or a few, as one operand: the other is read once, where it lies, at the speed of memory.
 
 Packing reads a matrix, writes it and reads it again, which pays where each element is used many times. Here each is used
 once for every column of the narrow operand: with six columns and float32, 12 operations for 4 bytes, where a core does 28

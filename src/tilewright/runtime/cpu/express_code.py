@@ -36,8 +36,8 @@ WORDS_OF_DTYPE, MOST_DTYPES = 3, 12
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # nobody calls them but each other
 _suits = _inner(KERNEL.suits)
-_better_turned = _inner(
-    getattr(_module.better_turned, "py_func", _module.better_turned)
+_better_transposed = _inner(
+    getattr(_module.better_transposed, "py_func", _module.better_transposed)
 )  # itself where nothing compiles
 
 
@@ -80,7 +80,7 @@ def bounds(x, itemsize):
 
 
 @_inner
-def apart(x, y, itemsize):
+def disjoint(x, y, itemsize):
     """Whether the memory of two arrays is disjoint."""
     low_x, high_x = bounds(x, itemsize)
     low_y, high_y = bounds(y, itemsize)
@@ -127,7 +127,7 @@ def moved(x, offset):
 
 
 @_inner
-def turned(x):
+def transposed(x):
     """The transposed matrix."""
     return x[0], x[2], x[1], x[4], x[3]
 
@@ -144,8 +144,8 @@ def products(code, itemsize, a, b, c, axes, count):
     step_a, step_b = batch(a, own_a, 1)[1], batch(b, own_b, 1)[1]
     # A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ.
     _, m, n, _, _ = first_c
-    turn = n > 1 and column != itemsize and row == itemsize
-    turn = turn or _better_turned(m, n, *first_a[3:], *first_b[3:], row, itemsize)
+    transpose = n > 1 and column != itemsize and row == itemsize
+    transpose = transpose or _better_transposed(m, n, *first_a[3:], *first_b[3:], row, itemsize)
     done = True
     for outer in range(count // inner):
         at_a = at_b = at_c = 0
@@ -158,9 +158,9 @@ def products(code, itemsize, a, b, c, axes, count):
             at_b += index * batch(b, own_b, axis)[1]
             at_c += index * stride_c
         x, y, z = moved(first_a, at_a), moved(first_b, at_b), moved(first_c, at_c)
-        if turn:
-            x, y, z = turned(y), turned(x), turned(z)
-        steps = (inner, step_b, step_a, step_c) if turn else (inner, step_a, step_b, step_c)
+        if transpose:
+            x, y, z = transposed(y), transposed(x), transposed(z)
+        steps = (inner, step_b, step_a, step_c) if transpose else (inner, step_a, step_b, step_c)
         done &= objects.call(code, itemsize, x, y, z, steps)
     return done
 
@@ -192,7 +192,7 @@ def fits(facts, c, a, b, m, n, axes, itemsize, admitted):
     for axis in range(1, axes + 1):
         if batch(c, own_c, axis)[0] != broadcast(batch(a, own_a, axis)[0], batch(b, own_b, axis)[0]):
             return False
-    return apart(c, a, itemsize) and apart(c, b, itemsize)
+    return disjoint(c, a, itemsize) and disjoint(c, b, itemsize)
 
 
 @_inner
@@ -258,7 +258,7 @@ def computed(facts, a, b, c, admitted):
     return objects.unwrapped(objects.follow(facts, UNWRAP), c)
 
 
-# Not compiled yet: this is what ``run.express`` makes a C function of.
+# Not compiled yet: this is what ``express`` makes a C function of.
 def express(self: Any, arguments: Any, count: Any) -> Any:
     """What Python calls, with the address of ``facts``' array, and of as many arguments as ``count`` says."""
     facts = objects.follow(self, DATA)
