@@ -3,8 +3,8 @@
 The ladder's kernels (S1.13 to S1.15) put the scheme on top of a finished product, and pay for its additions with
 temporaries and memory traffic. Here it works on what the engine touches anyway (the idea of Huang, Smith, Henry and van de
 Geijn, Strassen's algorithm reloaded, 2016): packing reads four quarters once and writes the seven sums that are
-multiplied, and a product goes from the registers to the tiles of all quarters of C that it belongs to. More levels are the same with
-blocks for quarters: a term of the outer scheme is one more block to read, or one more to write.
+multiplied, and a product goes from the registers to the tiles of all quarters of C that it belongs to. More levels are the
+same with blocks for quarters: a term of the outer scheme is one more block to read, or one more to write.
 
     for columns j0, steps of k p0            NC columns of each block, KC steps: a panel of B
       for outer in 7^(levels − 1)            products of the outer levels
