@@ -149,7 +149,6 @@ TRUTH = Rule("true or false", lambda value: isinstance(value, bool))
 NUMBER = Rule("a finite number", is_number)
 #: Rates, shares and errors.
 POSITIVE = Rule("a finite number, not negative", lambda value: is_number(value) and value >= 0)
-SECONDS = Rule("seconds, not negative", lambda value: is_seconds(value))
 TIMES = many("a list of finite numbers above 0, in seconds", lambda value: is_seconds(value) and value > 0)
 OBJECT = Rule(
     f"an object of finite numbers, texts and the like, at most {DEEPEST} levels deep",

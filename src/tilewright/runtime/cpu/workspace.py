@@ -40,11 +40,6 @@ def workspace(nbytes: int) -> Iterator[np.ndarray]:
         _keep(memory)
 
 
-def kept_bytes() -> int:
-    """Bytes that wait here for the next products."""
-    return sum(memory.size for memory in _smallest_first())
-
-
 def release_workspace() -> None:
     """Give back what is kept; products at work keep theirs."""
     _kept.clear()
