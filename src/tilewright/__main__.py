@@ -22,6 +22,7 @@ def main() -> None:
 
 
 def run() -> int:
+    """Run the command line; the exit code."""
     try:
         from .cli import app
     except ModuleNotFoundError as error:
