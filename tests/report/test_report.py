@@ -133,6 +133,14 @@ def test_gain_is_taken_at_a_thread_count_that_both_have():
     assert step.threads == "1 thread"
 
 
+def test_the_library_call_is_no_step():
+    library = replace(measured("cpu/register_tile", 512), kernel="tilewright/matmul")
+    stairs = ladder(view_of([measured("cpu/naive", 512), measured("cpu/transposed", 512), library]))
+    assert stairs is not None
+    assert [step.kernel for step in stairs.steps] == ["cpu/naive", "cpu/transposed"]
+    assert stairs.climb.startswith("From cpu/naive to cpu/")
+
+
 def test_records_that_know_no_ladder_have_none():
     assert ladder(view_of([measured("ref/openblas", 64), measured("cpu/ikj", 64, about={})])) is None
 
@@ -285,7 +293,7 @@ def test_finding_names_the_fastest_kernel_at_the_largest_size():
     words = findings.finding(view_of(campaign()))
     assert words.startswith("cpu/strassen_winograd is the fastest kernel at 8192: 240 GFLOPS, 83% of the measured peak")
     assert "(R = 1.13)" in words
-    assert words.endswith("The ladder is ahead of ref/openblas at every one of 17 sizes.")
+    assert words.endswith("The fastest of these kernels is ahead of ref/openblas at every one of 17 sizes.")
 
 
 def test_verdicts_are_counted():

@@ -47,7 +47,7 @@ def _lead(view: View) -> str:
     ahead = sum(ratio > 1 for ratio in best.values())
     where = "every one" if ahead == len(best) else "none" if ahead == 0 else str(ahead)
     what = "sizes" if all(r.m == r.n == r.k for r in view.measured) else "shapes"
-    return f"The ladder is ahead of {view.reference or 'the reference'} at {where} of {len(best)} {what}."
+    return f"The fastest of these kernels is ahead of {view.reference or 'the reference'} at {where} of {len(best)} {what}."
 
 
 def verdicts(records: Sequence[BenchRecord]) -> str:

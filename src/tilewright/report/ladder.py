@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..records.bench import VERDICTS, BenchRecord
-from .views import View, best_of_cells, is_measured, is_reference, rungs_order, threads_of
+from .views import View, best_of_cells, is_library_call, is_measured, is_reference, rungs_order, threads_of
 from .words import digits, factor
 
 Shape = tuple[int, int, int]
@@ -65,7 +65,7 @@ def ladder(view: View) -> Ladder | None:
     limit = view.threads or max(r.threads for r in view.records)
     runs: dict[str, list[BenchRecord]] = {}
     for record in sorted(view.section.records, key=rungs_order):
-        if record.threads <= limit and not is_reference(record.kernel):
+        if record.threads <= limit and not (is_reference(record.kernel) or is_library_call(record.kernel)):
             runs.setdefault(record.kernel, []).append(record)
     parents = {kernel: _about(group, "parent") for kernel, group in runs.items()}
     if not any(parents.values()) and not any(_about(group, "idea") for group in runs.values()):

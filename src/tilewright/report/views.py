@@ -34,6 +34,11 @@ def is_reference(kernel: str) -> bool:
     return kernel.startswith("ref/")
 
 
+def is_library_call(kernel: str) -> bool:
+    """``tilewright/matmul`` stands on no rung: it runs the kernel that its plan chooses."""
+    return kernel.startswith("tilewright/")
+
+
 def rungs_order(record: BenchRecord) -> float:
     """A kernel's place on the ladder; kernels that do not say come after those that do."""
     order = finite(record.about.get("order"))
