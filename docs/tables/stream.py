@@ -61,7 +61,7 @@ def scaling(name: str) -> str:
         for row in rows
         if len(row["lanes"]) > 1 and (row["n"], row["dtype"]) in alone
     ]
-    return f"Beside one GPU in the same run, 65,536³ float32 is {' and '.join(said)} as fast."
+    return f"Compared with one GPU in the same run, 65,536³ float32 is {' and '.join(said)} as fast."
 
 
 def largest(name: str) -> str:
