@@ -20,8 +20,8 @@ from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cuda_process import GpuProcess
 from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.inputs import params
-from tilewright.lab.inputs.params import MOST_SETS, param_sets, parse_params, with_kept
-from tilewright.lab.tune.cuda import keep
+from tilewright.lab.inputs.params import MOST_SETS, param_sets, parse_params, with_cached
+from tilewright.lab.tune.cuda import cache_best
 from tilewright.records.bench import BenchRecord, read
 from tilewright.report.views import varied
 from tilewright.terminal import show_bench
@@ -167,26 +167,26 @@ def test_what_is_left_out_is_said(run) -> None:
 
 def test_tuned_takes_what_was_kept_and_the_defaults_elsewhere(run) -> None:
     (best,), _ = run(sizes="64", params=["TILE=8"])
-    assert keep(best) is not None
+    assert cache_best(best) is not None
     records, said = run(tuned=True, sizes="8,60,64")
     assert tiles(records) == [(8, 32), (60, 8), (64, 8)]
-    assert "tuned: kept for cuda/shared_tile" in said
+    assert "tuned: cached for cuda/shared_tile" in said
     assert tiles(run(sizes="64")[0]) == [(64, 32)], "not where nobody asks"
 
 
 def test_tuned_where_nothing_is_kept(run) -> None:
     records, said = run(tuned=True)
     assert tiles(records) == [(8, 32), (64, 32)]
-    assert "tuned: nothing is kept; tilewright tune KERNEL finds the best" in said
+    assert "tuned: nothing is cached; tilewright tune KERNEL finds the best" in said
 
 
 def test_a_parameter_goes_before_what_was_kept(run) -> None:
     (best,), _ = run(sizes="64", params=["TILE=8"])
-    keep(best)
+    cache_best(best)
     assert tiles(run(tuned=True, sizes="64", params=["TILE=16,32"])[0]) == [(64, 16), (64, 32)]
-    assert with_kept(ROWS, {"TILE": 32, "ROWS": 32}, {"ROWS": 4}) == {"TILE": 32, "ROWS": 4}
-    assert with_kept(ROWS, {"TILE": 32, "ROWS": 32}, {"TILE": 8}) == {"TILE": 8}, "both together it does not allow"
-    assert with_kept(ROWS, None, {"TILE": 8}) == {"TILE": 8}
+    assert with_cached(ROWS, {"TILE": 32, "ROWS": 32}, {"ROWS": 4}) == {"TILE": 32, "ROWS": 4}
+    assert with_cached(ROWS, {"TILE": 32, "ROWS": 32}, {"TILE": 8}) == {"TILE": 8}, "both together it does not allow"
+    assert with_cached(ROWS, None, {"TILE": 8}) == {"TILE": 8}
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

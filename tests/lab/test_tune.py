@@ -22,7 +22,7 @@ from tilewright.lab.bench.cuda import CudaBench
 from tilewright.lab.bench.cuda_process import GpuProcess
 from tilewright.lab.tune import cuda as tuner
 from tilewright.lab.tune import session as tune_session
-from tilewright.lab.tune.cuda import combinations, compiled_ahead, keep, tune
+from tilewright.lab.tune.cuda import cache_best, combinations, compiled_ahead, tune
 from tilewright.planning.tuned import best_params
 from tilewright.records.bench import read
 from tilewright.terminal import TuneProgress
@@ -214,7 +214,7 @@ def test_the_best_is_kept_for_this_source_gpu_dtype_and_size(bench) -> None:
     tuned = tune(bench(IsWrong), SHARED, (1000, 1000, 1000), "float32", budget_s=1e-6)
     best = tuned.finalists[0]
     assert best_params(SHARED, "Example GPU", "float32", (1000, 1000, 1000)) is None
-    path = keep(best)
+    path = cache_best(best)
     assert path is not None
     assert path.parent.name == "tuned"
     for n in (1000, 1024, 800, 1400):

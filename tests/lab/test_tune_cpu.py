@@ -416,7 +416,7 @@ def test_the_winner_is_kept_marked_and_can_be_forgotten(monkeypatch: Any, capsys
     _, out, _ = call(monkeypatch, capsys, str(scripted.path), "--reset")
     assert out == "Forgotten: tile and blocks are computed again.\n"
     assert kept() is None
-    assert call(monkeypatch, capsys, "cpu/packed", "--reset")[1] == "Nothing was kept for this machine.\n"
+    assert call(monkeypatch, capsys, "cpu/packed", "--reset")[1] == "Nothing was cached for this machine.\n"
 
 
 def test_wrong_results_are_an_exit_code_and_leave_what_was_kept(
@@ -469,7 +469,7 @@ def test_ctrl_c_loses_nothing_of_what_was_kept(
         (["packed", "--seed", "-1"], "seed must not be negative"),
         (["packed", "--budget", "soon"], "budget must be a time"),
         (["cuda/shared_tile", "--threads", "2"], "threads: cuda/shared_tile runs on a GPU"),
-        (["cuda/shared_tile", "--reset"], "reset: what was kept for cuda/shared_tile is for a GPU"),
+        (["cuda/shared_tile", "--reset"], "reset: what was cached for cuda/shared_tile is for a GPU"),
     ],
 )
 def test_errors_name_the_argument(monkeypatch: Any, capsys: Any, arguments: list[str], words: str) -> None:

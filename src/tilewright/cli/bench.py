@@ -65,7 +65,9 @@ _Limit = Annotated[
 _Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
 _Tuned = Annotated[
     bool,
-    typer.Option("--tuned", help="On a GPU: with the parameters that tilewright tune kept; --param goes before them."),
+    typer.Option(
+        "--tuned", help="On a GPU: with the parameters that tilewright tune cached; --param goes before them."
+    ),
 ]
 _Records = Annotated[
     Path | None,

@@ -30,7 +30,7 @@ _Threads = Annotated[
     int | None, typer.Option(metavar="NUMBER", help="Of a kernel on the CPU, while it is measured. Default: 1.")
 ]
 _Reset = Annotated[
-    bool, typer.Option("--reset", help="Try nothing: forget what was kept for the CPU, and compute it again.")
+    bool, typer.Option("--reset", help="Try nothing: forget what was cached for the CPU, and compute it again.")
 ]
 _Records = Annotated[
     Path | None,
@@ -58,10 +58,10 @@ def tune(
     """Find the best parameters of a kernel on this machine.
 
     CUDA kernels: the combinations that the header allows are tried in random order, for as long as the budget lasts; then
-    the best eight are measured in turns. What was found is kept for this kernel, GPU, dtype and sizes near this one.
+    the best eight are measured in turns. What was found is cached for this kernel, GPU, dtype and sizes near this one.
 
     CPU kernels: tile and blocks are computed from the caches; others around that choice are measured in turns with it, and
-    kept for this machine, for all dtypes and sizes, if they beat it by more than the noise.
+    cached for this machine, for all dtypes and sizes, if they beat it by more than the noise.
 
     Each result is verified. The exit code is 1 if one is wrong.
     """
@@ -72,7 +72,7 @@ def tune(
     request = tune_session.TuneRequest(kernel, size, dtype, budget, limit, seed, threads)
     if reset:
         had = tune_session.forget(request)
-        print("Forgotten: tile and blocks are computed again." if had else "Nothing was kept for this machine.")
+        print("Forgotten: tile and blocks are computed again." if had else "Nothing was cached for this machine.")
         return
     console = Console(stderr=json_file is not None and str(json_file) == "-")
     with TuneProgress(Console(stderr=True)) as progress:

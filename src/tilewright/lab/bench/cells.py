@@ -16,11 +16,11 @@ import numpy as np
 from ...errors import UsageError
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
-from ..inputs.params import Values, check_names, param_sets, with_kept
+from ..inputs.params import Values, check_names, param_sets, with_cached
 from ..inputs.sizes import Shape
 
 #: The parameters that the tuner cached for a kernel, dtype and shape; None where there are none.
-Kept = Callable[[Any, str, Shape], Mapping[str, int] | None]
+CachedParams = Callable[[Any, str, Shape], Mapping[str, int] | None]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Settings:
     """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own.
 
     No ``dtypes`` means each kernel's own: float32 where it takes that, else the first that it takes. ``params`` are values
-    to try: every combination that a kernel allows is measured. ``tuned`` puts what the tuner kept under them. Kernels of the
-    ``engine`` are measured only in shapes of their own.
+    to try: every combination that a kernel allows is measured. ``tuned`` puts what the tuner cached under them. Kernels
+    of the ``engine`` are measured only in shapes of their own.
     """
 
     kernels: list[Any]
@@ -121,13 +121,13 @@ class Outcome:
     rms_error: float | None = None
 
 
-def cells(settings: Settings, kept: Kept = lambda kernel, dtype, shape: None) -> list[Cell]:
+def cells(settings: Settings, cached: CachedParams = lambda kernel, dtype, shape: None) -> list[Cell]:
     """Every cell in the order of measurement: sizes first, so that each size is predicted from the one before.
 
-    ``kept`` is what the tuner kept, for settings that are ``tuned``.
+    ``cached`` is what the tuner cached, for settings that are ``tuned``.
     """
     if settings.device == "cuda":
-        return _device_cells(settings, kept)
+        return _device_cells(settings, cached)
     made = []
     for shape in settings.sizes:
         for dtype in settings.dtypes:
@@ -141,7 +141,7 @@ def cells(settings: Settings, kept: Kept = lambda kernel, dtype, shape: None) ->
     return made
 
 
-def _device_cells(settings: Settings, kept: Kept) -> list[Cell]:
+def _device_cells(settings: Settings, cached: CachedParams) -> list[Cell]:
     """A kernel on a GPU is measured with the dtypes it takes, the libraries with the same dtypes and precisions."""
     own = {kernel: own_dtype(kernel) for kernel in settings.kernels}
     made = []
@@ -152,9 +152,9 @@ def _device_cells(settings: Settings, kept: Kept) -> list[Cell]:
             for precision in dict.fromkeys(kernel.precision for kernel in chosen):
                 alike = [kernel for kernel in chosen if kernel.precision == precision]
                 for kernel in (*alike, *libraries):
-                    best = kept(kernel, dtype, shape) if settings.tuned and kernel.tunable else None
+                    best = cached(kernel, dtype, shape) if settings.tuned and kernel.tunable else None
                     for params in param_sets(kernel, settings.params):
-                        chosen_set = with_kept(kernel, best, params)
+                        chosen_set = with_cached(kernel, best, params)
                         made.append(Cell(kernel, shape, dtype, 1, chosen_set, "cuda", precision))
     return made
 

@@ -114,15 +114,17 @@ def _cells(settings: Settings, bench: AnyBench, say: Say) -> list[Cell]:
     """The cells asked for, with the parameters cached by the tuner for this GPU where those were asked for."""
     found: dict[str, None] = {}
 
-    def kept(kernel: Any, dtype: str, shape: Shape) -> dict[str, Any] | None:
+    def cached(kernel: Any, dtype: str, shape: Shape) -> dict[str, Any] | None:
         best = best_params(kernel, bench.environment["gpu"], dtype, shape)
         if best is not None:
             found[kernel.name] = None
         return best
 
-    made = cells(settings, kept)
+    made = cells(settings, cached)
     if settings.tuned:
-        words = f"kept for {', '.join(found)}" if found else "nothing is kept; tilewright tune KERNEL finds the best"
+        words = (
+            f"cached for {', '.join(found)}" if found else "nothing is cached; tilewright tune KERNEL finds the best"
+        )
         say(f"tuned: {words}")
     return made
 

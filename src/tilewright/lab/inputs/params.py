@@ -90,9 +90,9 @@ def check_set(kernel: Any, chosen: Mapping[str, int]) -> None:
         kernel.launch(1, 1, 1, **chosen)
 
 
-def with_kept(kernel: Any, kept: Mapping[str, int] | None, chosen: dict[str, int]) -> dict[str, int]:
-    """``chosen`` over ``kept``, the tuner's; alone, where the kernel does not allow both together."""
-    both = {**(kept or {}), **chosen}
+def with_cached(kernel: Any, cached: Mapping[str, int] | None, chosen: dict[str, int]) -> dict[str, int]:
+    """``chosen`` over ``cached``, the tuner's; alone, where the kernel does not allow both together."""
+    both = {**(cached or {}), **chosen}
     try:
         check_set(kernel, both)
     except UsageError:

@@ -2,7 +2,7 @@
 
 Successive halving, in two steps. Each combination, the defaults first and the others in random order, is compiled, verified
 and given one sample, for as long as most of the budget lasts. Then the best few are measured in turns, round after round, so
-that what the GPU does meanwhile (clocks, heat) falls on all of them alike. The winner is kept on disk.
+that what the GPU does meanwhile (clocks, heat) falls on all of them alike. The winner is cached on disk.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def compiled_ahead(
 ) -> Iterator[Iterator[dict[str, int]]]:
     """The same combinations, each when it is compiled: other processes compile the next ones while one is measured.
 
-    What they compile is kept on disk, where the process that has the GPU finds it.
+    What they compile is cached on disk, where the process that has the GPU finds it.
     """
     workers = min(16, machine().usable_cores - 1)
     if workers < 2:
@@ -189,8 +189,8 @@ def _compile(kernel: CudaKernel, arch: str, params: dict[str, int]) -> None:
 # ---- cached on disk ----------------------------------------------------------------------------------------------------
 
 
-def keep(record: BenchRecord) -> Path | None:
-    """Keep the parameters of a record as the best for its kernel, GPU, dtype and sizes like its own; None if nothing can
+def cache_best(record: BenchRecord) -> Path | None:
+    """Cache the parameters of a record as the best for its kernel, GPU, dtype and sizes like its own; None if nothing can
     be written."""
     shape = (record.m, record.n, record.k)
     file = kept_at(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)

@@ -19,7 +19,7 @@ from ..inputs.formats import FORMATS
 from ..inputs.sizes import Shape, parse_seconds, parse_sizes
 from .cpu import TunedBlocking, check_tunable
 from .cpu import tune as tune_blocking
-from .cuda import Listener, Tuned, keep, tune
+from .cuda import Listener, Tuned, cache_best, tune
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
         written = stack.enter_context(_written(json_file, tell))
         tuned = tune(bench, kernel, shape, dtype, budget_s=budget, seed=request.seed, tell=written)
     if tuned.finalists and tuned.finalists[0].gflops:
-        keep(tuned.finalists[0])
+        cache_best(tuned.finalists[0])
     return tuned
 
 
@@ -87,10 +87,10 @@ def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
 
 
 def forget(request: TuneRequest) -> bool:
-    """Forget what was kept for the CPU; whether there was anything. Raises UsageError for a CUDA kernel."""
+    """Forget what was cached for the CPU; whether there was anything. Raises UsageError for a CUDA kernel."""
     if not request.on_cpu:
         raise UsageError(
-            f"reset: what was kept for {request.kernel} is for a GPU, and is replaced by a new search alone"
+            f"reset: what was cached for {request.kernel} is for a GPU, and is replaced by a new search alone"
         )
     _chosen_on_cpu(request)
     return blocking.forget()
