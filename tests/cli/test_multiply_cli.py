@@ -244,6 +244,7 @@ def resident_bytes(folder: Path, memory: str) -> int:
     return int(done.stderr.split("resident ")[1]) << 10
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of resident memory is Linux's to tell")
 def test_a_product_stays_within_its_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)

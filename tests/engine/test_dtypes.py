@@ -275,6 +275,7 @@ def check_denormals(multiply: Multiply, dtype: str, shape: tuple[int, int, int])
         np.testing.assert_array_equal(reals(multiply(x, y)), want)
 
 
+@pytest.mark.each_value
 @every_planned
 def test_specials_stand_where_the_formula_has_them_and_nowhere_else(kernel: Kernel, dtype: str) -> None:
     for shape in edges(kernel, dtype):
@@ -372,6 +373,7 @@ def test_float32_is_rounded_as_others_round(convert: Callable[..., None], dtype:
 PAIRS = [("int8", "int16"), ("int16", "int8"), ("uint16", "uint8"), ("int32", "int8")]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_integers_are_widened_and_cut_off(convert: Callable[..., None], source: str, target: str) -> None:
     x = numbers((5, 203), source)

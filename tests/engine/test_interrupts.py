@@ -44,11 +44,11 @@ def counts_of(way: str, planted: str = "") -> tuple[dict[str, int], bool]:
     "way",
     [
         "every_bytecode('matmul', 29)",
-        "every_bytecode('gemm', 61)",
-        "every_bytecode('vector', 61)",
-        "one_caller('batch', 120, 1)",
+        pytest.param("every_bytecode('gemm', 61)", marks=pytest.mark.thorough),
+        pytest.param("every_bytecode('vector', 61)", marks=pytest.mark.thorough),
+        pytest.param("one_caller('batch', 120, 1)", marks=pytest.mark.thorough),
         "storm('batch', 0.5)",
-        "storm('deep', 0.5)",
+        pytest.param("storm('deep', 0.5)", marks=pytest.mark.thorough),
         "many_callers('batch', 80, 1)",
     ],
 )

@@ -277,7 +277,7 @@ def test_packing(layout: str, dtype: str) -> None:
 # ---- what became of the inner loops ------------------------------------------------------------------------------------
 
 
-@pytest.mark.each_value
+@pytest.mark.thorough
 @x86_with_fma
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_tiles_stay_in_registers(dtype: str) -> None:

@@ -272,6 +272,7 @@ def test_tile_in_place(tile: tuple[int, int, int], dtype: str) -> None:
             assert (c[:, n:] == 7).all()
 
 
+@pytest.mark.each_value
 @every_dtype
 @pytest.mark.parametrize(("columns", "bits"), list(itertools.product((1, 2, 3, 4, 7), (128, 256, 512))))
 def test_deinterleave(columns: int, bits: int, dtype: str) -> None:
@@ -290,6 +291,7 @@ def test_deinterleave(columns: int, bits: int, dtype: str) -> None:
         assert np.isnan(target[columns]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64") or "fma" not in machine().isa,
     reason="reads the assembly of x86-64 with FMA",

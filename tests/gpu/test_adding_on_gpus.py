@@ -72,6 +72,7 @@ def in_tiles(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, columns: int) -> 
     return np.hstack([added(kernel, plain, a, part, tile) for part, tile in zip(parts, tiles, strict=True)]).tobytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
 def test_the_bits_of_an_element_do_not_depend_on_the_tile_of_a_plan_that_it_is_in(kernel: CudaKernel) -> None:
     """As long as these are whole tiles of the kernel: the last rows and columns may be summed in another order."""
@@ -94,7 +95,7 @@ def test_of_no_steps_c_stays_as_it_is(kernel: CudaKernel) -> None:
     assert not added(kernel, binary(kernel, False), a, b, c.copy()).any()
 
 
-@pytest.mark.each_value
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
 def test_adding_costs_no_register_that_does_not_fit(kernel: CudaKernel, arch: str) -> None:

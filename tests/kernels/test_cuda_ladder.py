@@ -50,6 +50,7 @@ def test_rung_is_right_and_touches_nothing_else(kernel: CudaKernel, shape: tuple
     assert done.findings == []
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shape", [(9, 10, 35), (130, 259, 5)], ids=str)
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_an_infinity_stays_in_its_row(kernel: CudaKernel, shape: tuple[int, int, int]) -> None:

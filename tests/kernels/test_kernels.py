@@ -128,6 +128,7 @@ def shapes(kernel: Kernel, dtype: str) -> Iterator[Shape]:
         yield (small_m + off, small_n + off, max(along_k, default=7) + off)
 
 
+@pytest.mark.each_value
 @every_variant
 def test_shapes(variant: Variant) -> None:
     for shape in shapes(variant.kernel, variant.dtype):
@@ -226,6 +227,7 @@ def test_strides_of_inputs(variant: Variant) -> None:
         assert (x.tobytes(), y.tobytes()) == before, f"{variant} writes its operands"
 
 
+@pytest.mark.each_value
 @every_variant
 @pytest.mark.parametrize("transposed", [False, True], ids=["row-major", "column-major"])
 def test_strides_of_output(variant: Variant, transposed: bool) -> None:

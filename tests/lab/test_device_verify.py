@@ -111,6 +111,7 @@ def test_a_right_result_passes(name: str, shape) -> None:
     assert check.max_abs_error == pytest.approx(host.max_abs_error, rel=1e-3, abs=1e-13)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("at", [(0, 0), (32, 34), (7, 31)])
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from support import measured_rungs
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.cli import app
 from tilewright.errors import HeaderError, RecordError, UsageError
@@ -70,7 +71,8 @@ def allowed(kernel: CudaKernel, params: dict[str, int]) -> bool:
 def test_formulas_of_global_memory_are_what_is_counted(kernel: CudaKernel, params: dict[str, int]) -> None:
     """At whole blocks; for shared memory the formulas are the sources', which know nothing of fused loads."""
     small = len(kernel.parameters) <= 2
-    found = explain(kernel, *((64, 64, 32) if small else (256, 256, 32)), params=params)
+    height, width, _ = measured_rungs.shapes(kernel, kernel.params | params)[-1]
+    found = explain(kernel, *((64, 64, 32) if small else (height, 2 * width, 32)), params=params)
     assert found.verified["ok"], found.verified["reason"]
     assert found.defects == []
     for formula in found.formulas:

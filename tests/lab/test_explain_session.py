@@ -78,7 +78,6 @@ def test_a_kernel_that_no_multiprocessor_has_room_for() -> None:
     code, text = command(*words, "--brief")
     assert code == 1
     assert "cuda/tf32 cannot launch" in text
-    assert command("tf32", "--size", "32", "--gpu", "H200")[0] == 0
 
 
 def test_a_run_that_was_stopped_has_no_rate_and_no_verdict() -> None:
@@ -106,7 +105,7 @@ def test_a_stopped_run_with_a_defect_is_wrong(tmp_path: Path) -> None:
     assert any("still running after 500 steps" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("gpu", "tflops"), [("H200", 494.7), ("A100", 156.0)])
+@pytest.mark.parametrize(("gpu", "tflops"), [("H200", 494.7), pytest.param("A100", 156.0, marks=pytest.mark.thorough)])
 def test_matrix_instructions_have_the_peak_of_their_format(gpu: str, tflops: float) -> None:
     found = explain(cuda_catalog()["cuda/tf32"], 16, 16, 16, gpu=gpu)
     assert found.gpu["peak_gflops"] == pytest.approx(1000 * tflops)

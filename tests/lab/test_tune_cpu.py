@@ -314,6 +314,7 @@ print(json.dumps([*numbers, blocking.describe(), _generator()]))
 """
 
 
+@pytest.mark.thorough
 def test_what_is_kept_is_in_force_in_the_next_process(tmp_path: Path) -> None:
     own = _generator()
     keep(OTHER, FOUND)

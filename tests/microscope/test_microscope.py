@@ -163,6 +163,7 @@ def test_a_sample_stands_for_the_whole_grid(grid: tuple[int, int, int]) -> None:
     assert (some.weights[0] + some.weights[1] > 0).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("name", ["cuda/uncoalesced", "cuda/coalesced", "cuda/shared_tile"])
 @pytest.mark.parametrize("n", [192, 200])
 def test_a_sample_counts_what_the_whole_run_counts(name: str, n: int) -> None:
