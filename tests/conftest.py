@@ -1,12 +1,14 @@
-"""Fixtures of more than one test file, and which cases the default run takes."""
+"""Fixtures of more than one test file, which cases the default run takes, and a record of what became of each."""
 
 from __future__ import annotations
 
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
-from support import selection
+from support import outcomes, selection
 from support.command_line import Answer
 from tilewright.__main__ import run
 
@@ -31,3 +33,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Before the markers of the command line select. What is asked for by ``-k`` is run in all its cases."""
     if not config.option.keyword:
         selection.mark_the_rest(items)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--outcomes", type=Path, metavar="FILE", help="write which tests ran, and why others were skipped")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.option.outcomes and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(outcomes.Recorder(config.option.outcomes))

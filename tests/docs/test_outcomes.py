@@ -1,0 +1,60 @@
+"""A test that is skipped in every job is an error."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import outcomes
+
+TESTS = Path(__file__).parents[1]
+JOB = """
+import os, pytest
+
+def test_plain():
+    pass
+
+@pytest.mark.skipif("GPU" not in os.environ, reason="no GPU")
+def test_of_a_gpu():
+    pass
+
+@pytest.mark.skipif("QUANTUM" not in os.environ, reason="no quantum computer")
+def test_of_none():
+    pass
+"""
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(outcomes).failed == 0
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_test_that_no_job_runs_is_named(workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
+    (tmp_path / "test_job.py").write_text(JOB)
+    markers = "\n    ".join(["markers =", "thorough", "each_value"])
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {TESTS}\n{markers}\n")
+
+    def job(name: str) -> Path:
+        command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider", "--outcomes", name]
+        subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+        return tmp_path / name
+
+    def checked(*jobs: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(TESTS.parent / ".ci" / "skipped"), *map(str, jobs)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    ours = job("ours.json")
+    assert json.loads(ours.read_text())["test_job.py::test_plain"] == "ran"
+    monkeypatch.setenv("GPU", "0")
+    theirs = job("gpu.json")
+    found = checked(ours, theirs)
+    assert found.returncode == 1
+    assert found.stderr == "ran in no job: test_job.py::test_of_none: no quantum computer\n"
+    monkeypatch.setenv("QUANTUM", "0")
+    assert checked(ours, theirs, job("quantum.json")).returncode == 0

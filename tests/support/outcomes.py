@@ -1,0 +1,58 @@
+"""What became of each test in a job, and which tests ran in none: a test that is skipped everywhere tests nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+#: Node id → "ran", or why it was skipped.
+Outcomes = dict[str, str]
+RAN = "ran"
+
+
+class Recorder:
+    """A plugin of pytest that writes the outcomes of a run into a file; under xdist the reports of all workers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.outcomes: Outcomes = {}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.outcomes[report.nodeid] = reason(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.outcomes[report.nodeid] = reason(report)
+        elif report.when == "call":
+            self.outcomes[report.nodeid] = RAN
+
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text(json.dumps(dict(sorted(self.outcomes.items())), indent=0) + "\n", encoding="utf-8")
+
+
+def reason(report: pytest.CollectReport | pytest.TestReport) -> str:
+    words = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return words.removeprefix("Skipped: ")
+
+
+def ran_nowhere(jobs: Iterable[Mapping[str, str]]) -> Outcomes:
+    """The tests that were skipped in every job that has them, with the reason of one.
+
+    A module that was skipped as a whole ran where any of its tests did.
+
+    >>> ran_nowhere([{"a.py::x": "no GPU", "a.py::y": "no GPU", "b.py": "no zarr"}, {"a.py::x": "ran", "b.py::z": "ran"}])
+    {'a.py::y': 'no GPU'}
+    """
+    jobs = list(jobs)
+    ran = {
+        name for job in jobs for test, outcome in job.items() if outcome == RAN for name in (test, test.split("::")[0])
+    }
+    return {test: why for job in jobs for test, why in job.items() if why != RAN and test not in ran}
+
+
+def read(path: Path) -> Outcomes:
+    return json.loads(path.read_text(encoding="utf-8"))
