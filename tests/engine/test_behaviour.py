@@ -32,6 +32,7 @@ from tilewright.runtime.cpu.threads import Team
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 TEAMS = [kernel for kernel in catalog().values() if kernel.shared == "team"]
+FOR_LONG_PRODUCTS = [kernel for kernel in TEAMS if kernel.suits is None or kernel.suits(8000, 8000, 8000)]
 
 Shape = tuple[int, int, int]  # m, n, k
 
@@ -387,10 +388,8 @@ def test_ctrl_c_ends_a_long_product_soon(how: str, tmp_path: Path) -> None:
     assert child(INTERRUPT, str(slow), "4000", *how.split()) == "stopped"
 
 
-@pytest.mark.parametrize("kernel", TEAMS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", FOR_LONG_PRODUCTS, ids=lambda kernel: kernel.name)
 def test_ctrl_c_ends_every_kernel_of_a_team(kernel: Kernel) -> None:
-    if kernel.suits is not None and not kernel.suits(8000, 8000, 8000):
-        pytest.skip("is not planned for products as long as these")
     assert child(INTERRUPT, kernel.name, "8000", "2") == "stopped"
 
 

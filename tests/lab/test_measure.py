@@ -166,11 +166,12 @@ def card() -> str:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", measured_rungs.rungs(), ids=lambda kernel: kernel.name)
 def test_predicted_is_counted(kernel: CudaKernel, card: str) -> None:
-    """One block of the smallest tile: with several the hardware counts more wavefronts, another number each time."""
-    if kernel not in measured_rungs.rungs():
-        pytest.skip("its copies and tensor cores are counted under other names")
+    """One block of the smallest tile: with several the hardware counts more wavefronts, another number each time.
+
+    Tensor cores and their copies are counted under other names.
+    """
     params = measured_rungs.smallest(kernel)
     found = explain(kernel, *measured_rungs.shapes(kernel, params)[-1], gpu=card, params=params)
     seen = measure.measured(kernel, found, seed=1)

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
-from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.simulator.counters.hardware_names import ALL_CONFLICTS, names
 
 SIZES = (256, 1000)
@@ -42,23 +41,22 @@ WAVEFRONTS = tuple(name for name in SHARED if "wavefronts" in name)
 
 
 def rungs() -> list[CudaKernel]:
-    """The kernels that use no tensor core."""
-    return [kernel for kernel in cuda_catalog().values() if "mma." not in compile_kernel(kernel).ptx]
+    """The kernels that use no tensor core: none of the prelude's functions that multiply with one."""
+    tensor = re.compile(r"\bmultiply_(bf16|tf32|f64)\b")
+    return [kernel for kernel in cuda_catalog().values() if not tensor.search(kernel.path.read_text(encoding="utf-8"))]
 
 
 def smallest(kernel: CudaKernel) -> dict[str, int]:
     """Parameters with the fewest elements of C a block; of those the shallowest tile, then the nearest to the defaults."""
-    tile = [name for name in kernel.params if any(name in size.names for size in kernel.grid)]
+    tile = {name for name in kernel.params if any(name in size.names for size in kernel.grid)}
+    depths = [name for name in DEPTHS if name in kernel.params]
 
-    @functools.cache
-    def blocks(**sides: int) -> int:
-        return math.prod(size(m=1024, n=1024, k=1, **sides) for size in kernel.grid)
+    def away(name: str, value: int) -> float:
+        return abs(math.log2((value or 0.5) / (kernel.params[name] or 0.5)))  # 0 is off: as far from 1 as a half is
 
-    def rank(values: tuple[int, ...]) -> tuple[Any, ...]:
-        chosen = dict(zip(kernel.params, values, strict=True))
-        # One that is 0 is off: as far from 1 as a half is.
-        away = sum(abs(math.log2((chosen[name] or 0.5) / (default or 0.5))) for name, default in kernel.params.items())
-        return -blocks(**{name: chosen[name] for name in tile}), [chosen.get(name, 0) for name in DEPTHS], away, values
+    def rank(chosen: dict[str, int]) -> tuple[Any, ...]:
+        blocks = math.prod(size(m=1024, n=1024, k=1, **{name: chosen[name] for name in tile}) for size in kernel.grid)
+        return -blocks, [chosen[name] for name in depths]
 
     def allowed(values: tuple[int, ...]) -> bool:
         try:
@@ -67,8 +65,24 @@ def smallest(kernel: CudaKernel) -> dict[str, int]:
             return False
         return True
 
-    ranked = sorted(itertools.product(*(p.values for p in kernel.parameters)), key=rank)
-    return dict(zip(kernel.params, next(filter(allowed, ranked)), strict=True))
+    # What ranks first is sorted alone; of each such choice the rest follows, nearest to the defaults first.
+    first = [p for p in kernel.parameters if p.name in {*tile, *depths}]
+    rest = [p for p in kernel.parameters if p not in first]
+    chosen = [
+        dict(zip([p.name for p in first], values, strict=True))
+        for values in itertools.product(*(p.values for p in first))
+    ]
+    for _, group in itertools.groupby(sorted(chosen, key=rank), key=rank):
+        ranked = sorted(
+            (sum(itertools.starmap(away, whole.items())), tuple(whole[name] for name in kernel.params))
+            for one in group
+            for values in itertools.product(*(p.values for p in rest))
+            for whole in [one | dict(zip([p.name for p in rest], values, strict=True))]
+        )
+        for _, values in ranked:
+            if allowed(values):
+                return dict(zip(kernel.params, values, strict=True))
+    raise UsageError(f"{kernel.name}: no choice of its parameters is allowed")
 
 
 def shapes(kernel: CudaKernel, params: dict[str, int]) -> list[tuple[int, int, int]]:
