@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from . import errors as errors
     from .api import matmul as matmul
     from .api import plan as plan
+    from .blas import gemm as gemm
     from .catalog import catalog as ladder
-    from .gemm import gemm as gemm
     from .host.limits import get_threads as get_threads
     from .host.limits import set_threads as set_threads
     from .host.limits import use_threads as use_threads
@@ -30,7 +30,7 @@ __version__ = "0.1.0"
 #: Public name → (module, name there). Loaded at first use: importing this package loads nothing but this file.
 _PUBLIC = {
     "matmul": ("api", "matmul"),
-    "gemm": ("gemm", "gemm"),
+    "gemm": ("blas", "gemm"),
     "plan": ("api", "plan"),
     "multiply": ("streaming.run.multiply", "multiply"),
     "plan_multiply": ("streaming.run.multiply", "plan_multiply"),

@@ -18,7 +18,7 @@ ROOMS = [
     *("errors", "records", "host", "problem", "operands"),
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
-    *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "api", "gemm"),
+    *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "api", "blas"),
     *("report",),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),

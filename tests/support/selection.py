@@ -9,8 +9,8 @@ import pytest
 
 #: What only ``.ci/run`` runs.
 THOROUGH = pytest.mark.thorough
-#: Dtypes that take the way of another of the same kind: int16 that of int8, unsigned integers that of signed ones, complex128
-#: that of complex64, bfloat16 that of float16. Compiling every kernel for them takes minutes.
+#: Dtypes that take the way of another of the same kind: int16 that of int8, unsigned integers that of signed ones,
+#: complex128 that of complex64, bfloat16 that of float16. Compiling every kernel for them takes minutes.
 TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16"}
 
 
