@@ -138,6 +138,11 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     )
 
 
+def test_a_product_on_a_gpu_needs_no_numba() -> None:
+    """It takes longer to import than a GPU to open."""
+    assert not loaded_by("import tilewright.streaming.run.multiply") & {"numba", "llvmlite", "cuda"}
+
+
 def test_rendering_a_report_needs_no_numerical_library() -> None:
     """A page of a committed record, rendered; drawing its charts may load NumPy, which Altair's own dependencies do."""
     record = Path(__file__).parents[2] / "benchmarks" / "cpu-openblas-avx512.jsonl"

@@ -265,7 +265,7 @@ NEED = "must be compiled, and $NUMBA_DISABLE_JIT is set: unset it"
         (["bench", "ikj", "--sizes", "16"], ""),
         (["explain", "cpu/naive"], "cpu/naive "),
         (["info", "--measure"], "what measures this machine's peaks "),
-        (["multiply", "a.npy", "a.npy", "-o", "c.npy"], "what multiplies and moves blocks "),
+        (["multiply", "a.npy", "a.npy", "-o", "c.npy", "--device", "cpu"], "what multiplies and moves blocks "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

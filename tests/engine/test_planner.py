@@ -16,13 +16,13 @@ from support.plans import make_plan
 from tilewright.catalog import catalog
 from tilewright.engine.numpy_product import numpy_product
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
-from tilewright.host.machine import machine
+from tilewright.host.machine import machine, seconds_text
 from tilewright.kernels import Kernel
 from tilewright.operands import DTYPES, NUMPY_DTYPES
 from tilewright.planning import choice as chooser
 from tilewright.planning import host, prediction
 from tilewright.planning.host import BYTES_PER_THREAD, WORK_PER_THREAD
-from tilewright.planning.prediction import Blocks, predict, seconds_text
+from tilewright.planning.prediction import Blocks, predict
 from tilewright.problem import Problem, layout
 from tilewright.runtime.cpu import peaks
 from tilewright.runtime.cpu.runner import runner

@@ -167,6 +167,18 @@ def bytes_text(size: int | None) -> str | None:
     return f"{size / (1 << 10 * power):.1f}".removesuffix(".0") + f" {'KMGTP'[power - 1]}iB"
 
 
+def seconds_text(seconds: float) -> str:
+    """A time in words.
+
+    >>> seconds_text(0.0123), seconds_text(4.2e-6), seconds_text(75)
+    ('12.3 ms', '4.2 µs', '75 s')
+    """
+    for unit, scale in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
 def _join(*parts: object) -> str:
     return ", ".join(str(part) for part in parts if part)
 

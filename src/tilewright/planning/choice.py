@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ..catalog import catalog, cuda_catalog
-from ..codegen.jit import VARIABLE, jit_is_disabled
 from ..engine.numpy_product import numpy_product
 from ..errors import DTypeError, UsageError, did_you_mean
 from ..kernels import CudaKernel, Kernel
@@ -71,6 +70,8 @@ def choose_cpu(problem: Problem, algorithm: str = "classical") -> Choice[Kernel]
     >>> choose_cpu(Problem(8, 8, 8, "float32", precision="highest")).compute
     'float64'
     """
+    from ..codegen.jit import jit_is_disabled  # Numba, of which a choice for a GPU has no need, takes long to import
+
     check_words(problem.precision, algorithm)
     return _choice(problem, algorithm, not jit_is_disabled())
 
@@ -82,7 +83,7 @@ def _choice(problem: Problem, algorithm: str, compiles: bool) -> Choice[Kernel]:
     if dtype in NUMPY_DTYPES and algorithm == "classical":
         return _chosen(numpy_product, dtype, f"no kernel multiplies {dtype}")
     if not compiles:
-        why = f"${VARIABLE} is set, so no kernel can be compiled"
+        why = "$NUMBA_DISABLE_JIT is set, so no kernel can be compiled"
         return _chosen(numpy_product, _HELD_BY.get(widest, widest), why)
     for compute in dict.fromkeys((widest, _HELD_BY.get(widest, widest))):
         kernel, why = _suiting(compute, algorithm, problem.m, problem.n, problem.k)

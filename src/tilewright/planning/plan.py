@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..host.machine import seconds_text
 from ..problem import Problem
 from .choice import Choice
-from .prediction import seconds_text
 
 #: What a plan tells: labels and texts.
 Rows = list[tuple[str, str]]

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..host.machine import machine
+from ..host.machine import machine, seconds_text
 from ..problem import Problem
 from ..runtime.cpu.peaks import bandwidth_gbs, cache_bandwidth_gbs, peak_gflops
 
@@ -114,15 +114,3 @@ def _traffic(m: int, n: int, k: int, blocks: Blocks) -> tuple[int, int]:
         return moved, moved
     packed_a, packed_b = 2 * m * k * a_passes, k * n * (1 + math.ceil(m / blocks.mc))
     return packed_a + packed_b + c_elements, moved
-
-
-def seconds_text(seconds: float) -> str:
-    """A time in words.
-
-    >>> seconds_text(0.0123), seconds_text(4.2e-6), seconds_text(75)
-    ('12.3 ms', '4.2 µs', '75 s')
-    """
-    for unit, scale in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"

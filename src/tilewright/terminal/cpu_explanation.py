@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..host.machine import bytes_text
+from ..host.machine import bytes_text, seconds_text
 from ..lab.explain.cpu import CpuExplanation
 from ..lab.explain.cpu_events import EventRow
-from ..planning.prediction import seconds_text
 from .explanation import quantity
 from .facts import show_facts
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ..host.machine import bytes_text
-from ..planning.prediction import seconds_text
+from ..host.machine import bytes_text, seconds_text
 from .facts import show_facts
 
 if TYPE_CHECKING:

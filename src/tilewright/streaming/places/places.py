@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.jit import need_jit
 from ...errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ...files import Sink, Source
 from ...files.array import ArraySource
@@ -26,7 +25,6 @@ from .chunks import Chunks
 from .events import Events
 from .gpu import Gpu
 from .gpu_rates import gpu_rates
-from .host import Host
 from .peers import Peers
 from .place import Place
 from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
@@ -80,6 +78,8 @@ class Placement:
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
         """Each place that the plan has a part for, with its memory taken."""
         if not self.gpus:
+            from .host import Host  # Numba, which a product on a GPU does not need
+
             yield Host(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
         count = len(plan.parts)
@@ -106,16 +106,18 @@ class Placement:
 def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Options, threads: int) -> Placement:
     """Where to multiply: ``options.device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
 
-    Raises UsageError for what is none of these, UnavailableError without a GPU or where ``$NUMBA_DISABLE_JIT`` is set,
-    MemoryLimitError for a limit that leaves nothing for blocks.
+    Raises UsageError for what is none of these; UnavailableError without a GPU, and on the CPU where ``$NUMBA_DISABLE_JIT``
+    is set; MemoryLimitError for a limit that leaves nothing for blocks.
     """
-    need_jit("what multiplies and moves blocks")
     limit = None if options.memory is None else bytes_of("memory", options.memory)
     gpus = _gpus(options.device)
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
     if not gpus:
         if options.device_memory is not None:
             raise UsageError("device_memory is for products on a GPU: this one is on the CPU, see memory")
+        from ...codegen.jit import need_jit
+
+        need_jit("what multiplies and moves blocks")
         choice = choose_adding_cpu(dtype.name)
         if choice is None:
             raise DTypeError(f"dtype {dtype.name}: no kernel here that adds to C has it")

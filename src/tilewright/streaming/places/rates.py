@@ -19,7 +19,6 @@ from ...files.array import ArraySource
 from ...files.positional import PIECE, write_through
 from ...host.machine import machine
 from ...kernels import Kernel
-from ...runtime.cpu.peaks import bandwidth_gbs, peak_gflops
 from ..plan.cost import Rates
 
 #: Share of the peak that the engine reaches between its passes over C, share of the time of such a pass that nothing hides,
@@ -42,6 +41,8 @@ WRITE_ROW = 32 << 10
 
 def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int) -> Rates:
     """The rates of the CPU as a place, with that engine: one thread reads blocks while others multiply."""
+    from ...runtime.cpu.peaks import bandwidth_gbs, peak_gflops  # Numba, which a product on a GPU does not need
+
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
     reading = min(read_rate(source, dtype, 1) for source in sources)
@@ -108,6 +109,8 @@ def write_rate(out: Any, sources: Sequence[Source], dtype: str) -> float:
     if isinstance(out, (str, os.PathLike)):
         most, pitch = int(WRITE_SHARE * result_bytes(sources, dtype)), sources[1].shape[1] * np.dtype(dtype).itemsize
         return _disk_rate(Path(os.fspath(out)).absolute().parent, max(PROBE_BYTES, most), max(1, pitch))
+    from ...runtime.cpu.peaks import bandwidth_gbs  # as above
+
     return bandwidth_gbs("float64", 1) * 1e9 / 3
 
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...host.machine import bytes_text
+from ...host.machine import bytes_text, seconds_text
 from ...planning.choice import Choice
 from ...planning.plan import Plan, Rows
-from ...planning.prediction import seconds_text
 from ...problem import Problem
 from .bounds import least_elements, least_side
 from .cost import Cost, Rates
