@@ -21,7 +21,7 @@ from tilewright.runtime.gpu import driver, memory
 from tilewright.runtime.gpu import launch as launching
 from tilewright.runtime.gpu.device import Device, gpu_at, open_device
 from tilewright.runtime.gpu.launch import extent
-from tilewright.runtime.gpu.memory import Memory
+from tilewright.runtime.gpu.memory import HostPages, Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
 
 BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "")
@@ -128,6 +128,8 @@ class Stand:
             cuMemGetInfo=lambda: self.call("memory", answer=(30, 40)),
             cuMemAlloc=lambda nbytes: self.call("reserve", nbytes, answer=(8192,)),
             cuMemFree=lambda pointer: self.call("free", pointer),
+            cuMemHostRegister=lambda *args: self.call("lock", *args),
+            cuMemHostUnregister=lambda *args: self.call("unlock", *args),
             cuCtxGetCurrent=lambda: (Status.CUDA_SUCCESS, 55),
             cuCtxPushCurrent=lambda context: (self.current.append(context), (Status.CUDA_SUCCESS,))[1],
             cuCtxPopCurrent=lambda: self.current.pop(),
@@ -387,6 +389,31 @@ def test_reserved_memory() -> None:
     assert stand.calls == [("memory",), ("reserve", 20), ("free", 8192)]
     with pytest.raises(MemoryLimitError, match="31 bytes on Stand-in are needed, 30 are free"):
         gpu.reserve(31)
+
+
+def test_pages_are_locked_once_and_cached_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand = Stand()
+    stand.open()
+    pages = HostPages()
+    first = pages.take(1 << 16)
+    first[:] = 7
+    address = first.ctypes.data
+    for _ in range(2):
+        pages.lock(first)
+    assert stand.calls == [("lock", address, 1 << 16, 1)]
+    pages.give_back(first)
+    assert pages.take(1 << 15).nbytes == 1 << 15, "others are of another size"
+    again = pages.take_locked(1 << 16)
+    assert (again.ctypes.data, len(stand.calls)) == (address, 1), "locked still"
+    monkeypatch.setattr(HostPages, "MOST_CACHED", (1 << 16) - 1)
+    pages.give_back(again)
+    assert stand.calls[1:] == [("unlock", address)]
+    other = pages.take_locked(100)
+    pages.give_back(other, cache=False)
+    assert [call[0] for call in stand.calls[2:]] == ["lock", "unlock"]
+    stand.status = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(LaunchError, match="100 bytes of page-locked memory: CUDA_ERROR_INVALID_VALUE"):
+        pages.take_locked(100)
 
 
 def test_facts() -> None:
