@@ -27,7 +27,6 @@ WITHOUT_DOCSTRING = {
     "catalog": 2,
     "planning": 5,
     "runtime": 8,
-    "simulator": 34,
     "streaming": 42,
 }
 UNTYPED: dict[str, int] = {}

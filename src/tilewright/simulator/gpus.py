@@ -46,6 +46,7 @@ class Limits:
 
     @property
     def max_warps_per_sm(self) -> int:
+        """Warps that a multiprocessor holds."""
         return self.max_threads_per_sm // self.warp_size
 
 
@@ -94,6 +95,7 @@ class Gpu:
 
     @property
     def limits(self) -> Limits:
+        """What a multiprocessor of the card's compute capability holds."""
         return LIMITS[self.compute_capability]
 
     @property

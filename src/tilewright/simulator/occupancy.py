@@ -49,6 +49,7 @@ class Occupancy:
 
     @property
     def warps(self) -> int:
+        """Warps resident on one multiprocessor."""
         return self.blocks * self.warps_per_block
 
     @property

@@ -82,6 +82,7 @@ class MachineInstruction:
 
     @property
     def group(self) -> Group:
+        """What the instruction has in common with the PTX that it comes from."""
         return group(self.file, self.line, *(self.memory or ("", "")))
 
 

@@ -37,6 +37,10 @@ class Block:
 
 @dataclass
 class Program:
+    """A kernel with its calls inlined: code in order, places of labels, branch tables, PTX types of registers, variables,
+    and basic blocks with the index of each by its first instruction.
+    """
+
     entry: Function
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
@@ -63,6 +67,7 @@ def link(module: Module, entry: str) -> Program:
 
 
 def is_special(name: str) -> bool:
+    """Whether a name is that of a special register, such as ``%tid.x``."""
     return name.startswith(SPECIAL)
 
 

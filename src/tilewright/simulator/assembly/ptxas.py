@@ -52,6 +52,7 @@ class PtxAccess:
 
     @property
     def group(self) -> Group:
+        """What the access has in common with the machine instruction that it becomes."""
         return group(self.file, self.line, self.space, self.kind)
 
 

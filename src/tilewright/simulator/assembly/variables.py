@@ -36,6 +36,7 @@ class Variable:
 
 
 def syntax_error(message: str, line: int) -> UsageError:
+    """The error for text that is not PTX, with its line."""
     return UsageError(f"PTX line {line}: {message}")
 
 

@@ -58,6 +58,7 @@ class Execution:
 
     @property
     def key(self) -> Key:
+        """What counts are kept by: instruction, space and kind."""
         return (self.ins.index, self.space, self.kind)
 
 

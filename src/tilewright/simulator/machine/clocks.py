@@ -209,6 +209,7 @@ def other_warp(a: Ints, b: Ints) -> Bools:
 
 
 def other_thread(a: Ints, b: Ints) -> Bools:
+    """Whether two stamps are of different threads."""
     return np.asarray(((a ^ b) & ~_TIME) != 0)
 
 

@@ -113,28 +113,34 @@ class GlobalSpace(Space):
         self.regions, self.grain = regions, grain
 
     def holding(self, low: int, end: int) -> Region | None:
+        """The array or variable whose slot the bytes lie in, if it holds them all."""
         region = self.regions.get(low >> SLOT)
         return region if region and end <= region.base + region.nbytes else None
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        """Which accesses lie in the array or variable in whose slot ``like`` lies."""
         region = self.regions[like >> SLOT]
         return (address >= region.base) & (address + nbytes <= region.base + region.nbytes)
 
     def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        """Which accesses lie in no array and no variable."""
         out = np.ones(address.shape, bool)
         for region in self.regions.values():
             out &= ~((address >= region.base) & (address + nbytes <= region.base + region.nbytes))
         return out
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
+        """Addresses as bytes of their array or variable."""
         return address - region.base
 
     def watch(self, region: Region) -> None:
+        """Give the region a shadow where it has none yet."""
         if region.shadow is None:
             region.shadow = Shadow(region.nbytes, self.grain, across_blocks=True)
             region.shadow.clocks = self.reports.clocks
 
     def describe(self, address: int, nbytes: int) -> str:
+        """An address by the array or variable that lies nearest."""
         near = [r for r in self.regions.values() if abs(address - r.base) < 1 << (SLOT - 1)]
         if not near:
             return f"address {address:#x} of global memory, in no operand" + (
@@ -180,26 +186,31 @@ class WindowSpace(Space):
             self.region.starts = owner * self.stride
 
     def holding(self, low: int, end: int) -> Region | None:
+        """The region of the space, if one of its variables holds the bytes."""
         for first, last, _ in self.region.spans:
             if first <= low and end <= last:
                 return self.region
         return None
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        """Which accesses lie in the variable that ``like`` lies in."""
         span = next(s for s in self.region.spans if s.first <= like < s.end)
         return (address >= span.first) & (address + nbytes <= span.end)
 
     def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
+        """Which accesses lie in no variable."""
         out = np.ones(address.shape, bool)
         for first, last, _ in self.region.spans:
             out &= ~((address >= first) & (address + nbytes <= last))
         return out
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
+        """Addresses as bytes of the region: each lane's own copy."""
         starts = region.starts
         return address if starts is None else address + (starts if sel is None else starts[sel])
 
     def describe(self, address: int, nbytes: int) -> str:
+        """An address by the variable that lies nearest."""
         if not self.region.spans:
             return f"byte {address} of {self.name} memory, of which the kernel has none"
         span = nearest(self.region.spans, address)

@@ -61,6 +61,8 @@ def entry(ins: Instruction) -> tuple[str, str] | None:
 
 
 def guarded(run: Step, predicate: Array, negate: bool) -> Step:
+    """A step for those of the active lanes whose predicate holds, or with ``negate`` does not."""
+
     def step(sel: Ints | None) -> None:
         p = predicate if sel is None else predicate[sel]
         if negate:
@@ -191,4 +193,5 @@ def number_of(ins: Instruction, operand: str) -> int:
 
 
 def size_of(kind: str) -> int:
+    """Bytes of a PTX type."""
     return SIZES[kind]

@@ -77,10 +77,12 @@ class AsyncCopies:
         self.under_way: list[tuple[Instruction, Region, Ints, int, Ints, Ints]] = []
 
     def clear(self) -> None:
+        """Forget all copies: the blocks start."""
         self.group.fill(0)
         self.under_way.clear()
 
     def start(self, ins: Instruction, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
+        """Note that these lanes copy to a region; what they copy may not be read until its group was waited for."""
         if region.shadow is None:
             return
         who = self.lanes.every if sel is None else sel

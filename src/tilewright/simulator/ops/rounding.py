@@ -85,6 +85,7 @@ def odd32(x: Array) -> Array:
 
 
 def bf16_to_f32(bits: Array) -> Array:
+    """The bits of bfloat16 numbers (uint16) as float32."""
     return (np.asarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 

@@ -23,6 +23,7 @@ class Form:
 
     @classmethod
     def of(cls, ins: Instruction, lanes: Lanes) -> Form:
+        """The form of a barrier instruction. Raises UnknownInstruction for one that is not known."""
         flags = [p for p in ins.parts[1:] if p not in ("cta", "aligned")]
         kind = flags[0] if flags else ""
         operands = list(ins.operands)
@@ -54,6 +55,7 @@ class Barriers:
         self.forms: dict[int, Form] = {}
 
     def clear(self) -> None:
+        """Forget all who wait, arrived or left: the blocks start."""
         self.waiting.fill(False)
         self.exited.fill(False)
         self.arrived.clear()

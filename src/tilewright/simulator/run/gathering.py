@@ -32,6 +32,7 @@ class Gathering:
         self.held: dict[int, tuple[Instruction, Ints]] = {}
 
     def clear(self) -> None:
+        """Forget all who wait or left: the blocks start."""
         self.here = self.bits(self.lanes.every)
         self.held.clear()
 
@@ -40,6 +41,7 @@ class Gathering:
         return np.bincount(self.lanes.base_warp[lanes], self.bit[lanes], self.warps).astype(np.uint32)
 
     def leave(self, lanes: Ints) -> None:
+        """These lanes left the kernel, and no one waits for them any more."""
         self.here &= ~self.bits(lanes)
 
     def admit(self, at: int, ins: Instruction, lanes: Ints) -> list[tuple[int, Ints]]:

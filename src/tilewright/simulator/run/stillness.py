@@ -18,6 +18,7 @@ class Stillness:
         self.clear()
 
     def clear(self) -> None:
+        """Forget all laps: the blocks start."""
         self.laps, self.next = 0, 1
         self.disturbed = False
         self.seen: dict[str, Array] = {}
