@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.lab.explain import hardware, launched
+from tilewright.lab.explain import hardware, launched, ncu_pages
 from tilewright.lab.explain.launched import Launch
 from tilewright.lab.explain.measure import tools
 from tilewright.runtime.gpu.device import open_device
@@ -217,7 +217,7 @@ def kernels(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     return failed
 
 
-def row_of(case: Case, found: hardware.Profile, code: dict[int, list[Any]]) -> dict[str, Any]:
+def row_of(case: Case, found: ncu_pages.Profile, code: dict[int, list[Any]]) -> dict[str, Any]:
     """A line of the record; counters and counts that are 0 are left out, and so are instructions without memory."""
     launch = case.launch
     return {

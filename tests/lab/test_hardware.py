@@ -10,7 +10,7 @@ import pytest
 
 from support.scripted_ncu import RAW, RESULTS, SOURCE, play
 from tilewright.errors import LaunchError, OperandError, UnavailableError, UsageError
-from tilewright.lab.explain import hardware, launched
+from tilewright.lab.explain import hardware, launched, ncu_pages
 from tilewright.lab.explain.launched import Launch
 from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator.assembly import disassembly
@@ -21,18 +21,19 @@ BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "")
 def test_doctests() -> None:
     assert doctest.testmod(hardware).failed == 0
     assert doctest.testmod(launched).failed == 0
+    assert doctest.testmod(ncu_pages).failed == 0
 
 
 def test_the_raw_page() -> None:
-    naive, tiled = hardware.read_raw(RAW)
+    naive, tiled = ncu_pages.read_raw(RAW)
     assert naive.counters == {"l1tex__t_sectors.sum": 40960, "sm__inst.avg": 15.52}
     assert (naive.kernel, naive.grid, naive.block) == ("naive", (2, 2, 1), (32, 32, 1))
     assert tiled.counters["l1tex__t_sectors.sum"] == 2048
-    assert hardware.read_raw("no kernel was here") == []
+    assert ncu_pages.read_raw("no kernel was here") == []
 
 
 def test_the_source_page() -> None:
-    (name, tiled), (other, vec) = hardware.read_source(SOURCE)
+    (name, tiled), (other, vec) = ncu_pages.read_source(SOURCE)
     assert (name, other) == ("tiled", "vec")
     assert [(i.offset, i.text.split()[0], i.counts) for i in tiled] == [
         (0, "LDC", {"executed": 128}),
@@ -52,13 +53,13 @@ DISASSEMBLY = """.text.tiled:
 
 
 def test_counts_by_source_line() -> None:
-    instructions = hardware.read_source(SOURCE)[0][1]
-    lines = hardware.by_line(instructions, disassembly.parse_sass(DISASSEMBLY)["tiled"])
+    instructions = ncu_pages.read_source(SOURCE)[0][1]
+    lines = ncu_pages.by_line(instructions, disassembly.parse_sass(DISASSEMBLY)["tiled"])
     assert lines["k.cu", 7] == {"executed": 512, "sectors": 1024, "wavefronts": 512}
     assert list(lines) == [("k.cu", 3), ("k.cu", 7)]
     for other in (DISASSEMBLY.replace("LDG.E", "STG.E"), DISASSEMBLY.replace("0290", "02a0")):
         with pytest.raises(UnavailableError, match="the disassembly is of another binary"):
-            hardware.by_line(instructions, disassembly.parse_sass(other)["tiled"])
+            ncu_pages.by_line(instructions, disassembly.parse_sass(other)["tiled"])
 
 
 def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -163,11 +164,11 @@ def test_launching_what_is_no_file_of_launches(tmp_path: Path, capsys: pytest.Ca
 def test_a_kernel_that_is_listed_twice_a_launch() -> None:
     """As ncu 2025.3 does where one kernel is launched several times."""
 
-    def listed(executed: int) -> tuple[str, list[hardware.Counted]]:
-        return ("k", [hardware.Counted(0, "EXIT", {"executed": executed})])
+    def listed(executed: int) -> tuple[str, list[ncu_pages.Counted]]:
+        return ("k", [ncu_pages.Counted(0, "EXIT", {"executed": executed})])
 
-    def launches() -> list[hardware.Profile]:
-        return [hardware.Profile("k", (1,), (32,), {}) for _ in range(2)]
+    def launches() -> list[ncu_pages.Profile]:
+        return [ncu_pages.Profile("k", (1,), (32,), {}) for _ in range(2)]
 
     found = launches()
     hardware._add_instructions(found, [listed(1), listed(1), listed(2), listed(2)])

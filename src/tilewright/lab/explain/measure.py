@@ -16,7 +16,7 @@ from ...runtime.gpu.device import open_device
 from ...runtime.gpu.nvrtc import compile_kernel, compiler
 from ...simulator.assembly.disassembly import MachineInstruction, disassemble, parse_sass
 from ...simulator.gpus import find_gpu
-from . import hardware
+from . import hardware, ncu_pages
 from .cuda import operands, verified
 from .launched import Launch
 
@@ -69,14 +69,14 @@ def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: in
 
 
 def _counted(
-    kernel: CudaKernel, launch: Launch, profile: hardware.Profile, code: Sequence[MachineInstruction]
+    kernel: CudaKernel, launch: Launch, profile: ncu_pages.Profile, code: Sequence[MachineInstruction]
 ) -> dict[str, Any]:
-    if not hardware.is_name_of(profile.kernel, launch.entry):
+    if not ncu_pages.is_name_of(profile.kernel, launch.entry):
         raise LaunchError(f"{kernel.name}: {launch.entry} was launched, but ncu counted {profile.kernel}")
     a, b = launch.args[:2]
     by_line = {
         str(line): {name: counts[name] for name in BY_LINE if counts[name]}
-        for (file, line), counts in hardware.by_line(profile.instructions, code).items()
+        for (file, line), counts in ncu_pages.by_line(profile.instructions, code).items()
         if PurePosixPath(file).name == kernel.path.name
     }
     verdict = verified(kernel, a, b, profile.arrays[2]).as_dict()
