@@ -89,7 +89,7 @@ def explain_prepared(
 
 
 def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random A and B, and a C of NaN, so that an element nobody writes is seen; as they are stored (see ``formats``)."""
+    """Random A and B, and a C of NaN, in which unwritten elements show; as they are stored (see ``formats``)."""
     form = format_of(kernel.dtypes[0], kernel.precision)
     rng = np.random.default_rng(seed)
     made = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]

@@ -1,7 +1,7 @@
-"""Whether anybody looks at what a load brings: compilers load more than the source asks for.
+"""Whether the value of a load is used: compilers load more than the source asks for.
 
 NVVM turns ``if (p) v = s[5];`` into a load for every thread and a ``selp``, and three floats of a ``float4`` into a load
-of all four. What comes so into a register that nobody reads, or that a ``selp`` turns down, was not read by the source.
+of all four. A value in a register that no instruction uses, or that a ``selp`` does not select, was not read by the source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Demand:
             self.maker |= dict.fromkeys(made, ins.index)
 
     def of(self, load: Instruction, register: str) -> list[Condition] | None:
-        """The conditions, known before ``load``, any of which makes its result count: none at all where nobody reads it
+        """The conditions, known before ``load``, any of which makes its result count: none at all where it is not used
         or only a condition could tell that is not known yet; None where it always counts."""
         return [] if register == "_" else self._needed(load, register, load.index, _FAR)
 

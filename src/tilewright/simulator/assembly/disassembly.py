@@ -30,7 +30,7 @@ MEMORY = {
     "LDL": ("local", "ld"),
     "STL": ("local", "st"),
 }
-#: A reduction is an atomic whose result nobody reads, and which of the two it becomes ptxas decides.
+#: A reduction is an atomic whose result is not used; ptxas decides which of the two an access becomes.
 _FAMILIES = {"red": "atom"}
 #: Parts of an opcode that say the width. Matrices come in fours or twos, of 4 bytes a lane each.
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "S64": 8, "U64": 8, "F64": 8, "128": 16, "2": 8, "4": 16}

@@ -21,7 +21,7 @@ compare-and-swap takes each turn twice, which does not count as conflict. Adding
 
 **Copies.** ``cp.async.cg`` goes past L1 and past the pipe that counts: no wavefronts. ``cp.async.ca`` is a crossbar: lanes
 queue, in order, at the bank of L1 that their source lies in; each turn takes the first of every queue, except those whose
-target bank is taken; who is least far in its queue goes first. With sources side by side that is the largest number of
+target bank is taken; the queue that was served least goes first. With sources side by side that is the largest number of
 lanes on one bank. Two limits: in kernels of several warps the count varies from launch to launch (164 to 248 conflicts of
 ``async_copies`` in ``twelve.cu``), with how the data comes in; and a pass reads at most four lines of 128 bytes, so that
 copies whose sources lie scattered take more passes than said here.

@@ -17,7 +17,7 @@ _KINDS = {
     "ldmatrix": ("ldsm", "matrix loads"),
     "stmatrix": ("stsm", "matrix stores"),
 }
-#: The kinds that each space has. In shared memory a reduction is an atomic whose result nobody reads.
+#: The kinds that each space has. In shared memory a reduction is an atomic whose result is not used.
 _IN_SPACE = {
     "shared": ("ld", "st", "atom", "cp.async", "ldmatrix", "stmatrix"),
     "global": ("ld", "st", "atom", "red", "cp.async"),

@@ -9,7 +9,7 @@ from .sectors import Ints
 
 
 class Observer(Protocol):
-    """Is told of every memory access, as flat arrays over the active threads in order of thread.
+    """Receives every memory access, as flat arrays over the active threads in order of thread.
 
     ``kind`` is "ld", "st", "atom", "red", "ldmatrix", "stmatrix" or "cp.async" (its global and its shared side);
     ``warps`` counts through the whole grid, ``nbytes`` is what one lane moves, vectors included.

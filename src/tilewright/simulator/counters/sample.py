@@ -67,7 +67,7 @@ def sample(grid: tuple[int, int, int]) -> Sample:
 def doubt(program: Program) -> str:
     """Why counts of a sample cannot be those of the whole grid whatever the sample shows, in words; "" if nothing is known.
 
-    Work that blocks share out among themselves by global atomics, or wait for, depends on who runs.
+    Work that blocks distribute among themselves by global atomics, or wait for, depends on which blocks run.
     """
     for ins in program.code:
         if not loads_anew(ins) or "shared" in ins.parts or ins.parts[0] == "mbarrier":

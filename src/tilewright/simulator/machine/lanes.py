@@ -43,7 +43,7 @@ class Lanes(Threads):
         self.async_copies: Any = None  # the copies under way, once an instruction makes some
 
     def _window(self, name: str) -> WindowSpace:
-        """One of the spaces beside global memory, with the values it has before the kernel starts, and a shadow."""
+        """A space other than global memory, with the values it has before the kernel starts, and a shadow."""
         launch, owners = self.launch, {"shared": self.of_block, "local": self.every, "argument": self.every}
         copies = {"shared": self.copies, "local": self.size, "argument": self.size}.get(name, 1)
         guard = SHARED_GUARD if name == "shared" else 0
@@ -65,7 +65,7 @@ class Lanes(Threads):
             array[...] = self._special(name)
         for name in ("shared", "local"):
             region = self.windows[name].region
-            region.data.fill(0xFF)  # NaN in every float type: what nobody wrote shows in the result too
+            region.data.fill(0xFF)  # NaN in every float type: unwritten bytes show in the result too
             if region.shadow:
                 region.shadow.reset()
         for region in (*self.launch.regions.values(), *(space.region for space in self.windows.values())):

@@ -12,19 +12,19 @@ from .arguments import check_positions, whole_number
 MAX_STEPS = 50_000_000
 MAX_BYTES = 2 << 30
 
-#: Is told of blocks done and blocks to do, in all.
+#: Receives the number of blocks done and of all blocks to do.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to run of a launch, within which limits, and who is told.
+    """Which part of a launch to run, within which limits, and what to call meanwhile.
 
     ``shared_bytes`` is dynamic shared memory of a block. ``outputs`` are positions of arrays that the kernel must write in
     full. ``blocks`` picks blocks of the grid by linear index, or as a number how many to take spread over it; what only a
     whole run can tell (outputs never written) is then not reported. A run stops with a finding after ``max_steps`` steps,
     and is refused where it needs more than ``max_bytes``. ``progress`` is called with blocks done and blocks to do, several
-    times a second; what it raises, as an interrupt does, ends the run and leaves nothing behind. ``observer`` is told of
+    times a second; what it raises, as an interrupt does, ends the run and leaves nothing behind. ``observer`` receives
     every memory access.
 
     Raises UsageError for a value that is no such thing.

@@ -70,7 +70,7 @@ class Reports:
         self.findings.add(kind, ins, block, thread, where, text, int(bad.sum()))
 
     def race(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
-        """A race of the last access that the shadow of a region was told of."""
+        """A race of the access that the shadow of a region noted last."""
         first = int(np.argmax(bad))
         addresses = region.addresses(offsets, sel)
         text = self._race(ins, region, first, first if sel is None else int(sel[first]), int(addresses[first]))
@@ -81,7 +81,7 @@ class Reports:
         assert region.shadow is not None
         first, addresses, shadow = int(np.argmax(bad)), region.addresses(offsets, sel), region.shadow
         cell = int(offsets[first]) // shadow.grain
-        cell += int(np.argmax(shadow.writer[cell : cell + 16] == 0))  # the first of a vector that nobody wrote
+        cell += int(np.argmax(shadow.writer[cell : cell + 16] == 0))  # the first of a vector that was not written
         place = region.words(int(addresses[first]) + cell * shadow.grain - int(offsets[first]))
         text = f"reads {place}, which no thread of the block has written: {ins.text}"
         if writer := int(shadow.by[cell]):

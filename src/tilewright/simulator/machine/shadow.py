@@ -1,11 +1,11 @@
-"""Who wrote and who read each cell of memory: races, and reads of what nobody has written.
+"""The threads that wrote and read each cell of memory: finds races, and reads of bytes that no thread has written.
 
 Every cell keeps the stamps (see ``clocks``) of its last writer, of two of its readers and of the last atomic or
 volatile write, each with the instruction that did it. Two conflicting accesses with nothing to order them are a race
 if one writes and the value changes by it; threads that write the value that is there already (a flag set by all) are
-left alone. Atomics and volatile accesses do not race with one another, but with plain ones they do; who updates a cell
-by an atomic has seen all earlier atomics on it. Of many readers two are remembered, so a write that races only with a
-third of the same warp can be missed; nothing is reported that is not there.
+left alone. Atomics and volatile accesses do not race with one another, but with plain ones they do; a thread that
+updates a cell by an atomic has seen all earlier atomics on it. Of many readers two are remembered, so a write that races
+only with a third of the same warp can be missed; nothing is reported that is not there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CELL_BYTES = 36
 
 @dataclass(frozen=True)
 class Party:
-    """The other side of a race: what it did, who and when, the instruction by its place in the program, and the byte
+    """The other side of a race: what it did, its stamp, the instruction by its place in the program, and the byte
     of the access that both touch."""
 
     did: str
@@ -61,7 +61,7 @@ class Shadow:
 
     @property
     def writer(self) -> Ints:
-        """The stamp of the last write to each cell; 0 where nobody wrote."""
+        """The stamp of the last write to each cell; 0 where no thread wrote."""
         return self.sorts[0].stamp
 
     @property
@@ -92,7 +92,7 @@ class Shadow:
         return first[:, None] + np.arange(count), clock[:, None]
 
     def _clashes(self, cells: Ints, clock: Ints, sorts: list[Remembered]) -> Bools:
-        """Where accesses of these sorts have nothing to order them before one now; they are kept to be told of."""
+        """Where nothing orders accesses of these sorts before the one now; ``party`` finds them again."""
         bad = np.zeros(cells.shape, bool)
         before = []
         for sort in sorts:
@@ -105,7 +105,7 @@ class Shadow:
         return bad
 
     def read(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a read by instruction ``index``; returns which cells nobody wrote, and which another thread writes
+        """Note a read by instruction ``index``; returns which cells no thread wrote, and which another thread writes
         unordered."""
         race = self._clashes(cells, clock, [self.sorts[0], *self.sorts[3:]])
         _, last, other = self.sorts[:3]
@@ -113,7 +113,7 @@ class Shadow:
         before, before_by = last.stamp[cells], last.by[cells]
         last.stamp[cells], last.by[cells] = clock, index
         after = last.stamp[cells]
-        # Where two readers stand, keep one of another warp than the last: it races with whoever writes.
+        # Of two readers keep one of another warp than the last: it races with every writer.
         mine = np.broadcast_to(clock, cells.shape)
         for stamps, by, live in ((before, before_by, clocks.recent(before, after)), (mine, None, None)):
             pick = other_thread(stamps, after) if live is None else live & other_thread(stamps, after)

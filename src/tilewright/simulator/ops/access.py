@@ -179,8 +179,8 @@ Conditions = Sequence[tuple[Array, bool]] | None
 
 
 def _wanted(ins: Instruction, lanes: Lanes, names: Sequence[str]) -> list[tuple[int, int, bool, Conditions]]:
-    """The elements of a vector that somebody looks at: runs of them (first, count), whether they are but copied, and on
-    which conditions they are wanted."""
+    """The elements of a vector load whose values are used: runs of them (first, count), whether they are only copied, and
+    the conditions under which they are used."""
     demands = [(lanes.demand.of(ins, name), lanes.demand.copied(name)) for name in names]
     found: list[tuple[int, int, bool, Conditions]] = []
     for (demand, copied), run in groupby(range(len(names)), key=lambda i: demands[i]):

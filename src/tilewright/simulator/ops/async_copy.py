@@ -65,9 +65,9 @@ def _cp(ins: Instruction, lanes: Lanes) -> Step:
 
 
 class AsyncCopies:
-    """Copies under way: bytes that nobody may read before the group of their copy was waited for.
+    """Copies under way: bytes that no thread may read before the group of their copy was waited for.
 
-    The data is there at once, but the shadow says "unwritten" until then, and who reads too early is told so. When
+    The data is there at once, but the shadow says "unwritten" until then, so a read that comes too early is reported. When
     waited for, the bytes count as written by the thread that copied them, at that moment.
     """
 
@@ -86,7 +86,7 @@ class AsyncCopies:
         if region.shadow is None:
             return
         who = self.lanes.every if sel is None else sel
-        # A copy writes when it is issued: a race with whoever still reads the old bytes shows here.
+        # A copy writes when it is issued: a race with a thread that still reads the old bytes shows here.
         settle = note_write(ins, self.lanes, region, offsets, nbytes, sel, None)
         if settle is not None:
             settle(np.ones(offsets.size, bool))

@@ -22,7 +22,7 @@ def _nothing(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("discard")
 def _discard(ins: Instruction, lanes: Lanes) -> Step:
-    """Destroys what memory holds. Who reads it afterwards makes a mistake that is not looked for here."""
+    """Leaves memory with undefined contents. Reads of it before the next write are not reported."""
     return lambda sel: None
 
 

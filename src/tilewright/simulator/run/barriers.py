@@ -1,4 +1,4 @@
-"""Block barriers: who waits at which, when one opens, and what is wrong with those who meet at it (PTX ISA 9.7.13.1)."""
+"""Block barriers: which lanes wait at which, when one opens, and what is wrong where lanes meet (PTX ISA 9.7.13.1)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Barriers:
         self.forms: dict[int, Form] = {}
 
     def clear(self) -> None:
-        """Forget all who wait, arrived or left: the blocks start."""
+        """Forget all lanes that wait, arrived or left: the blocks start."""
         self.waiting.fill(False)
         self.exited.fill(False)
         self.arrived.clear()
@@ -78,7 +78,7 @@ class Barriers:
         return [*self.open_complete(who), (at, who)]
 
     def leave(self, who: Ints) -> list[tuple[int, Ints]]:
-        """These lanes left the kernel; returns whom that lets go on."""
+        """These lanes left the kernel; returns the lanes that can go on because of that."""
         self.exited[who] = True
         return self.open_complete(who) if self.waiting.any() else []
 
@@ -161,7 +161,7 @@ class Barriers:
                 lanes.reports.report("divergent barrier", ins, group, split, None, text)
 
     def report_stuck(self) -> None:
-        """Nobody can run and some wait: report them and let them leave."""
+        """No lane can run and some wait: report these and let them leave."""
         who = np.flatnonzero(self.waiting)
         for at in np.unique(self.at[who]):
             some = who[self.at[who] == at]

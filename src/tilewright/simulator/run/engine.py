@@ -1,8 +1,9 @@
 """Runs a batch of blocks: which lanes run what next, and where they meet again.
 
-Lanes that stand at the same segment of the program go together. The lowest in program order goes first, so lanes that took
-different ways meet where the ways join, as compilers lay code out; where a warp must be together (``.sync``) those who
-come early wait. A segment is a list of steps bound once; the loop over them is all the Python there is per instruction.
+Lanes that stand at the same segment of the program run together. The lowest segment in program order runs first, so
+lanes that took different branches meet where the branches join, as compilers lay code out; where a warp must be together
+(``.sync``), lanes that come early wait. A segment is a list of steps bound once; the loop over them is all the Python
+there is per instruction.
 Lanes that loop rest after a while and let all others run: they may wait for them.
 """
 
@@ -43,8 +44,8 @@ class Engine:
         self.done = len(self.segments)
         self.ready: dict[int, list[Ints | None]] = {}
         self.resting: dict[int, list[Ints | None]] = {}
-        self.admitted: list[tuple[int, Ints]] = []  # who may execute what a warp executes together
-        self.polled: dict[int, Segment] = {}  # by where they rest, what those who rest looked at
+        self.admitted: list[tuple[int, Ints]] = []  # lanes that may execute an instruction of the whole warp
+        self.polled: dict[int, Segment] = {}  # by the place of resting lanes: the segment in which they polled
         self.loops: dict[int, tuple[int, int]] = {}  # first segment of a loop → when it began anew, and its last
         self.steps = 0
         self.stuck = False
@@ -144,7 +145,7 @@ class Engine:
         return segment.collective is not None and is_warp_barrier(segment.collective)
 
     def _wake(self) -> None:
-        """All others had their turn: those who rest go on, unless nothing can change for them any more."""
+        """All other lanes had their turn: resting lanes go on, unless nothing can change for them any more."""
         self.ready, self.resting = self.resting, {}
         if not self.stillness.complete():
             return

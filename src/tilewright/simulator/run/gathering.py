@@ -1,6 +1,6 @@
-"""Instructions that threads of a warp execute together (``.sync``): those who come early wait for the others.
+"""Instructions that threads of a warp execute together (``.sync``): lanes that come early wait for the others.
 
-Which threads must come is for the instruction's mask to say, or it is all of the warp; who has left the kernel is not
+The instruction's mask says which threads must come, or all of the warp must; threads that have left the kernel are not
 waited for. ``bar.warp.sync`` may be met at several places of the program, every other instruction at one.
 """
 
@@ -28,11 +28,11 @@ class Gathering:
         self.lanes = lanes
         self.bit = np.uint32(1) << lanes.lane.astype(np.uint32)
         self.warps = int(lanes.base_warp[-1]) + 1
-        self.here = self.bits(lanes.every)  # who has not left the kernel
+        self.here = self.bits(lanes.every)  # lanes that have not left the kernel
         self.held: dict[int, tuple[Instruction, Ints]] = {}
 
     def clear(self) -> None:
-        """Forget all who wait or left: the blocks start."""
+        """Forget all lanes that wait or left: the blocks start."""
         self.here = self.bits(self.lanes.every)
         self.held.clear()
 
@@ -56,7 +56,7 @@ class Gathering:
         )
 
     def give_up(self) -> list[tuple[int, Ints]]:
-        """Nobody else can come: let go who need not wait any more, or else all, with a finding."""
+        """No more lanes can arrive: release those whose condition holds, otherwise all, and report it."""
         go = self._release([at for at, (ins, _) in self.held.items() if is_warp_barrier(ins)])
         for at in [at for at, (ins, _) in self.held.items() if not is_warp_barrier(ins)]:
             go += self._release([at])
@@ -82,7 +82,7 @@ class Gathering:
         return go
 
     def _missing(self, groups: list[tuple[Instruction, Ints]]) -> list[Bits]:
-        """For each lane, who of its warp must still come; companions give the same mask."""
+        """For each lane the mask of the lanes of its warp that must still come; lanes with the same mask meet."""
         if not groups:
             return []
         lanes = np.concatenate([group for _, group in groups])

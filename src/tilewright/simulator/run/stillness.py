@@ -11,7 +11,7 @@ from ..machine.values import Array
 
 
 class Stillness:
-    """Compares the registers of all lanes between laps, a lap being one turn for everyone who can run."""
+    """Compares the registers of all lanes between laps, a lap being one turn for every lane that can run."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
