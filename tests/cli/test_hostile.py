@@ -4,7 +4,6 @@ what looks at them sees a defect."""
 from __future__ import annotations
 
 import ast
-import signal
 import subprocess
 import sys
 import warnings
@@ -19,6 +18,7 @@ pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewrig
 pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")
 
 from support import hostile
+from support.interrupted import within
 from tilewright.errors import FileError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -32,15 +32,8 @@ COUNTS = {"npy": 60, "safetensors": 60, "hdf5": 40, "zarr": 30, "raw": 40, "reco
 @pytest.fixture
 def soon() -> Iterator[None]:
     """What waits raises in the middle of it; compiling and importing for the first time may take this long."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 60)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    with within(120):
+        yield
 
 
 def outcomes(kind: str, count: int) -> Counter[str]:

@@ -433,10 +433,16 @@ def test_a_command_says_it_in_one_line(place: Path) -> None:
     assert not left(place)
 
 
+def of_parent_and_child(script: str, place: Path) -> list[str]:
+    """What a process that forks, with no cache but its own directory, and its child print; both leave nothing."""
+    command = [sys.executable, "-W", "ignore", "-c", MAKE + script]
+    answer = subprocess.run(command, env=os.environ | UNUSABLE, capture_output=True, text=True, timeout=60, check=True)
+    assert not left(place)
+    return answer.stdout.split()
+
+
 def test_it_is_not_removed_by_a_child(place: Path) -> None:
-    script = (
-        MAKE
-        + """
+    script = """
 import os, sys
 path = private_directory("numba")
 child = os.fork()
@@ -446,16 +452,11 @@ if not child:
 os.waitpid(child, 0)
 print(path.is_dir())
 """
-    )
-    answer = process(script, **UNUSABLE)
-    assert answer.stdout.split() == ["True", "True"]
-    assert not left(place)
+    assert of_parent_and_child(script, place) == ["True", "True"]
 
 
 def test_a_child_that_outlives_its_parent_makes_its_own(place: Path) -> None:
-    script = (
-        MAKE
-        + """
+    script = """
 import os, sys
 path = private_directory("numba")
 read, write = os.pipe()
@@ -465,11 +466,7 @@ os.read(read, 1)
 mine = private_directory("numba")
 print(mine.is_dir(), mine != path, path.exists(), flush=True)
 """
-    )
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    answer = subprocess.run(command, env=os.environ | UNUSABLE, capture_output=True, text=True, timeout=60, check=True)
-    assert answer.stdout.split() == ["True", "True", "False"]
-    assert not left(place)
+    assert of_parent_and_child(script, place) == ["True", "True", "False"]
 
 
 def in_a_pool(index: int) -> str:

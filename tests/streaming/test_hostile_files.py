@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from support.interrupted import within
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ShapeError, TilewrightError, UsageError
 from tilewright.files import hdf5, open_matrix, zarr
 from tilewright.files.array import ArraySource, copy_block
@@ -36,15 +36,8 @@ RATES = Rates(flops=1e11, in_bytes=1e9, out_bytes=1e9)
 @pytest.fixture(autouse=True)
 def soon() -> Iterator[None]:
     """Whatever takes 20 s hangs: it raises in the middle of it."""
-
-    def stop(*_: object) -> None:
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 20)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    with within(20):
+        yield
 
 
 def npy(

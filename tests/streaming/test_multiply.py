@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from support.interrupted import interrupted_after
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
 from tilewright.files import open_matrix, plain
 from tilewright.files.array import ArraySource
@@ -106,18 +107,8 @@ def no_thread_is_left_behind() -> Iterator[None]:
 
 def begin(out: str = "c.npy", tiles: int = 5) -> set[Any]:
     """Interrupt a · b after so many tiles; returns those that are finished."""
-    add, count = Journal.add, [0]
-
-    def interrupted(journal: Journal, tile: Any) -> None:
-        add(journal, tile)
-        count[0] += 1
-        if count[0] == tiles:
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journal, "add", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            tw.multiply("a.npy", "b.npy", out)
+    with interrupted_after(tiles), pytest.raises(KeyboardInterrupt):
+        tw.multiply("a.npy", "b.npy", out)
     begun = read_journal(Path(f"{out.partition(':')[0]}.tilewright/journal"))
     assert begun is not None
     assert len(begun.finished) == tiles

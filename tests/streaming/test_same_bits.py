@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
+from support.interrupted import interrupted_after
 from support.simulated_streams import SimulatedDevice, matrix_at, simulated
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.runtime.cpu.runner import runner
@@ -26,7 +27,6 @@ from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room, cuts
 from tilewright.streaming.plan.grid import Grid, longest_step
 from tilewright.streaming.run import multiply
-from tilewright.streaming.run.journal import Journal
 
 #: Each by factors of 1000: what multiplies, what is read, what is written.
 RATES = [
@@ -147,30 +147,14 @@ def test_a_product_that_is_taken_up_under_other_rates_has_the_same_bits(
     asked: dict[str, Any] = {"device": "cpu", "memory": limit}
     monkeypatch.setattr(places, "host_rates", lambda *_: RATES[0])
     tw.multiply("a.npy", "b.npy", "whole.npy", device="cpu")
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "add", interrupted_after(2))
-        with pytest.raises(KeyboardInterrupt):
-            tw.multiply("a.npy", "b.npy", "c.npy", **asked)
+    with interrupted_after(2), pytest.raises(KeyboardInterrupt):
+        tw.multiply("a.npy", "b.npy", "c.npy", **asked)
     for rates in RATES[1:]:
         monkeypatch.setattr(places, "host_rates", lambda *_, rates=rates: rates)
-        with monkeypatch.context() as patch, tw.use_threads(1):
-            patch.setattr(Journal, "add", interrupted_after(1))
-            with pytest.raises(KeyboardInterrupt):
-                tw.multiply("a.npy", "b.npy", "c.npy", resume=True, **asked)
+        with tw.use_threads(1), interrupted_after(1), pytest.raises(KeyboardInterrupt):
+            tw.multiply("a.npy", "b.npy", "c.npy", resume=True, **asked)
     tw.multiply("a.npy", "b.npy", "c.npy", resume=True, **asked)
     assert Path("c.npy").read_bytes() == Path("whole.npy").read_bytes()
-
-
-def interrupted_after(tiles: int) -> Any:
-    add, count = Journal.add, [0]
-
-    def call(journal: Journal, tile: Any) -> None:
-        add(journal, tile)
-        count[0] += 1
-        if count[0] == tiles:
-            raise KeyboardInterrupt
-
-    return call
 
 
 # ---- on GPUs ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.interrupted import interrupted_after
 from tilewright.errors import FileError, MemoryLimitError, ResumeError
 from tilewright.host.disk import CacheFile
 from tilewright.planning.choice import choose_adding_cpu
@@ -29,7 +30,7 @@ from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.grid import Tile
 from tilewright.streaming.run import multiply
-from tilewright.streaming.run.journal import Journal, _signed, read_journal
+from tilewright.streaming.run.journal import _signed, read_journal
 
 #: 3×3 tiles of 256×256 at most, k in two steps.
 SIDE, ROOM = 600, Room(1_500_000, kc=300)
@@ -309,14 +310,5 @@ def small_places(folder: Path) -> Iterator[None]:
 
 def _interrupted(tiles: int) -> None:
     """Begin a·b anew, and interrupt it after so many tiles."""
-    add, count = Journal.add, [0]
-
-    def call(journal: Journal, tile: Tile) -> None:
-        add(journal, tile)
-        count[0] += 1
-        if count[0] == tiles:
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(Journal, "add", call)
+    with interrupted_after(tiles), contextlib.suppress(KeyboardInterrupt):
         multiply.multiply("a.npy", "b.npy", "c.npy")
