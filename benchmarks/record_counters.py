@@ -30,7 +30,7 @@ import numpy as np
 
 from tilewright.errors import TilewrightError
 from tilewright.lab.explain import hardware, launched, ncu_pages
-from tilewright.lab.explain.launched import Launch
+from tilewright.lab.explain.launched import StoredLaunch
 from tilewright.lab.explain.measure import tools
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import Compiled, compile_source, compiler
@@ -57,26 +57,36 @@ _OFFSETS = 4
 
 #: What must be refused, or not: launch of ``refused.cu``, exit code, words of the error.
 _WORD = np.zeros(1, np.int32)
-REFUSED: dict[str, tuple[Launch, str, int, str]] = {
-    "illegal address": (Launch("illegal", 1, 32, (_WORD,)), ARCH, 2, "memory that is not there"),
-    "misaligned address": (Launch("misaligned", 1, 1, (_WORD,)), ARCH, 2, "no multiple of the access"),
-    "too many threads": (Launch("bounded", 1, 256, (np.zeros(256, np.int32),)), ARCH, 2, "256 threads are too many"),
+REFUSED: dict[str, tuple[StoredLaunch, str, int, str]] = {
+    "illegal address": (StoredLaunch("illegal", 1, 32, (_WORD,)), ARCH, 2, "memory that is not there"),
+    "misaligned address": (StoredLaunch("misaligned", 1, 1, (_WORD,)), ARCH, 2, "no multiple of the access"),
+    "too many threads": (
+        StoredLaunch("bounded", 1, 256, (np.zeros(256, np.int32),)),
+        ARCH,
+        2,
+        "256 threads are too many",
+    ),
     "too much shared memory": (
-        Launch("dynamic_shared", 1, 32, (_WORD, 75000), 300_000),
+        StoredLaunch("dynamic_shared", 1, 32, (_WORD, 75000), 300_000),
         ARCH,
         2,
         "too much shared memory",
     ),
-    "100 KiB of shared memory": (Launch("dynamic_shared", 1, 32, (_WORD, 25600), 102_400), ARCH, 0, ""),
+    "100 KiB of shared memory": (StoredLaunch("dynamic_shared", 1, 32, (_WORD, 25600), 102_400), ARCH, 0, ""),
     "too large a grid": (
-        Launch("bounded", (1, 70000), 32, (np.zeros(32, np.int32),)),
+        StoredLaunch("bounded", (1, 70000), 32, (np.zeros(32, np.int32),)),
         ARCH,
         2,
         "a grid can be at most",
     ),
-    "another architecture": (Launch("bounded", 1, 32, (np.zeros(32, np.int32),)), "sm_100", 2, "another architecture"),
-    "an argument too few": (Launch("dynamic_shared", 1, 32, (_WORD,)), ARCH, 2, "takes 2 arguments, given 1"),
-    "no such kernel": (Launch("absent", 1, 32, (_WORD,)), ARCH, 2, "absent"),
+    "another architecture": (
+        StoredLaunch("bounded", 1, 32, (np.zeros(32, np.int32),)),
+        "sm_100",
+        2,
+        "another architecture",
+    ),
+    "an argument too few": (StoredLaunch("dynamic_shared", 1, 32, (_WORD,)), ARCH, 2, "takes 2 arguments, given 1"),
+    "no such kernel": (StoredLaunch("absent", 1, 32, (_WORD,)), ARCH, 2, "absent"),
 }
 
 
@@ -108,10 +118,12 @@ def prepare(folder: Path) -> None:
         about["resources"][source] = {name: asdict(needs) for name, needs in binary.resources.items()}
     warp = (np.zeros((32, 4), np.uint32), np.zeros(32, np.uint32))
     shared = [
-        Launch(access, 1, 32, (offsets, *warp), SHARED_BYTES) for access, _, offsets in shared_patterns.patterns()
+        StoredLaunch(access, 1, 32, (offsets, *warp), SHARED_BYTES) for access, _, offsets in shared_patterns.patterns()
     ]
     far = (np.zeros(global_patterns.BYTES, np.uint8), np.zeros(32, np.uint32))
-    global_ = [Launch(access, 1, 32, (*where, *far), SHARED_BYTES) for access, _, *where in global_patterns.patterns()]
+    global_ = [
+        StoredLaunch(access, 1, 32, (*where, *far), SHARED_BYTES) for access, _, *where in global_patterns.patterns()
+    ]
     launched.save(folder / "shared-patterns.npz", compiled("patterns.cu"), shared)
     launched.save(folder / "global-patterns.npz", compiled("patterns.cu"), global_)
     for name, (launch, arch, _, _) in REFUSED.items():

@@ -28,7 +28,7 @@ from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import hardware, measure
 from tilewright.lab.explain.cuda import explain, operands
-from tilewright.lab.explain.launched import Launch
+from tilewright.lab.explain.launched import StoredLaunch
 from tilewright.records.explanation import Explanation, read_explanations
 from tilewright.runtime.gpu.nvrtc import compile_kernel, compiler
 
@@ -87,7 +87,7 @@ def repeated(kernel: CudaKernel, expected: list[Explanation]) -> list[list[dict[
     for e in expected:
         how, size = kernel.launch(e.m, e.n, e.k, **e.params), (e.m, e.n, e.k)
         args = (*operands(kernel, *size, seed=1), *size)
-        once.append(Launch(compiled.entry(kernel.entry), how.grid, how.block, args, how.shared_bytes))
+        once.append(StoredLaunch(compiled.entry(kernel.entry), how.grid, how.block, args, how.shared_bytes))
     found = hardware.profile_launches(compiled, once * (LAUNCHES - 1), (*SHARED, *GLOBAL), lines=False)
     counters = [profile.counters for profile in found]
     return [counters[start : start + len(once)] for start in range(0, len(counters), len(once))]

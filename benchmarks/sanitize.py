@@ -35,7 +35,7 @@ def check(kernel: CudaKernel, tool: str, arch: str, folder: Path) -> dict[str, o
     launches = []
     for shape, given in cases:
         how = kernel.launch(*shape)
-        launches.append(launched.Launch(kernel.entry, how.grid, how.block, (*given, *shape), how.shared_bytes))
+        launches.append(launched.StoredLaunch(kernel.entry, how.grid, how.block, (*given, *shape), how.shared_bytes))
     spec, out = (folder / f"{kernel.entry}-{tool}{end}.npz" for end in ("", "-out"))
     launched.save(spec, compiled, launches)
     command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9"]

@@ -11,7 +11,7 @@ import pytest
 from support.scripted_ncu import RAW, RESULTS, SOURCE, play
 from tilewright.errors import LaunchError, OperandError, UnavailableError, UsageError
 from tilewright.lab.explain import hardware, launched, ncu_pages
-from tilewright.lab.explain.launched import Launch
+from tilewright.lab.explain.launched import StoredLaunch
 from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator.assembly import disassembly
 
@@ -116,7 +116,7 @@ def test_what_ncu_refuses(
 
 
 def test_launches_that_ncu_did_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    launch = Launch("k", 1, 32, (np.zeros(3),))
+    launch = StoredLaunch("k", 1, 32, (np.zeros(3),))
     np.savez(tmp_path / "left.npz", **{"0.0": np.arange(3), "1.0": np.ones(3)})
     play(monkeypatch, tmp_path, RESULTS.format(tmp_path / "left.npz"))
     with pytest.raises(LaunchError, match="1 launches were made, but ncu counted 2"):
@@ -138,7 +138,9 @@ def test_no_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_launches_on_disk(tmp_path: Path) -> None:
     args = (np.arange(6, dtype=np.float16).reshape(2, 3), -5, 0.25, np.uint32(7), True)
-    launched.save(tmp_path / "l.npz", BINARY, [Launch("a", (2, 3), 64, args, 128), Launch("b", 1, (8, 8, 2), ())])
+    launched.save(
+        tmp_path / "l.npz", BINARY, [StoredLaunch("a", (2, 3), 64, args, 128), StoredLaunch("b", 1, (8, 8, 2), ())]
+    )
     binary, (a, b) = launched.load(tmp_path / "l.npz")
     assert (binary.cubin, binary.arch, binary.name) == (b"cubin", "sm_90", "k.cu")
     assert (a.entry, a.grid, a.block, a.shared_bytes) == ("a", (2, 3, 1), (64, 1, 1), 128)
@@ -148,9 +150,9 @@ def test_launches_on_disk(tmp_path: Path) -> None:
     assert [type(value) for value in a.args[1:]] == [int, float, np.uint32, bool]
     assert b.block == (8, 8, 2)
     with pytest.raises(OperandError, match="b: argument 0 is a str"):
-        launched.save(tmp_path / "x.npz", BINARY, [Launch("b", 1, 1, ("text",))])
+        launched.save(tmp_path / "x.npz", BINARY, [StoredLaunch("b", 1, 1, ("text",))])
     with pytest.raises(UsageError, match="grid must be one to three"):
-        launched.save(tmp_path / "x.npz", BINARY, [Launch("b", (1, 0), 1, ())])
+        launched.save(tmp_path / "x.npz", BINARY, [StoredLaunch("b", (1, 0), 1, ())])
 
 
 def test_launching_what_is_no_file_of_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

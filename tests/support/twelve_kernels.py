@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.lab.explain.launched import Launch
+from tilewright.lab.explain.launched import StoredLaunch
 
 DATA = Path(__file__).parents[1] / "data"
 ARCH = "sm_90"
@@ -23,13 +23,13 @@ class Case:
 
     name: str
     source: str
-    launch: Launch
+    launch: StoredLaunch
     expected: dict[int, np.ndarray]
     atol: float = 0
 
 
 def case(name: str, entry: str, grid: Any, block: int, args: tuple[Any, ...], expected: dict[int, np.ndarray]) -> Case:
-    return Case(name, "twelve.cu", Launch(entry, grid, block, args), expected)
+    return Case(name, "twelve.cu", StoredLaunch(entry, grid, block, args), expected)
 
 
 def integers(n: int, most: int = 50) -> np.ndarray:
@@ -223,7 +223,7 @@ def _five() -> list[Case]:
     for name in ("naive", "swapped", "tiled", "tile2d", "vec"):
         flat = name in ("tile2d", "vec")
         grid, block = ((1, 1), 64) if flat else ((2, 2), (32, 32))
-        launch = Launch(name, grid, block, (a, b, np.full_like(a, np.nan), n, n, n))
+        launch = StoredLaunch(name, grid, block, (a, b, np.full_like(a, np.nan), n, n, n))
         cases.append(Case(name, "five.cu", launch, {2: c}, atol=1e-5))
     return cases
 

@@ -12,7 +12,7 @@ CONTEXT = 1
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceRow:
     """One source line: sectors of global and local memory, wavefronts of shared memory, and what is wrong there.
 
     Each beside how many times more it is than the same bytes cost at best; 1 where nothing is wasted.
@@ -32,7 +32,7 @@ class Row:
         return bool(self.sectors or self.wavefronts or self.wrong)
 
 
-def rows(source: str, accesses: Sequence[Access], wrong: Iterable[tuple[int, str]]) -> list[Row]:
+def rows(source: str, accesses: Sequence[Access], wrong: Iterable[tuple[int, str]]) -> list[SourceRow]:
     """Every line of ``source``; ``wrong`` are pairs of a line and what to say there."""
     said: dict[int, list[str]] = {}
     for line, words in wrong:
@@ -42,7 +42,7 @@ def rows(source: str, accesses: Sequence[Access], wrong: Iterable[tuple[int, str
         here = [access for access in accesses if access.line == number]
         shared = [access for access in here if access.space == "shared"]
         moved = [access for access in here if access.space != "shared"]
-        found.append(Row(number, text, *_cost(moved), *_cost(shared), tuple(said.get(number, ()))))
+        found.append(SourceRow(number, text, *_cost(moved), *_cost(shared), tuple(said.get(number, ()))))
     return found
 
 
@@ -52,10 +52,10 @@ def _cost(accesses: Sequence[Access]) -> tuple[int, float]:
     return cost, cost / least if least else 1.0
 
 
-def excerpt(all_rows: Sequence[Row]) -> list[Row | None]:
+def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
     """The rows that speak with their neighbours; None stands for a gap."""
     speaking = {row.number for row in all_rows if row.speaks}
-    shown: list[Row | None] = []
+    shown: list[SourceRow | None] = []
     for row in all_rows:
         near = range(row.number - CONTEXT, row.number + CONTEXT + 1)
         if speaking.intersection(near):
@@ -65,7 +65,7 @@ def excerpt(all_rows: Sequence[Row]) -> list[Row | None]:
     return shown[:-1] if shown and shown[-1] is None else shown
 
 
-def margin(row: Row) -> tuple[str, str, str, str]:
+def margin(row: SourceRow) -> tuple[str, str, str, str]:
     """Sectors and wavefronts as they stand before the line, each with its waste."""
 
     def cells(cost: int, waste: float) -> tuple[str, str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..records.source_rows import HEADS, Row, excerpt, margin
+from ..records.source_rows import HEADS, SourceRow, excerpt, margin
 
 _CELL = "padding:0 .6em;text-align:right;font-family:monospace"
 _LEFT = f"{_CELL};text-align:left"
 
 
-def listing_html(title: str, rows: Sequence[Row], below: Sequence[str]) -> str:
+def listing_html(title: str, rows: Sequence[SourceRow], below: Sequence[str]) -> str:
     """The rows that have something to show under a title, and the lines ``below`` them; colours are the notebook's."""
     lines = []
     for row in excerpt(rows):

@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..records.source_rows import HEADS, Row, excerpt, margin
+from ..records.source_rows import HEADS, SourceRow, excerpt, margin
 from .counters.hardware_names import LABELS
 
 WIDTH = 80
 
 
 @dataclass(frozen=True)
-class Line:
+class ListingLine:
     """A line of the listing: what stands in the margin, the source, or in red what is wrong with the line above."""
 
     margin: str
@@ -21,7 +21,7 @@ class Line:
     wrong: str = ""
 
 
-def lines(all_rows: Sequence[Row]) -> list[Line]:
+def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
     """The lines that speak with their neighbours, headings first; nothing where none speaks."""
     shown = excerpt(all_rows)
     if not shown:
@@ -33,17 +33,17 @@ def lines(all_rows: Sequence[Row]) -> list[Line]:
     def aligned(values: Sequence[str], number: str) -> str:
         return "".join(f"{values[i].rjust(widths[i])}  " for i in used) + f"{number:>4}"
 
-    found = [Line(aligned(HEADS, "line"), "")]
+    found = [ListingLine(aligned(HEADS, "line"), "")]
     for row, cell in zip(shown, cells, strict=True):
         if row is None:
-            found.append(Line(aligned(cell, ""), "…"))
+            found.append(ListingLine(aligned(cell, ""), "…"))
             continue
-        found.append(Line(aligned(cell, str(row.number)), row.text))
-        found += [Line("", "", words) for words in row.wrong]
+        found.append(ListingLine(aligned(cell, str(row.number)), row.text))
+        found += [ListingLine("", "", words) for words in row.wrong]
     return found
 
 
-def text(title: str, shown: Sequence[Row], below: Sequence[str], notes: Sequence[str]) -> str:
+def text(title: str, shown: Sequence[SourceRow], below: Sequence[str], notes: Sequence[str]) -> str:
     """The listing under a title, then the lines ``below`` it and notes, in 80 columns."""
     written = [title, ""]
     for line in lines(shown):

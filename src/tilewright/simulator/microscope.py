@@ -70,11 +70,11 @@ def microscope(
     module = parse_ptx(compiled.ptx if compiled else text)
     program = link(module, _entry(kernel, compiled, module, name))
     options = RunOptions(shared_bytes, outputs, None, max_steps, max_bytes, progress)
-    return observe(Source(text, name, compiled), program, grid, block, args, options, sampled=sampled)
+    return observe(KernelSource(text, name, compiled), program, grid, block, args, options, sampled=sampled)
 
 
 @dataclass(frozen=True)
-class Source:
+class KernelSource:
     """The text of a kernel, the file it came from, and what the compiler made of it; None where it is PTX itself."""
 
     text: str
@@ -83,7 +83,7 @@ class Source:
 
 
 def observe(
-    source: Source,
+    source: KernelSource,
     program: Program,
     grid: int | Sequence[int],
     block: int | Sequence[int],

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..records.explanation import Access
-from ..records.source_rows import Row, rows
+from ..records.source_rows import SourceRow, rows
 from ..report.listing import listing_html
 from ..runtime.gpu.cubin import Resources
 from . import listing
@@ -61,7 +61,7 @@ class Observation:
         return f"{self.kernel}: {found}; {self.words}"
 
     @property
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[SourceRow]:
         return rows(self.source, self.accesses, [(f.line, f.text_in_place) for f in self.findings])
 
     @property

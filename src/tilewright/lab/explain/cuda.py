@@ -16,7 +16,8 @@ from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.findings import STEP_LIMIT
 from ...simulator.gpus import Gpu
 from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
-from ...simulator.microscope import Observation, Source, observe
+from ...simulator.microscope import KernelSource, observe
+from ...simulator.observation import Observation
 from ...simulator.occupancy import Occupancy, occupancy
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS, format_of
@@ -58,7 +59,7 @@ def explain_prepared(
     options = RunOptions(
         p.launch.shared_bytes, [2], None, max_steps, (machine().memory_total or 2 * MAX_BYTES) // 2, progress
     )
-    source = Source(kernel.source, str(kernel.path), p.compiled)
+    source = KernelSource(kernel.source, str(kernel.path), p.compiled)
     seen = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
     work = Work(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)

@@ -20,7 +20,7 @@ from ...errors import LaunchError, UnavailableError
 from ...runtime.gpu.nvrtc import Compiled
 from ...simulator.counters.hardware_names import LABELS
 from . import launched
-from .launched import Launch
+from .launched import StoredLaunch
 from .ncu_pages import Counted, Profile, read_raw, read_source
 
 #: The counters that the microscope predicts.
@@ -126,14 +126,14 @@ def _add_instructions(totals: Sequence[Profile], code: Sequence[tuple[str, list[
 
 
 def profile_launches(
-    compiled: Compiled, launches: Sequence[Launch], metrics: Sequence[str] = COUNTERS, *, lines: bool = True,
+    compiled: Compiled, launches: Sequence[StoredLaunch], metrics: Sequence[str] = COUNTERS, *, lines: bool = True,
     timeout: float | None = None,
 ) -> list[Profile]:  # fmt: skip
     """Make launches in a process of their own, under ncu: one profile each, in order. Raises what ``profile`` raises.
 
     >>> source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1; }'
     >>> code = tilewright.runtime.gpu.nvrtc.compile_source(source)  # doctest: +SKIP
-    >>> profile_launches(code, [Launch("k", 1, 32, (np.zeros(32, np.float32),))])[0].counters[
+    >>> profile_launches(code, [StoredLaunch("k", 1, 32, (np.zeros(32, np.float32),))])[0].counters[
     ...     "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"]  # doctest: +SKIP
     4
     """

@@ -25,7 +25,7 @@ from ...runtime.gpu.nvrtc import Compiled
 
 
 @dataclass(frozen=True)
-class Launch:
+class StoredLaunch:
     """One launch: kernel, blocks, threads a block, arguments (NumPy arrays and numbers), dynamic shared memory in bytes."""
 
     entry: str
@@ -35,13 +35,13 @@ class Launch:
     shared_bytes: int = 0
 
 
-def save(path: Path, compiled: Compiled, launches: Sequence[Launch]) -> None:
+def save(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> None:
     """Write launches of one binary to ``path`` (.npz). Raises OperandError for an argument that is no array and no number.
 
     >>> import tempfile
     >>> binary = Compiled("k.cu", "sm_90", "", b"cubin", "")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(Path(folder, "k.npz"), binary, [Launch("k", 2, 64, (np.zeros(3), 7, np.float32(0.5)))])
+    ...     save(Path(folder, "k.npz"), binary, [StoredLaunch("k", 2, 64, (np.zeros(3), 7, np.float32(0.5)))])
     ...     compiled, (launch,) = load(Path(folder, "k.npz"))
     >>> compiled.cubin, launch.grid, launch.args
     (b'cubin', (2, 1, 1), (array([0., 0., 0.]), 7, np.float32(0.5)))
@@ -64,7 +64,7 @@ def save(path: Path, compiled: Compiled, launches: Sequence[Launch]) -> None:
     np.savez_compressed(path, about=np.array(json.dumps(about)), **arrays)
 
 
-def load(path: Path) -> tuple[Compiled, list[Launch]]:
+def load(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
     """What ``save`` wrote; the PTX and the resources are not kept. Raises UsageError where it cannot be read."""
     try:
         with np.load(path) as kept:
@@ -74,7 +74,7 @@ def load(path: Path) -> tuple[Compiled, list[Launch]]:
             for number, one in enumerate(about["launches"]):
                 args = tuple(_value(kept[f"{number}.{i}"]) for i in range(one["args"]))
                 grid, block = tuple(one["grid"]), tuple(one["block"])
-                launches.append(Launch(one["entry"], grid, block, args, one["shared_bytes"]))
+                launches.append(StoredLaunch(one["entry"], grid, block, args, one["shared_bytes"]))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: is no file of launches: {error}") from None
     return compiled, launches
@@ -87,7 +87,7 @@ def _value(array: np.ndarray) -> Any:
     return array.item() if array.dtype in (np.int64, np.float64, np.bool_) else array[()]
 
 
-def run(compiled: Compiled, launches: Sequence[Launch], ordinal: int = 0) -> list[tuple[np.ndarray | None, ...]]:
+def run(compiled: Compiled, launches: Sequence[StoredLaunch], ordinal: int = 0) -> list[tuple[np.ndarray | None, ...]]:
     """Make each launch once: its arrays as the kernel left them, None for arguments that are numbers.
 
     Raises UnavailableError without a GPU, LaunchError where it refuses or stops a kernel.

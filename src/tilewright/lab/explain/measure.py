@@ -18,7 +18,7 @@ from ...simulator.assembly.disassembly import MachineInstruction, disassemble, p
 from ...simulator.gpus import find_gpu
 from . import hardware, ncu_pages
 from .cuda import operands, verified
-from .launched import Launch
+from .launched import StoredLaunch
 
 #: What is kept of each source line.
 BY_LINE = ("sectors", "wavefronts", "executed")
@@ -53,7 +53,7 @@ def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: in
             )
         how = kernel.launch(e.m, e.n, e.k, **params)
         args = (*operands(kernel, e.m, e.n, e.k, seed), e.m, e.n, e.k)
-        launches.append(Launch(entry, how.grid, how.block, args, how.shared_bytes))
+        launches.append(StoredLaunch(entry, how.grid, how.block, args, how.shared_bytes))
     profiles = hardware.profile_launches(compiled, launches)
     code = parse_sass(disassemble(compiled.cubin))[entry]
     environment = {
@@ -69,7 +69,7 @@ def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: in
 
 
 def _counted(
-    kernel: CudaKernel, launch: Launch, profile: ncu_pages.Profile, code: Sequence[MachineInstruction]
+    kernel: CudaKernel, launch: StoredLaunch, profile: ncu_pages.Profile, code: Sequence[MachineInstruction]
 ) -> dict[str, Any]:
     if not ncu_pages.is_name_of(profile.kernel, launch.entry):
         raise LaunchError(f"{kernel.name}: {launch.entry} was launched, but ncu counted {profile.kernel}")
