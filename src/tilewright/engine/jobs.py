@@ -183,9 +183,11 @@ def team_product(
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to ``target``,
       from element ``at`` on, ``ld`` apart;
     - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes these steps of columns of B;
-    - ``write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner)`` multiplies packed rows by packed
-      columns into a part of C of at most MR rows and ``vectors`` vectors, or adds the product to it where ``accumulate``
-      is not 0; with ``ends`` no more steps of k follow; ``corner`` has room for a tile.
+    - ``write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner)`` multiplies a band of packed rows,
+      from pointer ``a`` on, by a sliver of packed columns into C, or adds the product to it where ``accumulate`` is not 0.
+      ``tiles`` are the rows of the low tiles, how many of the first ones are a row higher, and how many there are in all.
+      With ``ends`` no more steps of k follow; ``corner`` has room for a tile. It loops over the tiles itself: inlined, it
+      counts references to its arrays at every call.
 
     None of them is called for a product without elements or without steps.
     """
@@ -226,6 +228,7 @@ def team_product(
         wide = math.ceil(slivers / panels)
         deep = math.ceil(k / (most_steps if itemsize <= 4 else most_steps_of_8_bytes))
         tiles = math.ceil(m / mr)
+        low_rows, higher = m // tiles, m % tiles  # as ``cut`` cuts, without a division for each tile
         threads = max(1, min(BLOCKS, counters[counters.size - 1]))
         bands, parts = bands_and_parts(m, n, threads, itemsize, mr, nr, mc, nc)
         if LINE * (2 + bands * parts + panels * deep * (1 + bands)) > counters.size - 2:  # made for more processors
@@ -279,6 +282,7 @@ def team_product(
             if block_of != t * bands + band:
                 block_of = t * bands + band
                 pack_block(a, i0, cut(m, tiles, stop) - i0, low, kc, block)
+            tiles_here = low_rows, max(0, higher - begin), stop - begin
             job = done + band * parts + part
             codegen.wait_for(counters, (packed + t) * LINE, packings)
             codegen.wait_for(counters, job * LINE, t)
@@ -287,12 +291,20 @@ def team_product(
                 column, width = left * lanes, max(right - left, nv - 1)
                 columns = min(n, right * lanes) - column
                 b_panel = codegen.offset(panel, (s - first) * nv * lanes * kc)
-                top = i0
-                for x in range(begin, stop):
-                    rows = cut(m, tiles, x + 1) - top
-                    a_panel = codegen.offset(block, (top - i0) * a_stride)
-                    write(kc, a_panel, b_panel, c, top, rows, column, columns, width, adds + p, p + 1 == deep, corner)
-                    top += rows
+                write(
+                    kc,
+                    codegen.offset(block, 0),
+                    b_panel,
+                    c,
+                    i0,
+                    tiles_here,
+                    column,
+                    columns,
+                    width,
+                    adds + p,
+                    p + 1 == deep,
+                    corner,
+                )
             if t < last:
                 codegen.fetch_add(counters, job * LINE, 1)
 

@@ -16,28 +16,34 @@ from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
 BLOCKS = jobs.Blocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
+A_STRIDE = BLOCKS.a_stride
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 32
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
 tile = jobs.tile_of(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):
+def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):
     """Into the wide C; from there, when it is complete, into the caller's."""
     narrow, wide = c
     width = vectors * LANES
-    if rows >= MR - 1:
-        tile(kc, a, b, codegen.address(wide, top, left), wide.shape[1], accumulate, rows, vectors, columns)
-    else:
-        tile(kc, a, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
-    for r in range(rows):
-        row = codegen.address(wide, top + r, left)
-        if rows < MR - 1:
-            for s in range(columns):
-                before = wide[top + r, left + s] if accumulate else np.float32(0)
-                wide[top + r, left + s] = before + corner[r * width + s]
-        if ends:
-            convert(row, wide.itemsize, codegen.address(narrow, top + r, left), narrow.strides[1], columns)
+    low, higher, count = tiles
+    for x in range(count):
+        rows = low + 1 if x < higher else low
+        if rows >= MR - 1:
+            tile(kc, a, b, codegen.address(wide, top, left), wide.shape[1], accumulate, rows, vectors, columns)
+        else:
+            tile(kc, a, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
+        for r in range(rows):
+            row = codegen.address(wide, top + r, left)
+            if rows < MR - 1:
+                for s in range(columns):
+                    before = wide[top + r, left + s] if accumulate else np.float32(0)
+                    wide[top + r, left + s] = before + corner[r * width + s]
+            if ends:
+                convert(row, wide.itemsize, codegen.address(narrow, top + r, left), narrow.strides[1], columns)
+        top += rows
+        a = codegen.ahead(a, rows * A_STRIDE)
 
 
 product = jobs.team_product(BLOCKS, widen, widen, write)

@@ -14,20 +14,26 @@ from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
 BLOCKS = jobs.Blocks(CHOSEN, CHOSEN.kc, itemsize=4)
+A_STRIDE = BLOCKS.a_stride
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.tile_of(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, b, c, top, rows, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
     """For ``team_product``: into C where it lies, or by way of the corner."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
-    if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
-        ldc = c.strides[0] // codegen.itemsize(c)
-        tile(kc, a, b, codegen.address(c, top, left), ldc, accumulate, rows, vectors, columns)
-    else:
-        tile(kc, a, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
-        add_corner(corner, width, c, top, rows, left, columns, accumulate)
+    low, higher, count = tiles
+    for x in range(count):
+        rows = low + 1 if x < higher else low
+        if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
+            ldc = c.strides[0] // codegen.itemsize(c)
+            tile(kc, a, b, codegen.address(c, top, left), ldc, accumulate, rows, vectors, columns)
+        else:
+            tile(kc, a, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
+            add_corner(corner, width, c, top, rows, left, columns, accumulate)
+        top += rows
+        a = codegen.ahead(a, rows * A_STRIDE)
 
 
 @nb.njit(nogil=True)
