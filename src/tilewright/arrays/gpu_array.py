@@ -65,6 +65,7 @@ class Matrix(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of its elements."""
         return self.rows * self.columns * np.dtype(self.dtype).itemsize
 
     @property
@@ -76,6 +77,7 @@ class Matrix(NamedTuple):
 
 
 def row_major(rows: int, columns: int, dtype: str) -> Matrix:
+    """A matrix whose rows follow each other without a gap."""
     return Matrix(rows, columns, columns, 1, dtype)
 
 

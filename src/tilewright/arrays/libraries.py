@@ -103,6 +103,8 @@ def _dtype(name: str, kind: str, dtype: str) -> str:
 
 
 class Torch(Library):
+    """PyTorch's tensors."""
+
     name = "torch"
 
     def __init__(self, torch: Any) -> None:
@@ -156,6 +158,8 @@ class Torch(Library):
 
 
 class Cupy(Library):
+    """CuPy's arrays."""
+
     name = "cupy"
 
     def __init__(self, cupy: Any) -> None:
@@ -240,6 +244,8 @@ class Foreign(Library):
 
 
 class Jax(Foreign):
+    """JAX's arrays, taken and given through DLPack."""
+
     name = "jax"
 
     def __init__(self, jax: Any) -> None:

@@ -29,6 +29,7 @@ class GpuMatrix:
 
     @property
     def pointer(self) -> int:
+        """The address of its first element on the GPU."""
         return self._memory.pointer
 
     @property

@@ -35,6 +35,7 @@ class Place:
 
     @property
     def is_copied(self) -> bool:
+        """Whether the kernel reads or writes a copy."""
         return self.at is not None
 
 
@@ -64,6 +65,7 @@ class Order:
 
     @property
     def mnk(self) -> tuple[int, int, int]:
+        """The sizes of the product as the kernel sees it."""
         return self.p.given.rows, self.q.given.columns, self.p.given.columns
 
 

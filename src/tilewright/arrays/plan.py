@@ -30,6 +30,7 @@ class GpuPlan(Plan):
 
     @property
     def device(self) -> str:
+        """The GPU by its number, such as "cuda:0"."""
         return f"cuda:{self.ordinal}"
 
     @property

@@ -87,6 +87,7 @@ class HostPlan(Plan):
 
     @property
     def device(self) -> str:
+        """Always "cpu"."""
         return "cpu"
 
     @property

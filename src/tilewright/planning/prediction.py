@@ -69,6 +69,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
+        """The longest level, and the overhead."""
         return max(self.compute_s, self.cache_s, self.memory_s) + self.overhead_s
 
     @property

@@ -61,14 +61,17 @@ class Reference:
 
     @property
     def params(self) -> dict[str, Any]:
+        """cuBLAS has none that we set."""
         return {}
 
     @property
     def tunable(self) -> frozenset[str]:
+        """Nothing: cuBLAS chooses by itself."""
         return frozenset()
 
     @property
     def about(self) -> dict[str, Any]:
+        """What a record repeats, so that a report needs no kernel."""
         return {"idea": self.idea, "parent": None, "row": "", "order": self.order}
 
 
@@ -144,6 +147,7 @@ class Cublas:
         )
 
     def close(self) -> None:
+        """Gives the library its handle back."""
         if self._handle:
             self._call("cublasDestroy_v2", self._handle)
             self._handle = ctypes.c_void_p()

@@ -115,6 +115,7 @@ class Device:
 
     @property
     def l2_bytes(self) -> int:
+        """Bytes of the second-level cache."""
         return int(self._device.properties.l2_cache_size)
 
     @property
@@ -169,6 +170,7 @@ class Device:
         self._stream.wait(what)
 
     def timer(self) -> Timer:
+        """A clock for the work of this device's own stream."""
         return Timer(self._own, self._make_spinning_event)
 
     def order(self, earlier: int, later: int) -> None:

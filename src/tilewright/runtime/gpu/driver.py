@@ -58,6 +58,7 @@ def call(what: str, function: str, *args: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def driver() -> Any:
+    """NVIDIA's bindings of the driver, imported at the first call."""
     return importlib.import_module("cuda.bindings.driver")
 
 

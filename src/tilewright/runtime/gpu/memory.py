@@ -33,6 +33,7 @@ class Memory:
         return Memory(SimpleNamespace(handle=self.pointer + start, close=lambda: None, whole=self), nbytes)
 
     def close(self) -> None:
+        """Frees it."""
         self._buffer.close()
 
     def __enter__(self) -> Memory:
@@ -78,6 +79,7 @@ class HostPages:
             self._locked.add(address)
 
     def take_locked(self, nbytes: int) -> Pages:
+        """Pages of so many bytes, touched and page-locked."""
         pages = self.take(nbytes)
         pages[:: mmap.PAGESIZE] = 0
         self.lock(pages)

@@ -22,6 +22,7 @@ class Event:
 
     @property
     def is_reached(self) -> bool:
+        """Whether all work before it is done; does not wait."""
         return bool(attempt("the GPU", lambda: self.event.is_done))
 
     def since(self, earlier: Event) -> float:
@@ -85,6 +86,7 @@ class Stream:
         call("copy between GPUs", "cuMemcpyPeerAsync", to, self._context, source, context, nbytes, self.handle)
 
     def fill(self, to: int, byte: int, nbytes: int) -> None:
+        """Set every byte of the GPU's memory there."""
         call("fill memory", "cuMemsetD8Async", to, byte, nbytes, self.handle)
 
 

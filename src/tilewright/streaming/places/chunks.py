@@ -33,6 +33,7 @@ class Chunks:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all chunks together."""
         return self.size * (self.incoming + self.outgoing)
 
 
@@ -76,5 +77,6 @@ def pieces(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[t
 
 
 def shaped(chunk: np.ndarray[Any, Any], dtype: np.dtype[Any], rows: slice, columns: slice) -> np.ndarray[Any, Any]:
+    """The part of a chunk that holds a rectangle, as a matrix."""
     shape = rows.stop - rows.start, columns.stop - columns.start
     return chunk[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)

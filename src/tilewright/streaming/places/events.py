@@ -34,6 +34,7 @@ class Events:
         return time.perf_counter() - self.start_s
 
     def add(self, lane: str, name: str, start_s: float, end_s: float) -> None:
+        """Note what a lane did from one time to another, in seconds of the host's clock."""
         with self._lock:
             self.events.append(Piece(self.place, lane, name, start_s, end_s))
 

@@ -33,6 +33,7 @@ class Lent:
     readers: list[Future[Event]] = field(default_factory=list)
 
     def arrived(self, event: Event) -> None:
+        """Told when the block is there, at an event of the stream that brought it."""
         with contextlib.suppress(InvalidStateError):  # refused meanwhile
             self.done.set_result(event)
 

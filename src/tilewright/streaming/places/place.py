@@ -17,7 +17,14 @@ class Place(Protocol):
     multiplications and stores are asked for by a thread each; a store is done when it returns.
     """
 
-    def load(self, load: Load, after: Token) -> Token: ...
-    def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token: ...
-    def store(self, store: Store, after: Token) -> Token: ...
-    def close(self) -> None: ...
+    def load(self, load: Load, after: Token) -> Token:
+        """Bring a block of an operand to a slot, when what used the slot before is done."""
+
+    def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token:
+        """Multiply two loaded blocks into a tile of C."""
+
+    def store(self, store: Store, after: Token) -> Token:
+        """Copy a finished tile of C to the result."""
+
+    def close(self) -> None:
+        """Wait for what is under way, and give everything back."""

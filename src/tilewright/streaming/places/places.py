@@ -52,6 +52,7 @@ class Placement:
 
     @property
     def names(self) -> list[str]:
+        """The devices, such as "cuda:0"; "cpu" without GPUs."""
         return [f"cuda:{gpu.ordinal}" for gpu in self.gpus] or ["cpu"]
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:

@@ -67,6 +67,7 @@ def kc_of(kernel: Kernel, dtype: str) -> int:
 
 
 def result_bytes(sources: Sequence[Source], dtype: str) -> int:
+    """Bytes of the result."""
     return sources[0].shape[0] * sources[1].shape[1] * np.dtype(dtype).itemsize
 
 

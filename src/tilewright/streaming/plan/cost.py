@@ -82,18 +82,22 @@ class Cost:
 
     @property
     def total_s(self) -> float:
+        """Seconds from the first load to the last store."""
         return max((lane[-1].end_s for lane in (self.loads, self.multiplies, self.stores) if lane), default=0.0)
 
     @property
     def compute_s(self) -> float:
+        """Seconds of multiplications."""
         return sum(span.end_s - span.start_s for span in self.multiplies)
 
     @property
     def first_s(self) -> float:
+        """Seconds until the first blocks are there."""
         return self.multiplies[0].start_s if self.multiplies else 0.0
 
     @property
     def last_s(self) -> float:
+        """Seconds that the last tile takes to be stored."""
         return self.total_s - self.multiplies[-1].end_s if self.multiplies else self.total_s
 
     @property

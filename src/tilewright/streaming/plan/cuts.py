@@ -34,6 +34,7 @@ class Room:
     step: int = 0
 
     def host_slots(self, grid: Grid, itemsize: int) -> int:
+        """Blocks that the host's memory has room for."""
         return self.host // (block_elements(grid) * itemsize)
 
 

@@ -26,6 +26,7 @@ class Slots:
         self._latest: dict[float, Rank] = {}
 
     def rank(self, rank: Rank) -> None:
+        """Rank a slot for eviction; a rank that it had before no longer counts."""
         self._latest[rank[-1]] = rank
         heappush(self._queue, rank)
 

@@ -89,6 +89,7 @@ class Grid:
         return self.depth(block.row), self.columns(block.column)
 
     def elements(self, block: Block) -> int:
+        """Elements of a block."""
         rows, columns = self.where(block)
         return (rows.stop - rows.start) * (columns.stop - columns.start)
 
@@ -141,6 +142,7 @@ def by_rows(down: int, across: int) -> list[Tile]:
 
 
 def by_columns(down: int, across: int) -> list[Tile]:
+    """Tiles column by column."""
     return [Tile(i, j) for j, i in by_rows(across, down)]
 
 

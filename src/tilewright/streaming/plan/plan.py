@@ -50,10 +50,12 @@ class StreamPlan(Plan):
 
     @property
     def problem(self) -> Problem:
+        """The whole product."""
         return Problem(self.grid.m, self.grid.n, self.grid.k, self.dtype)
 
     @property
     def device(self) -> str:
+        """The devices that compute."""
         return ", ".join(self.devices[: max(1, len(self.parts))])
 
     @property
@@ -66,9 +68,11 @@ class StreamPlan(Plan):
         return tuple(tile for part in self.parts for tile in part)
 
     def program(self) -> Program:
+        """The steps of one place that computes all tiles."""
         return Program.of(self.grid, self.slots, self.tiles)
 
     def host_cache(self, program: Program) -> HostCache:
+        """Which blocks the host keeps, in the order of a program."""
         return cache_blocks(program.loads, self.host_slots)
 
     @property

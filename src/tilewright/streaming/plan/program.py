@@ -53,6 +53,7 @@ class Multiply(NamedTuple):
 
     @property
     def first(self) -> bool:
+        """Whether it is the first step of its tile: then C is written, not added to."""
         return self.p == 0
 
 

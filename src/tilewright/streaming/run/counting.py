@@ -22,6 +22,7 @@ class Tally:
         self.count, self._lock = 0, threading.Lock()
 
     def add(self, more: int, tell: Callable[[int], None] = lambda count: None) -> None:
+        """Count so many more, and tell the sum."""
         with self._lock:
             self.count += more
             tell(self.count)
@@ -37,6 +38,7 @@ class Counted:
         return getattr(self._source, name)
 
     def read(self, rows: slice, columns: slice, out: np.ndarray[Any, Any]) -> None:
+        """As the source, counted."""
         self._source.read(rows, columns, out)
         self._tally.add(out.size * self._source.dtype.itemsize)
 
@@ -49,6 +51,7 @@ class Watched:
         self.load, self.store, self.close = place.load, place.store, place.close
 
     def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token:
+        """As the place, counted."""
         token = self._place.multiply(step, needs, after)
         depth = self._grid.depth(step.p)
         self._tell(2 * math.prod(self._grid.size(step.tile)) * (depth.stop - depth.start))

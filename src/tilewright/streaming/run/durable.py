@@ -24,6 +24,7 @@ class Durable:
         self._thread.start()
 
     def stored(self, tile: Tile) -> None:
+        """Told when a tile was stored; it counts when it is on the disk."""
         if self._error is not None:
             raise self._error
         self._waiting.put(tile)

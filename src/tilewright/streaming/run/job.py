@@ -53,6 +53,7 @@ class Product:
 
     @property
     def sources(self) -> tuple[Source, Source]:
+        """Both operands."""
         return self.a, self.b
 
     @property

@@ -55,6 +55,7 @@ class Begun:
 
     @property
     def complete(self) -> bool:
+        """Whether every tile was finished."""
         down, across = self.grid.tiles
         return len(self.finished) == down * across
 
@@ -116,10 +117,12 @@ class Journal:
         self.tiles = 0
 
     def remove(self) -> None:
+        """Removes it: the result has its name."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_in(self._directory, self.path), dir_fd=self._directory)
 
     def close(self) -> None:
+        """Closes the file."""
         status = os.fstat(self._file)
         if status.st_nlink and not status.st_size:  # else the name may be another process's by now
             self.remove()
