@@ -33,10 +33,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Before the markers of the command line select. What is asked for by ``-k`` is run in all its cases."""
     if not config.option.keyword:
         selection.mark_the_rest(items)
+    if config.option.share is not None:
+        kept, left = selection.shared(items, config.option.share)
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outcomes", type=Path, metavar="FILE", help="write which tests ran, and why others were skipped")
+    parser.addoption(
+        "--slow", type=Path, metavar="FILE", help="write which tests take long: tests/slow.json is one of these"
+    )
+    parser.addoption(
+        "--share", type=int, metavar="SEED", help="of further cases of a table run a part, chosen by the seed"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,3 +54,5 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.outcomes and not hasattr(config, "workerinput"):
         config.pluginmanager.register(outcomes.Recorder(config.option.outcomes))
+    if config.option.slow and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(selection.Clock(config.option.slow))

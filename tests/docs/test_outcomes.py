@@ -33,15 +33,14 @@ def test_doctests() -> None:
     assert doctest.testmod(outcomes).failed == 0
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_test_that_no_job_runs_is_named(workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_no_job_runs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_job.py").write_text(JOB)
-    markers = "\n    ".join(["markers =", "thorough", "each_value"])
+    markers = "\n    ".join(["markers =", "thorough", "further", "each_value"])
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {TESTS}\n{markers}\n")
 
     def job(name: str) -> Path:
-        command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider", "--outcomes", name]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--outcomes", name]
         subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
         return tmp_path / name
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_the_others_are_deselected(tmp_path: Path) -> None:
     """In a run of its own, with this project's conftest.py."""
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_table.py").write_text(TABLE)
-    markers = "\n    ".join(["markers =", "thorough", "each_value"])
+    markers = "\n    ".join(["markers =", "thorough", "further", "each_value"])
     (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = -p no:xdist\npythonpath = {TESTS}\n{markers}\n")
 
     def passed(*options: str) -> str:
@@ -64,3 +65,24 @@ def test_the_others_are_deselected(tmp_path: Path) -> None:
     assert passed("-m", "not thorough").startswith("6 passed, 4 deselected")
     assert passed().startswith("10 passed")
     assert passed("-m", "not thorough", "-k", "test").startswith("10 passed"), "asked for by name: all cases"
+
+
+def test_shares_cover_all_cases() -> None:
+    """Whichever seed: tests that are no further cases always, a part of these, and each of these for some seed."""
+
+    class Case:
+        def __init__(self, number: int) -> None:
+            self.nodeid = f"test.py::test[{number}]"
+
+        def get_closest_marker(self, name: str) -> object | None:
+            return name if name == "further" and int(self.nodeid[14:-1]) % 2 else None
+
+    cases: list[Any] = [Case(number) for number in range(200)]
+    seen = set()
+    for seed in range(40):
+        kept, left = selection.shared(cases, seed)
+        assert {*kept, *left} == {*cases}
+        assert {case for case in cases if not case.get_closest_marker("further")} <= {*kept}
+        assert 110 <= len(kept) <= 150
+        seen |= {*kept}
+    assert seen == {*cases}

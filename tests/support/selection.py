@@ -1,8 +1,15 @@
-"""Which cases of a table the default run takes: so few that every row of every ``parametrize`` occurs."""
+"""Which tests the default run takes: no slow ones, and few cases of a table, but every row of each ``parametrize``.
+
+What it leaves is marked ``thorough``, and run by ``.ci/run``: slow tests always, further cases of tables a part at a time.
+"""
 
 from __future__ import annotations
 
+import json
+import random
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +19,38 @@ THOROUGH = pytest.mark.thorough
 #: Dtypes that take the way of another of the same kind: int16 that of int8, unsigned integers that of signed ones,
 #: complex128 that of complex64, bfloat16 that of float16. Compiling every kernel for them takes minutes.
 TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16"}
+
+
+#: Seconds of one processor from which a test is slow, and the tests that were when ``pytest --slow`` wrote the file.
+SLOW_S = 1.5
+SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
+#: One in so many of the further cases of tables runs in each share.
+PARTS = 4
+
+
+class Clock:
+    """A plugin of pytest that writes which tests take long; under xdist those of all workers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.seconds = path, defaultdict[str, float](float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        slow = sorted(test for test, seconds in self.seconds.items() if seconds >= SLOW_S)
+        self.path.write_text(json.dumps(slow, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def shared(items: Sequence[pytest.Item], seed: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests without those further cases of tables that another seed chooses, and these."""
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        further = item.get_closest_marker("further") is not None
+        chosen = random.Random(f"{seed} {item.nodeid}").randrange(PARTS) == 0
+        (left if further and not chosen else kept).append(item)
+    return kept, left
 
 
 def each_value(cases: Sequence[Mapping[str, object]]) -> list[int]:
@@ -38,18 +77,26 @@ def rows(case: pytest.Function) -> dict[str, object]:
     return {" ".join(table): tuple(values[name] for name in table) for table in [*names, *own]}
 
 
+def further(item: pytest.Item) -> None:
+    """Mark a case of a table that the default run leaves."""
+    item.add_marker(THOROUGH)
+    item.add_marker(pytest.mark.further)
+
+
 def mark_the_rest(items: Sequence[pytest.Item]) -> None:
-    """Mark as thorough: cases with one of ``TWINS``, and of a test marked ``each_value`` the cases that are not chosen."""
+    """Mark as thorough: slow tests, cases with one of ``TWINS``, and those that ``each_value`` does not choose."""
     tables: dict[str, list[pytest.Function]] = {}
     for item in items:
+        if item.nodeid.removeprefix("tests/") in SLOW or item.nodeid in SLOW:
+            item.add_marker(THOROUGH)
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
         if any(isinstance(value, str | np.dtype) and str(value) in TWINS for value in item.callspec.params.values()):
-            item.add_marker(THOROUGH)
+            further(item)
         elif item.get_closest_marker("each_value"):
             tables.setdefault(item.nodeid.split("[")[0], []).append(item)
     for cases in tables.values():
         chosen = each_value([rows(case) for case in cases])
         for index, case in enumerate(cases):
             if index not in chosen:
-                case.add_marker(THOROUGH)
+                further(case)
