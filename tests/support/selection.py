@@ -21,8 +21,8 @@ THOROUGH = pytest.mark.thorough
 TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16"}
 
 
-#: Seconds of one processor from which a test is slow, and the tests that were when ``pytest --slow`` wrote the file.
-SLOW_S = 1.5
+#: Seconds from which a test is slow, and the tests that were when ``pytest --slow`` wrote the file.
+SLOW_S = 0.6
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
 #: One in so many of the further cases of tables runs in each share.
 PARTS = 4
