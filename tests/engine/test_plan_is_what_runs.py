@@ -150,3 +150,12 @@ def test_a_device_is_planned_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_out_is_refused_as_by_matmul() -> None:
     with pytest.raises(ShapeError, match=r"^out is \(3, 4\)"):
         tw.plan((3, 4), (4, 5), np.zeros((3, 4)))
+
+
+def test_a_gemm_by_panels_is_planned_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.planning.gemm.PANEL_BYTES", 70 * 8 * 700)
+    planned: Any = tw.plan((500, 60), (60, 700), alpha=2.0, beta=1.0)
+    assert (planned.problem.m, planned.panel) == (500, 70)
+    assert str(planned).startswith("(500×60) · (60×700) float64\n")
+    a, b = operands((500, 60), (60, 700), "float64")
+    np.testing.assert_allclose(tw.gemm(2.0, a, b, 1.0, np.ones((500, 700))), 2 * (a @ b) + 1, atol=1e-12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +35,7 @@ class GemmPlan(HostPlan):
             "scale": "it is scaled; A and B are not read",
             "product": "it is written, and not read",
             "add": "the product is added to it in one pass",
-            "combine": f"it is combined with products of {self.panel} rows at a time, each planned as this one",
+            "combine": f"it is combined with products of at most {self.panel} rows, each planned as this one",
         }
         return [*super().rows(), ("C", words[self.way])]
 
@@ -71,7 +71,7 @@ def planned_gemm(
             return _gemm_plan(adding, "add"), s, t, target
     rows = max(64, PANEL_BYTES // max(1, shapes.n * target.itemsize))
     panel = host_plan((min(rows, shapes.m), shapes.k), y.shape, x.dtype, y.dtype)
-    return _gemm_plan(panel, "combine", rows), s, t, target
+    return _gemm_plan(replace(panel, problem=plan.problem), "combine", rows), s, t, target
 
 
 def _any_c(shapes: Layout, dtype: np.dtype) -> np.ndarray:
