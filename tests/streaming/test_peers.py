@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -152,15 +153,34 @@ def copy_over_slowly(self: Any, *copied: Any, over: Any = SimulatedStream.copy_o
 
 
 class OneWay(Peers):
-    """Only the first GPU lends, and it runs ahead of the other, whose copies are slow."""
+    """Only the first GPU lends: its first two blocks until the other asks for one; from then on it runs ahead."""
 
-    waits = True
+    def __init__(self, *, waits: bool) -> None:
+        super().__init__()
+        self._waits, self._taken, self._asked = waits, 0, threading.Event()
 
     def take(self, block: Block, gpu: Any, *slot: int) -> Any:
         if gpu.ordinal == 0:
+            self._taken += 1
+            assert self._taken <= 2 or self._asked.wait(30)
             self._lenders.pop(block, None)
         own, lender, readers = super().take(block, gpu, *slot)
-        return own, lender, readers if OneWay.waits else []
+        if lender is not None:
+            self._asked.set()
+        return own, lender, readers if self._waits else []
+
+
+def copy_over_late(self: Any, to: int, lender: Any, source: int, nbytes: int, over: Any = copy_over_slowly) -> None:
+    """When the lender has something else there, or after half a second: it waits for this copy."""
+
+    def late() -> None:
+        lent, until_s = ctypes.string_at(source, nbytes), time.monotonic() + 0.5
+        while time.monotonic() < until_s and ctypes.string_at(source, nbytes) == lent:
+            time.sleep(0.001)
+
+    if not self.gpu.copied_over:  # once is enough
+        self.ask(late)
+    over(self, to, lender, source, nbytes)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -168,12 +188,11 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
     device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     other = SimulatedDevice(ordinal=1)
-    monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_slowly)
-    monkeypatch.setattr(OneWay, "waits", waits)
+    monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_late)
     monkeypatch.setattr(gpu, "prepared", prepared_by(device, other))
     case = Case(territories(*GRID.tiles, 2, partition="strips"), LEAST)
     try:
-        assert case.run(device, other, peers=OneWay()) is None
+        assert case.run(device, other, peers=OneWay(waits=waits)) is None
     finally:
         other.abandon()
         other.end()
