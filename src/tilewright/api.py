@@ -116,12 +116,15 @@ def plan(
     arrays of float64 on the host: a tuple of whole numbers is a shape here. With ``alpha`` or ``beta`` it is what
     ``gemm(alpha, a, b, beta, out)`` would run; of matrices in files and larger ones ``plan_multiply`` tells the plan.
 
-    Raises what the call raises before it multiplies.
+    Raises what the call raises before it multiplies, and UsageError where ``gemm`` cannot be asked for the rest.
 
     >>> import tilewright as tw
     >>> print(tw.plan((3, 4), (4, 5)).problem)
     (3×4) · (4×5) float64
     """
+    gemm = not (alpha == 1 and beta == 0)
+    if gemm and (is_on_gpu(a, b, out) or (precision, algorithm, device or "cpu") != ("standard", "classical", "cpu")):
+        raise UsageError("alpha and beta are gemm's, which knows the CPU, the standard precision and classical alone")
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
@@ -129,10 +132,10 @@ def plan(
 
         return plan_on_gpu(a, b, out, precision, algorithm)
     x, y = (_given(name, value) for name, value in (("a", a), ("b", b)))
-    if not (alpha == 1 and beta == 0):
-        from .planning.gemm import plan_gemm
+    if gemm:
+        from .planning.gemm import ANY_C, plan_gemm
 
-        return plan_gemm(alpha, x, y, beta, out)
+        return plan_gemm(alpha, x, y, beta, ANY_C if out is None else out)[0]
     plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
     if out is not None:
         admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .api import matmul
 from .operands import admit, native
-from .planning.gemm import planned_gemm
+from .planning.gemm import plan_gemm
 
 
 def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.ndarray:
@@ -28,7 +28,7 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.nda
            [1., 3.]])
     """
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
-    plan, s, t, target = planned_gemm(alpha, x, y, beta, c)
+    plan, s, t, target = plan_gemm(alpha, x, y, beta, c)
     with np.errstate(all="ignore"):
         if plan.way == "scale":
             _scale(target, t)

@@ -95,6 +95,7 @@ def test_gemm_runs_the_plan_that_is_printed(
         assert isinstance(planned, GemmPlan)
         assert planned.way == way
         assert str(planned).splitlines()[-1].startswith("  C          ")
+        assert str(planned).count("\n  C ") == 1
     want = alpha * (a @ b) + beta * c
     tw.gemm(alpha, a, b, beta, c)
     np.testing.assert_allclose(c, want, atol=1e-12)
@@ -159,3 +160,10 @@ def test_a_gemm_by_panels_is_planned_as_a_whole(monkeypatch: pytest.MonkeyPatch)
     assert str(planned).startswith("(500×60) · (60×700) float64\n")
     a, b = operands((500, 60), (60, 700), "float64")
     np.testing.assert_allclose(tw.gemm(2.0, a, b, 1.0, np.ones((500, 700))), 2 * (a @ b) + 1, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"precision": "highest"}, {"algorithm": "strassen"}, {"device": "cuda"}])
+def test_gemm_has_no_other_ways(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"^alpha and beta are gemm's"):
+        tw.plan((3, 4), (4, 5), alpha=2.0, **options)  # type: ignore[arg-type]
+    assert isinstance(tw.plan((3, 4), (4, 5), alpha=2.0, device="cpu"), GemmPlan)

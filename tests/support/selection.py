@@ -87,7 +87,7 @@ def mark_the_rest(items: Sequence[pytest.Item]) -> None:
     """Mark as thorough: slow tests, cases with one of ``TWINS``, and those that ``each_value`` does not choose."""
     tables: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if item.nodeid.removeprefix("tests/") in SLOW or item.nodeid in SLOW:
+        if item.nodeid in SLOW:
             item.add_marker(THOROUGH)
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue

@@ -10,7 +10,8 @@ import functools
 import math
 from typing import Any
 
-from ..errors import OperandError, UsageError, did_you_mean
+from ..errors import OperandError, UsageError
+from ..planning.choice import check_words
 from ..runtime.gpu.device import gpu_at
 from .gpu_array import GpuArray
 from .launches import Launches, prepare
@@ -18,8 +19,6 @@ from .libraries import Library, enough, library_of
 from .matrix import GpuMatrix
 from .order import arrange
 from .plan import GpuPlan, gpu_plan
-
-_PRECISIONS = ("standard", "highest")
 
 
 def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> Any:
@@ -84,8 +83,7 @@ def _launches(*key: Any) -> Launches:
 
 def _compute(precision: str, algorithm: str) -> str:
     """The dtype to multiply in; "" for the operands' own."""
-    if precision not in _PRECISIONS:
-        raise UsageError(f"precision {precision!r} is not known: {did_you_mean(str(precision), _PRECISIONS)}")
+    check_words(precision, algorithm)
     if algorithm != "classical":
         raise UsageError(f"algorithm {algorithm!r}: on a GPU there is classical alone")
     return "float64" if precision == "highest" else ""

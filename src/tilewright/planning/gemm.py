@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, UsageError
-from ..operands import admit, admit_out, can_write, native, promoted
+from ..operands import admit_out, can_write, native, promoted
 from ..problem import Layout, layout
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
@@ -40,19 +40,13 @@ class GemmPlan(HostPlan):
         return [*super().rows(), ("C", words[self.way])]
 
 
-def plan_gemm(alpha: complex, a: Any, b: Any, beta: complex, c: Any = None) -> GemmPlan:
-    """What ``gemm`` would run; without ``c`` for a C of the product's dtype, disjoint from the operands.
+def plan_gemm(
+    alpha: complex, x: np.ndarray, y: np.ndarray, beta: complex, c: Any
+) -> tuple[GemmPlan, np.ndarray, np.ndarray, np.ndarray]:
+    """What ``gemm`` runs for admitted operands, alpha and beta as arrays, and C, which may be ``ANY_C``.
 
     Raises what ``gemm`` raises.
     """
-    x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
-    return planned_gemm(alpha, x, y, beta, ANY_C if c is None else c)[0]
-
-
-def planned_gemm(
-    alpha: complex, x: np.ndarray, y: np.ndarray, beta: complex, c: Any
-) -> tuple[GemmPlan, np.ndarray, np.ndarray, np.ndarray]:
-    """The plan, alpha and beta as arrays, and C. Raises what ``gemm`` raises."""
     for name, array in (("a", x), ("b", y)):
         if array.ndim != 2:
             raise ShapeError(f"{name} is {array.shape}: gemm takes matrices; matmul takes vectors and batches")

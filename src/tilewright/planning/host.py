@@ -120,8 +120,6 @@ class HostPlan(Plan):
 
     def rows(self) -> Rows:
         rows = [*self._blocks(), ("threads", self._threads()), ("workspace", str(bytes_text(self.workspace_bytes)))]
-        if self.adds:
-            rows.append(("C", "the product is added to it in one pass"))
         if self.compute != self.problem.dtype:
             words = f"in {self.compute}, rounded once to {self.problem.dtype}"
             rows.append(("computes", f"{words}; converted copies take {bytes_text(self.converted_bytes)}"))
