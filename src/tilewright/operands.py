@@ -12,7 +12,6 @@ import mmap
 import operator
 import sys
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -179,31 +178,6 @@ def writeable_alias(array: np.ndarray) -> np.ndarray:
     A kernel never writes its inputs; without this, Numba would compile every kernel once more for read-only arrays.
     """
     return array if array.flags.writeable else np.asarray(_Alias(array))
-
-
-def load_matrix(path: str | Path) -> np.ndarray:
-    """A matrix from a ``.npy`` file, checked to be one, in native byte order.
-
-    Raises OperandError, ShapeError or DTypeError, naming the file.
-    """
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            array = np.lib.format.read_array(file, allow_pickle=False)
-    except FileNotFoundError:
-        raise OperandError(f"{path} does not exist") from None
-    except Exception as error:  # a damaged header can fail in any way that a parser of Python can
-        reason = _one_line(error)
-        raise OperandError(f"{path} is truncated or is not one matrix saved with np.save: {reason}") from None
-    if array.ndim != 2:
-        raise ShapeError(f"{path} is no matrix: it has shape {array.shape}")
-    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
-        raise DTypeError(f"{path} has dtype {array.dtype}: it must be float32 or float64")
-    bad = np.argwhere(~np.isfinite(array))
-    if bad.size:
-        row, column = bad[0]
-        raise OperandError(f"{path} holds {array[row, column]} at [{row}, {column}]: every element must be finite")
-    return native(array, array.dtype)
 
 
 class _Alias:

@@ -368,7 +368,7 @@ def arranged(draw: st.DrawFn, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 @pytest.mark.thorough
 @given(operands())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_matmul_is_numpys(pair: tuple[np.ndarray, np.ndarray]) -> None:
     a, b = pair
     got = tw.matmul(a, b)
@@ -385,7 +385,7 @@ def assert_same(one: np.ndarray, other: np.ndarray) -> None:
 
 
 @given(operands())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_short_way_gives_what_the_long_way_gives(pair: tuple[np.ndarray, np.ndarray]) -> None:
     a, b = pair
     got = tw.matmul(a, b)

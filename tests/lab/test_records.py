@@ -56,7 +56,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(suppress_health_check=list(HealthCheck))
 
 
 @relaxed

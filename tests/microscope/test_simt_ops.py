@@ -209,7 +209,7 @@ def test_integer(op: str, args: str, kinds: Sequence[str], out: str, exact: Call
         assert int(made[i]) == wrap(exact(*x), out), (op, x)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 3), min_size=32, max_size=32), st.integers(0, 255))
 def test_any_lop3(rows: list[tuple[int, int, int]], table: int) -> None:
     arrays = [np.array(x, np.uint32) for x in zip(*rows, strict=True)]
@@ -217,7 +217,7 @@ def test_any_lop3(rows: list[tuple[int, int, int]], table: int) -> None:
     assert made.tolist() == [lop3(*row, table) for row in rows]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 2), min_size=32, max_size=32))
 def test_any_64_bit_product(rows: list[tuple[int, int]]) -> None:
     a, b = (np.array(x, np.int64) for x in zip(*rows, strict=True))
@@ -301,7 +301,7 @@ def test_float(op: str, kind: str, mode: str, count: int, exact: Callable[..., F
         assert made[i] == want, (op, x, made[i], want)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.floats(width=32, allow_nan=False, allow_infinity=False)] * 3), min_size=32, max_size=32))
 def test_any_single_fma(rows: list[tuple[float, float, float]]) -> None:
     arrays = [np.array(x, np.float32) for x in zip(*rows, strict=True)]
@@ -311,7 +311,7 @@ def test_any_single_fma(rows: list[tuple[float, float, float]]) -> None:
         assert y == to_float(a * b + c, "f32"), x
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 3), min_size=32, max_size=32))
 def test_any_double_fma(rows: list[tuple[float, float, float]]) -> None:
     arrays = [np.array(x, np.float64) for x in zip(*rows, strict=True)]

@@ -30,7 +30,7 @@ h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 't
 zarr = pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")
 
 DTYPES = ["float32", "float64", "float16", ">f4", ">f8", "int8", "uint16", ">i4", "int64", "bool"]
-relaxed = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 
 # ---- a matrix in each format, written by its own library or by hand, never by us -------------------------------------

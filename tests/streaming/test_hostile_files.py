@@ -21,7 +21,6 @@ from tilewright.files.array import ArraySource, copy_block
 from tilewright.files.chunked import ChunkedSource
 from tilewright.lab.bench.operand_sets import read_operands
 from tilewright.lab.verify.verify import Oracle
-from tilewright.operands import load_matrix
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.grid import Grid
@@ -183,8 +182,6 @@ def test_a_header_that_lies_is_refused_in_one_line(case: int, tmp_path: Path) ->
     assert "a.npy" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
-    with pytest.raises(TilewrightError):
-        load_matrix(path)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -341,7 +338,7 @@ def test_chunks_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
     raw[-3000:-1000] = bytes(2000)
     (tmp_path / "a.h5").write_bytes(raw)
     source = open_matrix(tmp_path / "a.h5")
-    with pytest.raises(FileError, match=r"a\.h5 cannot be read at rows \d+:\d+, columns \d+:\d+: .*filter"):
+    with pytest.raises(FileError, match=r"a\.h5 cannot be read at rows \d+:\d+, columns \d+:\d+: .*(filter|inflate)"):
         source.read(slice(0, 30), slice(0, 40), np.empty((30, 40)))
     source.close()
 

@@ -90,7 +90,7 @@ def test_a_journal_tells_what_was_begun_and_finished(tmp_path: Path) -> None:
     begun.check(FACTS, SHAPE, ROOM, tmp_path / "j")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_of_a_torn_journal_only_whole_lines_count(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -215,7 +215,7 @@ def test_a_cut_that_no_plan_makes_is_refused(tmp_path: Path) -> None:
         assert may_be_cut(grid, room) == sound, grid
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 3000), st.sampled_from([1, 48, 384, 512]))
 def test_every_cut_of_a_plan_is_taken(m: int, n: int, k: int, kc: int) -> None:
     for room in (Room(0, kc=kc), Room(0, grain=256)):

@@ -52,7 +52,7 @@ def parts(k: int, kc: int) -> list[int]:
     return [(p + 1) * (k // deep) + min(p + 1, k % deep) for p in range(deep)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 5000), st.integers(1, 700), st.integers(1, 6000))
 def test_the_engine_cuts_every_step_as_it_cuts_all_of_k(k: int, kc: int, most: int) -> None:
     grid = Grid(1, 1, k, 1, 1, longest_step(k, most, kc) if kc > 1 else min(k, most), kc)

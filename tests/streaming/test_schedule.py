@@ -27,7 +27,7 @@ from tilewright.streaming.run import executor, parallel
 from tilewright.streaming.run.executor import execute
 from tilewright.streaming.run.parallel import Queue, execute_on_all
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 11, 12, 13, 17, 24])
 

@@ -95,7 +95,7 @@ def test_a_search_that_stops_at_once_is_much_slower(monkeypatch: pytest.MonkeyPa
     assert plan_stream(*CASES["files"]).cost.total_s > 1.02 * good
 
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=30)
 lengths = st.one_of(st.integers(0, 3), st.integers(1, 2000), st.sampled_from([257, 509, 1024, 4099]))
 
 

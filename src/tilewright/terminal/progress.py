@@ -43,7 +43,8 @@ class _Bar:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # Rich before 14.3 ends a bar that it never drew with an empty line
+            self._bar.stop()
 
 
 class BenchProgress(_Bar):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import zlib
@@ -11,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import TilewrightError, UsageError
+from ...errors import DTypeError, OperandError, TilewrightError, UsageError
+from ...files import open_matrix
 from ...host.machine import machine
-from ...operands import aligned_copy, aligned_empty, load_matrix
+from ...operands import aligned_copy, aligned_empty
 from ..inputs.sizes import LARGEST, Shape
 from ..verify.oracles import oracle
 
@@ -37,7 +39,8 @@ def sets_needed(shape: Shape, itemsize: int) -> int:
 def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarray], str]:
     """The user's matrices, and the words for them in the record: file names, and a digest of their contents.
 
-    Raises UsageError where they have no product, and what ``load_matrix`` raises for a file that holds no matrix.
+    Raises UsageError where they have no product, what ``open_matrix`` raises for a file that holds no matrix, DTypeError
+    for one of other dtypes than float32 and float64, OperandError for one that is not finite.
     """
     a, b = (_load(path) for path in paths)
     if a.shape[1] != b.shape[0]:
@@ -54,9 +57,18 @@ def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarra
 
 def _load(path: Path) -> np.ndarray:
     try:
-        return load_matrix(path)
+        with contextlib.closing(open_matrix(path)) as source:
+            if source.dtype.name not in ("float32", "float64"):
+                raise DTypeError(f"{path} has dtype {source.dtype}: it must be float32 or float64")
+            matrix = np.empty(source.shape, source.dtype.newbyteorder("="))
+            source.read(slice(0, matrix.shape[0]), slice(0, matrix.shape[1]), matrix)
+        bad = np.argwhere(~np.isfinite(matrix))
+        if bad.size:
+            row, column = bad[0]
+            raise OperandError(f"{path} holds {matrix[row, column]} at [{row}, {column}]: every element must be finite")
     except TilewrightError as error:
         raise type(error)(f"operands: {error}") from None
+    return matrix
 
 
 def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
