@@ -25,7 +25,6 @@ from tilewright.operands import (
     admit_out,
     aligned_copy,
     aligned_empty,
-    load_matrix,
     native,
     row_major,
     writeable_alias,
@@ -397,61 +396,6 @@ def test_an_alias_is_the_same_memory_without_the_mark(view: Any) -> None:
     assert not source.flags.writeable
     del source
     np.testing.assert_array_equal(alias, SQUARE[view])
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8", ">f4", ">f8"])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_matrices_of_files_come_in_native_order(tmp_path: Path, dtype: str, order: Any) -> None:
-    path = tmp_path / "a.npy"
-    np.save(path, np.asarray(SQUARE[:2], dtype, order))
-    for given_path in (path, str(path)):
-        matrix = load_matrix(given_path)
-        assert matrix.dtype == np.dtype(dtype).newbyteorder("=")
-        np.testing.assert_array_equal(matrix, SQUARE[:2])
-
-
-DAMAGED = r"is truncated or is not one matrix saved with np.save: .+"
-
-
-@pytest.mark.parametrize(
-    ("damage", "error", "message"),
-    [
-        (lambda raw: raw[:-1], OperandError, DAMAGED),
-        (lambda raw: raw[:40], OperandError, DAMAGED),
-        (lambda raw: b"", OperandError, DAMAGED),
-        (lambda raw: b"PK\3\4" + raw, OperandError, DAMAGED),
-        (lambda raw: b"1 2 3\n", OperandError, DAMAGED),
-        (lambda raw: raw[:6] + b"\x09\0" + raw[8:], OperandError, DAMAGED),
-        (lambda raw: raw[:8] + b"\xff\xff" + raw[10:] + b" " * 70_000, OperandError, DAMAGED),
-        (lambda raw: raw.replace(b"(3, 3), }", b"(3, 3    "), OperandError, DAMAGED),
-        (lambda raw: raw.replace(b"'<f8'", b"'|O8'"), OperandError, DAMAGED),
-        (lambda raw: raw.replace(b"'<f8'", b"'<i8'"), DTypeError, "has dtype int64: it must be float32 or float64"),
-        (lambda raw: raw.replace(b"(3, 3)", b"(9, ) "), ShapeError, r"is no matrix: it has shape \(9,\)"),
-        (
-            lambda raw: raw[:-8] + np.array(np.nan).tobytes(),
-            OperandError,
-            r"holds nan at \[2, 2\]: every element must be finite",
-        ),
-    ],
-)
-def test_files_that_hold_no_matrix_are_named(
-    tmp_path: Path, damage: Callable[[bytes], bytes], error: type[Exception], message: str
-) -> None:
-    path = tmp_path / "a.npy"
-    np.save(path, SQUARE)
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(error, match=f"^{path} {message}$"):
-        load_matrix(path)
-
-
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OperandError, match=r"missing\.npy does not exist"):
-        load_matrix(tmp_path / "missing.npy")
-    with pytest.raises(OperandError, match="is truncated or is not one matrix"):
-        load_matrix(tmp_path)
 
 
 def test_the_door_needs_no_compiler() -> None:
