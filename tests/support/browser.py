@@ -31,12 +31,29 @@ FRAME = """<!doctype html><title>frame</title>
 <script>onmessage = (event) => {{ document.getElementById("seen").textContent = event.data; }};</script>
 """
 
+#: Runs in the page after its own scripts, under its own policy, and sends what it saw to its parent.
+PROBE = """
+(async () => {
+  const seen = {errors: [], violations: []};
+  addEventListener("error", (e) => seen.errors.push(String(e.message)));
+  addEventListener("unhandledrejection", (e) => seen.errors.push(String(e.reason)));
+  document.addEventListener("securitypolicyviolation", (e) => seen.violations.push(e.blockedURI));
+  const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+  while (document.documentElement.dataset.ready !== "true") await wait(50);
+  BODY
+  seen.requests = performance.getEntriesByType("resource").map((r) => r.name);
+  parent.postMessage(JSON.stringify(seen), "*");
+})();
+"""
 
-def look(page: str, folder: Path, width: int, probe: str) -> dict[str, Any]:
-    """Opens the page with the probe in it; its policy gets the probe's hash and stays in force otherwise.
 
-    The probe sends what it saw to its parent, as JSON; ``console`` is what the browser had to say.
+def look(page: str, folder: Path, width: int, body: str) -> dict[str, Any]:
+    """Opens the page with a probe in it; its policy gets the probe's hash and stays in force otherwise.
+
+    ``body`` is JavaScript that puts what it sees into ``seen``, and may ``await wait(ms)``; ``console`` is what the browser
+    had to say.
     """
+    probe = PROBE.replace("BODY", body)
     digest = base64.b64encode(hashlib.sha256(probe.encode()).digest()).decode()
     probed = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
     head, _, tail = probed.rpartition("</body>")  # the libraries have one in a string
@@ -50,6 +67,12 @@ def look(page: str, folder: Path, width: int, probe: str) -> dict[str, Any]:
     assert found, f"the probe did not finish; console: {console}"
     seen = json.loads(found.group(1).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     return {**seen, "console": console}
+
+
+def check_quiet(seen: dict[str, Any]) -> None:
+    """Nothing failed in the page, and nothing was asked of the network."""
+    noise = {name: seen[name] for name in ("console", "errors", "violations", "requests") if seen[name]}
+    assert not noise, noise
 
 
 def chromium(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
