@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from tilewright.catalog import catalog, reference
 from tilewright.errors import UnavailableError
@@ -69,3 +70,29 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     one = np.ones((1, 1))
     with pytest.raises(UnavailableError, match="torch is not installed here: pip install torch"):
         runner(reference("torch"), "float64")(one, one, one.copy())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_numpys_library_multiplies_under_every_core_type(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    variants = reference("openblas").variants(dtype)
+    for m, n, k in ((1, 1, 1), (5, 7, 3), (70, 33, 90), (4, 0, 3), (4, 3, 0)):
+        a, b = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((m, k), (k, n)))
+        for name, multiply in variants.items():
+            c = np.full((m, n), np.nan, dtype)
+            multiply(a, b, c)
+            assert np.array_equal(c, a @ b), name
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["internal_api"] == "openblas"]
+    assert set(variants) <= {pool["architecture"] for pool in pools}, "each is a library of its own"
+
+
+def test_what_openblas_does_not_multiply_has_one_variant() -> None:
+    assert len(reference("openblas").variants("int32")) == 1
+
+
+def test_every_core_type_that_the_processor_can_run_is_tried() -> None:
+    """AVX-512 kernels, which OpenBLAS does not take by itself on a processor that it does not know."""
+    from tilewright.host.machine import machine
+
+    cores = set(reference("openblas").variants("float32"))
+    assert ("SkylakeX" in cores) >= ({"avx512f", "avx512dq", "avx512bw", "avx512vl"} <= set(machine().isa))

@@ -86,6 +86,36 @@ def test_the_reference_alternates_with_the_kernel_on_the_same_operands(monkeypat
     assert record.ratio == pytest.approx(1, rel=0.3)
 
 
+def slow(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    time.sleep(0.005)
+    np.matmul(a, b, out=c)
+
+
+def test_a_library_is_measured_by_the_fastest_of_its_variants() -> None:
+    recorder = Recorder()
+    fast = recorder.kernel("fast").function
+    library = kernel(slow, "ref/fake", variants=lambda dtype: {"installed": slow, "fast": fast, "other": slow})
+    ours, its = measured(recorder.kernel("my/fake"), references=[library], sizes=[(64,) * 3])
+    assert ours.environment["variants"] == its.environment["variants"] == {"ref/fake": "fast"}
+    assert ours.ratio < 20
+    assert its.median_s < 0.005
+    assert ours.reference == its.kernel == "ref/fake"
+
+
+def test_variants_of_a_long_product_are_compared_on_few_of_its_rows(monkeypatch) -> None:
+    rows: list[int] = []
+
+    def noted(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        rows.append(len(a))
+        time.sleep(1e-5 * len(a))
+
+    monkeypatch.setattr(timing, "TRIAL_S", 1e-2)
+    sets = OperandSets.random((2048, 8, 8), "float32", 1)
+    timing.fastest({"a": noted, "b": noted}, sets, 1)
+    assert rows[:3] == [2048, 1024, 512]
+    assert set(rows[3:]) == {512}
+
+
 def test_every_output_is_poisoned_before_the_kernel_runs() -> None:
     recorder = Recorder()
     measured(recorder.kernel("my/fake"))

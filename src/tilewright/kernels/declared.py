@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,9 @@ class Kernel:
     ``blocking`` is what ``blocking()`` answered when the kernel's module was loaded, said by a kernel that takes its tile
     and blocks from there alone: ``tilewright tune`` may look for better ones.
 
+    ``variants(dtype)`` is of a library that has several kernels for one product: functions ``(a, b, c)`` by name, the first
+    as the library is installed. The bench takes the fastest of them for each shape.
+
     ``order`` is the place in the reading order: of a rung its file's number, of a kernel of the engine what it declares.
     Of the engine's kernels that have the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds;
     of those without ``suits`` it takes the highest where no other suits. It never takes a rung: the ladder is for reading.
@@ -86,6 +89,7 @@ class Kernel:
     suits: Callable[[int, int, int], bool] | None = None
     adds: bool = False
     blocking: Blocking | None = None
+    variants: Callable[[str], Mapping[str, Callable[..., None]]] | None = None
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,26 +21,42 @@ _ROW_MAJOR, _NO_TRANS = 101, 111
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
+#: How libraries spell the names of the C interface, and the integers that they take: SciPy's builds are of 64 bits.
+_SPELLINGS = (
+    ("cblas_", "", ctypes.c_int),
+    ("scipy_cblas_", "64_", ctypes.c_int64),
+    ("scipy_cblas_", "", ctypes.c_int),
+    ("cblas_", "64_", ctypes.c_int64),
+)
+_LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
+
+Gemm = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+
+
 @functools.cache
-def gemm(names: tuple[str, ...], install: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
+def gemm(names: tuple[str, ...], install: str) -> Gemm:
     """``gemm(a, b, c)`` of the first library found among ``names``; raises UnavailableError saying how to install it."""
-    library = _load(names)
-    if library is None:
-        raise UnavailableError(f"{names[0]} is not installed here: {install}")
-    letters = {"f": "s", "d": "d", "F": "c", "D": "z"}
-    return functools.partial(_call, {char: getattr(library, f"cblas_{x}gemm") for char, x in letters.items()})
+    for library in _load(names):
+        if (found := gemm_of(library)) is not None:
+            return found
+    raise UnavailableError(f"{names[0]} is not installed here: {install}")
 
 
-def _load(names: tuple[str, ...]) -> ctypes.CDLL | None:
+def gemm_of(library: ctypes.CDLL) -> Gemm | None:
+    """``gemm(a, b, c)`` of a loaded library; None where it has no C interface of BLAS."""
+    for before, after, integer in _SPELLINGS:
+        if hasattr(library, f"{before}sgemm{after}"):
+            functions = {char: getattr(library, f"{before}{x}gemm{after}") for char, x in _LETTERS.items()}
+            return functools.partial(_call, functions, integer)
+    return None
+
+
+def _load(names: tuple[str, ...]) -> Iterator[ctypes.CDLL]:
     for name in names:
         for candidate in (*beside_python(name), ctypes.util.find_library(name)):
-            try:
-                library = ctypes.CDLL(str(candidate)) if candidate else None
-            except OSError:
-                continue
-            if library is not None and hasattr(library, "cblas_sgemm"):
-                return library
-    return None
+            if candidate:
+                with contextlib.suppress(OSError):
+                    yield ctypes.CDLL(str(candidate))
 
 
 def beside_python(name: str) -> list[Path]:
@@ -47,7 +65,7 @@ def beside_python(name: str) -> list[Path]:
     return sorted([*folder.glob(f"lib{name}.so*"), *folder.glob(f"lib{name}*.dylib")], reverse=True)
 
 
-def _call(functions: dict[str, Callable[..., None]], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+def _call(functions: dict[str, Callable[..., None]], integer: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     (m, k), n = a.shape, b.shape[1]
     if k == 0 or 0 in c.shape:
         c[...] = 0  # some libraries leave C as it was
@@ -55,13 +73,13 @@ def _call(functions: dict[str, Callable[..., None]], a: np.ndarray, b: np.ndarra
     one, zero = np.ones(1, c.dtype), np.zeros(1, c.dtype)
     scalar = {"f": ctypes.c_float, "d": ctypes.c_double}.get(c.dtype.char, ctypes.c_void_p)  # complex ones by address
     alpha, beta = (scalar(x.ctypes.data if c.dtype.kind == "c" else x[0]) for x in (one, zero))
-    integers = (_ROW_MAJOR, _NO_TRANS, _NO_TRANS, m, n, k)
     functions[c.dtype.char](
-        *map(ctypes.c_int, integers),
+        *map(ctypes.c_int, (_ROW_MAJOR, _NO_TRANS, _NO_TRANS)),
+        *map(integer, (m, n, k)),
         alpha,
-        *(_pointer(a), _leading(a), _pointer(b), _leading(b)),
+        *(_pointer(a), integer(_leading(a)), _pointer(b), integer(_leading(b))),
         beta,
-        *(_pointer(c), _leading(c)),
+        *(_pointer(c), integer(_leading(c))),
     )
 
 
@@ -69,7 +87,7 @@ def _pointer(x: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(x.ctypes.data)
 
 
-def _leading(x: np.ndarray) -> ctypes.c_int:
+def _leading(x: np.ndarray) -> int:
     if x.shape[1] > 1 and x.strides[1] != x.itemsize:
         raise ValueError("the C interface needs rows of unit stride")
-    return ctypes.c_int(max(1, x.shape[1], x.strides[0] // x.itemsize))
+    return max(1, x.shape[1], x.strides[0] // x.itemsize)

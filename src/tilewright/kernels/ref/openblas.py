@@ -1,26 +1,107 @@
-"""numpy's own BLAS, through ``np.matmul``: what everybody has, and what the ladder climbs towards.
+"""NumPy's OpenBLAS at its best: for each shape with the fastest of its kernels that this processor can run.
 
-For integers and float16 there is no BLAS: there it is numpy's own loop.
+OpenBLAS chooses its kernels by the processor's model when it is loaded, and takes older ones for a model that it does not
+know; ``$OPENBLAS_CORETYPE`` names others. So copies of NumPy's own library are loaded, one for each core type. For integers
+and float16 there is no BLAS: there it is NumPy's own loop.
 """
 
+import atexit
+import ctypes
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
 import numpy as np
+import threadpoolctl
 
 from tilewright.errors import UnavailableError
+from tilewright.host.machine import machine
 from tilewright.kernels import NUMERIC, kernel
+from tilewright.kernels.ref import _cblas
+
+#: Core types of OpenBLAS for x86-64, and the features (LLVM's names) that a processor must have to run their kernels.
+CORE_TYPES = {
+    "Haswell": {"avx2", "fma"},
+    "Zen": {"avx2", "fma"},
+    "SkylakeX": {"avx512f", "avx512dq", "avx512bw", "avx512vl"},
+    "Cooperlake": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512bf16"},
+    "SapphireRapids": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512bf16", "avx512fp16", "amx-bf16"},
+}
+
+
+def variants(dtype: str) -> Mapping[str, _cblas.Gemm]:
+    """Functions ``(a, b, c)`` by the core type whose kernels they run; the first is as NumPy calls it."""
+    core, copies = _copies()
+    return {core: np_matmul, **(copies if dtype in _cblas.DTYPES else {})}
 
 
 @kernel(
-    idea="The BLAS behind numpy, by np.matmul(a, b, out=c).",
+    idea="NumPy's OpenBLAS with the fastest of its kernels for each shape, of all core types that this processor can run.",
     row="S1",
     dtypes=(*NUMERIC, "float16"),
     shared="tiles",
     strided=True,
     compiled=False,
+    variants=variants,
 )
 def openblas(a, b, c):
+    np_matmul(a, b, c)
+
+
+def np_matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """c = a·b by NumPy. Raises UnavailableError where its BLAS is another one."""
     if "openblas" not in BUILT_WITH:
         raise UnavailableError(f"openblas: this numpy is built with {BUILT_WITH}; pip's numpy brings OpenBLAS")
     np.matmul(a, b, out=c)
+
+
+@functools.cache
+def _copies() -> tuple[str, dict[str, _cblas.Gemm]]:
+    """The core type that OpenBLAS chose by itself, and copies of NumPy's library with others."""
+    packages = Path(np.__file__).parent.parent
+    own = next((path for path in _loaded() if packages in path.parents), None)
+    if own is None:
+        return "as installed", {}
+    installed, copies = _loaded()[own], dict[str, _cblas.Gemm]()
+    for core, needs in CORE_TYPES.items():
+        if core.lower() != installed.lower() and needs <= set(machine().isa):
+            path = _copied(own)
+            gemm = _under(core, path)
+            took = _loaded().get(path, installed)  # a library built without that core type takes an older one
+            if gemm is not None and took != installed:
+                copies.setdefault(took, gemm)
+    return installed, copies
+
+
+def _loaded() -> dict[Path, str]:
+    """Every OpenBLAS in this process, and its core type."""
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["internal_api"] == "openblas"]
+    return {Path(pool["filepath"]): str(pool["architecture"]) for pool in pools}
+
+
+def _copied(library: Path) -> Path:
+    """The same file under another name, for as long as this process lives."""
+    folder = Path(tempfile.mkdtemp(prefix="tilewright-openblas-")).resolve()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(shutil.copy(library, folder))
+
+
+def _under(core: str, path: Path) -> _cblas.Gemm | None:
+    """``gemm(a, b, c)`` of a library that is loaded under a core type; None where it cannot be loaded."""
+    before = os.environ.get("OPENBLAS_CORETYPE")
+    os.environ["OPENBLAS_CORETYPE"] = core
+    try:
+        return _cblas.gemm_of(ctypes.CDLL(str(path)))
+    except OSError:
+        return None
+    finally:
+        if before is None:
+            del os.environ["OPENBLAS_CORETYPE"]
+        else:
+            os.environ["OPENBLAS_CORETYPE"] = before
 
 
 BUILT_WITH = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]

@@ -16,6 +16,7 @@ import threadpoolctl
 from ...errors import UnavailableError, UsageError
 from ...host.limits import use_threads
 from ...host.machine import available_memory, bytes_text, current_clock_mhz
+from ...kernels import Kernel
 from ...records.bench import BenchRecord
 from ...runtime.cpu.peaks import peak_gflops
 from ...runtime.cpu.runner import Product, call_once, runner
@@ -23,7 +24,7 @@ from ..inputs.sizes import Shape
 from .cells import Cell, Outcome, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
 from .prediction import PredictingBench
-from .timing import SAMPLE_S, Loop, band_s, timed
+from .timing import SAMPLE_S, Loop, band_s, fastest, timed
 
 #: Samples beyond ``repeat`` are taken while a cell has spent less than this on them, up to MOST_SAMPLES.
 CHEAP_S = 0.1
@@ -52,6 +53,10 @@ class Bench(PredictingBench):
     def __init__(self, settings: Settings, environment: dict[str, Any]) -> None:
         super().__init__(settings)
         self.environment = environment
+        for library in settings.references:
+            if library.variants is not None:
+                library.variants("float32")  # loaded before the pools of threads are looked for
+        self._fastest: dict[tuple[str, Shape, str, int], tuple[str, Product]] = {}
         self._pools = threadpoolctl.ThreadpoolController()
         self._peaks: dict[tuple[str, int], float | None] = {}
         self._key: tuple[Shape, str] | None = None
@@ -131,6 +136,8 @@ class Bench(PredictingBench):
         return self._sets
 
     def _measure(self, run: Product, cell: Cell, sets: OperandSets) -> Outcome:
+        if cell.kernel.variants is not None:
+            run = self._fastest_of(cell.kernel, cell, sets)
         sets.poison()
         once = timed(run, sets.a[0], sets.b[0], sets.c[0])
         self.remember(cell, once)
@@ -140,7 +147,7 @@ class Bench(PredictingBench):
         if outcome.verdict != "ok":
             return outcome
         outcome.rms_error = sets.oracle(0).rms_error(sets.c[0])
-        reference = self._reference(cell)
+        reference = self._reference(cell, sets)
         sets.poison()
         last = self._sample(run, reference, sets, outcome, cell.threads, once)
         again = self._verified(cell, sets, last)
@@ -158,7 +165,7 @@ class Bench(PredictingBench):
         verdict = "ok" if check.ok else "wrong"
         return Outcome(verdict, check.reason, [], [], check.max_abs_error, check.error_over_bound)
 
-    def _reference(self, cell: Cell) -> Product | None:
+    def _reference(self, cell: Cell, sets: OperandSets) -> Product | None:
         """The library that R refers to, unless this cell is that library, or it cannot run or would take too long."""
         if not self.settings.references or cell.kernel is self.settings.references[0]:
             return None
@@ -171,7 +178,15 @@ class Bench(PredictingBench):
             call_once(run, cell.dtype)
         except (UnavailableError, UsageError):
             return None
-        return run
+        return run if reference.variants is None else self._fastest_of(reference, cell, sets)
+
+    def _fastest_of(self, library: Kernel, cell: Cell, sets: OperandSets) -> Product:
+        """The variant of a library that is the fastest at this shape."""
+        key = (library.name, cell.shape, cell.dtype, cell.threads)
+        if key not in self._fastest:
+            assert library.variants is not None
+            self._fastest[key] = fastest(library.variants(cell.dtype), sets, cell.threads)
+        return self._fastest[key][1]
 
     def _sample(
         self, run: Product, reference: Product | None, sets: OperandSets, outcome: Outcome, threads: int, once: float
@@ -198,6 +213,9 @@ class Bench(PredictingBench):
             "clock_mhz_before": clock,
             "clock_mhz_after": current_clock_mhz(),
             "kernel_source": cell.kernel.source_hash,
+            "variants": {
+                name: variant for (name, *of), (variant, _) in self._fastest.items() if of == [cell.shape, *key]
+            },
         }
         return cell.record(
             peak_gflops=self._peaks[key],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from .operand_sets import OperandSets, poison
 SAMPLE_S = 0.01
 #: A product of this length needs no warm-up of its own.
 LONG_S = 1.0
+#: In turns so often is each variant of a library timed, on no fewer rows than these where one product takes longer.
+TRIALS, FEWEST_ROWS, TRIAL_S = 3, 256, 0.05
 #: Longest wait for other threads of this process to fall asleep.
 QUIET_S = 0.5
 
@@ -55,6 +57,27 @@ class Loop:
         self.spent_s = time.perf_counter() - start
         self.last = order[-1]
         return self.spent_s / self._inner
+
+
+def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) -> tuple[str, Product]:
+    """The name and function of the variant that takes the least time, each timed ``TRIALS`` times in turns.
+
+    Only so many rows of the operands are multiplied as take about TRIAL_S.
+    """
+    if len(variants) == 1:
+        return next(iter(variants.items()))
+    a, b, c = sets.a[0], sets.b[0], sets.r[0]
+    rows, first = a.shape[0], next(iter(variants.values()))
+    while rows > FEWEST_ROWS and timed(first, a[:rows], b, c[:rows]) > TRIAL_S:
+        rows //= 2
+    part = OperandSets([x[:rows] for x in sets.a], sets.b, [x[:rows] for x in sets.c], [x[:rows] for x in sets.r], 0)
+    loops = {name: Loop(run, part, part.r, threads) for name, run in variants.items()}
+    least = dict.fromkeys(variants, math.inf)
+    for _ in range(TRIALS):
+        for name, loop in loops.items():
+            least[name] = min(least[name], loop.sample())
+    best = min(least, key=lambda name: least[name])
+    return best, variants[best]
 
 
 def wait_until_quiet() -> None:
