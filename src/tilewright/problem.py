@@ -53,7 +53,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ProductShapes:
     """How the shapes of two operands of ``matmul`` combine: one product, or a batch that broadcasts.
 
     ``result`` is the shape that the caller gets; a vector operand has lost its axis in it, as array-API matmul says.
@@ -66,7 +66,7 @@ class Layout:
     result: Shape
 
 
-def layout(a: Shape, b: Shape) -> Layout:
+def layout(a: Shape, b: Shape) -> ProductShapes:
     """Combine two shapes by the rules of array-API ``matmul``. Raises ShapeError.
 
     A 1-D ``a`` is a row, a 1-D ``b`` a column, and the axis it lent is dropped from the result; axes before the last
@@ -93,4 +93,4 @@ def layout(a: Shape, b: Shape) -> Layout:
         raise ShapeError(f"batch mismatch: a is {a}, b is {b}: axes before the last two must be equal, or 1, or absent")
     batch = tuple(y if x == 1 else x for x, y in reversed(pairs))
     result = batch + ((m,) if len(a) > 1 else ()) + ((n,) if len(b) > 1 else ())
-    return Layout(m, n, k, batch, result)
+    return ProductShapes(m, n, k, batch, result)

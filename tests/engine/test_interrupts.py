@@ -74,10 +74,10 @@ threads.ensured = ensured
     "nothing waits": (
         "one_caller('batch', 100, 1)",
         """
-def settle(self, real=threads._Task.settle):
+def settle(self, real=threads._TeamCall.settle):
     self._ended = list(self._begun)
     real(self)
-threads._Task.settle = settle
+threads._TeamCall.settle = settle
 """,
     ),
     "a claim is forgotten": (

@@ -17,7 +17,7 @@ from support.machine_code import assembly, inner_loops, x86_with_fma
 from tilewright import codegen
 from tilewright.catalog import catalog
 from tilewright.codegen.strassen_tile import _SpreadTile
-from tilewright.codegen.tile import Tile
+from tilewright.codegen.tile import MicroKernelEmitter
 from tilewright.codegen.vectors import Vectors, bits_of
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel
@@ -333,25 +333,27 @@ def asks_ahead(loop: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("kind", [Tile, _SpreadTile])
-def test_that_test_can_fail(target: str, kind: type[Tile]) -> None:
+@pytest.mark.parametrize("kind", [MicroKernelEmitter, _SpreadTile])
+def test_that_test_can_fail(target: str, kind: type[MicroKernelEmitter]) -> None:
     *_, bits, registers, fused, stack = TARGETS[target]
     loops = inner_loops(compiled_for(target, ir.FloatType(), registers, 2, bits, kind), fused)
     assert any(re.search(stack, line) for loop in filter(asks_ahead, loops) for line in loop)
 
 
-def compiled_for(target: str, scalar: ir.Type, mr: int, nv: int, bits: int, kind: type[Tile] = Tile) -> str:
+def compiled_for(
+    target: str, scalar: ir.Type, mr: int, nv: int, bits: int, kind: type[MicroKernelEmitter] = MicroKernelEmitter
+) -> str:
     """The assembly of an edge tile, or Strassen's, for a processor that need not be here."""
     triple, cpu, *_ = TARGETS[target]
     module = ir.Module()
     pointer, index = scalar.as_pointer(), ir.IntType(64)
-    rest = [index, index, index] if kind is Tile else [index.as_pointer(), index]
+    rest = [index, index, index] if kind is MicroKernelEmitter else [index.as_pointer(), index]
     type_ = ir.FunctionType(ir.VoidType(), [index, pointer, pointer, pointer, *rest])
     function = ir.Function(module, type_, "tile")
     builder = ir.IRBuilder(function.append_basic_block())
     vectors = Vectors(builder, scalar, bits // bits_of(scalar))
-    if kind is Tile:
-        Tile(vectors, mr, nv, 528, 1).emit(*function.args)
+    if kind is MicroKernelEmitter:
+        MicroKernelEmitter(vectors, mr, nv, 528, 1).emit(*function.args)
     else:
         _SpreadTile(vectors, mr, nv, 528, 2).spread(*function.args)
     builder.ret_void()

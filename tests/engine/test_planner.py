@@ -22,7 +22,7 @@ from tilewright.operands import DTYPES, NUMPY_DTYPES
 from tilewright.planning import choice as chooser
 from tilewright.planning import host, prediction
 from tilewright.planning.host import BYTES_PER_THREAD, WORK_PER_THREAD
-from tilewright.planning.prediction import Blocks, predict
+from tilewright.planning.prediction import BlockSizes, predict
 from tilewright.problem import Problem, layout
 from tilewright.runtime.cpu import peaks
 from tilewright.runtime.cpu.runner import runner
@@ -349,8 +349,8 @@ def test_the_bound_is_the_roof_that_holds(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_blocks_of_kernels_that_have_none_are_the_product() -> None:
-    assert Blocks.of({}, "float32", 10, 20, 30) == Blocks(1, 1, 10, 30, 20, packs=False)
-    assert Blocks.of(BLOCKED, "float64", 10, 20, 30) == Blocks(6, 32, 168, 384, 4096, packs=True)
+    assert BlockSizes.of({}, "float32", 10, 20, 30) == BlockSizes(1, 1, 10, 30, 20, packs=False)
+    assert BlockSizes.of(BLOCKED, "float64", 10, 20, 30) == BlockSizes(6, 32, 168, 384, 4096, packs=True)
     assert predict(Problem(3, 3, 3, "int8"), {}, "int8", 1) is None
 
 

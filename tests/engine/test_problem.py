@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import ShapeError
-from tilewright.problem import Layout, Problem, layout
+from tilewright.problem import Problem, ProductShapes, layout
 
 SHAPES = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 
@@ -16,20 +16,20 @@ SHAPES = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        ((3, 4), (4, 5), Layout(3, 5, 4, (), (3, 5))),
-        ((4,), (4,), Layout(1, 1, 4, (), ())),
-        ((3, 4), (4,), Layout(3, 1, 4, (), (3,))),
-        ((4,), (4, 5), Layout(1, 5, 4, (), (5,))),
-        ((4,), (7, 4, 5), Layout(1, 5, 4, (7,), (7, 5))),
-        ((7, 3, 4), (4,), Layout(3, 1, 4, (7,), (7, 3))),
-        ((5, 1, 3, 4), (7, 4, 2), Layout(3, 2, 4, (5, 7), (5, 7, 3, 2))),
-        ((0, 4), (4, 0), Layout(0, 0, 4, (), (0, 0))),
-        ((3, 0), (0, 5), Layout(3, 5, 0, (), (3, 5))),
-        ((0, 3, 4), (1, 4, 5), Layout(3, 5, 4, (0,), (0, 3, 5))),
-        ((1,) * 64, (1,) * 40, Layout(1, 1, 1, (1,) * 62, (1,) * 64)),
+        ((3, 4), (4, 5), ProductShapes(3, 5, 4, (), (3, 5))),
+        ((4,), (4,), ProductShapes(1, 1, 4, (), ())),
+        ((3, 4), (4,), ProductShapes(3, 1, 4, (), (3,))),
+        ((4,), (4, 5), ProductShapes(1, 5, 4, (), (5,))),
+        ((4,), (7, 4, 5), ProductShapes(1, 5, 4, (7,), (7, 5))),
+        ((7, 3, 4), (4,), ProductShapes(3, 1, 4, (7,), (7, 3))),
+        ((5, 1, 3, 4), (7, 4, 2), ProductShapes(3, 2, 4, (5, 7), (5, 7, 3, 2))),
+        ((0, 4), (4, 0), ProductShapes(0, 0, 4, (), (0, 0))),
+        ((3, 0), (0, 5), ProductShapes(3, 5, 0, (), (3, 5))),
+        ((0, 3, 4), (1, 4, 5), ProductShapes(3, 5, 4, (0,), (0, 3, 5))),
+        ((1,) * 64, (1,) * 40, ProductShapes(1, 1, 1, (1,) * 62, (1,) * 64)),
     ],
 )
-def test_shapes_combine_as_matmul_says(a: tuple[int, ...], b: tuple[int, ...], expected: Layout) -> None:
+def test_shapes_combine_as_matmul_says(a: tuple[int, ...], b: tuple[int, ...], expected: ProductShapes) -> None:
     assert layout(a, b) == expected
 
 

@@ -21,7 +21,7 @@ from tilewright.catalog import catalog
 from tilewright.codegen import crew
 from tilewright.runtime.cpu.runner import compiled, grid, standby
 from tilewright.runtime.cpu.standby import words
-from tilewright.runtime.cpu.threads import Team, _Crew, _Task, cuts
+from tilewright.runtime.cpu.threads import Team, _Crew, _TeamCall, cuts
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
 two_cpus = pytest.mark.skipif(
@@ -211,7 +211,7 @@ def test_who_is_woken_wakes_others() -> None:
 def test_a_seat_is_kept_until_another_is_taken() -> None:
     """Who stands by where it was seated is not to find another worker woken there."""
     own, allowed = _Crew(), os.sched_getaffinity(0)
-    workers = own.claim(_Task(), 3)
+    workers = own.claim(_TeamCall(), 3)
     here = min(allowed)
     own.seat(workers, here, allowed)
     seats = [worker.seat for worker in workers]

@@ -18,7 +18,7 @@ from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cuda import CudaBench
 from tilewright.lab.bench.device import DeviceBench
 from tilewright.lab.bench.device_peaks import device_peak_gflops
-from tilewright.lab.bench.device_sets import DeviceSets, Layout, random_values
+from tilewright.lab.bench.device_sets import DeviceSets, SetLayout, random_values
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.verify.device_verify import DeviceChecks, DeviceOracle
@@ -150,7 +150,7 @@ def test_a_large_oracle_agrees_with_the_host(gpu: Device) -> None:
 def test_guards_and_checksums(gpu: Device, name: str) -> None:
     form, checks = FORMATS[name], DeviceChecks(gpu, FORMATS[name])
     shape = (65, 67, 33)
-    sets = DeviceSets(gpu, checks, Layout.of(shape, form, 1 << 20), random_values(shape, form, 1))
+    sets = DeviceSets(gpu, checks, SetLayout.of(shape, form, 1 << 20), random_values(shape, form, 1))
     assert len(sets) > 10
     assert sets.changed() == ""
     for memory, words in ((sets.a[-1].part(2, 1), "it changed A"), (sets.b[3].part(0, 1), "it changed B")):

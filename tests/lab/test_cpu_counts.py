@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.catalog import catalog
 from tilewright.engine import jobs
-from tilewright.engine.jobs import Blocks
+from tilewright.engine.jobs import PackedBlocks
 from tilewright.host.machine import machine
 from tilewright.lab.explain import cpu_counts
 from tilewright.lab.explain.cpu_counts import Side, Tiling, tiling, traffic
@@ -22,7 +22,7 @@ from tilewright.problem import Problem
 Step = tuple[Any, ...]
 
 
-def packed_steps(blocks: Blocks, m: int, n: int, k: int, size: int, kc: int, threads: int) -> Iterator[Step]:
+def packed_steps(blocks: PackedBlocks, m: int, n: int, k: int, size: int, kc: int, threads: int) -> Iterator[Step]:
     """The job list of cpu/packed, job by job, with the driver's own functions: what is packed, and every tile."""
     cut, job_of, bands_and_parts = jobs.cut, jobs.job_of, jobs.bands_and_parts
     mr, nv = blocks.mr, blocks.chosen.nv
@@ -93,7 +93,7 @@ SHAPES = [(1, 1, 1), (20, 100, 30), (64, 64, 64), (300, 500, 1100), (1000, 130, 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 def test_packed_is_counted_as_its_job_list_does_it(m: int, n: int, k: int, dtype: str, threads: int) -> None:
     kernel = catalog()["cpu/packed"]
-    blocks: Blocks = kernel.function.__globals__["BLOCKS"]
+    blocks: PackedBlocks = kernel.function.__globals__["BLOCKS"]
     size, kc = (4, blocks.kc) if dtype == "float32" else (8, blocks.kc_of_8_bytes)
     found = counts(packed_steps(blocks, m, n, k, size, kc, threads))
     check(tiling(kernel, Problem(m, n, k, dtype), threads), found, m, k)
@@ -104,7 +104,7 @@ def test_packed_is_counted_as_its_job_list_does_it(m: int, n: int, k: int, dtype
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES[1:])
 def test_complex_products_are_real_ones_of_twice_the_size(m: int, n: int, k: int, dtype: str, threads: int) -> None:
     kernel, size = catalog()["cpu/complex"], 4 if dtype == "complex64" else 8
-    blocks: Blocks = kernel.function.__globals__["BLOCKS"]
+    blocks: PackedBlocks = kernel.function.__globals__["BLOCKS"]
     found = counts(packed_steps(blocks, m, 2 * n, 2 * k, size, blocks.kc, threads))
     check(tiling(kernel, Problem(m, n, k, dtype), threads), found, m, 2 * k)
 

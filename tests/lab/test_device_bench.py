@@ -18,7 +18,7 @@ from tilewright.errors import LaunchError, UnavailableError
 from tilewright.lab.bench import cuda_process, device_peaks, device_sets
 from tilewright.lab.bench import device as protocol
 from tilewright.lab.bench.cells import Cell, Settings, cells
-from tilewright.lab.bench.device import DeviceBench, Measured
+from tilewright.lab.bench.device import DeviceBench, MeasuredCell
 from tilewright.lab.bench.device_peaks import device_peak_gflops
 from tilewright.runtime.gpu.cublas import CUBLAS
 from tilewright.runtime.gpu.nvrtc import compile_file
@@ -84,7 +84,7 @@ def bench_of(gpu: SimulatedGpu, *kernels: Any, **changes: Any) -> DeviceBench:
     return DeviceBench(gpu, Settings(list(kernels), **asked | changes))  # type: ignore[arg-type]
 
 
-def measured(*kernels: Any, gpu: SimulatedGpu | None = None, **changes: Any) -> list[Measured]:
+def measured(*kernels: Any, gpu: SimulatedGpu | None = None, **changes: Any) -> list[MeasuredCell]:
     bench = bench_of(gpu or SimulatedGpu(), *kernels, **changes)
     return [bench.measure(cell) for cell in cells(bench.settings)]
 

@@ -12,12 +12,12 @@ import pytest
 from support.simulated_gpu import BASE, SimulatedGpu
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.lab.bench import device_sets
-from tilewright.lab.bench.device_sets import DeviceSets, Layout, random_values
+from tilewright.lab.bench.device_sets import DeviceSets, SetLayout, random_values
 from tilewright.lab.inputs import formats
 from tilewright.lab.inputs.formats import FORMATS, format_of
 from tilewright.lab.verify import device_verify
 from tilewright.lab.verify.device_verify import DeviceChecks, DeviceOracle
-from tilewright.lab.verify.verify import Line, Oracle
+from tilewright.lab.verify.verify import ExactPart, Oracle
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -61,7 +61,7 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
 @pytest.mark.parametrize("k", [0, 1, 1000, 1 << 20])
 def test_the_bound_is_that_of_the_host(name: str, k: int) -> None:
     oracle = Oracle(np.zeros((1, k), name), np.zeros((k, 1), name))
-    line = Line((slice(None), slice(None)), np.zeros((1, 1)), np.array([[3.0]]))
+    line = ExactPart((slice(None), slice(None)), np.zeros((1, 1)), np.array([[3.0]]))
     relative, rounding, tiny = FORMATS[name].bound(k)
     assert rounding == 0
     assert relative * 3 + tiny == pytest.approx(oracle._bound(np.dtype(name), line, None, None)[0, 0], rel=1e-12, abs=0)
@@ -180,7 +180,7 @@ def test_beyond_the_confirmed_sizes_the_host_computes_nothing(monkeypatch) -> No
 def sets_of(shape=(5, 7, 6), name: str = "float32", l2: int = 1200) -> tuple[SimulatedGpu, DeviceSets]:
     gpu, form = SimulatedGpu(), FORMATS[name]
     checks = DeviceChecks(gpu, form)  # type: ignore[arg-type]
-    return gpu, DeviceSets(gpu, checks, Layout.of(shape, form, l2), random_values(shape, form, 1))  # type: ignore[arg-type]
+    return gpu, DeviceSets(gpu, checks, SetLayout.of(shape, form, l2), random_values(shape, form, 1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -233,7 +233,7 @@ def test_every_byte_that_is_no_matrix_is_guarded(guard: int, end: bool, index: i
 
 
 def test_matrices_and_guards_are_all_there_is() -> None:
-    layout = Layout.of((5, 7, 6), FORMATS["float32"], 0)
+    layout = SetLayout.of((5, 7, 6), FORMATS["float32"], 0)
     pieces = sorted(
         [*((start, size) for _, start, size in layout.guards), *zip(layout.starts, layout.sizes, strict=True)]
     )

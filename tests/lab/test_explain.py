@@ -15,7 +15,7 @@ from tilewright.cli import app
 from tilewright.errors import HeaderError, RecordError, UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import session as explain_session
-from tilewright.lab.explain.bounds import Work, arithmetic, bounds, unknown
+from tilewright.lab.explain.bounds import LeastWork, arithmetic, bounds, unknown
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.explain.formulas import counted
 from tilewright.records.explanation import Access, Bound, Explanation, from_dict, read_explanations, to_json
@@ -112,7 +112,7 @@ def test_counted_by_name() -> None:
 
 def test_the_bound_is_the_slowest_resource() -> None:
     card = find_gpu("H200")
-    work = Work(2 * 4096**3, 3 * 4 * 4096**2)
+    work = LeastWork(2 * 4096**3, 3 * 4 * 4096**2)
     nothing = bounds(card, card.fp32_gflops, work, 10_000, [])
     assert [b.name for b in nothing] == ["arithmetic", "device memory", "L1 and shared memory"]
     assert nothing[0].seconds == pytest.approx(2 * 4096**3 / 66.9e12, rel=1e-3)
@@ -127,7 +127,7 @@ def test_the_bound_is_the_slowest_resource() -> None:
 def test_unknown_rates_give_no_bound_and_are_said() -> None:
     card = dataclasses.replace(find_gpu("H200"), clock_mhz=None)
     unit = arithmetic(card, "bfloat16", "standard", matrix=False)
-    assert [b.name for b in bounds(card, unit.gflops, Work(1, 1), 1, [])] == ["device memory"]
+    assert [b.name for b in bounds(card, unit.gflops, LeastWork(1, 1), 1, [])] == ["device memory"]
     assert unknown(card, unit) == [
         "no bound by arithmetic: the H200's rate for bfloat16 is not known here",
         "no bound by L1 and shared memory: the H200's clock is not known here",

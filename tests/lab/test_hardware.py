@@ -166,8 +166,8 @@ def test_launching_what_is_no_file_of_launches(tmp_path: Path, capsys: pytest.Ca
 def test_a_kernel_that_is_listed_twice_a_launch() -> None:
     """As ncu 2025.3 does where one kernel is launched several times."""
 
-    def listed(executed: int) -> tuple[str, list[ncu_pages.Counted]]:
-        return ("k", [ncu_pages.Counted(0, "EXIT", {"executed": executed})])
+    def listed(executed: int) -> tuple[str, list[ncu_pages.CountedInstruction]]:
+        return ("k", [ncu_pages.CountedInstruction(0, "EXIT", {"executed": executed})])
 
     def launches() -> list[ncu_pages.Profile]:
         return [ncu_pages.Profile("k", (1,), (32,), {}) for _ in range(2)]

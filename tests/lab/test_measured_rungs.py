@@ -148,7 +148,7 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             a, b, c = launch.args[:3]
             product = (a.astype(np.float64) @ b).astype(c.dtype)
             code = parse_sass(disassemble(compiled.cubin))[launch.entry] if lines else []
-            counted = [ncu_pages.Counted(i.offset, i.opcode, {"executed": 1, "sectors": 2}) for i in code]
+            counted = [ncu_pages.CountedInstruction(i.offset, i.opcode, {"executed": 1, "sectors": 2}) for i in code]
             made.append(SimpleNamespace(
                 kernel=launch.entry, counters=dict.fromkeys(metrics, 7), instructions=counted, arrays={2: product}
             ))  # fmt: skip

@@ -17,13 +17,13 @@ from tilewright.lab.explain.perf_counters import (
     HARDWARE,
     RAW,
     SOFTWARE,
-    Event,
+    PerfEvent,
     cache_event,
     count,
     reason_of,
 )
 
-CYCLES, INSTRUCTIONS = Event("cycles", HARDWARE, 0), Event("instructions", HARDWARE, 1)
+CYCLES, INSTRUCTIONS = PerfEvent("cycles", HARDWARE, 0), PerfEvent("instructions", HARDWARE, 1)
 
 
 def test_threads_are_added_up_and_every_counter_is_closed() -> None:
@@ -98,14 +98,16 @@ def test_an_error_of_the_job_is_raised_and_every_counter_closed() -> None:
 
 
 def test_a_count_is_divided_by_what_the_counter_adds_for_each() -> None:
-    (found,) = count(lambda: None, [Event("flops", RAW, 0x803, each=32)], ScriptedCounters({"flops": [(320, 1, 1)]}))
+    (found,) = count(
+        lambda: None, [PerfEvent("flops", RAW, 0x803, each=32)], ScriptedCounters({"flops": [(320, 1, 1)]})
+    )
     assert found.value == 10
 
 
 def test_events_of_caches_have_linux_numbers() -> None:
     # cache, operation << 8 (read is 0), result << 16 (access is 0, miss 1): linux/perf_event.h
-    assert cache_event("LLC-load-misses", 2, misses=True) == Event("LLC-load-misses", CACHE, 0x10002)
-    assert cache_event("L1-dcache-loads", 0) == Event("L1-dcache-loads", CACHE, 0)
+    assert cache_event("LLC-load-misses", 2, misses=True) == PerfEvent("LLC-load-misses", CACHE, 0x10002)
+    assert cache_event("L1-dcache-loads", 0) == PerfEvent("L1-dcache-loads", CACHE, 0)
 
 
 def test_elsewhere_than_on_linux_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +138,7 @@ def test_this_machines_own_system_calls_count_page_faults_of_every_thread() -> N
         go.set()
         assert done.wait(60)
 
-    (found,) = count(job, [Event("page-faults", SOFTWARE, 2)])
+    (found,) = count(job, [PerfEvent("page-faults", SOFTWARE, 2)])
     worker.join()
     if "ENOSYS" in found.reason or "not allowed" in found.reason:
         pytest.skip(found.reason)

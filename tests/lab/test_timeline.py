@@ -199,12 +199,12 @@ SLOW = """
 import sys, time
 from tilewright.streaming.places import host
 
-def slowly(self, store, after, stored=host.Host.store):
+def slowly(self, store, after, stored=host.HostPlace.store):
     stored(self, store, after)
     print("stored", flush=True)
     time.sleep(0.5)
 
-host.Host.store = slowly
+host.HostPlace.store = slowly
 from tilewright.__main__ import main
 sys.exit(main())
 """

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.simulator import gpus
-from tilewright.simulator.gpus import GPUS, LIMITS, Gpu, find_gpu
+from tilewright.simulator.gpus import GPUS, LIMITS, GpuModel, find_gpu
 
 
 def test_doctests() -> None:
@@ -100,7 +100,7 @@ def test_tensor_peaks_are_those_of_the_datasheets(name: str, tflops: dict[str, f
 
 
 @pytest.mark.parametrize("gpu", [g for g in GPUS if g.tensor_gflops], ids=lambda g: g.name)
-def test_tensor_peaks_are_whole_operations_a_cycle(gpu: Gpu) -> None:
+def test_tensor_peaks_are_whole_operations_a_cycle(gpu: GpuModel) -> None:
     """A power of two a multiprocessor and cycle, as datasheets round; from Hopper on at a clock below the boost."""
     for name, gflops in gpu.tensor_gflops.items():
         a_cycle = 1000 * gflops / gpu.sms / gpu.clock_mhz

@@ -19,7 +19,7 @@ from tilewright.planning.choice import Choice
 from tilewright.streaming.places import places
 from tilewright.streaming.places.chunks import Chunks
 from tilewright.streaming.places.events import Events
-from tilewright.streaming.places.gpu import Gpu
+from tilewright.streaming.places.gpu import GpuPlace
 from tilewright.streaming.places.tier import Tier
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
@@ -27,7 +27,7 @@ from tilewright.streaming.plan.grid import ORDERS, Grid, Tile
 from tilewright.streaming.plan.host_cache import HostCache, cache_blocks
 from tilewright.streaming.plan.partition import territories
 from tilewright.streaming.plan.plan import StreamPlan
-from tilewright.streaming.plan.program import Program
+from tilewright.streaming.plan.schedule import Schedule
 from tilewright.streaming.plan.stream import plan_again
 from tilewright.streaming.run import multiply
 from tilewright.streaming.run.executor import execute
@@ -65,8 +65,8 @@ class Case:
         self.sources = {"a": source(self.a), "b": source(self.b)}
         self.sink = ArraySink(self.c, self.c.shape, self.c.dtype)
 
-    def place(self, device: SimulatedDevice, chunks: Chunks, events: Events | None = None) -> Gpu:
-        held = self.plan.host_cache(self.plan.program()) if self.plan.host_slots else HostCache({}, {})
+    def place(self, device: SimulatedDevice, chunks: Chunks, events: Events | None = None) -> GpuPlace:
+        held = self.plan.host_cache(self.plan.schedule()) if self.plan.host_slots else HostCache({}, {})
         tier = Tier(self.plan, held, self.sources)
         options: dict[str, Any] = {
             "gpu": device,
@@ -75,7 +75,7 @@ class Case:
             "chunks": chunks,
             "events": events,
         }
-        return Gpu(self.plan, tier, self.sink, **options)
+        return GpuPlace(self.plan, tier, self.sink, **options)
 
     def check(self) -> None:
         np.testing.assert_array_equal(self.c, self.a @ self.b)
@@ -87,12 +87,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
         yield device
 
 
-def ends(case: Case, place: Gpu, device: SimulatedDevice, within_s: float) -> bool:
+def ends(case: Case, place: GpuPlace, device: SimulatedDevice, within_s: float) -> bool:
     """Whether the product is done before so long; if not, everybody is freed."""
 
     def run() -> None:
         with contextlib.suppress(Exception):
-            execute(case.plan.program(), place)
+            execute(case.plan.schedule(), place)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -135,7 +135,7 @@ def test_a_row_may_be_longer_than_a_chunk(device: SimulatedDevice, size: int, ho
 @pytest.mark.parametrize("host", [1, 3, 100])
 def test_blocks_are_kept_on_the_host(device: SimulatedDevice, host: int) -> None:
     case = Case(source=Slow, host=host)
-    assert cache_blocks(case.plan.program().loads, case.plan.host_slots).hits
+    assert cache_blocks(case.plan.schedule().loads, case.plan.host_slots).hits
     place = case.place(device, Chunks(256, 4, 2))
     assert ends(case, place, device, 60)
     case.check()
@@ -204,7 +204,7 @@ def test_multiply_takes_as_many_gpus_as_pay(
     placed = places.Placement(choice, Room(4 << 20, grain=64), 1, 1 << 30, gpus, Chunks(1 << 14, 4, 2))
     monkeypatch.setattr(multiply, "place_product", lambda *_: placed)
     rng, made = np.random.default_rng(0), []
-    monkeypatch.setattr(Gpu, "close", lambda self, close=Gpu.close: (made.append(self), close(self)))
+    monkeypatch.setattr(GpuPlace, "close", lambda self, close=GpuPlace.close: (made.append(self), close(self)))
     a, b = rng.integers(-9, 9, (1000, 300)).astype(float), rng.integers(-9, 9, (300, 900)).astype(float)
     np.testing.assert_array_equal(multiply.multiply(a, b), a @ b)
     assert len(made) == used
@@ -217,7 +217,7 @@ def test_a_source_that_fails(device: SimulatedDevice, reads: int) -> None:
     case, told = Case(source=failing_after(reads)), []
     place = case.place(device, Chunks(256, 2, 2))
     with pytest.raises(OSError, match="the disk is gone"):
-        execute(case.plan.program(), place, told.append)
+        execute(case.plan.schedule(), place, told.append)
     place.close()
     for tile in told:
         where = GRID.rows(tile.i), GRID.columns(tile.j)
@@ -241,7 +241,7 @@ def test_what_was_taken_is_given_back_where_memory_is_short(
     case = Case()
     place = case.place(device, Chunks(256, 2, 2))
     with pytest.raises(LaunchError, match="page-locked"):
-        execute(case.plan.program(), place)
+        execute(case.plan.schedule(), place)
     place.close()
     assert (device.held_bytes, device.open) == (0, 0)
 
@@ -249,7 +249,7 @@ def test_what_was_taken_is_given_back_where_memory_is_short(
 def test_events_tell_every_piece(device: SimulatedDevice) -> None:
     case, events = Case(), Events("cuda:0")
     place = case.place(device, Chunks(256, 4, 4), events)
-    planned: Program = case.plan.program()
+    planned: Schedule = case.plan.schedule()
     execute(planned, place)
     place.close()
     lanes = [event.lane for event in events.events]

@@ -26,7 +26,7 @@ from tilewright.host.disk import CacheFile
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.options import Options
 from tilewright.streaming.places.events import Events
-from tilewright.streaming.places.host import Host
+from tilewright.streaming.places.host import HostPlace
 from tilewright.streaming.places.place import Place
 from tilewright.streaming.places.places import Placement
 from tilewright.streaming.places.rates import read_rate
@@ -57,7 +57,7 @@ class Known(Placement):
 
     def places(self, plan: Any, a: Any, b: Any, sink: Any, events: Events) -> Iterator[Place]:
         for name in self.names[: len(plan.parts)]:
-            yield Host(plan, a, b, sink, kernel=self.choice.kernel, threads=1, events=events.at(name))
+            yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=1, events=events.at(name))
 
 
 Rooms = Callable[..., None]

@@ -17,17 +17,17 @@ from tilewright.files.array import ArraySink, ArraySource
 from tilewright.streaming.places import gpu
 from tilewright.streaming.places.chunks import Chunks
 from tilewright.streaming.places.events import Events
-from tilewright.streaming.places.gpu import Gpu
+from tilewright.streaming.places.gpu import GpuPlace
 from tilewright.streaming.places.peers import Peers
 from tilewright.streaming.places.tier import Tier
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room, Slots, place_elements
-from tilewright.streaming.plan.grid import Block, Grid, Tile
+from tilewright.streaming.plan.grid import Grid, OperandBlock, Tile
 from tilewright.streaming.plan.host_cache import HostCache
 from tilewright.streaming.plan.partition import PARTITIONS, territories
 from tilewright.streaming.plan.plan import StreamPlan
 from tilewright.streaming.plan.stream import plan_again
-from tilewright.streaming.run.counting import Counted, Tally
+from tilewright.streaming.run.counting import CountedSource, SharedCounter
 from tilewright.streaming.run.parallel import execute_on_all
 
 GRID = Grid(48, 48, 60, 8, 8, 12)
@@ -42,11 +42,11 @@ class Case:
     def __init__(self, parts: Sequence[Sequence[Tile]], slots: Slots, source: type[ArraySource] = ArraySource) -> None:
         rng = np.random.default_rng(0)
         self.a, self.b = (rng.integers(-9, 9, shape).astype(float) for shape in ((GRID.m, GRID.k), (GRID.k, GRID.n)))
-        self.c, self.read = np.full((GRID.m, GRID.n), np.nan), Tally()
+        self.c, self.read = np.full((GRID.m, GRID.n), np.nan), SharedCounter()
         room = Room(8 * place_elements(GRID, slots))
         alone = plan_again(GRID, "float64", 8, room, RATES, [tile for part in parts for tile in part])
         self.plan = StreamPlan(GRID, "float64", 8, "rows", slots, 0, tuple(map(tuple, parts)), alone.cost, RATES, room)
-        self.sources = {"a": Counted(source(self.a), self.read), "b": Counted(source(self.b), self.read)}
+        self.sources = {"a": CountedSource(source(self.a), self.read), "b": CountedSource(source(self.b), self.read)}
         self.events = Events()
 
     def run(self, *gpus: SimulatedDevice, peers: Peers | None = None) -> BaseException | None:
@@ -56,7 +56,7 @@ class Case:
         options: dict[str, Any] = {"choice": ANY_KERNEL, "workers": 3, "peers": peers or Peers()}
         options["chunks"] = Chunks(256, 4, 2)
         places = [
-            Gpu(
+            GpuPlace(
                 self.plan,
                 Tier(self.plan, HostCache({}, {}), self.sources),
                 sink,
@@ -159,7 +159,7 @@ class OneWay(Peers):
         super().__init__()
         self._waits, self._taken, self._asked = waits, 0, threading.Event()
 
-    def take(self, block: Block, gpu: Any, *slot: int) -> Any:
+    def take(self, block: OperandBlock, gpu: Any, *slot: int) -> Any:
         if gpu.ordinal == 0:
             self._taken += 1
             assert self._taken <= 2 or self._asked.wait(30)

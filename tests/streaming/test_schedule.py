@@ -1,4 +1,4 @@
-"""The scheduler against a simulated device: a program is done as it says, when it was foretold, and nothing is spoilt."""
+"""The scheduler against a simulated device: a schedule is done as it says, when it was foretold, and nothing is spoilt."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.simulated_place import ITEMSIZE, Device, Failed, SimulatedPlace, Violation, on_a_bus, queue_by_time, replay
-from tilewright.streaming.plan import program
+from tilewright.streaming.plan import schedule
 from tilewright.streaming.plan.cost import cost
 from tilewright.streaming.plan.cuts import least_slots, place_elements
-from tilewright.streaming.plan.grid import ORDERS, Block, Grid, Tile
+from tilewright.streaming.plan.grid import ORDERS, Grid, OperandBlock, Tile
 from tilewright.streaming.plan.host_cache import cache_blocks
 from tilewright.streaming.plan.partition import PARTITIONS, territories
-from tilewright.streaming.plan.program import Load, Program
+from tilewright.streaming.plan.schedule import Load, Schedule
 from tilewright.streaming.run import executor, parallel
 from tilewright.streaming.run.executor import execute
 from tilewright.streaming.run.parallel import Queue, execute_on_all
@@ -39,10 +39,10 @@ def grids(draw: st.DrawFn) -> Grid:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def schedules(draw: st.DrawFn) -> Schedule:
     grid = draw(grids())
     slots = draw(st.integers(1, 6)), draw(st.integers(1, 6)), draw(st.integers(1, 3))
-    return Program.of(grid, slots, ORDERS[draw(st.sampled_from(sorted(ORDERS)))](*grid.tiles))
+    return Schedule.of(grid, slots, ORDERS[draw(st.sampled_from(sorted(ORDERS)))](*grid.tiles))
 
 
 rates = st.floats(1e3, 1e7)
@@ -57,8 +57,8 @@ def room_of(grid: Grid, slots: tuple[int, int, int]) -> int:
 
 
 @few
-@given(programs(), simulated, st.integers(0, 99))
-def test_a_program_is_a_product(planned: Program, device: Device, seed: int) -> None:
+@given(schedules(), simulated, st.integers(0, 99))
+def test_a_program_is_a_product(planned: Schedule, device: Device, seed: int) -> None:
     device = dataclasses.replace(device, memory=room_of(planned.grid, planned.slots))
     place, told = SimulatedPlace(device, planned.grid, seed=seed), []
     execute(planned, place, told.append)
@@ -67,13 +67,13 @@ def test_a_program_is_a_product(planned: Program, device: Device, seed: int) -> 
 
 
 @few
-@given(programs(), simulated)
-def test_claimed_tiles_are_a_product_too(planned: Program, device: Device) -> None:
+@given(schedules(), simulated)
+def test_claimed_tiles_are_a_product_too(planned: Schedule, device: Device) -> None:
     """Also where nobody knew beforehand which tiles would come, so that no block was kept on purpose."""
     tiles = [store.tile for store in planned.stores]
     coming = iter(tiles)
     place = SimulatedPlace(dataclasses.replace(device, memory=room_of(planned.grid, planned.slots)), planned.grid)
-    grown = Program(planned.grid, planned.slots)
+    grown = Schedule(planned.grid, planned.slots)
     execute(grown, place, claim=lambda: next(((tile, []) for tile in coming), None))
     replay([place], tiles)
 
@@ -81,65 +81,65 @@ def test_claimed_tiles_are_a_product_too(planned: Program, device: Device) -> No
 def test_claims_that_know_what_follows_load_as_little() -> None:
     grid, slots = Grid(24, 24, 24, 4, 4, 4), (7, 9, 2)
     tiles = ORDERS["rows"](*grid.tiles)
-    grown = Program(grid, slots)
+    grown = Schedule(grid, slots)
     for x, tile in enumerate(tiles):
         grown.add(tile, tiles[x + 1 :])
-    assert grown == Program.of(grid, slots, tiles)
+    assert grown == Schedule.of(grid, slots, tiles)
 
 
 SLOW = Device(flops=1e4, in_bytes=1e6, out_bytes=1e6)
 SLOW_OUT = Device(flops=1e6, in_bytes=1e6, out_bytes=1e4)
 
 
-def busy() -> Program:
+def busy() -> Schedule:
     grid = Grid(24, 24, 24, 6, 6, 6)
-    return Program.of(grid, (3, 3, 2), ORDERS["rows"](*grid.tiles))
+    return Schedule.of(grid, (3, 3, 2), ORDERS["rows"](*grid.tiles))
 
 
-def without_waiting(planned: Program, lane: str) -> None:
+def without_waiting(planned: Schedule, lane: str) -> None:
     pieces = getattr(planned, lane)
     pieces[:] = [piece._replace(after=-1) if piece.after >= 0 else piece for piece in pieces]
 
 
-def with_another_slot(planned: Program) -> None:
+def with_another_slot(planned: Schedule) -> None:
     planned.multiplies[20] = planned.multiplies[20]._replace(a=(planned.multiplies[20].a + 1) % 3)
 
 
-def with_another_c(planned: Program) -> None:
+def with_another_c(planned: Schedule) -> None:
     planned.multiplies[21] = planned.multiplies[21]._replace(c=1 - planned.multiplies[21].c)
 
 
-def with_a_tile_twice(planned: Program) -> None:
+def with_a_tile_twice(planned: Schedule) -> None:
     planned.add(planned.stores[3].tile)
 
 
-def with_a_tile_stored_twice(planned: Program) -> None:
+def with_a_tile_stored_twice(planned: Schedule) -> None:
     planned.stores.insert(4, planned.stores[3]._replace())
 
 
-def without_a_tile(planned: Program) -> None:
+def without_a_tile(planned: Schedule) -> None:
     planned.stores.pop()
 
 
-def with_steps_swapped(planned: Program) -> None:
+def with_steps_swapped(planned: Schedule) -> None:
     x, y = planned.multiplies[1], planned.multiplies[2]
     planned.multiplies[1:3] = [y._replace(needs=x.needs, a=y.a, b=y.b), x]
 
 
-def with_a_step_twice(planned: Program) -> None:
+def with_a_step_twice(planned: Schedule) -> None:
     planned.multiplies[2] = planned.multiplies[1]
 
 
-def with_needs_of_another(planned: Program) -> None:
+def with_needs_of_another(planned: Schedule) -> None:
     """It begins before its own blocks have come."""
     planned.multiplies[30] = planned.multiplies[30]._replace(needs=(0, 1))
 
 
-def with_more_slots(planned: Program) -> None:
+def with_more_slots(planned: Schedule) -> None:
     planned.loads[5] = planned.loads[5]._replace(slot=7)
 
 
-def with_wrong_block(planned: Program) -> None:
+def with_wrong_block(planned: Schedule) -> None:
     block = planned.loads[6].block
     planned.loads[6] = planned.loads[6]._replace(block=block._replace(row=(block.row + 1) % 4))
 
@@ -165,7 +165,7 @@ def with_wrong_block(planned: Program) -> None:
         value, "__name__", getattr(getattr(value, "keywords", None), "get", lambda _: None)("lane")
     ),
 )
-def test_what_is_broken_is_refused(broken: Callable[[Program], None], device: Device, says: str) -> None:
+def test_what_is_broken_is_refused(broken: Callable[[Schedule], None], device: Device, says: str) -> None:
     planned = busy()
     tiles = [store.tile for store in planned.stores]
     device = dataclasses.replace(device, memory=room_of(planned.grid, planned.slots))
@@ -204,20 +204,20 @@ def test_tokens_that_are_not_handed_on_are_seen() -> None:
 # ---- which blocks stay -----------------------------------------------------------------------------------------------
 
 
-def uses(planned: Program, operand: str) -> list[Block]:
+def uses(planned: Schedule, operand: str) -> list[OperandBlock]:
     """The operand's blocks in the order of the multiplications."""
     return [
-        Block("a", step.tile.i, step.p) if operand == "a" else Block("b", step.p, step.tile.j)
+        OperandBlock("a", step.tile.i, step.p) if operand == "a" else OperandBlock("b", step.p, step.tile.j)
         for step in planned.multiplies
     ]
 
 
-def loads_of(planned: Program, operand: str) -> int:
+def loads_of(planned: Schedule, operand: str) -> int:
     return sum(load.block.operand == operand for load in planned.loads)
 
 
-def least_recently_used(blocks: Sequence[Block], slots: int) -> int:
-    there: dict[Block, None] = {}
+def least_recently_used(blocks: Sequence[OperandBlock], slots: int) -> int:
+    there: dict[OperandBlock, None] = {}
     count = 0
     for block in blocks:
         count += block not in there
@@ -228,12 +228,12 @@ def least_recently_used(blocks: Sequence[Block], slots: int) -> int:
     return count
 
 
-def fewest(blocks: Sequence[Block], slots: int) -> int:
+def fewest(blocks: Sequence[OperandBlock], slots: int) -> int:
     """Loads of the best of all policies that leave alone what the step before used, where there is a choice."""
-    states: dict[frozenset[Block], int] = {frozenset(): 0}
+    states: dict[frozenset[OperandBlock], int] = {frozenset(): 0}
     for step, block in enumerate(blocks):
         recent = {blocks[step - 1]} if step else set()
-        new: dict[frozenset[Block], int] = {}
+        new: dict[frozenset[OperandBlock], int] = {}
         for there, count in states.items():
             if block in there:
                 options = [(there, count)]
@@ -251,28 +251,28 @@ def fewest(blocks: Sequence[Block], slots: int) -> int:
 @given(st.tuples(*[st.integers(1, 3)] * 3), st.integers(1, 4), st.sampled_from(sorted(ORDERS)))
 def test_no_policy_loads_less(tiles: tuple[int, int, int], slots: int, order: str) -> None:
     grid = Grid(*tiles, 1, 1, 1)
-    planned = Program.of(grid, (slots, slots, 1), ORDERS[order](*grid.tiles))
+    planned = Schedule.of(grid, (slots, slots, 1), ORDERS[order](*grid.tiles))
     for operand in "ab":
         assert loads_of(planned, operand) == fewest(uses(planned, operand), slots)
 
 
 @few
-@given(programs())
-def test_loads_are_no_more_than_lru_takes(planned: Program) -> None:
+@given(schedules())
+def test_loads_are_no_more_than_lru_takes(planned: Schedule) -> None:
     for operand, slots in zip("ab", planned.slots, strict=False):
         assert loads_of(planned, operand) <= least_recently_used(uses(planned, operand), slots)
 
 
 @few
-@given(programs())
-def test_a_block_is_never_replaced_while_the_next_one_comes(planned: Program) -> None:
+@given(schedules())
+def test_a_block_is_never_replaced_while_the_next_one_comes(planned: Schedule) -> None:
     grid = planned.grid
     slots = tuple(max(2, count) for count in planned.slots)
-    again = Program.of(grid, slots, [store.tile for store in planned.stores])
+    again = Schedule.of(grid, slots, [store.tile for store in planned.stores])
     assert not late(again)
 
 
-def late(planned: Program) -> list[Load]:
+def late(planned: Schedule) -> list[Load]:
     """Loads that wait for the very step before the one that needs them: nothing would be copied beside that."""
     needed: dict[int, int] = {}
     for step in reversed(planned.multiplies):
@@ -282,15 +282,15 @@ def late(planned: Program) -> list[Load]:
 
 def test_without_that_rule_copies_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not late(busy())
-    monkeypatch.setattr(program, "RECENT", 0)
+    monkeypatch.setattr(schedule, "RECENT", 0)
     assert late(busy())
 
 
-def most_hits(blocks: Sequence[Block], slots: int) -> int:
+def most_hits(blocks: Sequence[OperandBlock], slots: int) -> int:
     """Of all ways to keep blocks, each of which is kept or not as it comes."""
 
     @functools.cache
-    def best(number: int, there: frozenset[Block]) -> int:
+    def best(number: int, there: frozenset[OperandBlock]) -> int:
         if number == len(blocks):
             return 0
         block = blocks[number]
@@ -306,10 +306,10 @@ def most_hits(blocks: Sequence[Block], slots: int) -> int:
 @few
 @given(st.lists(st.integers(0, 4), max_size=12), st.integers(0, 3))
 def test_no_policy_hits_more_on_the_host(names: list[int], slots: int) -> None:
-    loads = [Load(number, Block("a", name, 0), 0, -1) for number, name in enumerate(names)]
+    loads = [Load(number, OperandBlock("a", name, 0), 0, -1) for number, name in enumerate(names)]
     held = cache_blocks(loads, slots)
     assert len(held.hits) == most_hits([load.block for load in loads], slots)
-    content: dict[int, Block] = {}
+    content: dict[int, OperandBlock] = {}
     for load in loads:  # what is hit is there
         if load.number in held.fills:
             content[held.fills[load.number]] = load.block
@@ -430,8 +430,8 @@ def test_claiming_far_ahead_would(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @few
-@given(programs(), st.data())
-def test_a_place_that_fails_ends_everything(planned: Program, data: st.DataObject) -> None:
+@given(schedules(), st.data())
+def test_a_place_that_fails_ends_everything(planned: Schedule, data: st.DataObject) -> None:
     count = len(planned.loads) + len(planned.multiplies) + len(planned.stores)
     place = SimulatedPlace(SLOW, planned.grid, fails_at=data.draw(st.integers(0, count - 1)))
     told: list[Tile] = []
@@ -489,8 +489,8 @@ def test_what_is_told_may_fail_as_well() -> None:
 
 
 @few
-@given(programs(), simulated)
-def test_the_model_is_what_happens_without_jitter(planned: Program, device: Device) -> None:
+@given(schedules(), simulated)
+def test_the_model_is_what_happens_without_jitter(planned: Schedule, device: Device) -> None:
     device = dataclasses.replace(device, jitter=0.0)
     place = SimulatedPlace(device, planned.grid)
     execute(planned, place)
@@ -502,14 +502,14 @@ def test_the_model_is_what_happens_without_jitter(planned: Program, device: Devi
     assert parts == pytest.approx(foretold.total_s)
 
 
-def some_program(rng: random.Random) -> tuple[Program, Device]:
+def some_program(rng: random.Random) -> tuple[Schedule, Device]:
     m, n, k = (rng.randint(8, 40) for _ in range(3))
     grid = Grid(m, n, k, *(max(2, rng.randint(length // 6, length // 2)) for length in (m, n, k)))
     a, b, c = least_slots(grid)
     slots = a + rng.randint(0, 5), b + rng.randint(0, 5), rng.randint(1, 2) * c
     ways = 10 ** rng.uniform(4, 6), 10 ** rng.uniform(4, 6)
     device = Device(10 ** rng.uniform(5, 7), *ways, jitter=0.05, bus_bytes=0.9 * sum(ways), chunk=256)
-    return Program.of(grid, slots, ORDERS[rng.choice(sorted(ORDERS))](*grid.tiles)), device
+    return Schedule.of(grid, slots, ORDERS[rng.choice(sorted(ORDERS))](*grid.tiles)), device
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -76,9 +76,9 @@ def test_a_plan_is_made_soon_and_keeps_to_its_room(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["65536 in 11 GB", "files", "CPU", "tall", "huge k", "primes", "vector"])
 def test_no_candidate_is_much_faster(case: str) -> None:
-    """Of all cuts, orders and shares of the room whose programs are short."""
+    """Of all cuts, orders and shares of the room whose schedules are short."""
     m, n, k, dtype, itemsize, room, rates = CASES[case]
-    task = stream._Task(dtype, itemsize, room, rates, 1)
+    task = stream._PlanSearch(dtype, itemsize, room, rates, 1)
     best = math.inf
     for grid in cuts.cuts(m, n, k, room):
         if cuts.multiplications(grid) < 700:
@@ -152,7 +152,7 @@ def test_plans_take_what_they_foretell(seed: int, monkeypatch: pytest.MonkeyPatc
     )
     plan = plan_stream(m, n, k, "float64", 8, Room(int(device.memory), grain=4), device.rates)
     place = SimulatedPlace(device, plan.grid, seed=seed)
-    execute(plan.program(), place)
+    execute(plan.schedule(), place)
     replay([place], plan.tiles, seed)
     assert plan.cost.total_s == pytest.approx(place.total_s, rel=0.1)
 
@@ -200,7 +200,7 @@ def test_rates_that_places_share() -> None:
 def test_a_result_goes_no_faster_than_it_is_written() -> None:
     plan = plan_stream(*CASES["small"])
     slow = dataclasses.replace(H200, write_bytes=1e6)
-    assert cost(plan.program(), slow, 4).total_s > 1000 * 1000 * 4 / 1e6
+    assert cost(plan.schedule(), slow, 4).total_s > 1000 * 1000 * 4 / 1e6
 
 
 def test_strips_read_as_much_and_move_more() -> None:

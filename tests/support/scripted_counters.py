@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.lab.explain.perf_counters import Event
+from tilewright.lab.explain.perf_counters import PerfEvent
 
 
 class ScriptedCounters:
@@ -17,7 +17,7 @@ class ScriptedCounters:
     def threads(self) -> list[int]:
         return [100 + t for t in range(len(next(iter(self.counts.values()))))]
 
-    def open(self, event: Event, thread: int) -> int:
+    def open(self, event: PerfEvent, thread: int) -> int:
         answer = self.counts[event.name][thread - 100]
         if isinstance(answer, int):
             raise OSError(answer, "refused")

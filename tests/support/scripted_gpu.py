@@ -14,19 +14,19 @@ from typing import Any
 from tilewright.errors import LaunchError, UnavailableError
 from tilewright.lab.bench.cells import Cell, Outcome, Settings
 from tilewright.lab.bench.cuda_process import Watch
-from tilewright.lab.bench.device import FIRST, Measured
+from tilewright.lab.bench.device import FIRST, MeasuredCell
 
 FACTS = {"gpu": "Example GPU", "arch": "sm_90a", "driver": "1.2", "nvrtc": "NVRTC 13", "cublas": "13.1.0"}
 UNLUCKY = 13
 
 
-def right(cell: Cell, with_reference: bool, repeat: int | None) -> Measured:
+def right(cell: Cell, with_reference: bool, repeat: int | None) -> MeasuredCell:
     """A product of 1 GFLOPS; smaller tiles are slower."""
     once = cell.flops / 1e9 * (1 + 1 / cell.params.get("TILE", 1)) + 1e-9
     samples = [once * (1 + i / 100) for i in range(repeat or 4)]
     reference = [2 * once] * 4 if with_reference and not cell.kernel.is_reference else []
     moment = {"clock_mhz_before": 1980, "clock_mhz_after": 1900, "power_w": 600.0, "throttled": "power limit"}
-    return Measured(
+    return MeasuredCell(
         Outcome("ok", "", samples, reference, 1e-7, 0.1), once, {"registers": 40}, moment | {"pid": os.getpid()}
     )
 
@@ -37,14 +37,14 @@ class Script:
     def __init__(self, connection: Connection, settings: Settings) -> None:
         self.connection, self.settings = connection, settings
 
-    def measure(self, cell: Cell, with_reference: bool = True, repeat: int | None = None) -> Measured:
+    def measure(self, cell: Cell, with_reference: bool = True, repeat: int | None = None) -> MeasuredCell:
         with_reference = with_reference and bool(self.settings.references)
         return self.unlucky() if cell.shape[0] == UNLUCKY else right(cell, with_reference, repeat)
 
     def peak(self, dtype: str) -> float | None:
         return 10.0 if dtype == "float32" else None
 
-    def unlucky(self) -> Measured:
+    def unlucky(self) -> MeasuredCell:
         raise LaunchError("not foreseen")
 
     @classmethod
@@ -63,7 +63,7 @@ class Script:
 
 
 class Crashes(Script):
-    def unlucky(self) -> Measured:
+    def unlucky(self) -> MeasuredCell:
         self.connection.send(Watch(60, "a sample"))
         os._exit(7)
 
@@ -71,7 +71,7 @@ class Crashes(Script):
 class Hangs(Script):
     what = FIRST
 
-    def unlucky(self) -> Measured:
+    def unlucky(self) -> MeasuredCell:
         self.connection.send(Watch(60, "compiling"))
         self.connection.send(Watch(0.2, self.what))
         time.sleep(600)
@@ -87,14 +87,14 @@ class IsLost(Script):
 
     lost = False
 
-    def measure(self, cell: Cell, **how: Any) -> Measured:
+    def measure(self, cell: Cell, **how: Any) -> MeasuredCell:
         if self.lost:
-            return Measured(Outcome("wrong", "the context is lost"), lost=True)
+            return MeasuredCell(Outcome("wrong", "the context is lost"), lost=True)
         return super().measure(cell, **how)
 
-    def unlucky(self) -> Measured:
+    def unlucky(self) -> MeasuredCell:
         self.lost = True
-        return Measured(Outcome("wrong", "illegal address"), lost=True)
+        return MeasuredCell(Outcome("wrong", "illegal address"), lost=True)
 
 
 class HasNoPeak(Script):
@@ -105,10 +105,10 @@ class HasNoPeak(Script):
 class IsWrong(Script):
     """Half of the parameters give wrong results, a quarter none."""
 
-    def measure(self, cell: Cell, **how: Any) -> Measured:
+    def measure(self, cell: Cell, **how: Any) -> MeasuredCell:
         tile = cell.params.get("TILE")
         if tile == 16:
-            return Measured(Outcome("wrong", "C[0, 0] is off by 1"))
+            return MeasuredCell(Outcome("wrong", "C[0, 0] is off by 1"))
         return super().measure(cell, **how)
 
 

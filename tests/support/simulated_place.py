@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.grid import Block, Grid, Tile
-from tilewright.streaming.plan.program import Load, Multiply, Store
+from tilewright.streaming.plan.grid import Grid, OperandBlock, Tile
+from tilewright.streaming.plan.schedule import Load, Multiply, Store
 from tilewright.streaming.run.parallel import Queue
 
 ITEMSIZE = 8
@@ -207,7 +207,7 @@ class Replay:
 
     def _begin_multiply(self, action: Action, step: Multiply) -> None:
         a, b, c = self._operands_of(step)
-        for slot, block in ((a, Block("a", step.tile.i, step.p)), (b, Block("b", step.p, step.tile.j))):
+        for slot, block in ((a, OperandBlock("a", step.tile.i, step.p)), (b, OperandBlock("b", step.p, step.tile.j))):
             if slot.holds != block:
                 raise Violation(f"read before it is written: {block} for step {step.p} of {step.tile}: {slot.holds}")
         if step.p == 0:

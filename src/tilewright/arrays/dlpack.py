@@ -14,7 +14,7 @@ _FLOAT = 2
 _NAME = b"dltensor"
 
 
-class _Tensor(ctypes.Structure):
+class _DLTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -33,7 +33,7 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Any:
@@ -71,7 +71,7 @@ def make(pointer: int, shape: tuple[int, ...], dtype: str, device: int, owner: A
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     strides = (ctypes.c_int64 * len(shape))(*contiguous_strides(shape))
     bits = np.dtype(dtype).itemsize * 8
-    managed = _Managed(_Tensor(pointer, CUDA, device, len(shape), _FLOAT, bits, 1, sizes, strides, 0), None, _let_go)
+    managed = _Managed(_DLTensor(pointer, CUDA, device, len(shape), _FLOAT, bits, 1, sizes, strides, 0), None, _let_go)
     address = ctypes.addressof(managed)
     _given[address] = (managed, sizes, strides, owner)
     return _new(address, _NAME, ctypes.cast(_freed, ctypes.c_void_p))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ShapeError
-from ..problem import Layout, layout
+from ..problem import ProductShapes, layout
 from .gpu_array import GpuArray, Matrix, collapsed, row_major
 
 #: Parts of the workspace begin at multiples of it.
@@ -20,7 +20,7 @@ _ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
-class Place:
+class OrderedMatrix:
     """One of the three matrices of a product: how the caller's lies, and how the kernel has it.
 
     ``steps``: elements from one matrix of a batch to the next, along each of its axes. ``at``: byte of the workspace where
@@ -46,14 +46,14 @@ class Order:
     ``shape``: what is allocated for a result that the caller has not given; ``transposed``: the caller gets a view of it.
     """
 
-    shapes: Layout
+    shapes: ProductShapes
     batch: tuple[int, ...]
     dtype: str
     compute: str
     swapped: bool
-    p: Place
-    q: Place
-    c: Place
+    p: OrderedMatrix
+    q: OrderedMatrix
+    c: OrderedMatrix
     shape: tuple[int, ...]
     transposed: bool
     workspace_bytes: int
@@ -106,7 +106,7 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, apart: bool, view
     for label, given, steps in ((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps)):
         taken = row_major(given.rows, given.columns, compute)
         copied = given.dtype != compute or not given.is_row_major or (label == "C" and not apart)
-        places.append(Place(label, given, taken if copied else given, steps, used if copied else None))
+        places.append(OrderedMatrix(label, given, taken if copied else given, steps, used if copied else None))
         used += -(-taken.nbytes // _ALIGNMENT) * _ALIGNMENT if copied else 0
     first, second, result = places
     return Order(shapes, batch, dtype, compute, is_swapped, first, second, result, shape, transposed, used)
@@ -135,7 +135,7 @@ def _matrix(
     return matrix, (0,) * (len(batch) - outer) + steps
 
 
-def _as_one(x: GpuArray, out: GpuArray | None, shapes: Layout) -> tuple[int, int] | None:
+def _as_one(x: GpuArray, out: GpuArray | None, shapes: ProductShapes) -> tuple[int, int] | None:
     """The strides of a batch of matrices under each other, times one b, as one matrix; None where they do not lie so."""
     if len(x.shape) != len(shapes.batch) + 2 or x.shape[:-2] != shapes.batch:
         return None
@@ -153,7 +153,7 @@ def _steps(batch: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(size * math.prod(batch[i + 1 :]) for i in range(len(batch)))
 
 
-def _words(place: Place, swapped: bool) -> str:
+def _words(place: OrderedMatrix, swapped: bool) -> str:
     given = place.given.transposed if swapped else place.given
     why = f"{given.order}, {given.dtype}" if given.dtype != place.taken.dtype else given.order
     if place.label == "C" and given.is_row_major and given.dtype == place.taken.dtype:

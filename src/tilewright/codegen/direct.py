@@ -111,13 +111,13 @@ def _tile(module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, wh
     columns, k, a, a_row, a_column, b, b_row, c, c_row, count, *steps = function.args
     vectors = Vectors(builder, a.type.pointee, lanes)
     complex_tile = _ComplexTile if lanes * vectors.itemsize * 8 == MASKS_ARE_FREE else _ComplexTileByRows
-    tile = (complex_tile if pairs else _Tile)(vectors, mr, nv, None if whole else columns)
+    tile = (complex_tile if pairs else _DirectTile)(vectors, mr, nv, None if whole else columns)
     tile.products(k, (a, a_row, a_column), (b, b_row), (c, c_row), count, steps)
     builder.ret_void()
     return function
 
 
-class _Tile:
+class _DirectTile:
     """Emits ``mr`` rows of ``nv`` vectors; of the last one as much as there are ``columns``, all where that is None."""
 
     def __init__(self, vectors: Vectors, mr: int, nv: int, columns: Any) -> None:
@@ -209,7 +209,7 @@ class _Tile:
         return self.builder.bitcast(self.builder.gep(start, [count]), pointer.type)
 
 
-class _ComplexTile(_Tile):
+class _ComplexTile(_DirectTile):
     """A tile of complex numbers, pairs of real lanes: x·(row of B), then y·(row of B times i)."""
 
     def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:

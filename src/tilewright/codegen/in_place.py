@@ -44,7 +44,9 @@ def tile_in_place(
         builder = vectors.builder
         c, c_row, accumulate, *ahead = out
         of_c = row_pointers(builder, c, c_row, rows, live)
-        tile = _Tile(vectors, row_pointers(builder, a, a_row, rows, live), a_step, b, b_step, nv, of_c, accumulate)
+        tile = _InPlaceTile(
+            vectors, row_pointers(builder, a, a_row, rows, live), a_step, b, b_step, nv, of_c, accumulate
+        )
         if stream:
             tile.write(tile.product(kc, None, ()), None, stream_store)
             return
@@ -61,7 +63,7 @@ def tile_in_place(
 
 
 @dataclass
-class _Tile:
+class _InPlaceTile:
     """Rows beyond the live ones repeat the last: they compute the same, and store it once more."""
 
     vectors: Vectors

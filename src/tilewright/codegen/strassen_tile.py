@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .tile import Tile
+from .tile import MicroKernelEmitter
 from .vectors import I64, Vectors, bits_of
 
 #: What says where a finished product goes: the number of a tile, a sign, and whether it is the first to go there.
@@ -45,7 +45,7 @@ def spreading_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unrol
     return micro
 
 
-class _SpreadTile(Tile):
+class _SpreadTile(MicroKernelEmitter):
     """Tiles asked for → loop over k → write-back to each of them."""
 
     def spread(self, kc: Any, a: Any, b: Any, tiles: Any, terms: Any, count: Any) -> None:

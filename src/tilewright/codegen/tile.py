@@ -35,7 +35,7 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             scalar = context.get_data_type(signature.args[1].dtype)
             vectors = Vectors(builder, scalar, vector_bits // bits_of(scalar))
-            Tile(vectors, mr, nv, a_stride, unroll).emit(*args)
+            MicroKernelEmitter(vectors, mr, nv, a_stride, unroll).emit(*args)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -57,7 +57,7 @@ def edge_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: in
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             scalar = context.get_data_type(signature.args[1].dtype)
             vectors = Vectors(builder, scalar, vector_bits // bits_of(scalar))
-            Tile(vectors, mr, nv, a_stride, unroll).emit(*args)
+            MicroKernelEmitter(vectors, mr, nv, a_stride, unroll).emit(*args)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -75,7 +75,7 @@ _B_AHEAD = 16
 _LINE = 64
 
 
-class Tile:
+class MicroKernelEmitter:
     """Emits one micro-kernel: zeroed accumulators → loop over k → write-back."""
 
     def __init__(self, vectors: Vectors, mr: int, nv: int, a_stride: int, unroll: int) -> None:

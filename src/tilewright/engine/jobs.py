@@ -43,7 +43,7 @@ LINE = 8
 STEPS = 32
 
 
-class Blocks:
+class PackedBlocks:
     """The blocks of a kernel whose elements have ``itemsize`` bytes or more as they are packed.
 
     ``chosen`` has the tile, and how much of each cache may be taken. A phase has at most ``kc`` steps, and no more than
@@ -137,7 +137,7 @@ def next_job(counters, taken, bands, parts, home):
 # ---- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def tile_of(blocks: Blocks) -> Callable[..., None]:
+def tile_of(blocks: PackedBlocks) -> Callable[..., None]:
     """A compiled function ``tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns)``.
 
     It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements lie inside C. These
@@ -169,7 +169,7 @@ def tile_of(blocks: Blocks) -> Callable[..., None]:
 
 
 def team_product(
-    blocks: Blocks,
+    blocks: PackedBlocks,
     pack_rows: Callable[..., None],
     pack_columns: Callable[..., None],
     write: Callable[..., None],

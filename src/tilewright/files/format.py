@@ -107,7 +107,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Format:
+class FileFormat:
     """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
 
     ``name`` is that of one matrix of several, and None unless the format has ``members``; ``shape`` and ``dtype`` of
@@ -125,7 +125,7 @@ class Format:
 
 
 @functools.cache
-def formats() -> dict[str, Format]:
+def formats() -> dict[str, FileFormat]:
     """Every format by suffix, as the modules of this folder say.
 
     >>> sorted(formats())
@@ -137,7 +137,7 @@ def formats() -> dict[str, Format]:
     return {suffix: each for each in found if each for suffix in each.suffixes}
 
 
-def locate(where: str, name: str | None = None) -> tuple[Format, Path, str | None]:
+def locate(where: str, name: str | None = None) -> tuple[FileFormat, Path, str | None]:
     """The format, the file and the member that ``where`` names: "data.h5:/group/a" names both of the latter.
 
     Raises UsageError for a suffix nobody knows, or a member of a format that has none.

@@ -19,9 +19,9 @@ from ..errors import DTypeError, FileError
 from ..host.disk import fingerprint
 from .checks import READABLE, admit_dtype, admit_shape, explained, listed, missing, parsed, pick, unreadable
 from .chunked import TOGETHER, ChunkedSource
-from .format import Format, Sink, Source
+from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import FindLayout, Layout, PlainSink, PlainSource
+from .plain import FileLayout, FindLayout, PlainSink, PlainSource
 from .work import WorkDirectory
 
 
@@ -97,7 +97,7 @@ def _dataset(file: Any, name: str | None, path: Path) -> Any:
     return chosen
 
 
-def _layout(dataset: Any, path: Path) -> Layout | None:
+def _layout(dataset: Any, path: Path) -> FileLayout | None:
     """The place of a dataset that is one piece of this very file; None for chunks, links to other files and the like."""
     import h5py
 
@@ -110,8 +110,8 @@ def _layout(dataset: Any, path: Path) -> Layout | None:
         return None
     offset = dataset.id.get_offset()
     if offset is None:  # never written, or empty
-        return Layout(shape, dtype) if 0 in shape else None
-    return Layout(shape, dtype, offset)
+        return FileLayout(shape, dtype) if 0 in shape else None
+    return FileLayout(shape, dtype, offset)
 
 
 def _open(path: Path, name: str | None, *_: object) -> Source:
@@ -130,7 +130,7 @@ def _open(path: Path, name: str | None, *_: object) -> Source:
 
 
 def _find(name: str) -> FindLayout:
-    def find(file: BinaryIO, path: Path) -> Layout:
+    def find(file: BinaryIO, path: Path) -> FileLayout:
         with explained(path, "read"), parsed(path, "HDF5 file"), _library(path).File(file, "r") as opened:
             layout = _layout(_dataset(opened, name, path), path)
         if layout is None:
@@ -194,4 +194,4 @@ def _beside(root: Any, parts: list[str]) -> str | None:
     return None if is_matrix and not (here.is_virtual or here.external) else f"holds {here!r}, which is no plain matrix"
 
 
-FORMAT = Format((".h5", ".hdf5"), _open, _create, _lost, members=True)
+FORMAT = FileFormat((".h5", ".hdf5"), _open, _create, _lost, members=True)

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..errors import DTypeError
 from .checks import Shape, admit_dtype, admit_shape, parsed
-from .format import Format, Sink, Source
+from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import PAGE, Layout, PlainSink, PlainSource, beyond
+from .plain import PAGE, FileLayout, PlainSink, PlainSource, beyond
 from .work import WorkDirectory
 
 #: Bytes of the longest header that is parsed, NumPy's own limit: Python's parser is slow on long expressions.
@@ -22,7 +22,7 @@ LONGEST_HEADER = 10_000
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 
 
-def find_layout(file: BinaryIO, path: Path) -> Layout:
+def find_layout(file: BinaryIO, path: Path) -> FileLayout:
     """The layout that the header states. Raises FileError where there is none, DTypeError, ShapeError."""
     with parsed(path, ".npy file"):
         version = np.lib.format.read_magic(file)
@@ -38,7 +38,7 @@ def find_layout(file: BinaryIO, path: Path) -> Layout:
         second = io.BytesIO(length.to_bytes(4, "little") + text)
         shape, fortran, dtype = np.lib.format.read_array_header_2_0(second, max_header_size=LONGEST_HEADER)
         found, admitted = admit_dtype(dtype, path), admit_shape(shape, path)
-    return Layout(admitted, found, file.tell(), bool(fortran) and min(admitted) > 1)
+    return FileLayout(admitted, found, file.tell(), bool(fortran) and min(admitted) > 1)
 
 
 def _open(path: Path, *_: object) -> Source:
@@ -63,4 +63,4 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
     return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=find_layout)
 
 
-FORMAT = Format((".npy",), _open, _create, lost=lambda path, _: beyond(path, find_layout))
+FORMAT = FileFormat((".npy",), _open, _create, lost=lambda path, _: beyond(path, find_layout))

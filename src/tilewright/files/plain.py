@@ -36,7 +36,7 @@ PAGE = 4096
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """Where a matrix lies: from byte ``offset`` on, row by row, or column by column where it is ``fortran``."""
 
     shape: Shape
@@ -51,7 +51,7 @@ class Layout:
 
 
 #: Finds the layout in an open file; the path is for errors.
-FindLayout = Callable[[BinaryIO, Path], Layout]
+FindLayout = Callable[[BinaryIO, Path], FileLayout]
 
 
 class PlainSource:
@@ -153,7 +153,7 @@ class PlainSink:
             raise
 
     def _refuse_another(self, file: BinaryIO) -> None:
-        wanted = Layout(self.shape, self.dtype, self.layout.offset)
+        wanted = FileLayout(self.shape, self.dtype, self.layout.offset)
         if self.layout != wanted:
             raise FileError(
                 f"{self.partial} is of shape {self.layout.shape} and dtype {self.layout.dtype}, not {self.shape} and "
@@ -218,7 +218,7 @@ def _buffer(height: int, width: int, dtype: np.dtype) -> np.ndarray:
     return np.empty((min(height, max(1, BUFFER // (width * dtype.itemsize))), width), dtype)
 
 
-def _refuse_truncated(path: Path, file: int, layout: Layout) -> None:
+def _refuse_truncated(path: Path, file: int, layout: FileLayout) -> None:
     size = os.fstat(file).st_size
     if size < layout.end:
         raise FileError(

@@ -10,17 +10,17 @@ import numpy as np
 
 from ..errors import FileError, UsageError
 from .checks import Shape
-from .format import Format, Sink, Source
+from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import FindLayout, Layout, PlainSink, PlainSource
+from .plain import FileLayout, FindLayout, PlainSink, PlainSource
 from .work import WorkDirectory
 
 
 def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
     """What was said of the file, refused where it has bytes to spare: then it is another matrix."""
 
-    def find(file: BinaryIO, path: Path) -> Layout:
-        layout, size = Layout(shape, dtype), os.fstat(file.fileno()).st_size
+    def find(file: BinaryIO, path: Path) -> FileLayout:
+        layout, size = FileLayout(shape, dtype), os.fstat(file.fileno()).st_size
         if size > layout.end:
             raise FileError(
                 f"{path} has {size} bytes; shape {shape} of {dtype} is {layout.end}: say its real shape and dtype"
@@ -44,8 +44,8 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
 
 def _lost(path: Path, output: Output) -> str | None:
     """Raw files say nothing of what they hold, so one of another size than the result's may be anything."""
-    size, wanted = path.stat().st_size, Layout(output.shape, output.dtype).end
+    size, wanted = path.stat().st_size, FileLayout(output.shape, output.dtype).end
     return None if size == wanted else f"has {size} bytes, not the {wanted} of the result, and may hold anything"
 
 
-FORMAT = Format((".raw", ".bin"), _open, _create, _lost)
+FORMAT = FileFormat((".raw", ".bin"), _open, _create, _lost)

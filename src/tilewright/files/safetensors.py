@@ -15,9 +15,9 @@ import numpy as np
 
 from ..errors import DTypeError, FileError, UnavailableError
 from .checks import LONGEST, READABLE, Shape, admit_dtype, admit_shape, listed, parsed, pick
-from .format import Format, Sink, Source
+from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import PAGE, FindLayout, Layout, PlainSink, PlainSource, beyond
+from .plain import PAGE, FileLayout, FindLayout, PlainSink, PlainSource, beyond
 from .work import WorkDirectory
 
 _DTYPES = {
@@ -28,7 +28,7 @@ _DTYPES = {
 _LONGEST_HEADER = 100_000_000
 
 
-class _Tensor(NamedTuple):
+class _TensorEntry(NamedTuple):
     """What the header says of one: its bytes are from ``begin`` to ``end``, counted from the header's end."""
 
     begin: int
@@ -37,7 +37,7 @@ class _Tensor(NamedTuple):
     shape: list[int]
 
 
-def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _Tensor], int]:
+def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _TensorEntry], int]:
     """What the header says of each tensor, and the byte at which they begin; raises FileError unless all of it is sound."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
@@ -64,7 +64,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _tensor(name: str, of: Any) -> _Tensor:
+def _tensor(name: str, of: Any) -> _TensorEntry:
     """An entry of the header. Raises ValueError for one that the format does not allow."""
     known: dict[str, Any] = of if isinstance(of, dict) else {}
     dtype, shape, offsets = known.get("dtype"), known.get("shape"), known.get("data_offsets")
@@ -74,7 +74,7 @@ def _tensor(name: str, of: Any) -> _Tensor:
         raise ValueError(
             f"tensor {name!r:.80} has data_offsets {offsets!r:.80}: they must be its first byte and its end"
         )
-    return _Tensor(offsets[0], offsets[1], dtype, shape)
+    return _TensorEntry(offsets[0], offsets[1], dtype, shape)
 
 
 def _are_sizes(value: Any) -> TypeGuard[list[int]]:
@@ -94,13 +94,13 @@ def _dtype(code: str, path: Path) -> np.dtype:
 
 
 def _find(name: str | None) -> FindLayout:
-    def find(file: BinaryIO, path: Path) -> Layout:
+    def find(file: BinaryIO, path: Path) -> FileLayout:
         tensors, data = _tensors(file, path)
         chosen = pick(tensors, name, path, "tensor")
         where = f"{path}:{chosen}"
         begin, end, code, shape = tensors[chosen]
         dtype = admit_dtype(_dtype(code, path), where)
-        layout = Layout(admit_shape(shape, where), dtype, data + begin)
+        layout = FileLayout(admit_shape(shape, where), dtype, data + begin)
         if layout.end != data + end:
             raise FileError(f"{where} is damaged: {end - begin} bytes for shape {layout.shape} of {dtype}")
         return layout
@@ -144,4 +144,4 @@ def _lost(path: Path, output: Output) -> str | None:
     return beyond(path, _find(name)) if tensors else None
 
 
-FORMAT = Format((".safetensors",), _open, _create, _lost, members=True)
+FORMAT = FileFormat((".safetensors",), _open, _create, _lost, members=True)

@@ -18,7 +18,7 @@ from ..errors import DTypeError, FileError
 from ..host.disk import fingerprint
 from .checks import READABLE, Shape, admit_dtype, admit_shape, explained, missing, parsed, pick, rectangle, unreadable
 from .chunked import ChunkedSource, cuts
-from .format import Format, Source
+from .format import FileFormat, Source
 from .output import Output
 from .partial import Partial, sync
 from .swap import DATA
@@ -220,4 +220,4 @@ def _clean(root: Path) -> None:
             path.unlink()
 
 
-FORMAT = Format((".zarr",), _open, ZarrSink, lost_from, members=True, directory=True)
+FORMAT = FileFormat((".zarr",), _open, ZarrSink, lost_from, members=True, directory=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError, UsageError
 from ..operands import admit_out, can_write, native, promoted
-from ..problem import Layout, layout
+from ..problem import ProductShapes, layout
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
 
@@ -68,7 +68,7 @@ def plan_gemm(
     return _gemm_plan(replace(panel, problem=plan.problem), "combine", rows), s, t, target
 
 
-def _any_c(shapes: Layout, dtype: np.dtype) -> np.ndarray:
+def _any_c(shapes: ProductShapes, dtype: np.dtype) -> np.ndarray:
     """One element seen as all of C: nothing is read or written."""
     return np.broadcast_to(np.zeros((), dtype), shapes.result)
 

@@ -14,13 +14,13 @@ from ..host.limits import get_threads, why_threads
 from ..host.machine import bytes_text
 from ..kernels import Kernel
 from ..operands import promoted
-from ..problem import Layout, Problem, layout
+from ..problem import Problem, ProductShapes, layout
 from ..runtime.cpu import express
 from ..runtime.cpu.batch import as_matrices, multiply
 from ..runtime.cpu.runner import Product, runner
 from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor
 from .plan import Plan, Rows, rate_text
-from .prediction import Blocks, Prediction, predict
+from .prediction import BlockSizes, Prediction, predict
 
 #: Multiply-adds, or bytes of operands, that must be there for each thread. Two that stand by are ahead of one from 160³
 #: multiply-adds on; waking one that sleeps costs up to 0.1 ms on a virtual machine, in which a core reads 4 MiB, but nobody
@@ -45,7 +45,7 @@ class HostPlan(Plan):
 
     problem: Problem
     choice: Choice[Kernel]
-    layout: Layout
+    layout: ProductShapes
     dtype: np.dtype
     threads: int = 1
     bands: int = 1
@@ -137,7 +137,7 @@ class HostPlan(Plan):
 
     def _blocks(self) -> Rows:
         params, shape = self.params, (self.problem.m, self.problem.n, self.problem.k)
-        blocks = Blocks.of(params, self.compute, *shape)
+        blocks = BlockSizes.of(params, self.compute, *shape)
         rows = []
         if "mr" in params:
             vectors = f" ({params['nv']} vectors of {params['vector_bits']} bits)" if blocks.nr > 1 else ""

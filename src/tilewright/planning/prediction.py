@@ -38,7 +38,7 @@ _REAL = {
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockSizes:
     """The register tile and the cache blocks of a kernel; those that it does not have are as large as the product."""
 
     mr: int
@@ -49,7 +49,7 @@ class Blocks:
     packs: bool
 
     @classmethod
-    def of(cls, params: Mapping[str, Any], compute: str, m: int, n: int, k: int) -> Blocks:
+    def of(cls, params: Mapping[str, Any], compute: str, m: int, n: int, k: int) -> BlockSizes:
         """Of a kernel's parameters, which name them as the field does, for a product of this shape."""
         lanes = params.get("vector_bits", 0) // 8 // np.dtype(compute).itemsize
         whole = {"mr": 1, "nr": params.get("nv", 0) * lanes or 1, "mc": m, "kc": k, "nc": n}
@@ -90,7 +90,7 @@ def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: 
         return None
     real, operations = _REAL[compute]
     m, n, k = problem.m, problem.n, problem.k
-    blocks = Blocks.of(params, compute, m, n, k)
+    blocks = BlockSizes.of(params, compute, m, n, k)
     size = np.dtype(compute).itemsize
     tiles = math.ceil(m / blocks.mr) * blocks.mr * math.ceil(n / blocks.nr) * blocks.nr
     cached, moved = _traffic(m, n, k, blocks)
@@ -106,7 +106,7 @@ def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: 
     )
 
 
-def _traffic(m: int, n: int, k: int, blocks: Blocks) -> tuple[int, int]:
+def _traffic(m: int, n: int, k: int, blocks: BlockSizes) -> tuple[int, int]:
     """Elements that pass through the last cache, and those that come from the operands and go to C."""
     k_steps, a_passes = max(1, math.ceil(k / blocks.kc)), max(1, math.ceil(n / blocks.nc))
     c_elements = m * n * (2 * k_steps - 1)  # the first step writes it, the others read and write it

@@ -65,7 +65,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineFacts:
     """One machine with its libraries, and the runs made on it."""
 
     name: str
@@ -73,7 +73,7 @@ class Machine:
     runs: tuple[tuple[Item, ...], ...] = field(default=())
 
 
-def machines(records: Iterable[BenchRecord]) -> list[Machine]:
+def machines(records: Iterable[BenchRecord]) -> list[MachineFacts]:
     """The machines in order of appearance."""
     groups: dict[str, list[BenchRecord]] = {}
     for record in records:
@@ -82,7 +82,7 @@ def machines(records: Iterable[BenchRecord]) -> list[Machine]:
     result = []
     for key, group in groups.items():
         facts = {k: v for k, v in group[0].environment.items() if k not in RUN_KEYS and k not in VOLATILE}
-        result.append(Machine(names[key], items(facts), _runs(group)))
+        result.append(MachineFacts(names[key], items(facts), _runs(group)))
     return result
 
 

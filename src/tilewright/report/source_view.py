@@ -58,7 +58,7 @@ def tokens(source: str) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Cost:
+class LineCost:
     """What one line costs one kind of memory; ``needed`` and ``wasted`` are percents of the longest bar."""
 
     amount: str
@@ -79,12 +79,12 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of the source, ``number`` 0 for what belongs to none; ``open`` where its pictures are shown at first."""
 
     number: int
     tokens: list[tuple[str, str]]
-    costs: list[Cost] = field(default_factory=list)
+    costs: list[LineCost] = field(default_factory=list)
     panels: list[Panel] = field(default_factory=list)
     more: str = ""
     measured: str = ""
@@ -93,15 +93,15 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceView:
     """The lines: those of the header comment, those after it, and what was seen on no line that the source has.
 
     ``room`` is the length of the longest words in the margin.
     """
 
-    header: list[Line]
-    body: list[Line]
-    elsewhere: list[Line]
+    header: list[SourceLine]
+    body: list[SourceLine]
+    elsewhere: list[SourceLine]
     room: int
 
 
@@ -110,7 +110,7 @@ _HEADER = r"(?:\s|//[^\n]*+|#[^\n]*+)*+/\*.*?\*/[^\S\n]*\n?"
 _NOWHERE = [("comment", "// not in this file")]
 
 
-def source_view(explanation: Explanation, ident: str) -> Source:
+def source_view(explanation: Explanation, ident: str) -> SourceView:
     """The view of an explanation; ``ident`` is an identifier that no other one of the page has."""
     coloured = _by_line(explanation.source)
     longest = max((turns(a) for a in by_memory(explanation.accesses)), default=0)
@@ -127,7 +127,7 @@ def source_view(explanation: Explanation, ident: str) -> Source:
     while above < len(lines) and header and not any(text.strip() for _, text in lines[above].tokens):
         above += 1
     margin = [len(f"{c.amount} {c.unit} / {c.requests}") for line in [*lines, *elsewhere] for c in line.costs]
-    return Source(lines[:above], lines[above:], elsewhere, max(margin, default=0))
+    return SourceView(lines[:above], lines[above:], elsewhere, max(margin, default=0))
 
 
 def _grouped(items: Iterable[_Placed]) -> dict[int, list[_Placed]]:
@@ -191,10 +191,10 @@ def _line(
     longest: float,
     ident: str,
     dearest: int | None,
-) -> Line:
+) -> SourceLine:
     accesses, defects = here
     alike = _alike(accesses)
-    return Line(
+    return SourceLine(
         number,
         tokens,
         [_cost(access, longest) for access in by_memory(accesses)],
@@ -206,9 +206,9 @@ def _line(
     )
 
 
-def _cost(access: Access, longest: float) -> Cost:
+def _cost(access: Access, longest: float) -> LineCost:
     percent = 100 / longest if longest else 0
-    return Cost(
+    return LineCost(
         f"{access.cost:,}",
         access.unit if access.space in ("global", "shared") else f"{access.space} {access.unit}",
         f"{access.requests:,}",

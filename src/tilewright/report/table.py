@@ -9,12 +9,12 @@ from ..records.bench import VERDICTS, BenchRecord
 from .views import View, is_measured, is_reference, spread, threads_of
 from .words import count, digits, finite, small, table_time
 
-#: What the reader can switch the cells to; the key is the Cell's field.
+#: What the reader can switch the cells to; the key is the TableCell's field.
 SHOWN = {"time": "Time", "gflops": "GFLOPS", "ratio": "R", "error": "Error / bound"}
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell in every way it can be shown, and the sentence a hover gives."""
 
     mark: str  # "ok", "short", a verdict of records.VERDICTS, or "none"
@@ -33,7 +33,7 @@ class KernelRow:
     kernel: str
     note: str
     reference: bool
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     max_abs_error: str
     error_over_bound: str
     wrong: bool
@@ -66,7 +66,7 @@ def _column(shape: tuple[int, int, int]) -> str:
     return str(shape[0]) if len(set(shape)) == 1 else " × ".join(map(str, shape))
 
 
-def _row(kernel: str, cells: list[Cell], records: list[BenchRecord], view: View) -> KernelRow:
+def _row(kernel: str, cells: list[TableCell], records: list[BenchRecord], view: View) -> KernelRow:
     threads = {r.threads for r in records}
     note = count(max(threads), "thread") if view.threads and threads != {view.threads} else ""
     return KernelRow(
@@ -85,20 +85,20 @@ def _worst(errors: Iterable[float | None]) -> str:
     return small(max(known)) if known else "–"
 
 
-def _cell(record: BenchRecord | None, fastest: float | None) -> Cell:
+def _cell(record: BenchRecord | None, fastest: float | None) -> TableCell:
     if record is None:
-        return Cell("none", hover="not measured")
+        return TableCell("none", hover="not measured")
     words = VERDICTS.get(record.verdict, record.verdict)
     if not is_measured(record):
         if record.verdict == "ok":
-            return Cell("none", hover="no time recorded")
+            return TableCell("none", hover="no time recorded")
         hover = f"{record.kernel} at {record.shape}: {words}" + (f": {record.reason}" if record.reason else "")
-        return Cell(record.verdict, words, words, words, _error(record) or words, hover)
+        return TableCell(record.verdict, words, words, words, _error(record) or words, hover)
     seconds = record.median_s or 0.0
     time = table_time(seconds)
     mark = "short" if time.startswith("<") else "ok"
     ratio = finite(record.ratio)
-    return Cell(
+    return TableCell(
         mark=mark,
         time=time,
         gflops=digits(record.gflops or 0.0),

@@ -75,7 +75,7 @@ LIMITS = {
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     """One card. Clock in MHz (boost; what peaks are computed from), peaks in GFLOPS, bandwidth in GB/s (10^9).
 
     ``tensor_gflops``: of matrix instructions on "tf32", "f16", "bf16" that sum in float32, without sparsity, as datasheets
@@ -112,12 +112,12 @@ class Gpu:
 def _card(
     name: str, cc: tuple[int, int], sms: int, mhz: int, fp32: int, fp64: float, bandwidth: float, source: str,
     *, fp64_tensor: int | None = None, **tensor: float,
-) -> Gpu:  # fmt: skip
+) -> GpuModel:  # fmt: skip
     """A card from operations a cycle and multiprocessor: an FMA counts two. ``tensor`` in TFLOPS, as datasheets have it."""
     per_op = sms * mhz / 1000
     fp64_peak = fp64_tensor and fp64_tensor * per_op
     peaks = {name: 1e3 * tflops for name, tflops in tensor.items()}
-    return Gpu(name, cc, sms, mhz, fp32 * per_op, fp64 * per_op, fp64_peak, bandwidth, source, peaks)
+    return GpuModel(name, cc, sms, mhz, fp32 * per_op, fp64 * per_op, fp64_peak, bandwidth, source, peaks)
 
 
 #: Every card the sources used (S0-S4), the data-centre cards since, and cards that people own.
@@ -149,7 +149,7 @@ GPUS = (
           fp64_tensor=256, tf32=494.7, f16=989.4, bf16=989.4),
     _card("H200", (9, 0), 132, 1980, 256, 128, 4800, "H200 SXM datasheet: 67 TFLOPS, HBM3e 4.8 TB/s",
           fp64_tensor=256, tf32=494.7, f16=989.4, bf16=989.4),
-    Gpu("B200", (10, 0), 148, 1965, 75000, 37000, 37000, 8000,
+    GpuModel("B200", (10, 0), 148, 1965, 75000, 37000, 37000, 8000,
         "DGX/HGX B200 datasheets, an eighth of the eight cards' figures, which give no boost clock; 148 "
         "multiprocessors and the highest clock, 1965 MHz, as the driver reports them",
         {"tf32": 1125e3, "f16": 2250e3, "bf16": 2250e3}),
@@ -168,7 +168,7 @@ def _key(name: str) -> str:
     return "".join(word for word in re.split(r"[\s_-]+", name.lower()) if word not in _MAKER)
 
 
-def find_gpu(name: str) -> Gpu:
+def find_gpu(name: str) -> GpuModel:
     """The card of that name; case, spaces and the maker's prefixes do not matter, nor form and memory after it.
 
     Raises UsageError, with all names, for a card the table does not have.
@@ -188,7 +188,7 @@ def find_gpu(name: str) -> Gpu:
     raise UsageError(f"GPU: must be one of {', '.join(names.values())}, got {name!r}{hint}")
 
 
-def named_in_full(name: str, gpu: Gpu) -> bool:
+def named_in_full(name: str, gpu: GpuModel) -> bool:
     """Whether ``name`` says more than the card's: the form and memory of a card that the table may not have.
 
     >>> named_in_full("NVIDIA A100-SXM4-40GB", find_gpu("a100")), named_in_full("nvidia a100", find_gpu("a100"))

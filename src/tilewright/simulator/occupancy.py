@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from .gpus import Gpu, Limits
+from .gpus import GpuModel, Limits
 
 #: The profiler's names of the four limits.
 COUNTERS = {
@@ -67,7 +67,7 @@ class Occupancy:
         return f"{self.gpu}: {what} ({self.fraction:.0%}), limited by {' and '.join(self.limiting)} [{parts}]"
 
 
-def occupancy(gpu: Gpu, threads: int, registers: int = 0, shared: int = 0) -> Occupancy:
+def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) -> Occupancy:
     """Blocks per multiprocessor for ``threads`` a block, ``registers`` a thread and ``shared`` bytes a block.
 
     ``shared`` is static plus dynamic, as large as the card allows after opting in. Raises UsageError for

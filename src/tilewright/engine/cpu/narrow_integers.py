@@ -14,7 +14,7 @@ from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = jobs.Blocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
+BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
 A_STRIDE = BLOCKS.a_stride
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 16
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)

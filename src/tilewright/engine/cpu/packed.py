@@ -13,7 +13,7 @@ from tilewright.kernels import FLOATS, kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = jobs.Blocks(CHOSEN, CHOSEN.kc, itemsize=4)
+BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)
 A_STRIDE = BLOCKS.a_stride
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.tile_of(BLOCKS)

@@ -24,7 +24,7 @@ from ..inputs.sizes import Shape
 from .cells import Cell, Outcome, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
 from .prediction import PredictingBench
-from .timing import SAMPLE_S, Loop, band_s, fastest, timed
+from .timing import SAMPLE_S, SampleLoop, band_s, fastest, timed
 
 #: Samples beyond ``repeat`` are taken while a cell has spent less than this on them, up to MOST_SAMPLES.
 CHEAP_S = 0.1
@@ -192,8 +192,8 @@ class Bench(PredictingBench):
         self, run: Product, reference: Product | None, sets: OperandSets, outcome: Outcome, threads: int, once: float
     ) -> int:
         """Alternate samples of the kernel and the reference; returns the set whose output was written last."""
-        loop = Loop(run, sets, sets.c, threads, warm_s=once)
-        others = None if reference is None else Loop(reference, sets, sets.r, threads)
+        loop = SampleLoop(run, sets, sets.c, threads, warm_s=once)
+        others = None if reference is None else SampleLoop(reference, sets, sets.r, threads)
         spent = 0.0
         while True:
             outcome.samples_s.append(loop.sample())

@@ -14,7 +14,7 @@ from ...errors import TilewrightError, UnavailableError
 from ...records.bench import BenchRecord
 from .cells import Cell, Outcome, Settings
 from .cuda_process import GpuProcess, LostError
-from .device import FIRST, Measured
+from .device import FIRST, MeasuredCell
 from .device_timing import SAMPLE_S, WARM_S
 from .prediction import PredictingBench
 
@@ -41,9 +41,9 @@ class CudaBench(PredictingBench):
     def measure(self, cell: Cell) -> BenchRecord:
         """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
         skipped = self.over_limit(cell)
-        return self.record(cell, self.ask(cell) if skipped is None else Measured(skipped))
+        return self.record(cell, self.ask(cell) if skipped is None else MeasuredCell(skipped))
 
-    def ask(self, cell: Cell, **how: Any) -> Measured:
+    def ask(self, cell: Cell, **how: Any) -> MeasuredCell:
         """What became of a cell, where it is started; ``how`` as ``DeviceBench.measure`` takes it."""
         try:
             measured = self._process.ask("measure", cell, **how)
@@ -52,16 +52,16 @@ class CudaBench(PredictingBench):
                 words = (
                     f"one product had not ended after {error.seconds:.3g} s, the limit is {self.settings.limit_s:g} s"
                 )
-                return Measured(Outcome("time_limit", words), once_s=error.seconds)
-            return Measured(Outcome("wrong", str(error)))
+                return MeasuredCell(Outcome("time_limit", words), once_s=error.seconds)
+            return MeasuredCell(Outcome("wrong", str(error)))
         except TilewrightError as error:  # unforeseen: the process is in an unknown state
             verdict = "unsupported" if isinstance(error, UnavailableError) else "wrong"
-            measured = Measured(Outcome(verdict, str(error)), lost=True)
+            measured = MeasuredCell(Outcome(verdict, str(error)), lost=True)
         if measured.lost:
             self._process.stop()
         return measured
 
-    def record(self, cell: Cell, measured: Measured) -> BenchRecord:
+    def record(self, cell: Cell, measured: MeasuredCell) -> BenchRecord:
         """All that is known of a cell; its first product is what the size after is predicted from."""
         if measured.once_s is not None:
             self.remember(cell, measured.once_s)

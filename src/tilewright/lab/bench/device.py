@@ -20,12 +20,12 @@ from ...runtime.gpu.launch import Submission
 from ...runtime.gpu.memory import Memory
 from ...runtime.gpu.nvml import Gauge
 from ...runtime.gpu.nvrtc import compile_kernel, compiler
-from ..inputs.formats import Format, format_of
+from ..inputs.formats import NumberFormat, format_of
 from ..verify.device_verify import DeviceChecks, DeviceOracle
 from .cells import Cell, Outcome, Settings
 from .device_peaks import device_peak_gflops
-from .device_sets import DeviceSets, Layout, given_values, random_values
-from .device_timing import Loop
+from .device_sets import DeviceSets, SetLayout, given_values, random_values
+from .device_timing import DeviceSampleLoop
 from .residency import formula_values, residency
 
 #: Samples of each cell, at least, while they have not taken LONG_S; up to MOST_SAMPLES while they are cheap.
@@ -45,7 +45,7 @@ Product = Callable[[Memory, Memory, Memory], Submission]
 
 
 @dataclass
-class Measured:
+class MeasuredCell:
     """What became of a cell: the outcome, seconds of its first product, what the kernel needs of the GPU, what the
     instruments said; ``lost`` where the GPU takes no more from this process."""
 
@@ -89,12 +89,12 @@ class DeviceBench:
         self.watch(PREPARE_S, "measuring the peak")
         return device_peak_gflops(self.gpu, dtype)
 
-    def measure(self, cell: Cell, *, with_reference: bool = True, repeat: int | None = None) -> Measured:
+    def measure(self, cell: Cell, *, with_reference: bool = True, repeat: int | None = None) -> MeasuredCell:
         """Measure one cell, or find out why not; in turns with the reference where there is one and ``with_reference``.
 
         ``repeat`` is the number of samples where it is given, else the settings' and what more is cheap.
         """
-        measured = Measured(Outcome("wrong"))
+        measured = MeasuredCell(Outcome("wrong"))
         try:
             self._attempt(cell, with_reference, repeat, measured)
         except (UnavailableError, UsageError, CompileError) as error:
@@ -111,13 +111,13 @@ class DeviceBench:
             self._drop()  # it may have written to operands too: the next kernel gets new ones
         return measured
 
-    def _attempt(self, cell: Cell, with_reference: bool, repeat: int | None, measured: Measured) -> None:
+    def _attempt(self, cell: Cell, with_reference: bool, repeat: int | None, measured: MeasuredCell) -> None:
         product = self._prepared(cell, measured)
         sets, oracle = self._ready(cell)
         if not self._first(product, sets, oracle, measured):
             return
         launches = [product(a, b, c) for a, b, c in zip(sets.a, sets.b, sets.c, strict=True)]
-        loop = Loop(self.gpu, sets.checks, launches, sets.c)
+        loop = DeviceSampleLoop(self.gpu, sets.checks, launches, sets.c)
         other = self._reference(cell, sets) if with_reference else None
         self._sample(loop, other, measured, repeat)
         again = self._verified(sets, oracle, loop.last)
@@ -134,7 +134,7 @@ class DeviceBench:
 
     # ---- what it needs
 
-    def _prepared(self, cell: Cell, measured: Measured) -> Product:
+    def _prepared(self, cell: Cell, measured: MeasuredCell) -> Product:
         """The product of this cell, once its operands are known. Raises what makes a cell unsupported."""
         self.watch(PREPARE_S, "compiling")
         if cell.dtype not in cell.kernel.dtypes:
@@ -175,7 +175,7 @@ class DeviceBench:
             return self._held
         self._drop()
         form, (m, n, _) = format_of(cell.dtype, cell.precision), cell.shape
-        layout = Layout.of(cell.shape, form, self.gpu.l2_bytes)
+        layout = SetLayout.of(cell.shape, form, self.gpu.l2_bytes)
         needed = layout.nbytes + 16 * m * n
         if needed > self._room:
             raise MemoryError(f"needs {bytes_text(needed)} with its verification, {bytes_text(self._room)} are free")
@@ -186,7 +186,7 @@ class DeviceBench:
         self._key, self._held = key, (sets, oracle)
         return self._held
 
-    def _values(self, cell: Cell, form: Format) -> Any:
+    def _values(self, cell: Cell, form: NumberFormat) -> Any:
         given = self.settings.operands
         return random_values(cell.shape, form, self.settings.seed) if given is None else given_values(*given, form)
 
@@ -198,7 +198,7 @@ class DeviceBench:
 
     # ---- its life
 
-    def _first(self, product: Product, sets: DeviceSets, oracle: DeviceOracle, measured: Measured) -> bool:
+    def _first(self, product: Product, sets: DeviceSets, oracle: DeviceOracle, measured: MeasuredCell) -> bool:
         """Run it once, into poison, and verify. Returns whether it is worth timing."""
         limit = self.settings.limit_s
         submit, timer = product(sets.a[0], sets.b[0], sets.c[0]), self.gpu.timer()
@@ -225,7 +225,7 @@ class DeviceBench:
         verdict = "ok" if check.ok else "wrong"
         return Outcome(verdict, check.reason, [], [], check.max_abs_error, check.error_over_bound)
 
-    def _reference(self, cell: Cell, sets: DeviceSets) -> Loop | None:
+    def _reference(self, cell: Cell, sets: DeviceSets) -> DeviceSampleLoop | None:
         """The library that R refers to, unless this cell is that library, or it does not take this dtype or size."""
         references = self.settings.references
         if not references or cell.kernel.name == references[0].name or cell.dtype not in references[0].dtypes:
@@ -240,9 +240,11 @@ class DeviceBench:
             self.gpu.wait()
         except (UnavailableError, LaunchError):
             return None
-        return Loop(self.gpu, sets.checks, launches, sets.r)
+        return DeviceSampleLoop(self.gpu, sets.checks, launches, sets.r)
 
-    def _sample(self, loop: Loop, other: Loop | None, measured: Measured, repeat: int | None) -> None:
+    def _sample(
+        self, loop: DeviceSampleLoop, other: DeviceSampleLoop | None, measured: MeasuredCell, repeat: int | None
+    ) -> None:
         """Alternate samples of the kernel and the reference, and look at the instruments between them."""
         outcome, loops = measured.outcome, [loop] if other is None else [loop, other]
         samples, spent = (outcome.samples_s, outcome.reference_samples_s), 0.0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.memory import Memory
-from ..inputs.formats import Format
+from ..inputs.formats import NumberFormat
 from ..inputs.sizes import Shape
 from ..verify.device_verify import DeviceChecks
 
@@ -33,7 +33,7 @@ _NAMES = ("A", "B", "C", "the reference's C")
 Values = tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]
 
 
-def random_values(shape: Shape, form: Format, seed: int) -> Values:
+def random_values(shape: Shape, form: NumberFormat, seed: int) -> Values:
     """A and B, uniform in [−1, 1), from the seed and the shape alone; rounded where the format has fewer bits."""
     m, n, k = shape
     rng = np.random.default_rng([seed, m, n, k])
@@ -41,7 +41,7 @@ def random_values(shape: Shape, form: Format, seed: int) -> Values:
     return form.values(form.stored(a)), form.values(form.stored(b))
 
 
-def given_values(a: NDArray[Any], b: NDArray[Any], form: Format) -> Values:
+def given_values(a: NDArray[Any], b: NDArray[Any], form: NumberFormat) -> Values:
     """The user's own matrices, rounded to the format."""
     return form.values(form.stored(a)), form.values(form.stored(b))
 
@@ -54,7 +54,7 @@ def _uniform(rng: np.random.Generator, size: tuple[int, int], dtype: np.dtype[An
 
 
 @dataclass(frozen=True)
-class Layout:
+class SetLayout:
     """Where things are: the starts and sizes of A, B, C and the reference's C in a set, and the bytes of a set."""
 
     starts: tuple[int, ...]
@@ -63,11 +63,11 @@ class Layout:
     count: int
 
     @classmethod
-    def of(cls, shape: Shape, form: Format, l2_bytes: int) -> Layout:
+    def of(cls, shape: Shape, form: NumberFormat, l2_bytes: int) -> SetLayout:
         """For as many sets as it takes to leave nothing of one in the cache when its turn comes again.
 
         >>> from tilewright.lab.inputs.formats import FORMATS
-        >>> Layout.of((256, 256, 256), FORMATS["float32"], 60_000_000).count
+        >>> SetLayout.of((256, 256, 256), FORMATS["float32"], 60_000_000).count
         115
         """
         m, n, k = shape
@@ -105,7 +105,7 @@ class DeviceSets:
     Raises LaunchError where the GPU's memory does not hold them.
     """
 
-    def __init__(self, gpu: Device, checks: DeviceChecks, layout: Layout, values: Values) -> None:
+    def __init__(self, gpu: Device, checks: DeviceChecks, layout: SetLayout, values: Values) -> None:
         self._gpu, self.checks, self.layout = gpu, checks, layout
         self._memory = gpu.allocate(layout.nbytes)
         gpu.fill(self._memory, _POISON)

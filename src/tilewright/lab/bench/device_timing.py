@@ -21,7 +21,7 @@ WARM_S = 0.05
 SLACK, MOST_HOLD_S = 1.5, 20e-3
 
 
-class Loop:
+class DeviceSampleLoop:
     """Samples of one function, given as one launch a set; the sets take turns.
 
     The launches of a sample are queued while the GPU is held busy, and timed by its own clock, so what the host takes to

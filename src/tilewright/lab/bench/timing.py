@@ -22,7 +22,7 @@ TRIALS, FEWEST_ROWS, TRIAL_S = 3, 256, 0.05
 QUIET_S = 0.5
 
 
-class Loop:
+class SampleLoop:
     """Samples of one function over rotating operands; each lasts SAMPLE_S at least and is divided by its runs.
 
     The first samples, which find out how many runs that takes, are dropped (S1.2). A long product that has just run
@@ -71,7 +71,7 @@ def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) ->
     while rows > FEWEST_ROWS and timed(first, a[:rows], b, c[:rows]) > TRIAL_S:
         rows //= 2
     part = OperandSets([x[:rows] for x in sets.a], sets.b, [x[:rows] for x in sets.c], [x[:rows] for x in sets.r], 0)
-    loops = {name: Loop(run, part, part.r, threads) for name, run in variants.items()}
+    loops = {name: SampleLoop(run, part, part.r, threads) for name, run in variants.items()}
     least = dict.fromkeys(variants, math.inf)
     for _ in range(TRIALS):
         for name, loop in loops.items():

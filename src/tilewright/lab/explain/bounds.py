@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...records.explanation import Access, Bound
-from ...simulator.gpus import Gpu
+from ...simulator.gpus import GpuModel
 
 #: A turn of L1 moves this many sectors of global memory: 128 bytes.
 SECTORS_A_TURN = 4
@@ -15,7 +15,7 @@ MEASURED = (9, 0)
 
 
 @dataclass(frozen=True)
-class Work:
+class LeastWork:
     """What any kernel must do for a product: operations, and the bytes of its operands, each moved once."""
 
     operations: int
@@ -30,7 +30,7 @@ class Arithmetic:
     gflops: float | None
 
 
-def arithmetic(card: Gpu, dtype: str, precision: str, *, matrix: bool) -> Arithmetic:
+def arithmetic(card: GpuModel, dtype: str, precision: str, *, matrix: bool) -> Arithmetic:
     """The unit for operands of ``dtype``; ``matrix``: the kernel has matrix instructions, on what ``precision`` rounds to.
 
     >>> from tilewright.simulator.gpus import find_gpu
@@ -48,7 +48,7 @@ def arithmetic(card: Gpu, dtype: str, precision: str, *, matrix: bool) -> Arithm
     return Arithmetic(words, card.tensor_gflops.get(short))
 
 
-def bounds(card: Gpu, peak: float | None, work: Work, blocks: int, accesses: Sequence[Access]) -> list[Bound]:
+def bounds(card: GpuModel, peak: float | None, work: LeastWork, blocks: int, accesses: Sequence[Access]) -> list[Bound]:
     """The least time that arithmetic, device memory and the memory pipe of the multiprocessors allow.
 
     Device memory must move each operand once. The pipe of a multiprocessor (L1 and shared memory) takes a turn a cycle:
@@ -69,7 +69,7 @@ def bounds(card: Gpu, peak: float | None, work: Work, blocks: int, accesses: Seq
     return found
 
 
-def unknown(card: Gpu, unit: Arithmetic) -> list[str]:
+def unknown(card: GpuModel, unit: Arithmetic) -> list[str]:
     """What the bounds leave out for want of a rate, and what they assume of a card on which nothing was measured."""
     missing = [
         ("arithmetic", f"rate for {unit.words}", unit.gflops),

@@ -21,7 +21,7 @@ from ...planning.prediction import Prediction, predict
 from ...problem import Problem
 from ...runtime.cpu.runner import runner
 from ..bench.operand_sets import OperandSets
-from ..bench.timing import Loop
+from ..bench.timing import SampleLoop
 from ..inputs.environment import environment
 from ..inputs.sizes import parse_sizes
 from . import cpu_counts, cpu_events
@@ -101,7 +101,7 @@ def explain_cpu(
     problem = Problem(m, n, k, dtype)
     loop = inner_loop(kernel, dtype)
     sets = _operands(problem, seed)
-    samples = _samples(Loop(run, sets, sets.c, threads))
+    samples = _samples(SampleLoop(run, sets, sets.c, threads))
     prediction = predict(problem, kernel.params, dtype, threads) if kernel.error_bound is None else None
     known = cpu_events.expected(kernel, problem, threads, loop, prediction, machine())
     events = cpu_events.events_of(machine(), dtype, kernel.params.get("vector_bits", 0))
@@ -161,7 +161,7 @@ def _operands(problem: Problem, seed: int) -> OperandSets:
     return OperandSets(whole.a[:1], whole.b[:1], whole.c[:1], whole.r[:1], seed)
 
 
-def _samples(loop: Loop) -> list[float]:
+def _samples(loop: SampleLoop) -> list[float]:
     samples = [loop.sample()]
     while len(samples) < SAMPLES and sum(samples) < SAMPLED_S:
         samples.append(loop.sample())

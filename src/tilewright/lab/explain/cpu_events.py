@@ -17,7 +17,7 @@ from ...problem import Problem
 from ..bench.timing import wait_until_quiet
 from . import cpu_counts, perf_counters
 from .inner_loop import InnerLoop
-from .perf_counters import HARDWARE, RAW, SOFTWARE, Event, System, cache_event
+from .perf_counters import HARDWARE, RAW, SOFTWARE, PerfEvent, System, cache_event
 
 #: Counters run for so long at least, for they may have to take turns.
 COUNTED_S = 0.4
@@ -86,7 +86,7 @@ def counted(
     job: Callable[[], None],
     seconds: float,
     known: dict[str, float],
-    events: list[tuple[str, Event]],
+    events: list[tuple[str, PerfEvent]],
     system: System | None = None,
 ) -> list[EventRow]:
     """A row for each event, and for each quantity without one; ``job`` takes about ``seconds``, and is repeated."""
@@ -118,34 +118,36 @@ def counted(
     return sorted(rows, key=lambda row: list(UNITS).index(row.what))
 
 
-def events_of(here: Machine, dtype: str, vector_bits: int) -> list[tuple[str, Event]]:
+def events_of(here: Machine, dtype: str, vector_bits: int) -> list[tuple[str, PerfEvent]]:
     """What to count on this processor, each with the quantity that it stands for."""
     amd = here.vendor == "AuthenticAMD"
     references, misses = ("lines into L1", "lines into L2") if amd else ("lines into L2", "lines into L3")
     chosen = [
-        ("instructions", Event("instructions", HARDWARE, 1)),
+        ("instructions", PerfEvent("instructions", HARDWARE, 1)),
         ("loads", cache_event("L1-dcache-loads", 0)),
         ("lines into L1", cache_event("L1-dcache-load-misses", 0, misses=True)),
-        (references, Event("cache-references", HARDWARE, 2)),
-        (misses, Event("cache-misses", HARDWARE, 3)),
+        (references, PerfEvent("cache-references", HARDWARE, 2)),
+        (misses, PerfEvent("cache-misses", HARDWARE, 3)),
         ("lines into L2", cache_event("LLC-loads", 2)),
         ("lines into L3", cache_event("LLC-load-misses", 2, misses=True)),
-        ("cycles", Event("cycles", HARDWARE, 0)),
-        ("processor time", Event("task-clock", SOFTWARE, 1, each=10**9)),
-        ("page faults", Event("page-faults", SOFTWARE, 2)),
+        ("cycles", PerfEvent("cycles", HARDWARE, 0)),
+        ("processor time", PerfEvent("task-clock", SOFTWARE, 1, each=10**9)),
+        ("page faults", PerfEvent("page-faults", SOFTWARE, 2)),
     ]
     arithmetic = _arithmetic(here, dtype, vector_bits)
     return [("multiply-adds", arithmetic), *chosen] if arithmetic else chosen
 
 
-def _arithmetic(here: Machine, dtype: str, vector_bits: int) -> Event | None:
+def _arithmetic(here: Machine, dtype: str, vector_bits: int) -> PerfEvent | None:
     """Vector multiply-adds of floats, by the processor's own event: on Intel's each counts 2, on AMD's 2 for each lane."""
     size = cpu_counts.packed_bytes(dtype)
     if not dtype.startswith(("float", "complex")) or vector_bits not in (128, 256, 512):
         return None
     if here.vendor == "GenuineIntel":
         kind = {128: 0x04, 256: 0x10, 512: 0x40}[vector_bits] << (size == 4)
-        return Event(f"fp_arith.{vector_bits}b_{'single' if size == 4 else 'double'}", RAW, kind << 8 | 0xC7, each=2)
+        return PerfEvent(
+            f"fp_arith.{vector_bits}b_{'single' if size == 4 else 'double'}", RAW, kind << 8 | 0xC7, each=2
+        )
     if here.vendor == "AuthenticAMD" and (here.family or 0) >= 0x17:
-        return Event("fp_ret_sse_avx_ops.mac", RAW, 0x0803, each=2 * vector_bits // 8 // size)
+        return PerfEvent("fp_ret_sse_avx_ops.mac", RAW, 0x0803, each=2 * vector_bits // 8 // size)
     return None

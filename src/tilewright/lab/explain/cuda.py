@@ -14,7 +14,7 @@ from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...records.explanation import Defect, Explanation
 from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.findings import STEP_LIMIT
-from ...simulator.gpus import Gpu
+from ...simulator.gpus import GpuModel
 from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
 from ...simulator.microscope import KernelSource, observe
 from ...simulator.observation import Observation
@@ -22,7 +22,7 @@ from ...simulator.occupancy import Occupancy, occupancy
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS, format_of
 from ..verify.verify import Check, Oracle
-from .bounds import Arithmetic, Work, arithmetic, bounds, unknown
+from .bounds import Arithmetic, LeastWork, arithmetic, bounds, unknown
 from .formulas import formulas_of
 from .prepared import SIZES, Prepared, prepare
 
@@ -61,7 +61,7 @@ def explain_prepared(
     )
     source = KernelSource(kernel.source, str(kernel.path), p.compiled)
     seen = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
-    work = Work(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
+    work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
     return Explanation(
         kernel=kernel.name,
@@ -111,13 +111,13 @@ def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *,
     return dataclasses.replace(check, reason=re.sub(r"is nan: .*", unwritten, check.reason))
 
 
-def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: Gpu) -> Occupancy:
+def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: GpuModel) -> Occupancy:
     """How many blocks of a compiled kernel a multiprocessor of the card holds."""
     needs = compiled.resources[entry]
     return occupancy(card, launch.threads, needs.registers, needs.shared_bytes + launch.shared_bytes)
 
 
-def _card(card: Gpu, unit: Arithmetic) -> dict[str, Any]:
+def _card(card: GpuModel, unit: Arithmetic) -> dict[str, Any]:
     major, minor = card.compute_capability
     return {
         "name": card.name,
@@ -130,7 +130,7 @@ def _card(card: Gpu, unit: Arithmetic) -> dict[str, Any]:
     }
 
 
-def _occupancy(card: Gpu, resident: Occupancy) -> dict[str, Any]:
+def _occupancy(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
     limits = card.limits
     by_registers = [
         (count, occupancy(card, resident.threads, count, resident.shared).warps)

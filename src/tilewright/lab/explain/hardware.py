@@ -21,7 +21,7 @@ from ...runtime.gpu.nvrtc import Compiled
 from ...simulator.counters.hardware_names import LABELS
 from . import launched
 from .launched import StoredLaunch
-from .ncu_pages import Counted, Profile, read_raw, read_source
+from .ncu_pages import CountedInstruction, Profile, read_raw, read_source
 
 #: The counters that the microscope predicts.
 COUNTERS = tuple(LABELS)
@@ -108,7 +108,7 @@ def _together(before: list[Profile], now: list[Profile]) -> list[Profile]:
     return [replace(new, counters=old.counters | new.counters) for old, new in zip(before, now, strict=True)]
 
 
-def _add_instructions(totals: Sequence[Profile], code: Sequence[tuple[str, list[Counted]]]) -> None:
+def _add_instructions(totals: Sequence[Profile], code: Sequence[tuple[str, list[CountedInstruction]]]) -> None:
     """Each launch gets its instructions. ncu 2025.3 prints a kernel that was launched several times twice each time."""
     if len(code) == len(totals):
         for found, (_, instructions) in zip(totals, code, strict=True):

@@ -34,7 +34,7 @@ _METRIC = re.compile(r"(?:sm|smsp|l1tex|lts)__.*[.](?:sum|avg|max|min)")
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedInstruction:
     """One instruction of the machine: its offset in the function, its text, and what was counted (``COLUMNS``)."""
 
     offset: int
@@ -53,7 +53,7 @@ class Profile:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     counters: dict[str, float]
-    instructions: list[Counted] = field(default_factory=list)
+    instructions: list[CountedInstruction] = field(default_factory=list)
     arrays: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -91,13 +91,13 @@ def read_raw(text: str) -> list[Profile]:
     return found
 
 
-def read_source(text: str) -> list[tuple[str, list[Counted]]]:
+def read_source(text: str) -> list[tuple[str, list[CountedInstruction]]]:
     """The CSV of ``--page source``: for each launch its kernel's name, and its instructions in order.
 
     >>> read_source('Kernel Name,k,\\nAddress,Source,Instructions Executed\\n0x7f10,"  EXIT",4\\n')
-    [('k', [Counted(offset=0, text='EXIT', counts={'executed': 4})])]
+    [('k', [CountedInstruction(offset=0, text='EXIT', counts={'executed': 4})])]
     """
-    found: list[tuple[str, list[Counted]]] = []
+    found: list[tuple[str, list[CountedInstruction]]] = []
     names: list[str] = []
     first = 0
     for row in csv.reader(io.StringIO(text)):
@@ -112,11 +112,13 @@ def read_source(text: str) -> list[tuple[str, list[Counted]]]:
             first = address if not found[-1][1] else first
             values = ((kept, _number(cells.get(name))) for name, kept in COLUMNS.items())
             counts = {kept: int(value) for kept, value in values if value}
-            found[-1][1].append(Counted(address - first, cells["Source"].strip(), counts))
+            found[-1][1].append(CountedInstruction(address - first, cells["Source"].strip(), counts))
     return found
 
 
-def by_line(instructions: Iterable[Counted], code: Iterable[MachineInstruction]) -> dict[tuple[str, int], Counter[str]]:
+def by_line(
+    instructions: Iterable[CountedInstruction], code: Iterable[MachineInstruction]
+) -> dict[tuple[str, int], Counter[str]]:
     """File and source line → sums over its instructions; ``code`` is the disassembly of the very binary that ran.
 
     Raises UnavailableError where it is another's: an instruction there that is none here, or of another name.

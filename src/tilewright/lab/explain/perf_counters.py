@@ -37,7 +37,7 @@ _CLOSE_ON_EXEC = 8
 
 
 @dataclass(frozen=True)
-class Event:
+class PerfEvent:
     """Something to count; ``each`` is what the counter adds for one of them, such as 32 operations for an instruction."""
 
     name: str
@@ -46,16 +46,16 @@ class Event:
     each: int = 1
 
 
-def cache_event(name: str, cache: int, *, misses: bool = False) -> Event:
+def cache_event(name: str, cache: int, *, misses: bool = False) -> PerfEvent:
     """Reads of a cache (0 the first level's for data, 2 the last level), or those of them that miss."""
-    return Event(name, CACHE, cache | misses << 16)
+    return PerfEvent(name, CACHE, cache | misses << 16)
 
 
 @dataclass(frozen=True)
-class Counted:
+class EventCount:
     """One event: its count, and the part of the time that it had a counter; or None, and why there is none."""
 
-    event: Event
+    event: PerfEvent
     value: float | None
     share: float = 1.0
     reason: str = ""
@@ -67,7 +67,7 @@ class System(Protocol):
     def threads(self) -> list[int]:
         """The threads of this process."""
 
-    def open(self, event: Event, thread: int) -> int:
+    def open(self, event: PerfEvent, thread: int) -> int:
         """A counter that does not run yet."""
 
     def switch(self, counter: int, *, on: bool) -> None:
@@ -94,7 +94,7 @@ class Linux:
         """See ``System``."""
         return sorted(int(thread.name) for thread in Path("/proc/self/task").iterdir())
 
-    def open(self, event: Event, thread: int) -> int:
+    def open(self, event: PerfEvent, thread: int) -> int:
         """See ``System``."""
         text = _ATTRIBUTES.pack(event.kind, _ATTRIBUTES.size, event.config, 0, 0, _FORMAT, _FLAGS, 0, 0, 0)
         words = (ctypes.c_long(number) for number in (thread, -1, -1, _CLOSE_ON_EXEC))
@@ -120,10 +120,10 @@ class Linux:
         os.close(counter)
 
 
-def count(job: Callable[[], None], events: Iterable[Event], system: System | None = None) -> list[Counted]:
+def count(job: Callable[[], None], events: Iterable[PerfEvent], system: System | None = None) -> list[EventCount]:
     """Run ``job`` once, and what it did on all threads together, event by event in the order given.
 
-    >>> found = count(lambda: None, [Event("page-faults", SOFTWARE, 2)])[0]
+    >>> found = count(lambda: None, [PerfEvent("page-faults", SOFTWARE, 2)])[0]
     >>> found.value is not None or bool(found.reason)
     True
     """
@@ -133,9 +133,9 @@ def count(job: Callable[[], None], events: Iterable[Event], system: System | Non
             system = Linux()
         except OSError as error:
             job()
-            return [Counted(event, None, reason=str(error.strerror)) for event in chosen]
+            return [EventCount(event, None, reason=str(error.strerror)) for event in chosen]
     opened: list[list[int]] = []
-    refused: dict[Event, str] = {}
+    refused: dict[PerfEvent, str] = {}
     try:
         threads = system.threads()
         for event in chosen:
@@ -153,7 +153,7 @@ def count(job: Callable[[], None], events: Iterable[Event], system: System | Non
             for counter in ready:
                 system.switch(counter, on=False)
         return [
-            Counted(event, None, reason=refused[event]) if event in refused else _sum(event, counters, system)
+            EventCount(event, None, reason=refused[event]) if event in refused else _sum(event, counters, system)
             for event, counters in zip(chosen, opened, strict=True)
         ]
     finally:
@@ -161,7 +161,7 @@ def count(job: Callable[[], None], events: Iterable[Event], system: System | Non
             system.close(counter)
 
 
-def _open(event: Event, threads: list[int], system: System, into: list[int]) -> None:
+def _open(event: PerfEvent, threads: list[int], system: System, into: list[int]) -> None:
     for thread in threads:
         try:
             into.append(system.open(event, thread))
@@ -170,18 +170,18 @@ def _open(event: Event, threads: list[int], system: System, into: list[int]) -> 
                 raise
 
 
-def _sum(event: Event, counters: list[int], system: System) -> Counted:
+def _sum(event: PerfEvent, counters: list[int], system: System) -> EventCount:
     """Scaled thread by thread; a thread that never ran in the job wanted no time, and counted nothing."""
     total, wanted_all, ran_all = 0.0, 0, 0
     for counter in counters:
         value, wanted, ran = system.read(counter)
         if wanted and not ran:
-            return Counted(event, None, reason="others hold all counters of the processor: it never had a turn")
+            return EventCount(event, None, reason="others hold all counters of the processor: it never had a turn")
         total += value * wanted / ran if ran else 0
         wanted_all, ran_all = wanted_all + wanted, ran_all + ran
     if not wanted_all:
-        return Counted(event, None, reason="no thread ran while it was counted")
-    return Counted(event, total / event.each, ran_all / wanted_all)
+        return EventCount(event, None, reason="no thread ran while it was counted")
+    return EventCount(event, total / event.each, ran_all / wanted_all)
 
 
 def reason_of(error: OSError) -> str:

@@ -12,7 +12,7 @@ from ...runtime.gpu.nvrtc import Compiled, architectures, compile_kernel, compil
 from ...simulator.assembly.instructions import Function
 from ...simulator.assembly.parser import parse_ptx
 from ...simulator.assembly.program import Program, link
-from ...simulator.gpus import Gpu, find_gpu, named_in_full
+from ...simulator.gpus import GpuModel, find_gpu, named_in_full
 from ...simulator.machine.arguments import MOST_BLOCKS
 from ..inputs.formats import format_of
 
@@ -32,7 +32,7 @@ class Prepared:
     n: int
     k: int
     params: dict[str, int]
-    card: Gpu
+    card: GpuModel
     arch: str
     compiled: Compiled
     program: Program
@@ -91,7 +91,7 @@ def _check_signature(kernel: CudaKernel, function: Function) -> None:
         )
 
 
-def arch_for(kernel: CudaKernel, card: Gpu) -> tuple[str, list[str]]:
+def arch_for(kernel: CudaKernel, card: GpuModel) -> tuple[str, list[str]]:
     """What to compile for: the card's own architecture, or for one too old for this compiler the oldest it knows."""
     known = architectures()
     if kernel.capability[-1] in "af" and card.arch == f"sm_{kernel.capability[:-1].replace('.', '')}":

@@ -15,7 +15,7 @@ OPERANDS = {"standard": 0.0, "tf32": 2.0**-10, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 @dataclass(frozen=True)
-class Format:
+class NumberFormat:
     """A dtype of operands and result. NumPy has no bfloat16, so matrices travel as ``storage``, which has its bits.
 
     Sums round with ``unit``, and the sum with ``rounding`` where it is stored in fewer bits than it was added up in:
@@ -81,15 +81,15 @@ def _gamma(k: int, unit: float) -> float:
 FORMATS = {
     f.name: f
     for f in (
-        Format("float32", np.dtype(np.float32), 2.0**-24, 0.0, 2.0**-149),
-        Format("float64", np.dtype(np.float64), 2.0**-53, 0.0, 2.0**-1074),
-        Format("float16", np.dtype(np.float16), 2.0**-23, 2.0**-11, 2.0**-24),
-        Format("bfloat16", np.dtype(np.uint16), 2.0**-23, 2.0**-8, 2.0**-133),
+        NumberFormat("float32", np.dtype(np.float32), 2.0**-24, 0.0, 2.0**-149),
+        NumberFormat("float64", np.dtype(np.float64), 2.0**-53, 0.0, 2.0**-1074),
+        NumberFormat("float16", np.dtype(np.float16), 2.0**-23, 2.0**-11, 2.0**-24),
+        NumberFormat("bfloat16", np.dtype(np.uint16), 2.0**-23, 2.0**-8, 2.0**-133),
     )
 }
 
 
-def format_of(dtype: str, precision: str = "standard") -> Format:
+def format_of(dtype: str, precision: str = "standard") -> NumberFormat:
     """A dtype multiplied with a precision: "standard", or for float32 what its operands may be rounded to, as "tf32".
 
     Raises UsageError for any other.

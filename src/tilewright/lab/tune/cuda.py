@@ -27,7 +27,7 @@ from ...records.bench import BenchRecord
 from ...runtime.gpu.nvrtc import compile_kernel
 from ..bench.cells import Cell
 from ..bench.cuda import CudaBench
-from ..bench.device import Measured
+from ..bench.device import MeasuredCell
 from ..inputs.sizes import Shape
 
 #: How many reach the second step, and the samples each gets there.
@@ -39,7 +39,7 @@ MOST_LISTED = 100_000
 
 #: Called with every record as soon as it is known.
 Listener = Callable[[BenchRecord], None]
-_Tried = tuple[Cell, Measured]
+_Tried = tuple[Cell, MeasuredCell]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _final(bench: CudaBench, finalists: list[_Tried], end: float) -> list[BenchR
     return sorted(records, key=lambda r: math.inf if r.median_s is None else r.median_s)
 
 
-def _again(bench: CudaBench, cell: Cell, before: Measured) -> Measured:
+def _again(bench: CudaBench, cell: Cell, before: MeasuredCell) -> MeasuredCell:
     """One sample more of a cell; one that is wrong now has no time at all."""
     if before.outcome.verdict != "ok":
         return before

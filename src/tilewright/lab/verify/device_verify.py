@@ -19,7 +19,7 @@ from ...runtime.gpu.device import Device
 from ...runtime.gpu.launch import Submission
 from ...runtime.gpu.memory import Memory
 from ...runtime.gpu.nvrtc import compile_file
-from ..inputs.formats import Format
+from ..inputs.formats import NumberFormat
 from ..inputs.sizes import Shape
 from .verify import Check, ErrorSample, Oracle
 
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 class DeviceChecks:
     """The kernels of ``device_verify.cu`` for one format, on one GPU."""
 
-    def __init__(self, gpu: Device, form: Format) -> None:
+    def __init__(self, gpu: Device, form: NumberFormat) -> None:
         self.gpu, self.form = gpu, form
         self._compiled = compile_file(SOURCE, arch=gpu.arch, defines={f"DTYPE_{form.name.upper()}": 1})
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..inputs.formats import Format
+from ..inputs.formats import NumberFormat
 
 #: Largest m·n·k that is compared whole: 1024³ costs about 0.1 s in float64.
 WHOLE = 1024**3
@@ -54,7 +54,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Line:
+class ExactPart:
     """Part of C with its exact values and bounds: an index into C, and two arrays of that part's shape."""
 
     index: tuple[Index, Index]
@@ -117,7 +117,7 @@ class Oracle:
         (m, k), n = self.a.shape, self.b.shape[1]
         return m * n * k <= WHOLE and m * n <= WHOLE // 64
 
-    def check(self, c: np.ndarray, *, normwise: float | None = None, form: Format | None = None) -> Check:
+    def check(self, c: np.ndarray, *, normwise: float | None = None, form: NumberFormat | None = None) -> Check:
         """Compare ``c`` (m×n, float32 or float64) with A·B.
 
         ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|. ``form`` is the format of a
@@ -139,7 +139,7 @@ class Oracle:
             return Check(True, worst, worst_ratio)
         return self._check_signs(c, normwise, worst, worst_ratio)
 
-    def check_written(self, c: np.ndarray, *, form: Format | None = None) -> Check:
+    def check_written(self, c: np.ndarray, *, form: NumberFormat | None = None) -> Check:
         """Compare the elements of ``c`` that are numbers, where only some blocks of a grid were run; NaN is unwritten."""
         written = ~np.isnan(c)
         rows, columns = (np.flatnonzero(written.any(axis=axis)) for axis in (1, 0))
@@ -150,7 +150,7 @@ class Oracle:
         error = np.where(written[part], np.abs(c[part].astype(np.float64) - line.exact), 0)
         return _judged(line, error, self._bound(c.dtype, line, None, form))
 
-    def _bound(self, dtype: np.dtype, line: Line, normwise: float | None, form: Format | None) -> np.ndarray:
+    def _bound(self, dtype: np.dtype, line: ExactPart, normwise: float | None, form: NumberFormat | None) -> np.ndarray:
         magnitude = line.magnitude
         if form is not None:
             relative, rounding, tiny = form.bound(self.k)
@@ -166,7 +166,7 @@ class Oracle:
         return float(np.abs(self.a).max(initial=0)) * float(np.abs(self.b).max(initial=0))
 
     @functools.cached_property
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[ExactPart]:
         if self.whole:
             return [self._line(slice(None), slice(None))]
         m, n = self.a.shape[0], self.b.shape[1]
@@ -178,7 +178,7 @@ class Oracle:
         drawn = self._rng.integers(0, length, SAMPLED)
         return np.unique(np.clip(np.concatenate([fixed, drawn]), 0, length - 1))
 
-    def _line(self, rows: Index, columns: Index) -> Line:
+    def _line(self, rows: Index, columns: Index) -> ExactPart:
         a, b = self.a[rows], self.b[:, columns]
         exact = np.zeros((a.shape[0], b.shape[1]))
         magnitude = np.zeros_like(exact)
@@ -186,7 +186,7 @@ class Oracle:
             wide_a, wide_b = a[:, part].astype(np.float64), b[part].astype(np.float64)
             exact += wide_a @ wide_b
             magnitude += np.abs(wide_a) @ np.abs(wide_b)
-        return Line((rows, columns), exact, magnitude)
+        return ExactPart((rows, columns), exact, magnitude)
 
     @functools.cached_property
     def _signs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -230,7 +230,7 @@ class Oracle:
         return Check(True, worst, ratio)
 
 
-def _judged(line: Line, error: np.ndarray, bound: np.ndarray) -> Check:
+def _judged(line: ExactPart, error: np.ndarray, bound: np.ndarray) -> Check:
     """Errors of a part of C against their bounds."""
     bad = _first(~_within(error, bound))
     worst, ratio = float(error.max(initial=0.0)), _ratio(error, bound)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...problem import Layout
+from ...problem import ProductShapes
 from .express import Short
 from .runner import Product
 from .threads import Team, cuts
@@ -18,7 +18,7 @@ PORTION = 1 << 30
 
 
 def as_matrices(
-    shapes: Layout, a: np.ndarray, b: np.ndarray, c: np.ndarray
+    shapes: ProductShapes, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Views with the axes (…, m, k), (…, k, n), (…, m, n), the leading ones those of the batch, that vectors left out."""
     a = a if a.ndim > 1 else a[None, :]
@@ -31,7 +31,7 @@ def as_matrices(
     return a, b, c
 
 
-def _with_vector_axis(c: np.ndarray, shapes: Layout) -> np.ndarray:
+def _with_vector_axis(c: np.ndarray, shapes: ProductShapes) -> np.ndarray:
     """A view of C with the axis of m or n that a vector operand left out."""
     if c.ndim == len(shapes.batch):
         return c[..., None, None]

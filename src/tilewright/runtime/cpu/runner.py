@@ -23,7 +23,7 @@ from ...kernels import Kernel
 from ...operands import row_major, writeable_alias
 from .code_cache import CodeCache
 from .interrupts import apart
-from .standby import Standby, source_of, words
+from .standby import CompiledStandby, source_of, words
 from .stop import run_stoppable
 from .threads import Team, cuts
 from .workspace import workspace
@@ -61,12 +61,12 @@ def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
 
 
 @functools.cache
-def standby() -> Standby:
+def standby() -> CompiledStandby:
     """The machine code by which workers wait awake."""
     return apart(_compile_standby)
 
 
-def _compile_standby() -> Standby:
+def _compile_standby() -> CompiledStandby:
     def machine_code(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
         dispatcher = nb.njit(nogil=True)(function)
         dispatcher._cache = CodeCache(source_of(function), np.dtype(np.int64))  # type: ignore[arg-type,attr-defined]
@@ -74,7 +74,7 @@ def _compile_standby() -> Standby:
         dispatcher.disable_compile()
         return dispatcher
 
-    return Standby(machine_code)
+    return CompiledStandby(machine_code)
 
 
 # ---- cut among threads -----------------------------------------------------------------------------------------------

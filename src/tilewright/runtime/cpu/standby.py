@@ -21,7 +21,7 @@ AWAKE_S = 1e-3
 _WORDS, _INDEX, _FLAG = nb.types.int64[::1], nb.types.intp, nb.types.boolean
 
 
-class Standby:
+class CompiledStandby:
     """What ``threads.Standby`` asks for; ``compile`` makes machine code of a function and a signature."""
 
     def __init__(self, compile_: Callable[[Any, Any], Any]) -> None:

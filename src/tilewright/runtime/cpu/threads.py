@@ -74,7 +74,7 @@ class Team:
         if len(jobs) == 1:
             jobs[0]()
             return
-        task = _Task(stop=stop)
+        task = _TeamCall(stop=stop)
 
         def body() -> None:
             workers = _crew.claim(task, len(jobs) - 1)
@@ -103,7 +103,7 @@ class Team:
         if self.threads == 1:
             job()
             return
-        task = _Task(job, standby)
+        task = _TeamCall(job, standby)
 
         def body() -> None:
             for worker in _crew.claim(task, self.threads - 1):
@@ -121,7 +121,7 @@ class Team:
         task.raise_error()
 
 
-class _Task:
+class _TeamCall:
     """One call of ``Team``: the workers that it has claimed, and how many have begun and ended their job.
 
     With ``shared``, the job of ``rally``, each worker that begins wakes two more first: waking one takes 10 to 50 µs, and
@@ -201,7 +201,7 @@ class _Worker(threading.Thread):
     def __init__(self, crew: _Crew) -> None:
         super().__init__(name="tilewright", daemon=True)
         self._crew = crew
-        self.inbox: SimpleQueue[tuple[_Task, Job]] = SimpleQueue()
+        self.inbox: SimpleQueue[tuple[_TeamCall, Job]] = SimpleQueue()
         self.mailbox = np.zeros(_MAILBOX, np.int64)[8:-8]
         self.seat: int | None = None
         self.pinned = False
@@ -230,9 +230,9 @@ class _Crew:
 
     def __init__(self) -> None:
         self.workers: list[_Worker] = []
-        self.claims: dict[_Worker, _Task] = {}
+        self.claims: dict[_Worker, _TeamCall] = {}
 
-    def claim(self, task: _Task, count: int) -> list[_Worker]:
+    def claim(self, task: _TeamCall, count: int) -> list[_Worker]:
         """Idle workers, the same ones each time where they are free: they may stand by. Where there are too few, new ones.
 
         A worker that was tried is noted first, so that ``settle`` finds what was claimed even if this is interrupted.

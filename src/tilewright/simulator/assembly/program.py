@@ -27,7 +27,7 @@ SPECIAL = (
 
 
 @dataclass
-class Block:
+class BasicBlock:
     """A straight run of instructions ``first … last`` of which only the last may be control."""
 
     first: int
@@ -47,7 +47,7 @@ class Program:
     tables: dict[str, list[str]] = field(default_factory=dict)
     registers: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[BasicBlock] = field(default_factory=list)
     block_at: dict[int, int] = field(default_factory=dict)
 
 
@@ -154,6 +154,6 @@ def _cut(program: Program) -> None:
     starts = {0, *program.labels.values()} | {i.index + 1 for i in code if i.parts[0] in CONTROL}
     edges = sorted(s for s in starts if s < len(code)) + [len(code)]
     for index, (first, stop) in enumerate(pairwise(edges)):
-        program.blocks.append(Block(first, stop - 1, index))
+        program.blocks.append(BasicBlock(first, stop - 1, index))
         program.block_at[first] = index
     program.block_at[len(code)] = len(program.blocks)

@@ -57,14 +57,14 @@ def size_in_words(nbytes: int) -> str:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class SimulatedBlocks:
     """The blocks of a grid that are run, in order; ``chosen`` is None for all."""
 
     total: int
     chosen: Ints | None = None
 
     @classmethod
-    def of(cls, grid: Dim, blocks: int | Sequence[int] | None) -> Blocks:
+    def of(cls, grid: Dim, blocks: int | Sequence[int] | None) -> SimulatedBlocks:
         """All blocks, those of the linear indices given, or so many spread over the grid."""
         total = math.prod(grid)
         if blocks is None:

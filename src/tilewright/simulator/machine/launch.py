@@ -14,7 +14,7 @@ from ..assembly.effects import loads_anew
 from ..assembly.program import Program
 from ..assembly.provenance import pointers_written, words
 from ..assembly.variables import SIZES
-from .arguments import Blocks, bytes_of, checked_array, is_pointer, size_in_words
+from .arguments import SimulatedBlocks, bytes_of, checked_array, is_pointer, size_in_words
 from .memory import SLOT, Region, Sized, layout, padded
 from .options import RunOptions
 from .reports import Findings
@@ -39,7 +39,7 @@ class SimulatedLaunch:
         Raises UsageError for a launch that the kernel does not take, OperandError for an argument of no use.
         """
         self.program, self.grid, self.block, self.options = program, grid, block, options
-        self.blocks = blocks = Blocks.of(grid, options.blocks)
+        self.blocks = blocks = SimulatedBlocks.of(grid, options.blocks)
         self.threads = math.prod(block)
         self.used = _reached(program)
         self.regions: dict[int, Region] = {}

@@ -30,7 +30,7 @@ class Sized(NamedTuple):
     dynamic: bool = False
 
 
-class Span(NamedTuple):
+class AddressRange(NamedTuple):
     """The place of a variable in its space: its first byte, the byte after its last, and what messages call it."""
 
     first: int
@@ -38,7 +38,7 @@ class Span(NamedTuple):
     words: str
 
 
-def nearest(spans: list[Span], address: int) -> Span:
+def nearest(spans: list[AddressRange], address: int) -> AddressRange:
     """The variable that lies nearest to an address."""
     return min(spans, key=lambda s: min(abs(address - s.first), abs(address - s.end + 1)))
 
@@ -61,7 +61,7 @@ class Region:
     written: bool = False
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
-    spans: list[Span] = field(default_factory=list)
+    spans: list[AddressRange] = field(default_factory=list)
     starts: Ints | None = None
     views: dict[str, NDArray[Any]] = field(default_factory=dict)
 

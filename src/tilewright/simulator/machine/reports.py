@@ -8,7 +8,7 @@ import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..findings import Finding
-from .arguments import Blocks
+from .arguments import SimulatedBlocks
 from .clocks import Clocks, stamped_by
 from .memory import Region
 from .threads import Threads
@@ -56,7 +56,7 @@ class Reports:
     """
 
     def __init__(
-        self, findings: Findings, threads: Threads, clocks: Clocks, blocks: Blocks, code: list[Instruction]
+        self, findings: Findings, threads: Threads, clocks: Clocks, blocks: SimulatedBlocks, code: list[Instruction]
     ) -> None:
         self.findings, self.threads, self.clocks, self.blocks, self.code = findings, threads, clocks, blocks, code
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..assembly.effects import only_reads
 from ..assembly.instructions import Instruction
-from .memory import SLOT, Region, Sized, Span, nearest, padded, plain_name
+from .memory import SLOT, AddressRange, Region, Sized, nearest, padded, plain_name
 from .reports import Reports
 from .shadow import Shadow
 from .values import Ints
@@ -178,7 +178,7 @@ class WindowSpace(Space):
             first = place + index * guard
             self.at |= dict.fromkeys(names, first)
             words = "dynamic " * dynamic + f"{name} " + "/".join(map(plain_name, names))
-            spans.append(Span(first, first + size, words))
+            spans.append(AddressRange(first, first + size, words))
             place += size
         self.stride = -(-(place + len(sizes) * guard) // 128) * 128
         self.region = Region(name, padded(self.stride * copies), self.stride * copies, spans=spans)

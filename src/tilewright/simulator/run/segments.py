@@ -9,7 +9,7 @@ from itertools import pairwise
 from ...errors import UsageError
 from ..assembly.effects import fences, is_collective, is_warp_barrier, loads_anew, stores
 from ..assembly.instructions import Instruction
-from ..assembly.program import CONTROL, Block, Program
+from ..assembly.program import CONTROL, BasicBlock, Program
 from ..machine.lanes import Lanes
 from ..machine.values import Array
 from ..ops import bind
@@ -45,7 +45,7 @@ def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
     return [_bind(program, lanes, program.code[first : last + 1], segment_at, hands_on) for first, last in pieces]
 
 
-def _pieces(program: Program, block: Block) -> list[tuple[int, int]]:
+def _pieces(program: Program, block: BasicBlock) -> list[tuple[int, int]]:
     """A basic block, cut before what a whole warp executes, and around its barriers."""
     starts = {block.first}
     for at in range(block.first, block.last + 1):

@@ -31,7 +31,7 @@ from ...planning.choice import Choice
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.product import GpuProduct, compile_ahead, prepared
 from ...runtime.gpu.stream import Event, Stream
-from ..plan.program import Load, Multiply, Store
+from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import StreamPlan
 from .chunks import Chunks, Ring, pieces, shaped
 from .events import Events
@@ -43,7 +43,7 @@ STREAMS_IN = 4
 LEAST_PART = 4 << 20
 
 
-class Gpu:
+class GpuPlace:
     """Slots in a GPU's memory; ``tier`` has A and B, ``sink`` is C; ``workers`` threads copy to and from chunks. ``peers``
     are this and the other GPUs that have blocks of the same product, where they reach each other."""
 

@@ -9,12 +9,12 @@ import numpy as np
 from ...files import Sink, Source
 from ...kernels import Kernel
 from ...runtime.cpu.runner import runner
-from ..plan.program import Load, Multiply, Store
+from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import StreamPlan
 from .events import Events
 
 
-class Host:
+class HostPlace:
     """Slots in this process's memory; ``sources`` are A and B, ``sink`` is C."""
 
     def __init__(

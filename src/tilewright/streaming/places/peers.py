@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ...errors import LaunchError
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.stream import Event
-from ..plan.grid import Block
+from ..plan.grid import OperandBlock
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class Lent:
     """A block in a slot of a GPU. ``done`` knows when it is there, as soon as all its copies are asked of the GPU; others
     copy it to their slots: ``readers`` know when they have."""
 
-    block: Block
+    block: OperandBlock
     gpu: Device
     address: int
     nbytes: int
@@ -54,7 +54,7 @@ class Peers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lenders: dict[Block, Lent] = {}
+        self._lenders: dict[OperandBlock, Lent] = {}
         self._slots: dict[tuple[int, int], Lent] = {}
         self._members: list[_Member] = []
 
@@ -64,7 +64,7 @@ class Peers:
         self._members.append(_Member(staging, over, idle))
 
     def take(
-        self, block: Block, gpu: Device, address: int, nbytes: int
+        self, block: OperandBlock, gpu: Device, address: int, nbytes: int
     ) -> tuple[Lent, Lent | None, list[Future[Event]]]:
         """For a block that ``gpu`` is about to load into a slot: itself, its lender, which from now on waits for the copy,
         and the copies that still read what was there."""

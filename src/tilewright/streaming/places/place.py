@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ..plan.program import Load, Multiply, Store
+from ..plan.schedule import Load, Multiply, Store
 
 #: What a place gives back for a piece of work: anything by which it knows when that is done. It is only handed around here.
 Token = Any

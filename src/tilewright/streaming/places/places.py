@@ -23,7 +23,7 @@ from ..plan.host_cache import HostCache
 from ..plan.stream import Room, StreamPlan, typical_step
 from .chunks import Chunks
 from .events import Events
-from .gpu import Gpu
+from .gpu import GpuPlace
 from .gpu_rates import gpu_rates
 from .peers import Peers
 from .place import Place
@@ -79,19 +79,19 @@ class Placement:
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
         """Each place that the plan has a part for, with its memory taken."""
         if not self.gpus:
-            from .host import Host  # Numba, which a product on a GPU does not need
+            from .host import HostPlace  # Numba, which a product on a GPU does not need
 
-            yield Host(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
+            yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
         count = len(plan.parts)
         cached = (
-            plan.host_cache(plan.program()) if count == 1 else HostCache({}, {})
+            plan.host_cache(plan.schedule()) if count == 1 else HostCache({}, {})
         )  # several do not know their order yet
         peers = Peers() if plan.rates.peers else None
         for gpu, other in itertools.permutations(self.gpus[:count] if peers else (), 2):
             gpu.reach(other)
         for gpu, name in zip(self.gpus[:count], self.names[:count], strict=True):
-            yield Gpu(
+            yield GpuPlace(
                 plan,
                 Tier(plan, cached, {"a": a, "b": b}),
                 sink,

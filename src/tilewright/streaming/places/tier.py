@@ -10,7 +10,7 @@ import numpy as np
 
 from ...files import Source
 from ..plan.host_cache import HostCache
-from ..plan.program import Load
+from ..plan.schedule import Load
 from ..plan.stream import StreamPlan
 
 

@@ -1,7 +1,7 @@
-"""How long a program takes where copying and multiplying take what they were measured to take.
+"""How long a schedule takes where copying and multiplying take what they were measured to take.
 
 Each lane works in order, and each of its pieces begins when the lane is free and what it must wait for is done. That is
-all: the time follows from the program by one pass over it.
+all: the time follows from the schedule by one pass over it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .host_cache import HostCache
-from .program import Program
+from .schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Rates:
         return waves * (at_once * rows * columns * 2 * k / self.flops + passes * self.wave_s) + self.latency_s
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """When a piece of a lane began and ended, in seconds from the start."""
 
     start_s: float
@@ -66,16 +66,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a program is predicted to take and to move.
+    """What a schedule is predicted to take and to move.
 
     ``compute_s`` is the time of the multiplications alone. The first begins after ``first_s``, and after the last come
     ``last_s`` more: nothing hides these two. ``read_bytes`` are those of the ``in_bytes`` that were not yet in the host's
     memory.
     """
 
-    loads: list[Span]
-    multiplies: list[Span]
-    stores: list[Span]
+    loads: list[TimeSpan]
+    multiplies: list[TimeSpan]
+    stores: list[TimeSpan]
     in_bytes: int
     read_bytes: int
     out_bytes: int
@@ -107,15 +107,15 @@ class Cost:
 
 
 def cost(
-    program: Program,
+    schedule: Schedule,
     rates: Rates,
     itemsize: int,
     cached: HostCache | None = None,
     sharers: Mapping[str, float] | None = None,
 ) -> Cost:
-    """The cost of a program for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host; a block of an
+    """The cost of a schedule for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host; a block of an
     operand is read by one of ``sharers`` places for all of them."""
-    grid = program.grid
+    grid = schedule.grid
     computing = functools.cache(rates.compute_s)
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
     loads, multiplies, stores = _Lane(), _Lane(), _Lane()
@@ -124,10 +124,10 @@ def cost(
     out_bytes = min(rates.out_bytes, rates.write_bytes)
     hits, fills = (cached.hits, cached.fills) if cached else ({}, {})
     part = {operand: 1 / places for operand, places in (sharers or {"a": 1, "b": 1}).items()}
-    for tile_store in program.stores:
+    for tile_store in schedule.stores:
         m, n = grid.size(tile_store.tile)
-        for step in program.multiplies[len(multiplies.spans) : tile_store.after + 1]:
-            for load in program.loads[len(loads.spans) : max(step.needs) + 1]:
+        for step in schedule.multiplies[len(multiplies.spans) : tile_store.after + 1]:
+            for load in schedule.loads[len(loads.spans) : max(step.needs) + 1]:
                 size = grid.elements(load.block) * itemsize
                 moved, copied, brought = moved + size, copied + size, 0.0
                 if load.number not in hits:
@@ -150,13 +150,13 @@ class _Lane:
     """The spans of a lane, one behind the other."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[TimeSpan] = []
         self._free_s = 0.0
 
     def add(self, took: float, ready: float) -> None:
         start = max(self._free_s, ready)
         self._free_s = start + took
-        self.spans.append(Span(start, self._free_s))
+        self.spans.append(TimeSpan(start, self._free_s))
 
     def end(self, number: int) -> float:
         return self.spans[number].end_s if number >= 0 else 0.0

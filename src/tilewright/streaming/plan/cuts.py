@@ -112,7 +112,7 @@ def place_elements(grid: Grid, slots: Slots) -> int:
     return a * grid.bm * grid.bk + b * grid.bk * grid.bn + c * grid.bm * grid.bn
 
 
-# ---- what they take, without a program -------------------------------------------------------------------------------
+# ---- what they take, without a schedule ------------------------------------------------------------------------------
 
 
 def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:

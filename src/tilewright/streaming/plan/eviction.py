@@ -1,6 +1,6 @@
 """The one eviction rule: the block whose next use is farthest gives way (Belady, IBM Systems Journal 1966).
 
-The slots of a place (``program``) and the host's cache (``host_cache``) both follow it; each says how it ranks next uses.
+The slots of a place (``schedule``) and the host's cache (``host_cache``) both follow it; each says how it ranks next uses.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class Tile(NamedTuple):
     j: int
 
 
-class Block(NamedTuple):
+class OperandBlock(NamedTuple):
     """A block of an operand, ``"a"`` or ``"b"``, by its row and column among the operand's blocks."""
 
     operand: str
@@ -82,13 +82,13 @@ class Grid:
             found[depth] = found.get(depth, 0) + end - first
         return found
 
-    def where(self, block: Block) -> tuple[slice, slice]:
+    def where(self, block: OperandBlock) -> tuple[slice, slice]:
         """Rows and columns of an operand that a block covers."""
         if block.operand == "a":
             return self.rows(block.row), self.depth(block.column)
         return self.depth(block.row), self.columns(block.column)
 
-    def elements(self, block: Block) -> int:
+    def elements(self, block: OperandBlock) -> int:
         """Elements of a block."""
         rows, columns = self.where(block)
         return (rows.stop - rows.start) * (columns.stop - columns.start)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .eviction import Slots
-from .grid import Block
-from .program import Load
+from .grid import OperandBlock
+from .schedule import Load
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def cache_blocks(loads: Sequence[Load], slots: int) -> HostCache:
 def _next_loads(loads: Sequence[Load]) -> list[float]:
     """For each load, the number of the next one of the same block."""
     again = [math.inf] * len(loads)
-    seen: dict[Block, int] = {}
+    seen: dict[OperandBlock, int] = {}
     for number in reversed(range(len(loads))):
         again[number] = seen.get(loads[number].block, math.inf)
         seen[loads[number].block] = number

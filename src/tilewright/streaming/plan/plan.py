@@ -18,7 +18,7 @@ from .cuts import Room, Slots, block_elements, place_elements
 from .grid import Grid, Tile
 from .host_cache import HostCache, cache_blocks
 from .partition import sharers
-from .program import Program
+from .schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class StreamPlan(Plan):
         """All that are to be computed."""
         return tuple(tile for part in self.parts for tile in part)
 
-    def program(self) -> Program:
+    def schedule(self) -> Schedule:
         """The steps of one place that computes all tiles."""
-        return Program.of(self.grid, self.slots, self.tiles)
+        return Schedule.of(self.grid, self.slots, self.tiles)
 
-    def host_cache(self, program: Program) -> HostCache:
-        """Which blocks the host keeps, in the order of a program."""
-        return cache_blocks(program.loads, self.host_slots)
+    def host_cache(self, schedule: Schedule) -> HostCache:
+        """Which blocks the host keeps, in the order of a schedule."""
+        return cache_blocks(schedule.loads, self.host_slots)
 
     @property
     def place_bytes(self) -> int:
@@ -177,7 +177,7 @@ class StreamPlan(Plan):
     def _loaded(self, tiles: Sequence[Tile]) -> dict[str, int]:
         """Elements of each operand that a place loads for its tiles."""
         elements = {"a": 0, "b": 0}
-        for load in Program.of(self.grid, self.slots, tiles).loads:
+        for load in Schedule.of(self.grid, self.slots, tiles).loads:
             elements[load.block.operand] += self.grid.elements(load.block)
         return elements
 

@@ -2,7 +2,7 @@
 
 C stays, A and B stream: a tile of C collects its products over all of k where it is computed, while the blocks of the next
 step are copied to it and the tile before is copied back. The best cut, order and number of slots for each operand are found
-by trial: the model in ``cost`` times each candidate's program, the most promising first. Of several places each has a part
+by trial: the model in ``cost`` times each candidate's schedule, the most promising first. Of several places each has a part
 of the tiles; as many compute as the model says to pay.
 """
 
@@ -32,9 +32,9 @@ from .grid import ORDERS, Grid, Tile
 from .host_cache import cache_blocks
 from .partition import PARTITIONS, sharers, territories
 from .plan import StreamPlan
-from .program import Program
+from .schedule import Schedule
 
-#: Candidates whose programs are longer are not tried, unless all are; then those are that are at most twice the shortest.
+#: Candidates whose schedules are longer are not tried, unless all are; then those are that are at most twice the shortest.
 MOST_STEPS = 2000
 #: A plan of more steps is refused: each takes about 1 KB of memory and 15 µs to plan. Operands that hold no data (sparse
 #: files, datasets of one fill value) can be of any shape.
@@ -87,7 +87,9 @@ def plan_stream(
             f"({m}×{k}) · ({k}×{n}) {dtype} takes {steps:,} steps with blocks that fit {bytes_text(room.place)}, and a plan "
             f"has at most {MOST_PLANNED:,}: give more memory, or multiply parts of the operands"
         )
-    tasks = [_Task(dtype, itemsize, room, rates.shared(places), places, partition) for places in (1, *_counts(most))]
+    tasks = [
+        _PlanSearch(dtype, itemsize, room, rates.shared(places), places, partition) for places in (1, *_counts(most))
+    ]
     tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]
     best = alone = tasks[0].best(fit)
     if len(tasks) == 1:
@@ -132,7 +134,7 @@ def plan_again(
         )
 
     def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
-        task = _Task(dtype, itemsize, room, rates.shared(places), places, partition)
+        task = _PlanSearch(dtype, itemsize, room, rates.shared(places), places, partition)
         return min((task.timed(grid, "as begun", each, parts) for each in slots), key=lambda plan: plan.cost.total_s)
 
     best = alone = planned(1, [tuple(tiles)])
@@ -171,7 +173,7 @@ def _shortest(sides: Iterable[Sequence[Grid]], promises: Mapping[Grid, float]) -
 
 
 @dataclass(frozen=True)
-class _Task:
+class _PlanSearch:
     """What all candidates have in common; ``rates`` are those that each of the places gets."""
 
     dtype: str
@@ -233,10 +235,10 @@ class _Task:
     def timed(self, grid: Grid, order: str, slots: Slots, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
         """By the longest part."""
         longest = max(parts, key=lambda part: sum(math.prod(grid.size(tile)) for tile in part))
-        program = Program.of(grid, slots, longest)
+        schedule = Schedule.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
-        cached = cache_blocks(program.loads, host_slots) if host_slots else None
-        spent = cost(program, self.rates, self.itemsize, cached, sharers(parts, self.rates.peers))
+        cached = cache_blocks(schedule.loads, host_slots) if host_slots else None
+        spent = cost(schedule, self.rates, self.itemsize, cached, sharers(parts, self.rates.peers))
         every = tuple(tuple(part) for part in parts)
         return StreamPlan(
             grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room

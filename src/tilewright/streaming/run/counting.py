@@ -12,10 +12,10 @@ import numpy as np
 from ...files import Source
 from ..places.place import Place, Token
 from ..plan.grid import Grid
-from ..plan.program import Multiply
+from ..plan.schedule import Multiply
 
 
-class Tally:
+class SharedCounter:
     """A number to which several threads add; ``tell`` is called by one thread at a time."""
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class Tally:
             tell(self.count)
 
 
-class Counted:
+class CountedSource:
     """A source, and the bytes that are read from it, as they are stored there."""
 
-    def __init__(self, source: Source, tally: Tally) -> None:
+    def __init__(self, source: Source, tally: SharedCounter) -> None:
         self._source, self._tally = source, tally
 
     def __getattr__(self, name: str) -> Any:
@@ -43,7 +43,7 @@ class Counted:
         self._tally.add(out.size * self._source.dtype.itemsize)
 
 
-class Watched:
+class CountedPlace:
     """A place that tells the operations of each multiplication that it was asked for."""
 
     def __init__(self, place: Place, grid: Grid, tell: Callable[[int], None]) -> None:

@@ -1,4 +1,4 @@
-"""Does what a program says, in a place: three lanes at once, each in order, each waiting for exactly what it must."""
+"""Does what a schedule says, in a place: three lanes at once, each in order, each waiting for exactly what it must."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from ...runtime.cpu.stop import Stopped, current_stop
 from ..places.place import Place, Token
 from ..plan.grid import Tile
-from ..plan.program import Load, Multiply, Program, Store
+from ..plan.schedule import Load, Multiply, Schedule, Store
 
 Piece = TypeVar("Piece", Load, Multiply, Store)
 
@@ -27,10 +27,10 @@ class _Ended(Exception):  # noqa: N818  # no error: the end of a lane
 
 
 class _Lanes:
-    """The tokens of each lane, by number, for the others to wait for; and the program, which may still grow."""
+    """The tokens of each lane, by number, for the others to wait for; and the schedule, which may still grow."""
 
-    def __init__(self, program: Program, claim: Claim, failed: Callable[[BaseException], None]) -> None:
-        self._program, self._claim, self._failed = program, claim, failed
+    def __init__(self, schedule: Schedule, claim: Claim, failed: Callable[[BaseException], None]) -> None:
+        self._schedule, self._claim, self._failed = schedule, claim, failed
         self._complete = False
         self._changed = threading.Condition()
         self._tokens: dict[str, list[Token]] = {"load": [], "multiply": [], "store": []}
@@ -53,14 +53,14 @@ class _Lanes:
             return tokens[number]
 
     def grow(self) -> bool:
-        """Add the next tile to the program, if there is one; whether there was."""
+        """Add the next tile to the schedule, if there is one; whether there was."""
         with self._changed:
             if not self._complete:
                 found = self._claim()
                 if found is None:
                     self._complete = True
                 else:
-                    self._program.add(*found)
+                    self._schedule.add(*found)
                 self._changed.notify_all()
             return not self._complete
 
@@ -85,26 +85,26 @@ class _Lanes:
 
 
 def execute(
-    program: Program,
+    schedule: Schedule,
     place: Place,
     stored: Callable[[Tile], None] = lambda tile: None,
     claim: Claim = lambda: None,
     failed: Callable[[BaseException], None] = lambda error: None,
 ) -> None:
-    """Run ``program`` in ``place``; ``stored`` is told of each tile as soon as it lies where the result goes.
+    """Run ``schedule`` in ``place``; ``stored`` is told of each tile as soon as it lies where the result goes.
 
-    Tiles that ``claim`` gives are added to the program, AHEAD of what is computed. Multiplications are asked for by the
+    Tiles that ``claim`` gives are added to the schedule, AHEAD of what is computed. Multiplications are asked for by the
     calling thread. Raises what a lane raised first, when all of them have stopped; what was stored until then stays.
     ``failed`` is told of it at once. To be called where no interrupt comes (``run.stop.stoppable``): there are locks.
     """
-    lanes = _Lanes(program, claim, failed)
+    lanes = _Lanes(schedule, claim, failed)
 
     def loading() -> None:
-        for load in lanes.pieces(program.loads):
+        for load in lanes.pieces(schedule.loads):
             lanes.put("load", place.load(load, lanes.get("multiply", load.after)))
 
     def storing() -> None:
-        for store in lanes.pieces(program.stores):
+        for store in lanes.pieces(schedule.stores):
             lanes.put("store", place.store(store, lanes.get("multiply", store.after)))
             stored(store.tile)
 
@@ -113,7 +113,7 @@ def execute(
         try:
             for worker in workers:
                 worker.start()  # which the system may refuse
-            _multiply(lanes, program, place)
+            _multiply(lanes, schedule, place)
         except _Ended:
             pass
         except BaseException as error:  # the other lanes must end first
@@ -125,10 +125,10 @@ def execute(
         raise lanes.error
 
 
-def _multiply(lanes: _Lanes, program: Program, place: Place) -> None:
+def _multiply(lanes: _Lanes, schedule: Schedule, place: Place) -> None:
     for _ in range(AHEAD):
         lanes.grow()
-    for step in lanes.pieces(program.multiplies):
+    for step in lanes.pieces(schedule.multiplies):
         if step.first:
             lanes.grow()
         needs = lanes.get("load", step.needs[0]), lanes.get("load", step.needs[1])

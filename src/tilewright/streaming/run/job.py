@@ -32,7 +32,7 @@ from ..places.places import Placement
 from ..plan.cost import Rates
 from ..plan.grid import ORDERS, Tile
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
-from .counting import Counted, Tally, Watched
+from .counting import CountedPlace, CountedSource, SharedCounter
 from .durable import Durable
 from .executor import execute
 from .finished import is_finished, remember
@@ -74,7 +74,7 @@ class Product:
 
 
 @dataclass
-class Measured:
+class RunTotals:
     """What a run took and moved: ``before`` tiles of all ``tiles`` were finished when it began."""
 
     tiles: int
@@ -106,13 +106,13 @@ class Job:
     begun: Begun | None
     plan: StreamPlan
     complete: bool = False
-    measured: Measured = field(init=False)
+    measured: RunTotals = field(init=False)
     #: Whether the journal names an unfinished file, so that another run can go on with its tiles.
     resumable: bool = field(init=False)
 
     def __post_init__(self) -> None:
         tiles = math.prod(self.plan.grid.tiles)
-        self.measured = Measured(tiles, before=tiles - len(self.plan.tiles))
+        self.measured = RunTotals(tiles, before=tiles - len(self.plan.tiles))
         self.resumable = self.begun is not None
 
     def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
@@ -201,7 +201,7 @@ class Job:
         """All tiles of the plan, in all places; the sink has them in the end."""
         grid, itemsize = self.plan.grid, self.product.dtype.itemsize
         sink.forgets = grid.m * grid.n * itemsize > self.placement.memory
-        read, told = Tally(), Tally()
+        read, told = SharedCounter(), SharedCounter()
         total = self._operations
         told.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
 
@@ -220,14 +220,14 @@ class Job:
         if grid.k == 0:
             _store_zeros(self.plan, sink, noted)
             return
-        a, b = (Counted(source, read) for source in self.product.sources)
+        a, b = (CountedSource(source, read) for source in self.product.sources)
         try:
             with contextlib.ExitStack() as stack:
                 durable = Durable(sink.flush, noted) if self.journal is not None else None
                 if durable is not None:
                     stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
                 places = [
-                    Watched(stack.enter_context(contextlib.closing(place)), grid, multiplied)
+                    CountedPlace(stack.enter_context(contextlib.closing(place)), grid, multiplied)
                     for place in self.placement.places(self.plan, a, b, sink, events)
                 ]
                 _execute(self.plan, places, noted if durable is None else durable.stored)
@@ -306,7 +306,7 @@ def _planned(product: Product, placement: Placement, rates: Rates, begun: Begun 
 
 def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]) -> None:
     if len(places) == 1:
-        execute(plan.program(), places[0], stored)
+        execute(plan.schedule(), places[0], stored)
         return
     execute_on_all(plan.grid, plan.slots, places, plan.parts, stored)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ...runtime.cpu.stop import Stopped, current_stop
 from ..places.place import Place
 from ..plan.grid import Grid, Tile
-from ..plan.program import Program
+from ..plan.schedule import Schedule
 from .executor import AHEAD, execute
 
 #: Tiles left for each place, from which on a slow place may get no more.
@@ -102,7 +102,7 @@ def execute_on_all(
             return None if errors else queue.take(number)
 
         try:
-            execute(Program(grid, slots), places[number], tell, claim, errors.append)
+            execute(Schedule(grid, slots), places[number], tell, claim, errors.append)
         except BaseException as error:  # raised again by the thread that asked; most are known by now
             errors.append(error)
 

@@ -9,7 +9,7 @@ from ...records.timeline import Piece, Timeline
 from ..places.events import Events
 from ..plan.cost import cost
 from ..plan.plan import StreamPlan
-from ..plan.program import Program
+from ..plan.schedule import Schedule
 from .job import Job
 
 
@@ -32,12 +32,12 @@ def expected_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
     """The spans that a plan was timed with, named as a run names them, in order; each place computes its own part."""
     pieces: list[Piece] = []
     for place, part in zip(places, plan.parts, strict=False):  # there may be more places than pay
-        program = Program.of(plan.grid, plan.slots, part)
-        cached = plan.host_cache(program) if plan.host_slots else None
-        spent = cost(program, plan.rates, plan.itemsize, cached, plan.sharers)
-        loads = [f"{x.block.operand.upper()}[{x.block.row}, {x.block.column}]" for x in program.loads]
-        steps = [f"C[{x.tile.i}, {x.tile.j}] step {x.p}" for x in program.multiplies]
-        stores = [f"C[{x.tile.i}, {x.tile.j}]" for x in program.stores]
+        schedule = Schedule.of(plan.grid, plan.slots, part)
+        cached = plan.host_cache(schedule) if plan.host_slots else None
+        spent = cost(schedule, plan.rates, plan.itemsize, cached, plan.sharers)
+        loads = [f"{x.block.operand.upper()}[{x.block.row}, {x.block.column}]" for x in schedule.loads]
+        steps = [f"C[{x.tile.i}, {x.tile.j}] step {x.p}" for x in schedule.multiplies]
+        stores = [f"C[{x.tile.i}, {x.tile.j}]" for x in schedule.stores]
         for lane, names, spans in (
             ("copy in", loads, spent.loads),
             ("compute", steps, spent.multiplies),

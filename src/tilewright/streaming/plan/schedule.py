@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .eviction import Rank, Slots
-from .grid import Block, Grid, Tile
+from .grid import Grid, OperandBlock, Tile
 
 #: Blocks that these last steps used keep their slots: the present step is computed while the next one's blocks come.
 RECENT = 1
@@ -31,7 +31,7 @@ class Load(NamedTuple):
     """Copy ``block`` to ``slot`` of its operand, after multiplication number ``after`` (−1: at once)."""
 
     number: int
-    block: Block
+    block: OperandBlock
     slot: int
     after: int
 
@@ -71,7 +71,7 @@ _Turns = dict[int, list[int]]
 
 
 @dataclass
-class Program:
+class Schedule:
     """The three lists for one place, which ``add`` makes longer tile by tile.
 
     ``slots`` are how many blocks of A and of B, and how many tiles of C, there is room for: at least 1 of each.
@@ -89,13 +89,13 @@ class Program:
         self._b = _Pool(self.slots[1], across * steps)
 
     @classmethod
-    def of(cls, grid: Grid, slots: tuple[int, int, int], tiles: Sequence[Tile]) -> Program:
+    def of(cls, grid: Grid, slots: tuple[int, int, int], tiles: Sequence[Tile]) -> Schedule:
         """Of all these tiles, in this order."""
-        program = cls(grid, slots)
-        program._plan(tiles)
+        schedule = cls(grid, slots)
+        schedule._plan(tiles)
         for tile in tiles:
-            program._append(tile)
-        return program
+            schedule._append(tile)
+        return schedule
 
     def add(self, tile: Tile, later: Iterable[Tile] = ()) -> None:
         """Append what ``tile`` takes; ``later`` are the tiles that will follow, as far as is known."""
@@ -116,9 +116,9 @@ class Program:
             step = len(self.multiplies)
             a, b = self._a.where.get((tile.i, p)), self._b.where.get((tile.j, p))
             if a is None:
-                a = self._load(self._a, Block("a", tile.i, p), (tile.i, p))
+                a = self._load(self._a, OperandBlock("a", tile.i, p), (tile.i, p))
             if b is None:
-                b = self._load(self._b, Block("b", p, tile.j), (tile.j, p))
+                b = self._load(self._b, OperandBlock("b", p, tile.j), (tile.j, p))
             self._a.use(a, step, again[0], p)
             self._b.use(b, step, again[1], p)
             needs = self._a.load[a], self._b.load[b]
@@ -126,7 +126,7 @@ class Program:
             self.multiplies.append(Multiply(step, tile, p, a, b, c, needs, after))
         self.stores.append(Store(number, tile, c, len(self.multiplies) - 1))
 
-    def _load(self, pool: _Pool, block: Block, key: tuple[int, int]) -> int:
+    def _load(self, pool: _Pool, block: OperandBlock, key: tuple[int, int]) -> int:
         """The slot to which ``block`` will be brought."""
         number = len(self.loads)
         slot, after = pool.take(key, number)
