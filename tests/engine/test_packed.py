@@ -279,7 +279,7 @@ def test_packing(layout: str, dtype: str) -> None:
 
 @pytest.mark.thorough
 @x86_with_fma
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.further)])
 def test_tiles_stay_in_registers(dtype: str) -> None:
     """All tiles of the kernel itself, as compiled here: none of their loops touches the stack."""
     (signature,) = compiled(PACKED, np.dtype(dtype)).signatures  # type: ignore[attr-defined]

@@ -150,6 +150,7 @@ def test_processes_that_compile_at_once(tmp_path: Path) -> None:
         assert compile_in_a_process(tmp_path, dtype, name)[name] == [3.0, *HIT]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize("content", [b"", b"torn"], ids=["empty", "torn"])
 def test_what_a_crash_has_torn_is_written_anew(suffix: str, content: bytes, tmp_path: Path) -> None:

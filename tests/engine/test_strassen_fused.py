@@ -187,7 +187,7 @@ def planted(path: Path, edit: str) -> Kernel:
     [
         "INNER[4, 1] *= -1",
         *(
-            pytest.param(edit, marks=pytest.mark.thorough)
+            pytest.param(edit, marks=pytest.mark.further)
             for edit in ("TERMS[3, C, 1, 2] *= -1", "TERMS[2, A, 0, 2] *= -1")
         ),
     ],

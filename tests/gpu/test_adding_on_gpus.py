@@ -96,6 +96,7 @@ def test_of_no_steps_c_stays_as_it_is(kernel: CudaKernel) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.each_value
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
 def test_adding_costs_no_register_that_does_not_fit(kernel: CudaKernel, arch: str) -> None:

@@ -81,9 +81,9 @@ def test_the_colours_are_the_same_in_the_style_sheet():
 # ---- pages and pictures ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("places", "memory"), [(1, 11_000_000_000), (8, 2_000_000_000)])
-def test_a_large_timeline_makes_a_small_page(places, memory):
-    timeline = large(places, memory=memory)
+@pytest.mark.parametrize(("places", "chunks", "memory"), [(1, 64, 11_000_000_000), (8, 4, 2_000_000_000)])
+def test_a_large_timeline_makes_a_small_page(places, chunks, memory):
+    timeline = large(places, chunks, memory)
     assert len(timeline.pieces) > 20_000
     page = report.render_timeline([timeline])
     assert len(page) < 3_000_000

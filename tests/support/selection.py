@@ -25,7 +25,7 @@ TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16
 SLOW_S = 0.6
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
 #: One in so many of the further cases of tables runs in each share.
-PARTS = 8
+PARTS = 16
 
 
 class Clock:
@@ -87,7 +87,7 @@ def mark_the_rest(items: Sequence[pytest.Item]) -> None:
     """Mark as thorough: slow tests, cases with one of ``TWINS``, and those that ``each_value`` does not choose."""
     tables: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if item.nodeid in SLOW:
+        if item.nodeid in SLOW or item.get_closest_marker("further"):
             item.add_marker(THOROUGH)
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
