@@ -17,7 +17,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from tables import accuracy, cpu, gpu, stream
+from tables import accuracy, cpu, front, gpu, stream
 from tables.common import ROOT, records_of
 
 from tilewright.report import save_figures
@@ -26,6 +26,8 @@ from tilewright.runtime.gpu.nvrtc import compiler
 FIGURES = ROOT / "docs" / "figures"
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "bench output": front.bench_output,
+    "peers": front.peers,
     "ideas cpu": lambda: cpu.ideas("cpu-ladder-float32"),
     "ideas cuda": lambda: cpu.ideas("cuda-ladder-h200"),
     "ladder float32": lambda: cpu.ladder_table("cpu-ladder-float32"),
@@ -153,6 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
         path.write_text(written(path, outputs=not asked.no_outputs), encoding="utf-8")
     if asked.no_outputs:
         return 0
+    front.figure(FIGURES / "front.svg")
     said = "".join(path.read_text(encoding="utf-8") for path in documents())
     for path in save_figures(records_of("cpu-ladder-float32"), FIGURES, formats=("svg",), themes=("light", "dark")):
         if path.name not in said:

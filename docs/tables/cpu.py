@@ -43,11 +43,17 @@ def provenance(name: str, records: list[BenchRecord]) -> str:
     peaks = ", ".join(f"{peak:.0f} GFLOPS on {threads(count)}" for count, peak in sorted(known.items()))
     kernels = environment["blas_kernels"].get("openblas", "unknown")
     return (
-        f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R, the time of numpy's OpenBLAS on as many threads over ours. "
+        f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R, the time of {reference_of(first)} on as "
+        f"many threads over ours. "
         f"{environment['processor']} ({environment['llvm_cpu']} to LLVM; {kernels} kernels in OpenBLAS), "
         f"{environment['cores']} cores; measured FMA peak {peaks}. Record: "
         f"{linked(name)}, made by `{command(environment)}`."
     )
+
+
+def reference_of(record: BenchRecord) -> str:
+    """What R in a record refers to: it took OpenBLAS as it was installed before the bench knew its variants."""
+    return "NumPy's OpenBLAS " + ("at its best" if record.environment.get("variants") else "as installed")
 
 
 def forced_openblas() -> str:
@@ -87,9 +93,9 @@ def engine(*names: str) -> str:
     environment = records[0].environment
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
-        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the better of numpy's OpenBLAS and "
-        f"MKL on as many threads. {environment['processor']} ({environment['llvm_cpu']} to LLVM), {environment['cores']} "
-        f"cores. Record: {made}."
+        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the better of "
+        f"{reference_of(records[0])} and MKL on as many threads. {environment['processor']} ({environment['llvm_cpu']} to "
+        f"LLVM), {environment['cores']} cores. Record: {made}."
     )
 
 

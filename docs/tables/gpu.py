@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from tilewright.catalog import cuda_catalog
 from tilewright.lab.bench.residency import residency
@@ -74,6 +75,12 @@ def fastest(name: str) -> str:
         listed = ", ".join(f"{r.ratio:.2f} at {n:,}" for n, r in sorted(best.items()) if n >= 1000)
         parts.append(f"{dtype} {listed}")
     return f"The fastest rung against cuBLAS (R above 1 is faster): {'; '.join(parts)}."
+
+
+def gpu_arrays_of(name: str) -> list[dict[str, Any]]:
+    """The lines of a record of products of arrays on a GPU, without its header."""
+    _, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    return lines
 
 
 def gpu_arrays(name: str) -> str:
