@@ -10,19 +10,19 @@ import warnings
 from .errors import CacheWarning, TilewrightError, UnavailableError
 from .records.legible import legible
 
-_formatted = warnings.formatwarning
+_default_format = warnings.formatwarning
 
 
 def main() -> None:
     """Run the command line; every error a user can cause is one line on stderr and an exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without "×" shows its code, and is no reason to fail
+    if isinstance(sys.stdout, io.TextIOWrapper):  # where "×" cannot be encoded, print its escape code and do not fail
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = _in_one_line
     sys.exit(run())
 
 
 def run() -> int:
-    """Run the command line; the exit code."""
+    """Run the command line; returns the exit code."""
     try:
         from .cli import app
     except ModuleNotFoundError as error:
@@ -33,8 +33,8 @@ def run() -> int:
         sys.stdout.flush()
     except TilewrightError as error:
         return _failed(error)
-    except (BrokenPipeError, SystemExit):  # the reader of our output has gone: nobody is left to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit would fail as well
+    except (BrokenPipeError, SystemExit):  # the reader of our output closed its end: no message can arrive
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise the flush at exit would fail as well
         return 0
     except OSError as error:
         return _failed(error, f"{error.filename}: {error.strerror}" if error.filename else None)
@@ -50,16 +50,16 @@ def run() -> int:
 
 
 def _in_one_line(message: Warning | str, category: type[Warning], *where: object, **more: object) -> str:
-    """Ours without the place in our source, which tells a user nothing."""
+    """A CacheWarning without the source line that raised it, which tells a user nothing; other warnings as by default."""
     if issubclass(category, CacheWarning):
         return f"warning: {message}\n"
-    return _formatted(message, category, *where, **more)  # type: ignore[arg-type]
+    return _default_format(message, category, *where, **more)  # type: ignore[arg-type]
 
 
 def _failed(error: BaseException, message: str | None = None) -> int:
     text = str(message or error)
     if not getattr(error, "multiline", False):
-        text = " ".join(text.split())  # one line, whatever was quoted in it
+        text = " ".join(text.split())  # one line, even if a quoted text had several
     print("error:", legible(text), file=sys.stderr)
     return getattr(error, "exit_code", 2)
 

@@ -1,4 +1,4 @@
-"""The library call: operands → problem → plan → run → answer."""
+"""The library call: operands → problem → plan → run → result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .planning.host import HostPlan, host_plan
 from .planning.plan import Plan
 from .runtime.cpu import express
 
-#: The short way for small products. Until a dtype was multiplied once it knows nothing, and leaves all to the long way.
+#: The short way for small products. For a dtype that was not multiplied yet it returns None, and ``_matmul`` multiplies.
 _short: express.Short = express.known
 
 
@@ -31,29 +31,29 @@ def matmul(
     """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
 
     ``a`` is (…, m, k) or (k,), ``b`` is (…, k, n) or (k,); leading axes broadcast; the result is (…, m, n), without the
-    axis that a vector lent. Any strides and byte order will do. dtypes promote as numpy promotes them: float32, float64,
-    complex and integers (with wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is the
-    logical product. long double and Python objects (by their own ``*`` and ``+``) are left to NumPy, and so is everything
-    where ``$NUMBA_DISABLE_JIT`` is set; ``plan`` says so. NaN and infinity propagate. Two vectors give a scalar of NumPy's
-    type. Subclasses count as plain arrays.
+    axis that was added to a vector. Any strides and byte order are accepted. dtypes promote as NumPy promotes them: float32,
+    float64, complex and integers (with wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is
+    the logical product. long double and Python objects (by their own ``*`` and ``+``) are multiplied by NumPy, and so is
+    everything where ``$NUMBA_DISABLE_JIT`` is set; ``plan`` says so. NaN and infinity propagate. Two vectors give a scalar
+    of NumPy's type. Subclasses count as plain arrays.
 
     ``out``: an array of exactly the result's shape that receives the result, cast by the ``same_kind`` rule. It may
-    overlap the operands, and be of any strides and byte order. It may be given by position, as to ``numpy.matmul``.
+    overlap the operands, and have any strides and byte order. It may be passed by position, as to ``numpy.matmul``.
 
     ``precision`` promises an error, not instructions: "standard" is the classical bound in the dtype's own roundoff;
     "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once.
     ``algorithm="strassen"`` takes fewer multiplications where the product is large enough to gain by it, with a wider,
-    normwise error bound, which ``plan`` tells; float32 and float64 have it.
+    normwise error bound, which ``plan`` prints; it is for float32 and float64.
 
-    Arrays on a GPU, of PyTorch, CuPy, JAX or whatever speaks DLPack or CUDA's array interface, are multiplied there, on the
-    caller's current stream, and the answer is of the library of ``a``: float32 and float64, on one GPU. The call returns
-    when the work is asked for, and nothing waits. No gradient is recorded.
+    Arrays on a GPU (of PyTorch, CuPy, JAX or any library with DLPack or CUDA's array interface) are multiplied there, on
+    the caller's current stream, and the result is an array of the library of ``a``: float32 and float64, on one GPU. The
+    call returns when the work is submitted, and does not wait for it. No gradient is recorded.
 
-    ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1" multiply them there,
-    block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
+    ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1" multiply
+    them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
 
     Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix, or
-    operands that lie apart), UsageError (a ``precision`` or ``algorithm`` that is not known), MemoryLimitError (a GPU's).
+    operands on different devices), UsageError (an unknown ``precision`` or ``algorithm``), MemoryLimitError (a GPU's).
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -68,14 +68,14 @@ def matmul(
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
-        from .arrays.matmul import matmul as matmul_on_gpu  # products on the host never need it
+        from .arrays.matmul import matmul as matmul_on_gpu  # imported only here: products on the host do not need it
 
         return matmul_on_gpu(a, b, out, precision, algorithm)
     return _matmul(a, b, out, precision, algorithm, device)
 
 
 def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None = None) -> Any:
-    """The long way, which every product can take."""
+    """The long way, for every product: check and convert the operands, plan, multiply, round the result."""
     global _short
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
@@ -112,11 +112,12 @@ def plan(
 ) -> Plan:
     """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
 
-    ``a``, ``b`` and ``out`` are arrays, on the host or on a GPU. For ``a`` and ``b`` their shapes will do, which count as
-    arrays of float64 on the host: a tuple of whole numbers is a shape here. With ``alpha`` or ``beta`` it is what
-    ``gemm(alpha, a, b, beta, out)`` would run; of matrices in files and larger ones ``plan_multiply`` tells the plan.
+    ``a``, ``b`` and ``out`` are arrays, on the host or on a GPU. A tuple of whole numbers as ``a`` or ``b`` is a shape, and
+    stands for an array of float64 on the host. With ``alpha`` or ``beta`` the plan is that of
+    ``gemm(alpha, a, b, beta, out)``; ``plan_multiply`` plans products of files and of matrices larger than memory.
 
-    Raises what the call raises before it multiplies, and UsageError where ``gemm`` cannot be asked for the rest.
+    Raises what the call raises before it multiplies, and UsageError where ``alpha`` or ``beta`` come with GPU arrays or
+    another ``precision``, ``algorithm`` or ``device``, which ``gemm`` does not have.
 
     >>> import tilewright as tw
     >>> print(tw.plan((3, 4), (4, 5)).problem)
@@ -124,14 +125,14 @@ def plan(
     """
     gemm = not (alpha == 1 and beta == 0)
     if gemm and (is_on_gpu(a, b, out) or (precision, algorithm, device or "cpu") != ("standard", "classical", "cpu")):
-        raise UsageError("alpha and beta are gemm's, which knows the CPU, the standard precision and classical alone")
+        raise UsageError("alpha and beta are for gemm, which has only the CPU, precision 'standard' and 'classical'")
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
         from .arrays.matmul import plan as plan_on_gpu
 
         return plan_on_gpu(a, b, out, precision, algorithm)
-    x, y = (_given(name, value) for name, value in (("a", a), ("b", b)))
+    x, y = (_array_or_shape(name, value) for name, value in (("a", a), ("b", b)))
     if gemm:
         from .planning.gemm import ANY_C, plan_gemm
 
@@ -144,8 +145,8 @@ def plan(
     return _plan_on_gpus(plan_, algorithm, device)
 
 
-def _given(name: str, value: Any) -> np.ndarray:
-    """An operand, or one of the shape given, whose elements are never read."""
+def _array_or_shape(name: str, value: Any) -> np.ndarray:
+    """The operand; for a shape, an array of that shape whose elements are never read."""
     if not (isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value)):
         return admit(value, name, by_numpy=True)
     shape = tuple(int(size) for size in value)
@@ -160,7 +161,7 @@ def _given(name: str, value: Any) -> np.ndarray:
 def _run_on_gpus(
     plan_: HostPlan, x: np.ndarray, y: np.ndarray, c: np.ndarray, algorithm: str, device: str | None
 ) -> None:
-    """Each product of a batch block by block, as ``multiply`` does it."""
+    """Compute each product of the batch block by block, as ``multiply`` does."""
     stream = _stream(plan_, algorithm)
 
     def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
@@ -170,22 +171,22 @@ def _run_on_gpus(
 
 
 def _plan_on_gpus(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
-    """Of one product of the batch. Its operands hold no memory until something is written to them, and nothing is."""
+    """The plan of one product of the batch. Its operands are never written, so they take no physical memory."""
     stream, problem = _stream(plan_, algorithm), plan_.problem
     try:
         a, b = (np.empty(shape, plan_.compute) for shape in ((problem.m, problem.k), (problem.k, problem.n)))
     except MemoryError:
-        raise MemoryLimitError(f"{problem}: this machine has not the memory for its operands") from None
+        raise MemoryLimitError(f"{problem}: this machine has too little memory for its operands") from None
     return stream.plan_multiply(a, b, device=device)
 
 
 def _stream(plan_: HostPlan, algorithm: str) -> Any:
-    """The module that streams blocks: most programs never need it, and the first call should not wait for it."""
+    """The module that multiplies block by block; imported only here, because most programs never need it."""
     from .errors import DTypeError
     from .streaming.run import multiply as stream
 
     if algorithm != "classical":
-        raise UsageError(f"algorithm {algorithm!r}: GPUs have the classical one")
+        raise UsageError(f"algorithm {algorithm!r}: GPUs have only 'classical'")
     if plan_.compute not in stream.DTYPES:
         raise DTypeError(f"dtype {plan_.compute}: on a GPU it must be {' or '.join(stream.DTYPES)}")
     return stream
@@ -196,5 +197,5 @@ def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return c
     if dtype.kind == "b":
         return c != 0
-    with np.errstate(over="ignore"):  # a float16 product may overflow to infinity, as numpy's does
+    with np.errstate(over="ignore"):  # a float16 product may overflow to infinity, as with NumPy
         return c.astype(dtype)

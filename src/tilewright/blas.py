@@ -15,11 +15,11 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.nda
     """C ← α·A·B + β·C in place, as BLAS means it; returns ``c``.
 
     ``a`` is (m, k), ``b`` is (k, n), ``c`` a writeable (m, n) array of a dtype that the product casts to by the
-    ``same_kind`` rule. With ``beta`` 0 C is not read: NaN in it does not survive. With ``alpha`` or k 0 A and B are not
-    read. Otherwise NaN and infinity propagate, without a warning. ``c`` may overlap the operands. ``alpha`` is taken in
-    the dtype of A·B and ``beta`` in C's; integers and bool take only factors that they can represent, so not 0.5.
+    ``same_kind`` rule. With ``beta`` 0 C is not read: NaN in it is overwritten. With ``alpha`` or k 0 A and B are not
+    read. Otherwise NaN and infinity propagate, without a warning. ``c`` may overlap the operands. ``alpha`` is converted
+    to the dtype of A·B and ``beta`` to that of C; integers and bool take only factors that they can represent, so not 0.5.
 
-    Raises ShapeError, DTypeError, OperandError, UsageError (``alpha`` or ``beta`` is no number).
+    Raises ShapeError, DTypeError, OperandError, UsageError (``alpha`` or ``beta`` is not a number).
 
     >>> import numpy as np, tilewright as tw
     >>> c = np.ones((2, 2))
@@ -49,7 +49,7 @@ def _scale(c: np.ndarray, beta: np.ndarray) -> None:
 
 
 def _combine(rows: int, alpha: np.ndarray, a: np.ndarray, b: np.ndarray, beta: np.ndarray, c: np.ndarray) -> None:
-    """By panels of ``rows`` of C, so that the product held beside C stays small."""
+    """C ← α·A·B + β·C for ``rows`` rows of C at a time, so that the array that holds A·B stays small."""
     if np.may_share_memory(c, a):
         a = a.copy()
     if np.may_share_memory(c, b):

@@ -1,6 +1,6 @@
-"""Every kernel by name: the ladder's rungs, the engine's kernels, references, and files of a user's own.
+"""Every kernel by name: the ladder's rungs, the engine's kernels, references, and kernels in a user's files.
 
-Nothing lists them: a kernel is found because its file lies in one of the folders below.
+There is no list of kernels: a kernel is found because its file lies in one of the folders below.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def load_file(path: str | Path) -> Kernel:
 
 
 def remade(kernel: Kernel, chosen: Blocking) -> Kernel:
-    """The same kernel, from its file, made for another blocking."""
-    # A module name of its own goes into the names of its machine code: two of them must not share one.
+    """The same kernel with another blocking: its file is loaded again."""
+    # The module's name is part of the names in the machine code, so each blocking needs a module name of its own.
     with trying(chosen):
         return _loaded(kernel.path, f"tilewright_blocking_{fingerprint(chosen)}_{kernel.path.stem}")
 
@@ -105,10 +105,10 @@ def find(names: Iterable[str], *, device: Literal["cpu"] = "cpu") -> list[Kernel
 @overload
 def find(names: Iterable[str], *, device: Literal["cuda"]) -> list[CudaKernel]: ...
 def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel] | list[CudaKernel]:
-    """Kernels by name (``cpu/ikj``, or ``ikj`` for short) or by path of a user's file, in the order given.
+    """Kernels by name (``cpu/ikj``, or ``ikj`` for short) or by path of a user's file, in the order of ``names``.
 
-    No name at all means the ladder of ``device``, without the engine's kernels. Raises UsageError with a suggestion for a
-    name not known, and for a kernel of another device.
+    Without names: the ladder of ``device``, without the engine's kernels. Raises UsageError for an unknown name, with a
+    suggestion, and for a kernel of another device.
     """
     known: dict[str, Any] = dict(cuda_catalog() if device == "cuda" else catalog())
     chosen = [_find_one(name, device, known) for name in names]
@@ -131,9 +131,9 @@ def _find_one(name: str, device: str, known: dict[str, Any]) -> Any:
 
 
 def did_you_mean_kernel(name: str, names: Iterable[str], listed: Iterable[str] | None = None) -> str:
-    """``did_you_mean`` for kernels of several devices: a name without its device is compared with names without theirs.
+    """``did_you_mean`` for kernels of several devices: a name without a device is compared with the names after "/".
 
-    Where none is like it, those ``listed`` are named, by default all.
+    Where none is similar, the hint lists ``listed``, by default all ``names``.
 
     >>> did_you_mean_kernel("coalescd", ["cpu/packed", "cuda/coalesced", "cuda/tf32"])
     'did you mean cuda/coalesced?'
@@ -141,12 +141,12 @@ def did_you_mean_kernel(name: str, names: Iterable[str], listed: Iterable[str] |
     pool = list(names)
     compared = {full: full if "/" in name else full.partition("/")[2] for full in pool}
     close = difflib.get_close_matches(name, dict.fromkeys(compared.values()), n=2, cutoff=0.6)
-    found = [full for like in close for full in pool if compared[full] == like]
-    return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(sorted(listed or pool))}"
+    similar = [full for like in close for full in pool if compared[full] == like]
+    return f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(sorted(listed or pool))}"
 
 
 def tunable() -> list[str]:
-    """The kernels of which ``tilewright tune`` has something to try: a blocking, or parameters."""
+    """The kernels that ``tilewright tune`` can tune: those with a blocking or parameters."""
     cpu = [name for name, kernel in catalog().items() if kernel.blocking is not None]
     return cpu + [name for name, kernel in cuda_catalog().items() if kernel.parameters]
 

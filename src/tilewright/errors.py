@@ -1,7 +1,7 @@
 """What was wrong, what was given, and what to do about it.
 
-Every error a caller can cause is one of these, and each is also the built-in exception that fits, so that code which
-knows nothing of Tilewright still catches it. Messages name the argument, the rule and the value received.
+Every error that a caller can cause is one of these. Each is also a fitting built-in exception, so that code can catch it
+without importing Tilewright. Messages name the argument, the rule and the value received.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TilewrightError(Exception):
 
 
 class ShapeError(TilewrightError, ValueError):
-    """Shapes that no product has: a mismatch of k, a scalar operand, an ``out`` of another shape."""
+    """Shapes that cannot be multiplied: a mismatch of k, a scalar operand, an ``out`` of another shape."""
 
 
 class OperandError(TilewrightError, TypeError):
@@ -27,7 +27,7 @@ class OperandError(TilewrightError, TypeError):
 
 
 class ReadOnlyError(OperandError, ValueError):
-    """An array that is to receive a product and cannot be written. NumPy raises ValueError for it."""
+    """An array that should receive a product and is read-only. NumPy raises ValueError for it."""
 
 
 class DTypeError(TilewrightError, TypeError):
@@ -35,11 +35,11 @@ class DTypeError(TilewrightError, TypeError):
 
 
 class UsageError(TilewrightError, ValueError):
-    """An argument outside its rule: a size that is no size, a kernel nobody knows."""
+    """An argument that is not allowed, such as a negative size or an unknown kernel."""
 
 
 class HeaderError(UsageError):
-    """A CUDA kernel without the header that describes it, or with a wrong one; the message shows the lines it needs."""
+    """A CUDA kernel whose header is missing or wrong; the message shows the lines that it needs."""
 
     multiline = True
 
@@ -49,7 +49,7 @@ class RecordError(TilewrightError, ValueError):
 
 
 class FileError(TilewrightError, OSError):
-    """A file of a matrix that is not there, truncated, damaged or in use, or that a disk cannot hold."""
+    """A file of a matrix that is missing, truncated, damaged or in use, or does not fit on the disk."""
 
 
 class UnavailableError(TilewrightError, RuntimeError):
@@ -59,21 +59,21 @@ class UnavailableError(TilewrightError, RuntimeError):
 
 
 class MemoryLimitError(TilewrightError, MemoryError):
-    """A product for which there is not enough memory, or less than was allowed: the message says how much it needs."""
+    """A product that needs more memory than there is, or than it may take: the message says how much it needs."""
 
 
 class ResumeError(TilewrightError, ValueError):
-    """A product that cannot be taken up again: what it was begun with has changed."""
+    """A product that cannot be resumed, because an input or an option has changed since it was begun."""
 
 
 class CompileError(TilewrightError, ValueError):
-    """Source that the CUDA compiler refuses; the message has the compiler's own words, with file and line."""
+    """Source that the CUDA compiler refuses; the message quotes the compiler, with file and line."""
 
     multiline = True
 
 
 class CacheWarning(UserWarning):
-    """The cache of compiled code is not safe, or cannot be written: each process compiles again. Said once in a process."""
+    """The cache of compiled code is not safe, or cannot be written: each process compiles again. Shown once per process."""
 
 
 class LaunchError(TilewrightError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What a matrix is to Tilewright: a NumPy array of a dtype we multiply, checked once at the door.
+"""What a matrix is to Tilewright: a NumPy array of a dtype that can be multiplied, checked once when it is passed in.
 
 The source's matrix type (S1.1) aligned its storage to 64 bytes and refused, in every function, an object that was not
 initialised or already destroyed. Here ``aligned_empty`` and ``aligned_copy`` give such storage, and ``admit`` is the one
@@ -18,10 +18,10 @@ import numpy as np
 
 from .errors import DTypeError, OperandError, ReadOnlyError, ShapeError, UsageError
 
-#: Alignment of storage we allocate: a cache line, and the widest vector of any machine we know.
+#: Alignment in bytes of storage that is allocated here: a cache line, and the widest vector of the supported machines.
 ALIGNMENT = 64
 
-#: The dtypes that can be multiplied, beside bfloat16, which is not NumPy's and comes with the array that has it.
+#: NumPy's dtypes that can be multiplied. So can bfloat16, which is not NumPy's: another package defines it.
 DTYPES = (
     "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -71,18 +71,18 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
     masked, sparse, released, closed, on another device) and DTypeError for a dtype that has no product here.
     """
     if type(value) is np.ndarray and value.base is None and value.dtype in _KNOWN and 0 not in value.strides:
-        return value  # what most operands are, and small products have no time for more questions
+        return value  # most operands end here: the checks below would slow small products down
     if isinstance(value, np.ma.MaskedArray):
         raise OperandError(f"{name} is a masked array: the product would ignore its mask; pass {name}.filled(...)")
     try:
         array = _to_numpy(value)
     except MemoryError:
         raise
-    except Exception as error:  # whatever the foreign object raises: it is refused by name, with its own reason
+    except Exception as error:  # a foreign object may raise anything; the message quotes it
         reason = _one_line(error)
         raise OperandError(f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}") from error
     only_by_numpy = by_numpy and array.dtype.name in NUMPY_DTYPES
-    if array.dtype.kind == "O" and not (only_by_numpy and array.ndim):  # NumPy makes an array without axes of anything
+    if array.dtype.kind == "O" and not (only_by_numpy and array.ndim):  # NumPy wraps any object in a 0-D array
         raise OperandError(f"{name} must be numeric: {type(value).__name__} gives an array of Python objects")
     if array.dtype not in _KNOWN and array.dtype.name != "bfloat16" and not only_by_numpy:
         raise DTypeError(f"{name} is {_kind(value)} of dtype {array.dtype}, which cannot be multiplied: {_CONVERT}")
@@ -102,7 +102,7 @@ def _to_numpy(value: Any) -> np.ndarray:
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
     if isinstance(value, memoryview):
-        value = memoryview(value)  # raises where it was released, which NumPy would take for an object of its own
+        value = memoryview(value)  # raises if it was released; NumPy would wrap it as a Python object
     return np.asarray(value)
 
 
@@ -115,7 +115,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _refuse_closed(array: np.ndarray, name: str) -> None:
-    """A memory map can be closed or moved under NumPy's arrays: to touch that memory would end the process."""
+    """Raises OperandError for an array in a memory map that was closed or moved: to read it would crash the process."""
     owner = array.base
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -153,7 +153,7 @@ def admit_out(
 
 
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The dtype of a product of arrays of these. Raises DTypeError where NumPy knows none, as for bfloat16 and int64."""
+    """The dtype of a product of arrays of these dtypes. Raises DTypeError where there is none, as for bfloat16 and int64."""
     try:
         return np.result_type(a, b)
     except TypeError:
@@ -173,9 +173,9 @@ def row_major(array: np.ndarray) -> np.ndarray:
 
 
 def writeable_alias(array: np.ndarray) -> np.ndarray:
-    """The same memory as ``array`` without its read-only mark, for compiled code that is typed by that mark.
+    """An array over the memory of ``array`` that is not marked read-only.
 
-    A kernel never writes its inputs; without this, Numba would compile every kernel once more for read-only arrays.
+    A kernel never writes its inputs, but Numba would compile each kernel once more for arrays with the mark.
     """
     return array if array.flags.writeable else np.asarray(_Alias(array))
 
@@ -189,7 +189,7 @@ class _Alias:
 
 
 def can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
-    """Whether the kernel may write the caller's array itself: its dtype, native, aligned, apart from the operands."""
+    """Whether the kernel can write into ``target``: of dtype ``compute``, native, aligned, disjoint from the operands."""
     if target.dtype != compute or not target.dtype.isnative or not target.flags.aligned:
         return False
     return not any(np.may_share_memory(target, x) for x in operands)

@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def intensity(self) -> float:
-        """Operations per byte that must move: what the roofline asks for."""
+        """Operations per byte that must move: the horizontal axis of a roofline."""
         return self.flops / self.bytes_least if self.bytes_least else 0.0
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Problem:
 class ProductShapes:
     """How the shapes of two operands of ``matmul`` combine: one product, or a batch that broadcasts.
 
-    ``result`` is the shape that the caller gets; a vector operand has lost its axis in it, as array-API matmul says.
+    ``result`` is the shape that the caller gets: without the axis that was added to a vector, as array-API matmul says.
     """
 
     m: int
@@ -69,7 +69,7 @@ class ProductShapes:
 def layout(a: Shape, b: Shape) -> ProductShapes:
     """Combine two shapes by the rules of array-API ``matmul``. Raises ShapeError.
 
-    A 1-D ``a`` is a row, a 1-D ``b`` a column, and the axis it lent is dropped from the result; axes before the last
+    A 1-D ``a`` is a row, a 1-D ``b`` a column, and the axis added to it is dropped from the result; axes before the last
     two broadcast.
 
     >>> layout((5, 1, 3, 4), (7, 4, 2)).result

@@ -774,7 +774,7 @@ def test_a_device_multiplies_every_matrix(shapes: tuple[tuple[int, ...], ...], m
     [
         ("complex64", {}, DTypeError, "dtype complex64: on a GPU it must be float32 or float64"),
         ("int32", {}, DTypeError, "dtype int32"),
-        ("float32", {"algorithm": "strassen"}, UsageError, "GPUs have the classical one"),
+        ("float32", {"algorithm": "strassen"}, UsageError, "GPUs have only 'classical'"),
         ("float32", {"device": "gpu"}, UsageError, "device 'gpu'"),
     ],
 )
