@@ -114,7 +114,7 @@ def test_a_wider_error_bound_is_taken_on_request_alone(ladder: Ladder) -> None:
     assert chosen() == "cpu/rung1"
     assert chosen(algorithm="strassen") == "cpu/rung3", "the highest: below its leaf it is classical anyway"
     with pytest.raises(
-        DTypeError, match=r"^no strassen kernel multiplies int8: bool, float16, float32, float64 can be$"
+        DTypeError, match=r"^no strassen kernel multiplies int8: it must be one of bool, float16, float32, float64$"
     ):
         chosen(dtype="int8", algorithm="strassen")
 
@@ -225,7 +225,7 @@ def test_a_batch_of_large_products_is_not() -> None:
 
 @pytest.mark.parametrize("dtype", ["datetime64[s]", "str"])
 def test_a_dtype_without_a_kernel_is_named(dtype: str) -> None:
-    with pytest.raises(DTypeError, match=r"^no kernel multiplies .*: bool, int8, .*, complex128 can be$"):
+    with pytest.raises(DTypeError, match=r"^no kernel multiplies .*: it must be one of bool, int8, .*, complex128$"):
         make_plan(Problem(2, 2, 2, dtype))
 
 

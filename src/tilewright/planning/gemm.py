@@ -1,4 +1,4 @@
-"""Plans of ``gemm``: whether C is scaled, written, added to, or combined with a product beside it."""
+"""Plans of ``gemm``: whether C is only scaled, overwritten, added to by the kernel, or combined with a separate product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..problem import ProductShapes, layout
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
 
-#: Rows of C that are combined at a time take about this much memory.
+#: C is combined with a separate product by panels of rows, each of about this many bytes.
 PANEL_BYTES = 64 << 20
 
 #: A C of the product's shape and dtype, disjoint from the operands.
@@ -24,26 +24,28 @@ Way = Literal["scale", "product", "add", "combine"]
 
 @dataclass(frozen=True, eq=False)
 class GemmPlan(HostPlan):
-    """``way``: C is only scaled; it is the product; the product is added to it in one pass; or α·A·B is made beside it,
-    ``panel`` rows at a time, and combined with β·C."""
+    """``way``: C is only scaled; the product overwrites it; the kernel adds the product to it in one pass; or α·A·B is
+    computed into an array of its own, ``panel`` rows at a time, and combined with β·C."""
 
     way: Way = "product"
     panel: int = 0
 
     def rows(self) -> Rows:
-        words = {
+        texts = {
             "scale": "it is scaled; A and B are not read",
             "product": "it is written, and not read",
             "add": "the product is added to it in one pass",
             "combine": f"it is combined with products of at most {self.panel} rows, each planned as this one",
         }
-        return [*super().rows(), ("C", words[self.way])]
+        return [*super().rows(), ("C", texts[self.way])]
 
 
 def plan_gemm(
     alpha: complex, x: np.ndarray, y: np.ndarray, beta: complex, c: Any
 ) -> tuple[GemmPlan, np.ndarray, np.ndarray, np.ndarray]:
-    """What ``gemm`` runs for admitted operands, alpha and beta as arrays, and C, which may be ``ANY_C``.
+    """The plan of ``gemm`` for admitted operands; then alpha and beta as arrays, and C as a plain array.
+
+    ``c`` may be ``ANY_C``.
 
     Raises what ``gemm`` raises.
     """
@@ -61,7 +63,7 @@ def plan_gemm(
         return _gemm_plan(plan, "product"), s, t, target
     if s == 1 and t == 1 and target.size:
         adding = adding_plan(x, y)
-        if adding is not None and adding.dtype == adding.working_dtype and _takes(adding, c, target, x, y):
+        if adding is not None and adding.dtype == adding.working_dtype and _can_add_to(adding, c, target, x, y):
             return _gemm_plan(adding, "add"), s, t, target
     rows = max(64, PANEL_BYTES // max(1, shapes.n * target.itemsize))
     panel = host_plan((min(rows, shapes.m), shapes.k), y.shape, x.dtype, y.dtype)
@@ -69,17 +71,17 @@ def plan_gemm(
 
 
 def _any_c(shapes: ProductShapes, dtype: np.dtype) -> np.ndarray:
-    """One element seen as all of C: nothing is read or written."""
+    """A C of the product's shape over one element, for a plan that does not run: it is neither read nor written."""
     return np.broadcast_to(np.zeros((), dtype), shapes.result)
 
 
 def _gemm_plan(plan: HostPlan, way: Way, panel: int = 0) -> GemmPlan:
-    given = {field: getattr(plan, field) for field in HostPlan.__dataclass_fields__}
-    return GemmPlan(**given, way=way, panel=panel)
+    fields = {field: getattr(plan, field) for field in HostPlan.__dataclass_fields__}
+    return GemmPlan(**fields, way=way, panel=panel)
 
 
-def _takes(plan: HostPlan, c: Any, target: np.ndarray, x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether the kernel may add to C itself."""
+def _can_add_to(plan: HostPlan, c: Any, target: np.ndarray, x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether the kernel can add the product to C in place."""
     if c is ANY_C:
         return True
     a, b = native(x, plan.working_dtype), native(y, plan.working_dtype)
@@ -90,13 +92,13 @@ def _takes(plan: HostPlan, c: Any, target: np.ndarray, x: np.ndarray, y: np.ndar
 
 
 def _factor(name: str, value: Any, scaled: np.dtype, c: np.ndarray) -> np.ndarray:
-    """The argument ``name``, alpha or beta, as an array without axes, of the dtype that it and what it scales have together.
+    """The argument ``name``, alpha or beta, as a 0-D array of the dtype to which it and ``scaled`` promote.
 
-    Raises DTypeError where that does not cast to the dtype of C, UsageError where ``value`` is no number.
+    Raises DTypeError where that dtype does not cast to that of C, UsageError where ``value`` is not a number.
     """
     number = _number(name, value)
     if scaled.kind in "biu" and isinstance(number, float) and number.is_integer() and abs(number) < 2**63:
-        number = int(number)  # 2.0 will do where 2 does
+        number = int(number)  # 2.0 is taken as 2
     if scaled.kind == "b" and number in (0, 1):
         number = bool(number)
     dtype = np.result_type(scaled, number)
@@ -104,12 +106,12 @@ def _factor(name: str, value: Any, scaled: np.dtype, c: np.ndarray) -> np.ndarra
         raise DTypeError(
             f"{name} is {number}: the result is {dtype}, which does not cast to c, {c.dtype}, by same_kind"
         )
-    given = np.asarray(value) if isinstance(value, (np.longdouble, np.clongdouble)) else np.asarray(number)
-    return given.astype(dtype)
+    exact = np.asarray(value) if isinstance(value, (np.longdouble, np.clongdouble)) else np.asarray(number)
+    return exact.astype(dtype)
 
 
 def _number(name: str, value: Any) -> complex:
-    """``value`` as an int, a float or a complex; a whole number beyond 64 bits as a float."""
+    """``value`` as an int, a float or a complex; a whole number of more than 64 bits as a float."""
     try:
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
             value = float(value)

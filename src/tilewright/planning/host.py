@@ -1,4 +1,4 @@
-"""Plans of products of arrays in the host's memory, which the CPU multiplies; and their run."""
+"""Plans of products of arrays in the host's memory, which the CPU multiplies; and how such a plan runs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor
 from .plan import Plan, Rows, rate_text
 from .prediction import BlockSizes, Prediction, predict
 
-#: Multiply-adds, or bytes of operands, that must be there for each thread. Two that stand by are ahead of one from 160³
-#: multiply-adds on; waking one that sleeps costs up to 0.1 ms on a virtual machine, in which a core reads 4 MiB, but nobody
-#: waits for it.
+#: The least multiply-adds, or bytes of operands, for each thread. Two threads are faster than one from 160³ multiply-adds
+#: on, if they stand by. To wake a sleeping thread takes up to 0.1 ms on a virtual machine, in which a core reads 4 MiB; but
+#: the other threads do not wait for it.
 WORK_PER_THREAD = 2_000_000
 BYTES_PER_THREAD = 4 << 20
-#: Multiply-adds of a batch for each thread: one of Python's own, which sleeps, and takes up to 0.1 ms to wake.
+#: The least multiply-adds of a batch for each thread. These are Python threads, which sleep and take up to 0.1 ms to wake.
 WORK_PER_BAND = 8_000_000
 
-#: A dtype with its number, which tells equal ones apart: int64 is two, and the scalars of each have a type.
+#: A dtype and its type number. Two equal dtypes can differ in it: ``long`` and ``long long`` are both int64, and each has a
+#: scalar type of its own.
 DTypeKey = tuple[np.dtype, int]
 
 
@@ -38,9 +39,9 @@ DTypeKey = tuple[np.dtype, int]
 class HostPlan(Plan):
     """A product on the CPU, as it will run.
 
-    ``layout`` is how the operands' shapes combine, ``dtype`` the result's. ``threads`` share each product; of a batch whose
-    products are too small to be shared, ``bands`` threads take a part of the products each. With ``adds`` the product is
-    added to what C holds.
+    ``layout`` is how the operands' shapes combine, ``dtype`` the result's. ``threads`` share each product; if the products
+    of a batch are too small for that, each of ``bands`` threads computes a part of the batch. With ``adds`` the product is
+    added to C.
     """
 
     problem: Problem
@@ -54,14 +55,14 @@ class HostPlan(Plan):
     # ---- what runs
 
     def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Multiply arrays of the dtype that the kernel works in, of the shapes planned for, into ``c``."""
+        """Multiply arrays of the planned shapes, which have the dtype ``working_dtype``, into ``c``."""
         kernel, dtype, threads = self.kernel, self.working_dtype, self.threads
         short = _short_way(kernel, dtype) if threads == 1 and not self.adds else express.never
         product = functools.partial(_runner, kernel, dtype, threads, self.adds)
         multiply(short, product, self.bands, *as_matrices(self.layout, a, b, c))
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """The same, where something else does each product of the batch, one after the other."""
+        """The same, but ``product`` computes each product of the batch, one after the other."""
         multiply(express.never, lambda: product, 1, *as_matrices(self.layout, a, b, c))
 
     @functools.cached_property
@@ -71,12 +72,13 @@ class HostPlan(Plan):
 
     @functools.cached_property
     def made_dtype(self) -> np.dtype:
-        """The dtype of an array that is made for the product: of equal dtypes, the one that NumPy would take."""
+        """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes that, for of two equal
+        dtypes it is the one that NumPy returns; otherwise ``working_dtype``."""
         return self.dtype if self.dtype == self.working_dtype else self.working_dtype
 
     @functools.cached_property
     def can_be_shared(self) -> bool:
-        """Whether there is work enough for two threads: then the limit of threads is asked for."""
+        """Whether there is enough work for two threads; only then the limit of threads matters and is read."""
         return self.problem.flops >= 4 * WORK_PER_THREAD or self.problem.bytes_least >= 2 * BYTES_PER_THREAD
 
     def within(self, limit: int) -> HostPlan:
@@ -92,7 +94,7 @@ class HostPlan(Plan):
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory beyond the operands that the kernel works in, all threads together; kept from call to call."""
+        """Bytes of workspace of all threads together; the memory is kept for the next call."""
         if self.kernel.workspace is None:
             return 0
         elements = self.kernel.workspace(self.problem.m, self.problem.n, self.problem.k)
@@ -101,14 +103,14 @@ class HostPlan(Plan):
 
     @property
     def converted_bytes(self) -> int:
-        """Memory for the operands and the result in the dtype that the kernel works in, where that is another one."""
+        """Bytes of the copies of operands and result in the kernel's dtype; 0 where that is their own."""
         if self.compute == self.problem.dtype:
             return 0
         return self.problem.bytes_least // self.problem.itemsize * self._itemsize
 
     @property
     def prediction(self) -> Prediction | None:
-        """How long it should take by a simple model of this machine; None for dtypes whose peak is not measured."""
+        """The predicted time, by a simple model of this machine; None for dtypes whose peak is not measured."""
         if self.kernel is numpy_product:
             return None
         return predict(self.problem, self.kernel.params, self.compute, max(self.threads, self.bands))
@@ -121,8 +123,8 @@ class HostPlan(Plan):
     def rows(self) -> Rows:
         rows = [*self._blocks(), ("threads", self._threads()), ("workspace", str(bytes_text(self.workspace_bytes)))]
         if self.compute != self.problem.dtype:
-            words = f"in {self.compute}, rounded once to {self.problem.dtype}"
-            rows.append(("computes", f"{words}; converted copies take {bytes_text(self.converted_bytes)}"))
+            rounding = f"in {self.compute}, rounded once to {self.problem.dtype}"
+            rows.append(("computes", f"{rounding}; converted copies take {bytes_text(self.converted_bytes)}"))
         return [*rows, *self._error(), *self._predicted()]
 
     @property
@@ -144,12 +146,12 @@ class HostPlan(Plan):
             rows.append(("tile", f"{blocks.mr} × {blocks.nr} of C in registers{vectors}"))
         if blocks.packs:
             m, n, k = (min(block, size) for block, size in zip((blocks.mc, blocks.nc, blocks.kc), shape, strict=True))
-            words = f"A packed {m} × {k} at a time for L2, B {k} × {n} for the last cache"
-            rows.append(("blocks", f"MC {blocks.mc}, KC {blocks.kc}, NC {blocks.nc}: {words}"))
+            packing = f"A packed {m} × {k} at a time for L2, B {k} × {n} for the last cache"
+            rows.append(("blocks", f"MC {blocks.mc}, KC {blocks.kc}, NC {blocks.nc}: {packing}"))
         return rows
 
     def _error(self) -> Rows:
-        """Only where it is not the classical bound."""
+        """The error bound, where it is not the classical one."""
         factor = error_factor(self.kernel, self.problem)
         return [] if factor is None else [("error", f"at most {factor:.3g} · u · max|A| · max|B|, u the unit roundoff")]
 
@@ -178,7 +180,7 @@ def host_plan(
     precision: str = "standard",
     algorithm: str = "classical",
 ) -> HostPlan:
-    """The plan for operands of these shapes and dtypes, with the threads that may be used now; kept from call to call.
+    """The plan for operands of these shapes and dtypes, with at most the threads allowed now; plans are cached.
 
     Raises ShapeError, DTypeError, UsageError as ``matmul`` does.
     """
@@ -190,15 +192,16 @@ def host_plan(
 def _plan(
     a: tuple[int, ...], b: tuple[int, ...], a_key: DTypeKey, b_key: DTypeKey, precision: str, algorithm: str
 ) -> HostPlan:
-    """For one thread."""
+    """The plan for one thread."""
     shapes, dtype = layout(a, b), promoted(a_key[0], b_key[0])
     problem = Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch), precision=precision)
     return HostPlan(problem, choose_cpu(problem, algorithm), shapes, dtype)
 
 
 def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
-    """The plan to add the product of two matrices to C in one pass; None where no kernel can, or a product beside C costs
-    less: where C is no larger than the operands, or so small that the kernel for small products is planned."""
+    """The plan to add the product of two matrices to C in one pass; None where no kernel can, or where it is faster to
+    compute the product into another array and add that: if C is no larger than the operands, or the product so small that
+    the kernel for small products is planned."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype)
     m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
     if plan.kernel.adds:
@@ -211,7 +214,8 @@ def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
 
 @functools.lru_cache(maxsize=1024)
 def _within(plan: HostPlan, limit: int) -> HostPlan:
-    """In proportion to the work of each product; and of all products of a batch where one is too little to share."""
+    """The plan with threads in proportion to the work of each product; if one product is too small to share, with bands
+    in proportion to the work of the batch."""
     problem, choice = plan.problem, plan.choice
     if choice.kernel is numpy_product:
         return plan
@@ -229,7 +233,7 @@ def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool) -> Product
 
 @functools.cache
 def _short_way(kernel: Kernel, dtype: np.dtype) -> express.Short:
-    """The short way, which this dtype takes too from now on, where its small products are planned to."""
+    """The short way. If the plan's kernel is the one for small products, the short way does this dtype from now on."""
     if kernel is numpy_product:
         return _by_numpy
     if kernel is express.KERNEL:
@@ -238,6 +242,6 @@ def _short_way(kernel: Kernel, dtype: np.dtype) -> express.Short:
 
 
 def _by_numpy(a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: Any) -> np.ndarray:
-    """A whole batch at once."""
+    """Multiply a whole batch in one call."""
     numpy_product.function(a, b, c)
     return c

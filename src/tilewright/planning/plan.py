@@ -1,7 +1,7 @@
-"""What every plan is: one decision about one problem, which prints itself, predicts, and is what runs.
+"""The base of every plan: one decision about one problem, which prints itself, predicts its time, and is what runs.
 
-Each path has a plan of its own, with what only it decides: threads on the host (``planning.host``), how operands lie on a
-GPU (``arrays.plan``), how a product larger than a memory is cut (``streaming.plan``). What they share stands here.
+Each path has a plan class with what only this path decides: threads on the host (``planning.host``), the order of operands
+on a GPU (``arrays.plan``), how a product larger than a memory is cut (``streaming.plan``). What they share is here.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ..host.machine import seconds_text
 from ..problem import Problem
 from .choice import Choice
 
-#: What a plan tells: labels and texts.
+#: The printed lines of a plan: labels and texts.
 Rows = list[tuple[str, str]]
 
 
 class Plan(ABC):
-    """A decision about one problem; ``str()`` tells the whole of it.
+    """A decision about one problem; ``str()`` prints all of it.
 
-    ``problem`` is what was asked for, ``choice`` the kernel that multiplies, with its parameters and the reasons, and
-    ``device`` where it does: "cpu", "cuda:0", or several of them.
+    ``problem`` is the product, ``choice`` the kernel that computes it, with its parameters and the reasons, and ``device``
+    the place where it runs: "cpu", "cuda:0", or several of them.
     """
 
-    if TYPE_CHECKING:  # subclasses are dataclasses, which would take a property here for the default of a field
+    if TYPE_CHECKING:  # subclasses are dataclasses: a property here would count as the default of their field
 
         @property
         def problem(self) -> Problem: ...
@@ -37,15 +37,15 @@ class Plan(ABC):
     @property
     @abstractmethod
     def predicted_s(self) -> float | None:
-        """Seconds that the product should take; None where nothing is known of them."""
+        """Predicted seconds of the product; None where there is no model or no measured rate."""
 
     @abstractmethod
     def rows(self) -> Rows:
-        """What this path decides beyond the kernel, label and text."""
+        """What this path decides beyond the kernel, as labels and texts."""
 
     @property
     def kernel(self) -> Any:
-        """What multiplies: a ``Kernel``, or on a GPU a ``CudaKernel``."""
+        """The kernel that multiplies: a ``Kernel``, or on a GPU a ``CudaKernel``."""
         return self.choice.kernel
 
     @property
@@ -60,7 +60,7 @@ class Plan(ABC):
 
     @property
     def title(self) -> str:
-        """The first line."""
+        """The first line of ``str()``."""
         return str(self.problem)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Plan(ABC):
 
 
 def rate_text(problem: Problem, seconds: float) -> str:
-    """A predicted time and the rate that it means.
+    """A predicted time, and the rate that follows from it.
 
     >>> rate_text(Problem(1000, 1000, 1000), 0.01)
     '10 ms, 200 GFLOPS'

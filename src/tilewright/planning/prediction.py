@@ -1,14 +1,14 @@
-"""How long a product should take: what arithmetic, the last cache and memory need at least, the longest of which counts.
+"""Predicted time of a product: the longest of the least times that arithmetic, the last cache and memory need.
 
-The roofs are measured on this machine (``peaks``). What must pass through each level follows from the blocks (S3.1,
-S1.7): a block of C that is w × h, kept over all of K, reads w·K + K·h and writes w·h, so larger blocks mean less traffic.
-For the five loops around a register tile of MR × NR that is
+The roofs are measured on this machine (``peaks``). The traffic of each level follows from the blocks (S3.1, S1.7): a w × h
+block of C that stays in a level over all of K reads w·K + K·h and writes w·h, so larger blocks mean less traffic.
+For the five loops around a register tile of MR × NR the traffic is
 
     arithmetic   whole tiles: m and n rounded up to MR and NR
     last cache   packed B once for each block of MC rows; packed A written and read; the tiles of C once for each KC
     memory       A once for each NC columns, B once, C once for each KC; from the last cache where all operands fit in it
 
-It is a model: no latency, no conflict, no edge but the tile's. It says which roof holds and about how long, not more.
+The model has no latency, no conflicts, and no edges but those of tiles. It says which roof limits and about how long.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..host.machine import machine, seconds_text
 from ..problem import Problem
 from ..runtime.cpu.peaks import bandwidth_gbs, cache_bandwidth_gbs, peak_gflops
 
-#: What a call of the least product costs, and what waking threads adds: orders of magnitude.
+#: Seconds of a call with the smallest product, and seconds added for waking threads: orders of magnitude.
 CALL_S = 2e-7
 WAKE_S = 2e-5
 
-#: The dtypes whose peak is known, with the one it is measured for and real operations for each of the dtype's own.
+#: dtype → (dtype whose peak is measured, real multiply-adds in one multiply-add of the dtype).
 _REAL = {
     "float32": ("float32", 1),
     "float64": ("float64", 1),
@@ -39,7 +39,7 @@ _REAL = {
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The register tile and the cache blocks of a kernel; those that it does not have are as large as the product."""
+    """The register tile and cache blocks of a kernel; a block size that the kernel does not have is that of the product."""
 
     mr: int
     nr: int
@@ -50,17 +50,17 @@ class BlockSizes:
 
     @classmethod
     def of(cls, params: Mapping[str, Any], compute: str, m: int, n: int, k: int) -> BlockSizes:
-        """Of a kernel's parameters, which name them as the field does, for a product of this shape."""
+        """The blocks by a kernel's parameters (``mr``, ``nv``, ``mc``, ``kc``, ``nc``), for a product of this shape."""
         lanes = params.get("vector_bits", 0) // 8 // np.dtype(compute).itemsize
         whole = {"mr": 1, "nr": params.get("nv", 0) * lanes or 1, "mc": m, "kc": k, "nc": n}
-        found = {name: params.get(name, size) for name, size in whole.items()}
-        counts = {name: max(1, size) if isinstance(size, int) else max(1, whole[name]) for name, size in found.items()}
+        sizes = {name: params.get(name, size) for name, size in whole.items()}
+        counts = {name: max(1, size) if isinstance(size, int) else max(1, whole[name]) for name, size in sizes.items()}
         return cls(**counts, packs={"mc", "kc"} <= params.keys())
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds that each level needs, and what comes on top of the longest."""
+    """Seconds that each level needs, and the overhead of the call, which is added to the longest."""
 
     compute_s: float
     cache_s: float
@@ -74,7 +74,7 @@ class Prediction:
 
     @property
     def bound(self) -> str:
-        """The level that needs longest; "the call itself" where none needs as long as that."""
+        """The level that takes longest; "the call itself" where the overhead is longer than every level."""
         needs = {"compute": self.compute_s, "cache": self.cache_s, "memory": self.memory_s}
         longest = max(needs, key=needs.__getitem__)
         return longest if needs[longest] >= self.overhead_s else "the call itself"
@@ -85,7 +85,7 @@ class Prediction:
 
 
 def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: int) -> Prediction | None:
-    """For a kernel with these parameters that works in ``compute``; None for dtypes whose peak is not measured."""
+    """The prediction for a kernel that computes in ``compute``; None for dtypes whose peak is not measured."""
     if compute not in _REAL:
         return None
     real, operations = _REAL[compute]
@@ -94,8 +94,8 @@ def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: 
     size = np.dtype(compute).itemsize
     tiles = math.ceil(m / blocks.mr) * blocks.mr * math.ceil(n / blocks.nr) * blocks.nr
     cached, moved = _traffic(m, n, k, blocks)
-    own = problem.bytes_least * size // problem.itemsize
-    from_memory = own > (machine().l3 or machine().l2 or 0)
+    least_bytes = problem.bytes_least * size // problem.itemsize
+    from_memory = least_bytes > (machine().l3 or machine().l2 or 0)
     cache_gbs = cache_bandwidth_gbs("float64", threads)
     outer_gbs = bandwidth_gbs("float64", threads) if from_memory else cache_gbs
     return Prediction(
@@ -107,7 +107,7 @@ def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: 
 
 
 def _traffic(m: int, n: int, k: int, blocks: BlockSizes) -> tuple[int, int]:
-    """Elements that pass through the last cache, and those that come from the operands and go to C."""
+    """Elements moved between the last cache and the cores, and elements read from the operands or moved from and to C."""
     k_steps, a_passes = max(1, math.ceil(k / blocks.kc)), max(1, math.ceil(n / blocks.nc))
     c_elements = m * n * (2 * k_steps - 1)  # the first step writes it, the others read and write it
     moved = m * k * a_passes + k * n + c_elements

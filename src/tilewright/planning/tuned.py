@@ -1,4 +1,4 @@
-"""The parameters of CUDA kernels that ``tilewright tune`` found to be the best on a GPU, kept on disk."""
+"""The parameters of CUDA kernels that ``tilewright tune`` found to be the best on a GPU, stored in the user's cache."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Shape = tuple[int, int, int]
 
 
 def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
-    """What was kept for this very source, on a GPU of this name, for sizes within a factor of √2 of the same powers of two;
-    None where nothing was."""
-    return kept_at(kernel.source_hash, gpu, dtype, shape).read_as(lambda kept: kernel.checked(kept["params"]))
+    """The parameters stored for exactly this source, on a GPU of this name, for sizes within a factor of √2 of the same
+    powers of two; None if there are none."""
+    return kept_at(kernel.source_hash, gpu, dtype, shape).read_as(lambda stored: kernel.checked(stored["params"]))
 
 
 def kept_at(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
