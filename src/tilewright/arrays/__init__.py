@@ -1,1 +1,1 @@
-"""Products of arrays that lie on a GPU: whose they are, how they lie, which kernel is for them, and the call."""
+"""Products of arrays on a GPU: the library of each array, their layout in memory, the choice of a kernel, and the call."""

@@ -1,4 +1,4 @@
-"""DLPack's capsules, read and made: how a library hands its arrays to another without a copy."""
+"""DLPack's capsules, read and made: by them one library passes an array to another without a copy."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
 
 _new = _function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _pointer = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-#: The same of a capsule that is being freed, which as an object would come to life again.
+#: The same for a capsule that is being freed, by its address: passed as an object it would be referenced again.
 _pointer_of_freed = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _is_unused = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
 
 def read(capsule: Any) -> GpuArray:
-    """The array in a capsule, which stays unused and, as long as it is kept, keeps the array.
+    """The array in a capsule. The capsule is not marked as used; it is the ``keep`` of the array and keeps it alive.
 
-    The dtype is by NumPy's name, or says the code and the bits of one that NumPy does not have.
+    The dtype is NumPy's name, or the code and bits of a type that NumPy does not have.
     """
     tensor = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents.tensor
     shape = tuple(tensor.shape[: tensor.ndim])
@@ -62,24 +62,24 @@ def read(capsule: Any) -> GpuArray:
     return GpuArray((tensor.data or 0) + tensor.byte_offset, shape, strides, name, tensor.device_id, capsule)
 
 
-#: What somebody has a capsule's array of, by the address of the structure: it, and what it points to, must live as long.
-_given: dict[int, tuple[Any, ...]] = {}
+#: Exported arrays by the address of their structure: what it points to, and the owner, must live until they are released.
+_exported: dict[int, tuple[Any, ...]] = {}
 
 
 def make(pointer: int, shape: tuple[int, ...], dtype: str, device: int, owner: Any) -> Any:
-    """A capsule of a row-major array of floating-point numbers; ``owner`` lives until the array is let go."""
+    """A capsule of a row-major array of floating-point numbers; ``owner`` is kept alive until the array is released."""
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     strides = (ctypes.c_int64 * len(shape))(*contiguous_strides(shape))
     bits = np.dtype(dtype).itemsize * 8
-    managed = _Managed(_DLTensor(pointer, CUDA, device, len(shape), _FLOAT, bits, 1, sizes, strides, 0), None, _let_go)
+    managed = _Managed(_DLTensor(pointer, CUDA, device, len(shape), _FLOAT, bits, 1, sizes, strides, 0), None, _release)
     address = ctypes.addressof(managed)
-    _given[address] = (managed, sizes, strides, owner)
+    _exported[address] = (managed, sizes, strides, owner)
     return _new(address, _NAME, ctypes.cast(_freed, ctypes.c_void_p))
 
 
 @_Deleter
-def _let_go(address: int, given: dict[int, tuple[Any, ...]] = _given) -> None:
-    given.pop(address, None)
+def _release(address: int, exported: dict[int, tuple[Any, ...]] = _exported) -> None:
+    exported.pop(address, None)
 
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
@@ -88,12 +88,12 @@ def _freed(
     is_unused: Any = _is_unused,
     pointer: Any = _pointer_of_freed,
     name: bytes = _NAME,
-    given: Any = _given,
+    exported: Any = _exported,
 ) -> None:
-    """A capsule that nobody used has its array still. The names are its own: at exit the module has none any more."""
+    """Release the array of a capsule that is freed unused. At exit the module's names are gone, so defaults hold them."""
     if is_unused(capsule, name):
-        given.pop(pointer(capsule, name), None)
+        exported.pop(pointer(capsule, name), None)
 
 
-for _callback in (_let_go, _freed):  # at exit capsules may outlive this module, and call what it no longer has
+for _callback in (_release, _freed):  # at exit capsules may outlive this module and still call these functions
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))

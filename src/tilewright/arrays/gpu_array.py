@@ -1,4 +1,4 @@
-"""What an array on a GPU is to us, whichever library made it: an address, a shape and strides; and matrices in it."""
+"""An array on a GPU, independent of its library: an address, a shape and strides; and the matrices in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ DTYPES = ("float32", "float64")
 
 
 class GpuArray(NamedTuple):
-    """``pointer`` is the address of its first element on GPU ``device``; ``strides`` are in elements; ``keep`` owns it."""
+    """``pointer`` is the address of the first element on GPU ``device``; ``strides`` are in elements; ``keep`` is the object
+    that owns the memory."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -23,7 +24,7 @@ class GpuArray(NamedTuple):
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The first byte of its elements, and the one behind the last."""
+        """The address of the first byte of its elements, and the address after their last byte."""
         if 0 in self.shape:
             return self.pointer, self.pointer
         size = np.dtype(self.dtype).itemsize
@@ -32,18 +33,18 @@ class GpuArray(NamedTuple):
         return self.pointer + low, self.pointer + high + size
 
     def overlaps(self, other: GpuArray) -> bool:
-        """Whether some byte may be both's, as far as first and last ones tell."""
+        """Whether the ranges of addresses from first to last byte overlap; the arrays may then share a byte."""
         (low, high), (first, end) = self.extent, other.extent
         return low < end and first < high
 
     @property
     def repeats(self) -> bool:
-        """Whether one element of memory is several of the array's, as in one that was broadcast."""
+        """Whether several elements of the array have the same place in memory, as after a broadcast."""
         return 0 not in self.shape and any(n > 1 and not s for n, s in zip(self.shape, self.strides, strict=True))
 
 
 class Matrix(NamedTuple):
-    """Rows and columns in memory, ``row`` and ``column`` elements apart."""
+    """A matrix in memory: the next row begins ``row`` elements further, the next column ``column`` elements further."""
 
     rows: int
     columns: int
@@ -58,7 +59,7 @@ class Matrix(NamedTuple):
 
     @property
     def is_row_major(self) -> bool:
-        """Whether its rows follow each other without a gap, as kernels take it."""
+        """Whether its rows follow each other without a gap, as kernels need it."""
         if not self.rows * self.columns:
             return True
         return (self.columns == 1 or self.column == 1) and (self.rows == 1 or self.row == self.columns)
@@ -70,7 +71,7 @@ class Matrix(NamedTuple):
 
     @property
     def order(self) -> str:
-        """How it lies, in words."""
+        """Its layout as text."""
         if self.is_row_major:
             return "row-major"
         return "column-major" if self.transposed.is_row_major else f"strides of {self.row} and {self.column} elements"
@@ -82,7 +83,7 @@ def row_major(rows: int, columns: int, dtype: str) -> Matrix:
 
 
 def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The one stride of axes that are as one, each of the length of all inside; None where they are not.
+    """The stride of all axes merged into one; None where they cannot be: an outer stride is not length · stride of the next.
 
     >>> collapsed((2, 3, 4), (120, 40, 10)), collapsed((2, 3), (5, 1)), collapsed((2, 1), (7, 3))
     (10, None, 7)
@@ -95,5 +96,5 @@ def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of C order, in elements."""
+    """The strides of C order, in elements."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -1,4 +1,4 @@
-"""A plan of a product of GPU arrays, ready to run: every copy and every launch of it, prepared once."""
+"""A plan of a product of GPU arrays, ready to run: all its copies and launches, compiled and loaded once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .strided_copy import Copy, prepared_copy
 
 @dataclass(frozen=True)
 class Launches:
-    """All launches of a plan, prepared on a GPU."""
+    """All launches of a plan on one GPU, loaded. ``before`` copies operand 0 (P) or 1 (Q) first, ``after`` copies C last."""
 
     plan: GpuPlan
     product: GpuProduct
@@ -24,13 +24,13 @@ class Launches:
     after: Copy | None
 
     def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """Ask for all of it: addresses of the arrays and of the workspace, and a stream. The GPU must be the current one."""
+        """Submit all of it to ``stream``, for arrays and workspace at these addresses. The GPU must be the current one."""
         order = self.plan.order
         p, q = (b, a) if order.swapped else (a, b)
         if not order.batch and order.workspace_bytes == 0:
             self.product(p, q, c, stream)
             return
-        last: list[int | None] = [None, None]
+        copied: list[int | None] = [None, None]
         for offsets in _offsets(order):
             given = [p + offsets[0], q + offsets[1], c + offsets[2]]
             taken = list(given)
@@ -38,16 +38,16 @@ class Launches:
                 if place.at is not None:
                     taken[i] = workspace + place.at
             for i, copy in self.before:
-                if last[i] != given[i]:  # one matrix for many of a batch is copied once
+                if copied[i] != given[i]:  # a matrix that consecutive products share is copied once
                     copy(given[i], taken[i], stream)
-                    last[i] = given[i]
+                    copied[i] = given[i]
             self.product(taken[0], taken[1], taken[2], stream)
             if self.after is not None:
                 self.after(taken[2], given[2], stream)
 
 
 def prepare(plan: GpuPlan, gpu: Device) -> Launches:
-    """Compile and load what a plan needs. Raises what ``prepared`` does."""
+    """Compile and load the copies and kernels of a plan. Raises what ``prepared`` does."""
     order = plan.order
     with gpu:
         product = prepared(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
@@ -58,12 +58,12 @@ def prepare(plan: GpuPlan, gpu: Device) -> Launches:
 
 
 def _offsets(order: Order) -> Iterator[tuple[int, int, int]]:
-    """Bytes to the matrices of each product of a batch."""
-    found = []
+    """The byte offsets of P, Q and C for each product of a batch."""
+    columns = []
     for place in (order.p, order.q, order.c):
         total = np.zeros((1,) * len(order.batch), np.int64)
         for axis, (n, step) in enumerate(zip(order.batch, place.steps, strict=True)):
             along = np.arange(n, dtype=np.int64) * step * np.dtype(place.given.dtype).itemsize
             total = total + along.reshape((n,) + (1,) * (len(order.batch) - axis - 1))
-        found.append(np.broadcast_to(total, order.batch).ravel().tolist())
-    return zip(*found, strict=True)
+        columns.append(np.broadcast_to(total, order.batch).ravel().tolist())
+    return zip(*columns, strict=True)

@@ -1,7 +1,7 @@
-"""Whose array it is: what each library says of one that lies on a GPU, its current stream, its memory, its type of answer.
+"""The libraries whose arrays can be on a GPU: for each, where an array is, the current stream, new memory, and the result.
 
-A library is found by its own array and through ``sys.modules``: whoever has an array has imported what made it, and nothing
-here imports a library for anybody.
+The type of an array identifies its library, which is taken from ``sys.modules``: a caller with an array has imported the
+library, so nothing here imports one.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from .matrix import GpuMatrix
 
 
 class Library:
-    """What a product asks of a library. ``views``: its arrays can be transposed without a copy; ``mutable``: be ``out``."""
+    """What a product needs of a library. ``mutable``: its arrays can be ``out``; ``views``: they can be transposed without
+    a copy."""
 
     name, mutable, views = "", True, True
 
     def on_gpu(self, x: Any) -> bool:
-        """Whether an array of it lies on a GPU."""
+        """Whether ``x``, an array of this library, is on a GPU."""
         raise NotImplementedError
 
     def view(self, x: Any, name: str) -> GpuArray:
-        """Where the argument ``name`` lies. Raises OperandError and DTypeError."""
+        """Address, shape and strides of ``x``, the argument ``name``. Raises OperandError and DTypeError."""
         raise NotImplementedError
 
     def stream(self, device: int) -> int:
@@ -39,7 +40,7 @@ class Library:
         raise NotImplementedError
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
-        """An array with anything in it, row-major, of the current stream's memory; and its address. Raises MemoryError."""
+        """An uninitialised row-major array, allocated for the current stream, and its address. Raises MemoryError."""
         raise NotImplementedError
 
     def transposed(self, x: Any) -> Any:
@@ -47,14 +48,14 @@ class Library:
         raise NotImplementedError
 
     def answer(self, x: Any) -> Any:
-        """What the caller gets of an array from ``empty``, when all is asked for that fills it."""
+        """The result for the caller, made of an array from ``empty`` when the work that fills it is submitted."""
         return x
 
     def written(self, out: Any) -> None:
-        """Told when ``out`` was given other values."""
+        """Called when the work that overwrites ``out`` is submitted."""
 
     def hold(self, stream: int, device: int, things: Any) -> None:
-        """Told when all is asked for that reads and writes ``things``; where they would be gone too early, they are kept."""
+        """Called when all work on ``things`` is submitted. Keeps them until it is done, where the library does not."""
 
 
 def is_on_gpu(*values: Any) -> bool:
@@ -68,7 +69,7 @@ def library_of(x: Any) -> Library | None:
     if kind is np.ndarray:
         return None
     if kind not in _known:
-        if len(_known) > 256:  # somebody makes types as they go
+        if len(_known) > 256:  # the caller creates types without end
             _known.clear()
         _known[kind] = _recognised(x)
     library = _known[kind]
@@ -84,13 +85,13 @@ def _recognised(x: Any) -> Library | None:
     for name, array, library in (("torch", "Tensor", Torch), ("cupy", "ndarray", Cupy), ("jax", "Array", Jax)):
         kind = getattr(sys.modules.get(name), array, None)
         if kind is not None and isinstance(x, kind):
-            return _one(library, name)
+            return _instance(library, name)
     foreign = hasattr(type(x), "__dlpack_device__") or hasattr(type(x), "__cuda_array_interface__")
-    return _one(Foreign) if foreign else None
+    return _instance(Foreign) if foreign else None
 
 
 @functools.cache
-def _one(library: Callable[..., Library], *name: str) -> Library:
+def _instance(library: Callable[..., Library], *name: str) -> Library:
     return library(*(sys.modules[n] for n in name))
 
 
@@ -112,7 +113,7 @@ class Torch(Library):
         self._dtypes = {getattr(torch, dtype): dtype for dtype in DTYPES}
         self._kinds = {dtype: kind for kind, dtype in self._dtypes.items()} | {"uint8": torch.uint8}
         self._devices: dict[int, Any] = {}
-        # What ``current_stream`` asks, without making an object of it.
+        # The function that ``current_stream`` calls; it returns the handle without an object around it.
         self._handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def on_gpu(self, x: Any) -> bool:
@@ -132,7 +133,7 @@ class Torch(Library):
             x = x.resolve_neg()
         try:
             return GpuArray(x.data_ptr(), tuple(x.shape), x.stride(), dtype, x.get_device(), x)
-        except RuntimeError as error:  # within a transformation or a trace there is no memory
+        except RuntimeError as error:  # inside a transformation or a trace a tensor has no memory
             raise OperandError(f"{name} has no memory to read: {str(error).splitlines()[0]}") from None
 
     def stream(self, device: int) -> int:
@@ -154,7 +155,7 @@ class Torch(Library):
 
     def written(self, out: Any) -> None:
         if not out.is_inference():
-            self._torch.autograd.graph.increment_version(out)  # so that a gradient that needs the old values says so
+            self._torch.autograd.graph.increment_version(out)  # so that a gradient that needs the old values raises
 
 
 class Cupy(Library):
@@ -188,9 +189,10 @@ class Cupy(Library):
 
 
 class Foreign(Library):
-    """Anything else that speaks DLPack or CUDA's array interface: works on a stream of ours, in order with its own.
+    """Any other library with DLPack or CUDA's array interface. The product runs on a stream of Tilewright's, ordered with
+    the library's.
 
-    It could not be told when an array of it is written, so none can be ``out``.
+    Its arrays cannot be ``out``: these interfaces have no way to announce that an array was written.
     """
 
     name, mutable, views = "DLPack", False, False
@@ -199,31 +201,31 @@ class Foreign(Library):
         try:
             device = x.__dlpack_device__()[0] if hasattr(type(x), "__dlpack_device__") else dlpack.CUDA
             return device in (dlpack.CUDA, dlpack.CUDA_MANAGED)
-        except Exception:  # whatever a foreign object raises: it is not known to lie on a GPU
+        except Exception:  # a foreign object may raise anything; then it does not count as on a GPU
             return False
 
     def view(self, x: Any, name: str) -> GpuArray:
         try:
-            found = self._by_dlpack(x) if hasattr(type(x), "__dlpack__") else self._by_interface(x)
+            array = self._by_dlpack(x) if hasattr(type(x), "__dlpack__") else self._by_interface(x)
         except (LaunchError, OperandError):
             raise
-        except Exception as error:  # as above: refused by name, with its own reason
+        except Exception as error:  # as above; the message quotes it
             raise OperandError(f"{name} cannot be used as a matrix: {type(x).__name__} says {error}") from error
-        return found._replace(dtype=_dtype(name, type(x).__name__, found.dtype))
+        return array._replace(dtype=_dtype(name, type(x).__name__, array.dtype))
 
     def _by_dlpack(self, x: Any) -> GpuArray:
-        own = self.stream(x.__dlpack_device__()[1])
-        return dlpack.read(x.__dlpack__(stream=own))
+        stream = self.stream(x.__dlpack_device__()[1])
+        return dlpack.read(x.__dlpack__(stream=stream))
 
     def _by_interface(self, x: Any) -> GpuArray:
-        says = x.__cuda_array_interface__
-        dtype, shape = np.dtype(says["typestr"]), tuple(says["shape"])
-        given = says.get("strides")
-        strides = tuple(s // dtype.itemsize for s in given) if given else contiguous_strides(shape)
-        pointer = int(says["data"][0] or 0)
+        interface = x.__cuda_array_interface__
+        dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+        in_bytes = interface.get("strides")
+        strides = tuple(s // dtype.itemsize for s in in_bytes) if in_bytes else contiguous_strides(shape)
+        pointer = int(interface["data"][0] or 0)
         device = device_of(pointer)
-        if says.get("stream"):
-            gpu_at(device).order(int(says["stream"]), self.stream(device))
+        if interface.get("stream"):
+            gpu_at(device).order(int(interface["stream"]), self.stream(device))
         return GpuArray(pointer, shape, strides, dtype.name, device, x)
 
     def stream(self, device: int) -> int:
@@ -244,7 +246,7 @@ class Foreign(Library):
 
 
 class Jax(Foreign):
-    """JAX's arrays, taken and given through DLPack."""
+    """JAX's arrays, received and returned through DLPack."""
 
     name = "jax"
 
@@ -253,7 +255,7 @@ class Jax(Foreign):
 
     def on_gpu(self, x: Any) -> bool:
         if isinstance(x, self._jax.core.Tracer):
-            return False  # it lies nowhere, and is refused as such
+            return False  # a traced value has no memory; it is refused as an operand on the host
         return any(device.platform in ("gpu", "cuda") for device in x.devices())
 
     def view(self, x: Any, name: str) -> GpuArray:
@@ -266,5 +268,5 @@ class Jax(Foreign):
 
 
 def enough(needed: int, device: int, error: MemoryError) -> MemoryLimitError:
-    """The error that says how much memory a product would have needed."""
+    """The error that says how much memory a product needs."""
     return MemoryLimitError(f"the product needs {needed:,} bytes more on GPU {device}: {error}")

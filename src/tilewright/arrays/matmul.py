@@ -1,7 +1,7 @@
-"""``matmul`` of arrays on a GPU: nothing leaves it, nothing waits, and the answer is of the caller's library.
+"""``matmul`` of arrays on a GPU: the data stay there, and the result is an array of the caller's library.
 
-The call returns when the work is asked for on the caller's current stream, in whose order it happens. What is compiled or
-loaded for a shape the first time takes its time then.
+The call submits the work to the caller's current stream, whose order it keeps, and does not wait for it. The first call for
+a shape takes longer, because it compiles and loads what the shape needs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .plan import GpuPlan, gpu_plan
 
 
 def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> Any:
-    """The product of two arrays on one GPU; ``tilewright.matmul`` says what it promises.
+    """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it.
 
-    Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has not the
-    memory (nothing is written then), UsageError, UnavailableError without ``cuda.core``.
+    Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
+    little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
     """
     compute = _compute(precision, algorithm)
     library, others, x, y = _operands(a, b, out)
@@ -44,10 +44,10 @@ def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorit
         gpu.order(other.stream(x.device), stream)
     with gpu:
         launches.submit(x.pointer, y.pointer, pointer, at, stream)
-    for other in others:  # who frees or overwrites an operand there does it after us
+    for other in others:  # so that work on its stream that frees or overwrites an operand runs after the product
         gpu.order(stream, other.stream(x.device))
-    for one in (library, *others):
-        one.hold(stream, x.device, (x, y, target, workspace))
+    for each in (library, *others):
+        each.hold(stream, x.device, (x, y, target, workspace))
     if target is not None:
         if (owner := library_of(out)) is not None:
             owner.written(out)
@@ -57,22 +57,23 @@ def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorit
 
 
 def plan(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
-    """What ``matmul`` would run for these arrays; nothing is compiled. Raises what it raises."""
+    """What ``matmul`` would run for these arrays; nothing is compiled. Raises what ``matmul`` raises."""
     compute = _compute(precision, algorithm)
     library, _, x, y = _operands(a, b, out)
     return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, compute))
 
 
 def _key(x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, compute: str) -> tuple[Any, ...]:
-    """Shapes, strides, dtypes and the GPU; of addresses only whether ``out`` overlaps an operand."""
-    return x[1:5], y[1:5], None if target is None else target[1:5], _apart(target, x, y), views, compute
+    """What a plan depends on: shapes, strides, dtypes, the GPU, and whether ``out`` is disjoint from the operands."""
+    return x[1:5], y[1:5], None if target is None else target[1:5], _disjoint(target, x, y), views, compute
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(x: Any, y: Any, out: Any, apart: bool, views: bool, compute: str) -> GpuPlan:
+def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, compute: str) -> GpuPlan:
     first, second = GpuArray(0, *x), GpuArray(0, *y)
     target = None if out is None else GpuArray(0, *out)
-    return gpu_plan(arrange(first, second, target, apart=apart, views=views, compute=compute), gpu_at(first.device))
+    order = arrange(first, second, target, disjoint=disjoint, views=views, compute=compute)
+    return gpu_plan(order, gpu_at(first.device))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -82,7 +83,7 @@ def _launches(*key: Any) -> Launches:
 
 
 def _compute(precision: str, algorithm: str) -> str:
-    """The dtype to multiply in; "" for the operands' own."""
+    """The dtype to multiply in; "" for that of the operands."""
     check_words(precision, algorithm)
     if algorithm != "classical":
         raise UsageError(f"algorithm {algorithm!r}: on a GPU there is classical alone")
@@ -90,11 +91,11 @@ def _compute(precision: str, algorithm: str) -> str:
 
 
 def _operands(a: Any, b: Any, out: Any) -> tuple[Library, list[Library], GpuArray, GpuArray]:
-    """The library that answers, those that have other operands, and both operands. Raises OperandError by the argument."""
+    """The library of the result, the other libraries among the arguments, and both operands. Raises OperandError."""
     first, second = library_of(a), library_of(b)
     third = first if out is None else library_of(out)
     if first is None or second is None or third is None:
-        raise OperandError(_apart_from_each_other({"a": a, "b": b, "out": out}, [first, second, third]))
+        raise OperandError(_not_all_on_gpu({"a": a, "b": b, "out": out}, [first, second, third]))
     x, y = first.view(a, "a"), second.view(b, "b")
     if x.device != y.device:
         raise OperandError(f"a is on GPU {x.device}, b on GPU {y.device}: move one to the other")
@@ -104,7 +105,7 @@ def _operands(a: Any, b: Any, out: Any) -> tuple[Library, list[Library], GpuArra
     return first, others, x, y
 
 
-def _apart_from_each_other(values: dict[str, Any], libraries: list[Library | None]) -> str:
+def _not_all_on_gpu(values: dict[str, Any], libraries: list[Library | None]) -> str:
     places = dict(zip(values, libraries, strict=True))
     off = next(name for name, library in places.items() if library is None)
     on = next(name for name, library in places.items() if library is not None and values[name] is not None)
@@ -112,20 +113,22 @@ def _apart_from_each_other(values: dict[str, Any], libraries: list[Library | Non
 
 
 def _target(out: Any, x: GpuArray) -> GpuArray:
-    """Where ``out`` lies. Raises OperandError where it cannot be written or is elsewhere."""
+    """Address, shape and strides of ``out``. Raises OperandError where it cannot be written or is on another device."""
     library = library_of(out)
     assert library is not None
     if not library.mutable and not isinstance(out, GpuMatrix):
-        raise OperandError(f"out is a {type(out).__name__}, which cannot be written by others: take the answer instead")
+        raise OperandError(f"out is a {type(out).__name__}, which cannot be written by others: use the result instead")
     target = library.view(out, "out")
     if target.device != x.device:
-        raise OperandError(f"out is on GPU {target.device}, a and b are on GPU {x.device}: give one there")
+        raise OperandError(f"out is on GPU {target.device}, a and b are on GPU {x.device}: pass an out on that GPU")
     if target.repeats:
-        raise OperandError(f"out has strides {target.strides}: several of its elements are one in memory")
+        raise OperandError(
+            f"out has strides {target.strides}: several of its elements share one place in memory; pass a copy"
+        )
     return target
 
 
-def _apart(target: GpuArray | None, *operands: GpuArray) -> bool:
+def _disjoint(target: GpuArray | None, *operands: GpuArray) -> bool:
     return target is None or not any(target.overlaps(x) for x in operands)
 
 

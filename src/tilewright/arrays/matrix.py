@@ -1,4 +1,4 @@
-"""The answer for arrays of a library that we do not know: on the GPU, with DLPack and CUDA's array interface."""
+"""The result for arrays of an unknown library: an array on the GPU, with DLPack and CUDA's array interface."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from . import dlpack
 
 
 class GpuMatrix:
-    """A row-major array on a GPU. Any library takes it without a copy: ``torch.from_dlpack(c)``, ``cupy.from_dlpack(c)``.
+    """A row-major array on a GPU. Other libraries import it without a copy, as by ``torch.from_dlpack(c)``.
 
-    What fills it may still be under way: who takes it by DLPack on a stream has it in that stream's order.
+    The work that fills it may still be running: a stream for which it is imported by DLPack waits for that work.
     """
 
     def __init__(self, gpu: Device, memory: Memory, shape: tuple[int, ...], dtype: str, stream: int) -> None:
@@ -54,7 +54,7 @@ class GpuMatrix:
         copy: bool | None = None,
     ) -> Any:
         if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError(f"{self!r} is given without a copy, on its own GPU")
+            raise BufferError(f"{self!r} is exported without a copy, on its own GPU")
         if stream != -1:
             self._gpu.order(self._stream, stream or 0)
             self._readers.add(stream or 0)
@@ -62,10 +62,10 @@ class GpuMatrix:
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise OperandError(
-            f"{self!r} lies on a GPU: give it to its library, such as torch.from_dlpack(c).cpu().numpy()"
+            f"{self!r} lies on a GPU: import it into a library, such as torch.from_dlpack(c).cpu().numpy()"
         )
 
     def __del__(self) -> None:
-        for stream in self._readers:  # what they asked for goes before whatever gets this memory next
+        for stream in self._readers:  # their work must end before this memory is used again
             self._gpu.order(stream, self._stream)
         self._memory.close()

@@ -1,7 +1,8 @@
-"""How a kernel sees the operands of one product of GPU arrays: what is copied first, and how the result lies.
+"""How a kernel sees the operands of one product of GPU arrays: what is copied first, and the layout of the result.
 
 Kernels take row-major matrices without gaps. A column-major matrix is the transpose of one, so two column-major operands
-give Cᵀ = Bᵀ·Aᵀ with no copy at all. Everything else is copied on the GPU, in that one of the two ways which copies less.
+give Cᵀ = Bᵀ·Aᵀ with no copy at all. All others are copied on the GPU; of C = A·B and Cᵀ = Bᵀ·Aᵀ the one with fewer bytes to
+copy is taken.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from ..errors import ShapeError
 from ..problem import ProductShapes, layout
 from .gpu_array import GpuArray, Matrix, collapsed, row_major
 
-#: Parts of the workspace begin at multiples of it.
+#: Parts of the workspace begin at multiples of this many bytes.
 _ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
 class OrderedMatrix:
-    """One of the three matrices of a product: how the caller's lies, and how the kernel has it.
+    """One of the three matrices of a product: ``given`` is the caller's, ``taken`` the one that the kernel reads or writes.
 
-    ``steps``: elements from one matrix of a batch to the next, along each of its axes. ``at``: byte of the workspace where
-    the kernel's copy is, None where it takes the caller's.
+    ``steps``: elements from one matrix to the next along each axis of the batch. ``at``: the byte of the workspace where
+    the kernel's copy begins; None where the kernel uses the caller's matrix.
     """
 
     label: str
@@ -43,7 +44,8 @@ class OrderedMatrix:
 class Order:
     """The product as the kernel sees it, C = P·Q; where ``swapped``, P is the caller's b, Q its a, and all are transposed.
 
-    ``shape``: what is allocated for a result that the caller has not given; ``transposed``: the caller gets a view of it.
+    ``shape``: of the array that is allocated for a result without ``out``; ``transposed``: the caller gets a transposed
+    view of it.
     """
 
     shapes: ProductShapes
@@ -60,8 +62,8 @@ class Order:
 
     @property
     def copies(self) -> tuple[str, ...]:
-        """What is copied before or after, in words, with bytes."""
-        return tuple(_words(place, self.swapped) for place in (self.p, self.q, self.c) if place.is_copied)
+        """The copies before and after the product, as texts with bytes."""
+        return tuple(_copy_text(place, self.swapped) for place in (self.p, self.q, self.c) if place.is_copied)
 
     @property
     def mnk(self) -> tuple[int, int, int]:
@@ -69,11 +71,11 @@ class Order:
         return self.p.given.rows, self.q.given.columns, self.p.given.columns
 
 
-def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, apart: bool, views: bool, compute: str = "") -> Order:
-    """Decide for operands and, if there is one, an ``out`` that lies ``apart`` from them; only their addresses do not count.
+def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, views: bool, compute: str = "") -> Order:
+    """The order for two operands and ``out``, if any; their addresses do not matter.
 
-    ``views``: the result may be a transposed view. ``compute``: the dtype to multiply in, if not the operands'. Raises
-    ShapeError.
+    ``disjoint``: ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``compute``: the
+    dtype to multiply in, if not that of the operands. Raises ShapeError.
     """
     shapes = layout(x.shape, y.shape)
     dtype = str(np.result_type(x.dtype, y.dtype))
@@ -97,7 +99,9 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, apart: bool, view
     straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
     swapped = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
     may_be_view = views and out is None and len(shape) - len(batch) == 2
-    is_swapped = _copied(swapped, compute, apart, may_be_view) < _copied(straight, compute, apart, False)
+    is_swapped = _bytes_copied(swapped, compute, disjoint, may_be_view) < _bytes_copied(
+        straight, compute, disjoint, False
+    )
     (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = swapped if is_swapped else straight
     transposed = is_swapped and may_be_view and not c.is_row_major and c.dtype == compute
     if transposed:
@@ -105,28 +109,30 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, apart: bool, view
     places, used = [], 0
     for label, given, steps in ((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps)):
         taken = row_major(given.rows, given.columns, compute)
-        copied = given.dtype != compute or not given.is_row_major or (label == "C" and not apart)
+        copied = given.dtype != compute or not given.is_row_major or (label == "C" and not disjoint)
         places.append(OrderedMatrix(label, given, taken if copied else given, steps, used if copied else None))
         used += -(-taken.nbytes // _ALIGNMENT) * _ALIGNMENT if copied else 0
     first, second, result = places
     return Order(shapes, batch, dtype, compute, is_swapped, first, second, result, shape, transposed, used)
 
 
-def _copied(places: tuple[tuple[str, Matrix, tuple[int, ...]], ...], compute: str, apart: bool, any_c: bool) -> int:
-    """Bytes that are copied of one product; of C none where it may lie as it likes."""
-    found = 0
+def _bytes_copied(
+    places: tuple[tuple[str, Matrix, tuple[int, ...]], ...], compute: str, disjoint: bool, any_c: bool
+) -> int:
+    """Bytes that one product copies. With ``any_c`` C can have any layout."""
+    total = 0
     for label, matrix, _ in places:
         fits = matrix.dtype == compute and (matrix.is_row_major or (label == "C" and any_c))
-        found += 0 if fits and (apart or label != "C") else matrix.nbytes
-    return found
+        total += 0 if fits and (disjoint or label != "C") else matrix.nbytes
+    return total
 
 
 def _matrix(
     x: GpuArray, sizes: tuple[int, int], batch: tuple[int, ...], *, rows: bool = True, columns: bool = True
 ) -> tuple[Matrix, tuple[int, ...]]:
-    """The matrices of an array: how each lies, and how far it is to the next along each axis of the batch.
+    """The layout of each matrix in an array, and the elements from one to the next along each axis of the batch.
 
-    An array without an axis of ``rows``, or of ``columns``, has one.
+    Without ``rows`` or ``columns`` the array has no such axis, and the matrices have one row or column.
     """
     outer = len(x.shape) - rows - columns
     inner = iter(x.strides[outer:])
@@ -136,7 +142,8 @@ def _matrix(
 
 
 def _as_one(x: GpuArray, out: GpuArray | None, shapes: ProductShapes) -> tuple[int, int] | None:
-    """The strides of a batch of matrices under each other, times one b, as one matrix; None where they do not lie so."""
+    """The strides of a batch as one tall matrix, its matrices below each other, where all are multiplied by one b; None
+    where the layout does not allow it."""
     if len(x.shape) != len(shapes.batch) + 2 or x.shape[:-2] != shapes.batch:
         return None
     if out is not None and (len(out.shape) != len(x.shape) or not _is_contiguous(out)):
@@ -153,7 +160,7 @@ def _steps(batch: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(size * math.prod(batch[i + 1 :]) for i in range(len(batch)))
 
 
-def _words(place: OrderedMatrix, swapped: bool) -> str:
+def _copy_text(place: OrderedMatrix, swapped: bool) -> str:
     given = place.given.transposed if swapped else place.given
     why = f"{given.order}, {given.dtype}" if given.dtype != place.taken.dtype else given.order
     if place.label == "C" and given.is_row_major and given.dtype == place.taken.dtype:

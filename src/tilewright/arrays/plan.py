@@ -1,4 +1,4 @@
-"""Plans of products of arrays on a GPU: how the operands lie, what is copied, and which kernel multiplies."""
+"""Plans of products of arrays on a GPU: the layout of the operands, what is copied, and which kernel multiplies."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class GpuPlan(Plan):
 
     @property
     def copies(self) -> tuple[str, ...]:
-        """What is copied on the GPU before or after, in words, with bytes."""
+        """The copies on the GPU before and after the product, as texts with bytes."""
         return self.order.copies
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory for these copies."""
+        """Bytes for these copies."""
         return self.order.workspace_bytes
 
     @property
     def predicted_s(self) -> float | None:
-        """None: nothing is measured of a GPU before the first product larger than its memory."""
+        """None: the rates of a GPU are measured only for products larger than its memory."""
         return None
 
     def rows(self) -> Rows:
-        given = ", ".join(f"{name}={value}" for name, value in self.params.items()) or "none"
+        params = ", ".join(f"{name}={value}" for name, value in self.params.items()) or "none"
         shared = bytes_text(self.launch.shared_bytes)
         rows = [
             ("GPU", f"{self.gpu}, number {self.ordinal}"),
-            ("params", f"{given}: {self.choice.why_params}"),
+            ("params", f"{params}: {self.choice.why_params}"),
             (
                 "launch",
                 f"grid {_extent(self.launch.grid)}, block {_extent(self.launch.block)}, {shared} of shared memory",
@@ -84,7 +84,8 @@ def gpu_plan(order: Order, gpu: Device) -> GpuPlan:
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:
-    """
+    """The sizes that are not 1, as text; at least the first.
+
     >>> _extent((132, 1, 1)), _extent((32, 8, 1))
     ('132', '32×8')
     """

@@ -1,4 +1,4 @@
-"""Copies of a GPU's matrices, from any strides into any, also into the other floating-point type: one launch."""
+"""The copy of a matrix on a GPU, between any strides, also into the other floating-point type, in one launch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .gpu_array import Matrix
 
 SOURCE = PACKAGE / "engine" / "cuda" / "strided_copy.cu"
 TILE, ROWS = 32, 8
-#: More tiles than this are several a block: enough to fill any GPU.
+#: At most so many blocks, enough to fill any GPU; with more tiles than blocks, a block copies several.
 MOST_BLOCKS = 1 << 16
 
 #: ``copy(source, target, stream)``: addresses, and the handle of a stream.
@@ -22,9 +22,10 @@ Copy = Callable[[int, int, int], None]
 
 
 def prepared_copy(device: Device, source: Matrix, target: Matrix) -> Copy:
-    """A copy of a matrix like ``source`` into one like ``target``, checked now; a call costs microseconds and does not wait.
+    """A function that copies a matrix like ``source`` into one like ``target``: compiled and checked now; a call takes
+    microseconds and does not wait for the copy.
 
-    float64 becomes float32 as C++ rounds it. The GPU must be the thread's current one, here and at each call.
+    float64 is rounded to float32 as C++ does. The GPU must be the thread's current one, here and at each call.
     """
     tiles = -(-source.rows // TILE) * -(-source.columns // TILE)
     if not tiles:
@@ -46,4 +47,4 @@ def _compiled(arch: str) -> Compiled:
 
 
 def _nothing(source: int, target: int, stream: int) -> None:
-    """There are no elements."""
+    """The copy of a matrix without elements."""
