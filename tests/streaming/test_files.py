@@ -598,7 +598,7 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: written(p / "a.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': boom}\n"), FileError, "damaged"),
     (lambda p: written(p / "a.h5", b"nonsense"), FileError, "no HDF5 file, or a damaged one"),
     (lambda p: hdf5(p / "a.h5"), FileError, "holds no dataset"),
-    (lambda p: hdf5(p / "a.h5", x=np.ones((2, 2)), y=[1]), UsageError, "holds 2 of them: name one, as in a.h5:x"),
+    (lambda p: hdf5(p / "a.h5", x=np.ones((2, 2)), y=[1]), UsageError, "holds 2 datasets: name one, as in a.h5:x"),
     (lambda p: f"{hdf5(p / 'a.h5', weight=np.ones((2, 2)))}:wieght", UsageError, "did you mean weight?"),
     (lambda p: hdf5(p / "a.h5", x=np.ones(3)), ShapeError, "1 dimensions"),
     (lambda p: hdf5(p / "a.h5", x=np.ones((2, 2), complex)), DTypeError, "must be"),
@@ -636,7 +636,7 @@ def test_what_the_caller_says_must_agree(tmp_path: Path) -> None:
         open_matrix(path, dtype="float32")
     with pytest.raises(UsageError, match="leave it out"):
         open_matrix(path, name="weight")
-    with pytest.raises(FileError, match="say its real shape"):
+    with pytest.raises(FileError, match="give its real shape"):
         open_matrix(written(tmp_path / "a.raw", bytes(99)), shape=(2, 3), dtype="float32")
     source = open_matrix(path)
     for rows, columns, shape in ((slice(0, 2), slice(0, 3), (3, 2)), (slice(0, 2, 2), slice(0, 3), (1, 3))):

@@ -329,7 +329,9 @@ def test_a_work_directory_that_is_not_ours_is_refused(name: str, what: str, resu
     (tmp_path / "important.txt").write_text("important")
     FOREIGN[what](tmp_path / f"{name}.tilewright", tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(FileError, match=rf"{name}\.tilewright is not a work directory of Tilewright's, as .*: move it"):
+    with pytest.raises(
+        FileError, match=rf"{name}\.tilewright is not a work directory of Tilewright, because .*: move it"
+    ):
         create_matrix(tmp_path / name, SHAPE, "f4", resume=resume)
     for call in (tw.multiply, tw.plan_multiply):
         with pytest.raises(FileError, match=r"\.tilewright is not a work directory"):
@@ -577,7 +579,9 @@ def test_what_came_out_of_a_killed_swap_is_judged_again(third: bool, tmp_path: P
     if third:  # written by someone else since
         (tmp_path / "c.npy").rename(tmp_path / "moved.npy")
         np.save(tmp_path / "c.npy", ONES)
-    with pytest.raises(FileError, match="is what .* was before, and" if third else "the finished result stays in"):
+    with pytest.raises(
+        FileError, match="is the previous .*, which has changed since" if third else "the finished result stays in"
+    ):
         create_matrix(tmp_path / "c.npy", SHAPE, "f4", resume=True)
     assert (data.with_name(name) if third else tmp_path / "c.npy").read_bytes() == precious
     assert third or data.exists()
@@ -591,7 +595,7 @@ def test_a_result_that_was_moved_aside_and_another_in_its_place_are_both_kept(tm
     array(data.with_name("old"))
     array(tmp_path / "c.zarr")
     before = contents(tmp_path)
-    with pytest.raises(FileError, match=r"tilewright/old is what .*c\.zarr was before"):
+    with pytest.raises(FileError, match=r"tilewright/old is the previous .*c\.zarr, which"):
         create_matrix(tmp_path / "c.zarr", SHAPE, "f4")
     assert contents(tmp_path) == before
     (tmp_path / "c.zarr").rename(tmp_path / "another")

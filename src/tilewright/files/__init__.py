@@ -1,10 +1,10 @@
-"""Matrices in files: read and written by rectangles, without a memory map, so that memory stays what was promised.
+"""Matrices in files: read and written by rectangles, without a memory map, so that the use of memory is known.
 
 ``.npy``, raw bytes and ``.safetensors`` are read and written in place by positional system calls, from several threads;
 so are HDF5 datasets that lie in one piece. Zarr and chunked HDF5 go through their libraries, piece by piece.
-A matrix that is written lies in the directory ``NAME.tilewright`` beside its name until it is complete. An input of that
-name can still be read until then, and an open file stays as it was; an open zarr directory changes. What had the name is
-replaced only where it is one matrix of that format and nothing else.
+A matrix that is written lies in the directory ``NAME.tilewright`` until it is complete. Until then an existing file of its
+name can be read as an input; a file that is open afterwards keeps its contents, but an open zarr directory changes. An
+existing file is replaced only if it holds one matrix of that format and nothing else.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Output", "Sink", "Source", "WorkDirectory", "create_matrix", "format
 def open_matrix(where: Any, *, shape: Shape | None = None, dtype: Any = None, name: str | None = None) -> Source:
     """A matrix to read: a file by its suffix, or an array in memory.
 
-    ``name``, or what follows a colon ("data.h5:/group/a", "model.safetensors:weight"), says which of several; a file
-    with only one needs none. ``shape`` and ``dtype`` are needed for raw files (row-major), and checked for others.
+    ``name``, or what follows a colon ("data.h5:/group/a", "model.safetensors:weight"), selects one matrix of several; a
+    file with only one needs none. ``shape`` and ``dtype`` are needed for raw files (row-major), and checked for others.
     A memory map of a whole ``.npy`` counts as that file.
 
-    Raises FileError (absent, truncated, damaged), ShapeError (not 2-D), DTypeError, UsageError (a suffix or a name that
-    nobody knows) and UnavailableError (the format's library is not installed).
+    Raises FileError (absent, truncated, damaged), ShapeError (not 2-D), DTypeError, UsageError (an unknown suffix or name)
+    and UnavailableError (the format's library is not installed).
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "a.npy")
@@ -69,11 +69,11 @@ def create_matrix(
 ) -> Sink:
     """A matrix to write: a file by its suffix, or an array in memory of that shape.
 
-    The space is taken at once, so that a full disk is known before anything is computed. What an earlier run has left in
-    ``NAME.tilewright`` is taken up with ``resume`` (the sink's ``resumed`` says whether there was any) and lost without.
-    A file that has the name is replaced by ``finish`` where it is one matrix of the same format and name, with no attributes
-    and nothing else beside it, or with ``overwrite`` whatever it is. ``work`` is the open work directory of a journal for
-    this result.
+    The space is reserved at once, so that a full disk is noticed before anything is computed. With ``resume`` the
+    unfinished matrix of an earlier run in ``NAME.tilewright`` is continued (the sink's ``resumed`` says whether there was
+    one); without it, that matrix is removed. ``finish`` replaces an existing file if it holds one matrix of the same format
+    and name, without attributes or anything else; with ``overwrite`` it replaces any file. ``work`` is the open work
+    directory of a journal for this result.
 
     Raises FileError (no space, no directory, another process writes it, another matrix to resume, a file that holds
     something else, a work directory that is not ours), ShapeError, DTypeError, UsageError and UnavailableError.

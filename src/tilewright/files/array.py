@@ -15,9 +15,9 @@ from ..operands import admit, admit_out
 from .checks import Shape, admit_dtype, rectangle
 from .format import Source, locate
 
-#: Rows of the one that are columns of the other, copied at once: a cache line of float32, for each is written whole.
-TURN = 16
-#: What NumPy's casts hold at a time, doubled.
+#: Rows of a strip, in a copy between row-major and column-major: 16 float32 fill a cache line, which is then written whole.
+STRIP = 16
+#: Twice the bytes of the buffers in NumPy's casts.
 WORKSPACE = 1 << 18
 #: Bytes hashed at once for a fingerprint.
 _HASHED = 1 << 22
@@ -26,9 +26,9 @@ _HASHED = 1 << 22
 def copy_block(out: np.ndarray, block: np.ndarray) -> None:
     """``out[...] = block`` with a conversion of dtype where they differ; strides are free.
 
-    Where one is row-major and the other column-major it goes strip by strip, about twice as fast from 1 MiB on.
+    Between row-major and column-major it copies strip by strip, which is about twice as fast from 1 MiB on.
     """
-    if not out.size:  # of an array without elements one side can still be 2^60 long
+    if not out.size:  # one side of an array without elements can be 2^60
         return
     with np.errstate(over="ignore", invalid="ignore"):  # the caller chose the narrower dtype
         if abs(block.strides[0]) < abs(block.strides[1]):
@@ -36,8 +36,8 @@ def copy_block(out: np.ndarray, block: np.ndarray) -> None:
         if abs(out.strides[0]) >= abs(out.strides[1]):
             np.copyto(out, block, casting="unsafe")
             return
-        for row in range(0, len(out), TURN):
-            np.copyto(out[row : row + TURN], block[row : row + TURN], casting="unsafe")
+        for row in range(0, len(out), STRIP):
+            np.copyto(out[row : row + STRIP], block[row : row + STRIP], casting="unsafe")
 
 
 class ArraySource:
@@ -56,7 +56,7 @@ class ArraySource:
 
     @property
     def by_rows(self) -> bool:
-        """Whether the elements of a row lie side by side."""
+        """Whether the elements of a row are contiguous."""
         return self._array.strides[1] == self._array.itemsize
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
@@ -75,7 +75,7 @@ class ArraySource:
 
 
 class ArraySink:
-    """A NumPy array that receives the matrix: what is written is there at once, finished or not."""
+    """A NumPy array that receives the matrix: every write changes it at once, before ``finish``."""
 
     parallel = True
     grain = (1, 1)
@@ -105,10 +105,10 @@ class ArraySink:
 
 
 def file_behind(array: np.ndarray) -> Source | None:
-    """The file of a memory map of a whole ``.npy``, to be read without faulting its pages; None where that is not sure.
+    """The file behind a memory map of a whole ``.npy``, to be read without page faults; None where that is not certain.
 
-    Private maps (mode "c") and slices stay arrays, and so does a map whose file was replaced since: the system's list of
-    maps tells.
+    Private maps (mode "c") and slices are read as arrays, and so is a map whose file was replaced since, which the system's
+    list of maps shows.
     """
     if type(array) is not np.memmap or array.mode not in ("r", "r+") or not isinstance(array.base, mmap.mmap):
         return None
@@ -129,7 +129,7 @@ def _begins_at(source: Any, array: np.memmap) -> bool:
 
 
 def _is_mapped(path: Path, array: np.ndarray) -> bool:
-    """Whether the memory of ``array`` is this very file, by inode (Linux)."""
+    """Whether the memory of ``array`` is mapped from this file, by inode (Linux)."""
     try:
         maps = Path("/proc/self/maps").read_text()
         status = path.stat()

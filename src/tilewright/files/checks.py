@@ -1,4 +1,4 @@
-"""What may be read and written, and the words for what may not."""
+"""Checks of dtypes, shapes, names and rectangles, and the errors for what fails them or cannot be read or written."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LONGEST = 2**63 - 1
 
 
 def admit_dtype(dtype: Any, where: object) -> np.dtype:
-    """``dtype`` where a matrix of it can be read; else DTypeError."""
+    """``dtype`` as a dtype. Raises DTypeError unless matrices of it can be read."""
     try:
         dtype = np.dtype(dtype)
-    except Exception:  # a text is parsed, and may fail in many ways
+    except Exception:  # NumPy parses a text, which can fail in many ways
         raise DTypeError(f"{where}: {_brief(dtype)} is no dtype; it must be {READABLE}") from None
     if dtype.name != "bfloat16" and (dtype.kind not in "biuf" or dtype.itemsize > 8):
         raise DTypeError(f"{where} has dtype {dtype}: it must be {READABLE}")
@@ -36,7 +36,7 @@ def admit_dtype(dtype: Any, where: object) -> np.dtype:
 
 
 def admit_shape(shape: Any, where: object) -> Shape:
-    """``shape`` where it is that of a matrix; else ShapeError."""
+    """``shape`` as two integers. Raises ShapeError unless it is that of a matrix."""
     if not isinstance(shape, (tuple, list)):
         raise ShapeError(f"{where} has shape {_brief(shape)}: it must be two whole numbers")
     if len(shape) != 2:
@@ -52,21 +52,21 @@ def _brief(value: object) -> str:
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """What another library says, short enough for the line of an error."""
-    words = " ".join(str(text).split())
-    return words if len(words) <= most else words[: most - 1] + "…"
+    """A message of another library as one line of at most ``most`` characters."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def agree(where: object, shape: Shape, dtype: np.dtype, wanted_shape: Shape | None, wanted: np.dtype | None) -> None:
-    """Raise ShapeError or DTypeError where the file is not what the caller says it is."""
+    """Raise ShapeError or DTypeError where the file differs from what the caller states."""
     if wanted_shape is not None and shape != wanted_shape:
-        raise ShapeError(f"{where} is {shape}, not {wanted_shape}: leave shape out, for the file says it")
+        raise ShapeError(f"{where} is {shape}, not {wanted_shape}: leave shape out, because the file states it")
     if wanted is not None and dtype != wanted:
-        raise DTypeError(f"{where} has dtype {dtype}, not {wanted}: leave dtype out, for the file says it")
+        raise DTypeError(f"{where} has dtype {dtype}, not {wanted}: leave dtype out, because the file states it")
 
 
 def rectangle(shape: Shape, rows: slice, columns: slice, block: np.ndarray) -> tuple[int, int]:
-    """The first row and column of a rectangle, checked to be of the shape of ``block``; else UsageError."""
+    """The first row and column of a rectangle. Raises UsageError unless it has the shape of ``block``."""
     sides = [range(size)[part] for size, part in zip(shape, (rows, columns), strict=True)]
     if block.shape != tuple(map(len, sides)) or any(side.step != 1 for side in sides):
         raise UsageError(f"a block of {block.shape} does not fit rows {rows} and columns {columns} of {shape}")
@@ -74,7 +74,7 @@ def rectangle(shape: Shape, rows: slice, columns: slice, block: np.ndarray) -> t
 
 
 def pick(names: Iterable[str], name: str | None, path: Path, what: str) -> str:
-    """``name`` where the file has it, or the only one there is; else UsageError with those there are."""
+    """``name`` if the file has it; without a name, the only one in the file. Otherwise raises an error that lists them."""
     known = sorted(names)
     if name is not None and name in known:
         return name
@@ -83,15 +83,15 @@ def pick(names: Iterable[str], name: str | None, path: Path, what: str) -> str:
     if name is not None:
         raise UsageError(f"{path} has no {what} {name!r}; {did_you_mean(name, known)}")
     if len(known) > 1:
-        listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+        names_text = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
         raise UsageError(
-            f"{path} holds {len(known)} of them: name one, as in {path.name}:{known[0]}; there are {listed}"
+            f"{path} holds {len(known)} {what}s: name one, as in {path.name}:{known[0]}; it has {names_text}"
         )
     return known[0]
 
 
 def listed(names: Sequence[str], what: str) -> str:
-    """What there is by name, in a few words.
+    """Names as a short text.
 
     >>> listed(["b"], "tensor"), listed(["b", "c", "d"], "tensor")
     ("the tensor 'b'", "3 tensors: 'b', 'c', …")
@@ -103,13 +103,13 @@ def listed(names: Sequence[str], what: str) -> str:
 
 
 def missing(library: str, path: Path) -> UnavailableError:
-    """The error for a format whose library is not here."""
+    """The error for a format whose library is not installed."""
     return UnavailableError(f"{path} needs {library}, which is not installed: pip install 'tilewright[files]'")
 
 
 @contextlib.contextmanager
 def explained(path: Path, doing: str) -> Iterator[None]:
-    """Let what the system or a library says of a file come as a FileError that says which file and what to do."""
+    """Turn an OSError into a FileError that names the file and says what to do."""
     try:
         yield
     except FileError:
@@ -126,9 +126,9 @@ def explained(path: Path, doing: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def parsed(path: Path, what: str) -> Iterator[None]:
-    """Let whatever a parser raises for a damaged file come as a FileError; our own errors pass.
+    """Turn any exception of a parser into a FileError; Tilewright's own errors pass unchanged.
 
-    Libraries raise any exception for bytes that are not what their format allows, and not always the same one.
+    For bytes that their format does not allow, libraries raise all kinds of exceptions, and not always the same one.
     """
     try:
         yield
@@ -150,7 +150,7 @@ def _full(error: OSError, path: Path) -> str:
         return f"the disk is full ({bytes_text(free_bytes(path.parent))} free); free some space or choose another disk"
     if error.errno == errno.EDQUOT:
         return "the quota of this user is used up; free some space or choose another disk"
-    return "it would be larger than this file system or the limit of this process (ulimit -f) lets a file be"
+    return "it would be larger than this file system or the limit of this process (ulimit -f) allows"
 
 
 def free_bytes(directory: Path) -> int:

@@ -9,12 +9,12 @@ import numpy as np
 from .array import copy_block
 from .checks import Shape, rectangle
 
-#: Chunks are read together up to this many bytes, for a library takes its time over every call.
+#: Chunks are read together up to this many bytes, because every call of a library is slow.
 TOGETHER = 1 << 22
 
 
 class ChunkedSource:
-    """``shape`` and ``dtype`` in chunks of ``grain``; ``fetch(rows, columns)`` gives a rectangle as an array."""
+    """A matrix in chunks of ``grain``; ``fetch(rows, columns)`` returns a rectangle as an array."""
 
     def __init__(
         self, shape: Shape, dtype: np.dtype, grain: Shape, fetch: Callable[[slice, slice], np.ndarray]
@@ -22,7 +22,7 @@ class ChunkedSource:
         self.shape, self.dtype, self._fetch = shape, dtype, fetch
         self.grain = max(1, grain[0]), max(1, grain[1])
         self._piece = _together(shape, self.grain, dtype.itemsize)
-        #: A piece decoded, its chunks as stored, and a copy that a library makes between the two.
+        #: Bytes of a decoded piece, of its chunks as stored, and of a copy that a library makes in between.
         self.workspace = 3 * self._piece[0] * self._piece[1] * dtype.itemsize
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
@@ -48,7 +48,7 @@ def cuts(start: int, stop: int, step: int) -> Iterator[slice]:
 
 
 def _together(shape: Shape, grain: Shape, itemsize: int) -> Shape:
-    """Chunks side by side, then below each other, up to ``TOGETHER`` bytes and at least one."""
+    """The sides of the chunks that are read together: first side by side, then below each other, at least one chunk."""
     height, width = grain
     while width < shape[1] and 2 * height * width * itemsize <= TOGETHER:
         width *= 2

@@ -1,4 +1,4 @@
-"""What the streaming scheduler reads from and writes to, and what a file format says of itself.
+"""What the streaming scheduler reads from and writes to, and how a file format is declared.
 
 A format is one module of this folder with a ``FORMAT``: **adding a format means adding one file**.
 """
@@ -86,34 +86,34 @@ class Sink(Protocol):
     def partial(self) -> Path | None:
         """Where the unfinished matrix is kept; None where it is in memory."""
 
-    #: Whether the system need not keep in memory what was written, once it is on the disk; said before the first ``write``.
+    #: Whether written data are dropped from the page cache once they are on the disk; set before the first ``write``.
     forgets: bool
 
     @property
     def resumed(self) -> bool:
-        """Whether an unfinished file of an earlier run was taken up; False where it had to be begun."""
+        """Whether the unfinished file of an earlier run is continued; False where a new one was begun."""
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         """Store ``block`` there, converted to ``dtype``. Raises FileError where the disk is full or fails."""
 
     def flush(self) -> None:
-        """Return when all that was written before is on the disk and would outlast a power failure."""
+        """Return when all that was written before is on the disk and would survive a power failure."""
 
     def finish(self) -> None:
-        """Flush, and let the matrix appear under its name, in place of what was there; then nothing can be written."""
+        """Flush, and give the matrix its name, in place of an existing file; then nothing can be written."""
 
     def close(self) -> None:
-        """Release the file and keep it where it is not finished, so that a later run can go on."""
+        """Release the file. An unfinished one stays on the disk, so that a later run can resume it."""
 
 
 @dataclass(frozen=True)
 class FileFormat:
     """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
 
-    ``name`` is that of one matrix of several, and None unless the format has ``members``; ``shape`` and ``dtype`` of
-    ``open`` are what the caller expects, if anything, which matters where the file does not say (raw). ``lost`` says what
-    a file or, with ``directory``, a directory holds that a new ``output`` in its place would lose: "holds the array 'x'";
-    None where it is just such a matrix. It may raise anything for one that is damaged.
+    ``name`` selects one matrix of several, and is None unless the format has ``members``. ``shape`` and ``dtype`` of
+    ``open`` are those that the caller states, or None; a raw file needs them. ``lost`` is the text of what a file (a
+    directory with ``directory``) holds that a new ``output`` in its place would lose, such as "holds the array 'x'"; None
+    where it holds just such a matrix. For a damaged one it may raise anything.
     """
 
     suffixes: tuple[str, ...]
@@ -126,7 +126,7 @@ class FileFormat:
 
 @functools.cache
 def formats() -> dict[str, FileFormat]:
-    """Every format by suffix, as the modules of this folder say.
+    """Every format by suffix, as the modules of this folder declare them.
 
     >>> sorted(formats())
     ['.bin', '.h5', '.hdf5', '.npy', '.raw', '.safetensors', '.zarr']
@@ -138,9 +138,9 @@ def formats() -> dict[str, FileFormat]:
 
 
 def locate(where: str, name: str | None = None) -> tuple[FileFormat, Path, str | None]:
-    """The format, the file and the member that ``where`` names: "data.h5:/group/a" names both of the latter.
+    """The format, the file and the member that ``where`` names, as "data.h5:/group/a"; a plain path names no member.
 
-    Raises UsageError for a suffix nobody knows, or a member of a format that has none.
+    Raises UsageError for an unknown suffix, or for a member in a format that has none.
 
     >>> locate("runs/model.safetensors:layer.0.weight")[1:]
     (PosixPath('runs/model.safetensors'), 'layer.0.weight')

@@ -1,8 +1,8 @@
-"""HDF5: a dataset in one piece is read and written in place like any plain file; one in chunks through h5py.
+"""HDF5: a dataset in one piece is read and written in place, as in a plain file; one in chunks through h5py.
 
-The library locks itself, to do one thing at a time in a process, and a file that it is writing when the process dies cannot
-be opened again. So a file that is created here is given all its structure first, with one contiguous dataset whose place
-is fixed, and closed; its elements are then written past the library.
+The library runs one call at a time in a process, and a file that it is writing when the process dies cannot be opened
+again. So the library first creates the file with one contiguous dataset at a fixed place, and closes it; the elements are
+then written without the library.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class HDF5Source(ChunkedSource):
         self._file, self._dataset, self._path = file, dataset, Path(os.path.realpath(path))
         dtype, shape = admit_dtype(dataset.dtype, path), admit_shape(dataset.shape, path)
         strip = max(1, TOGETHER // max(1, 2 * shape[1] * dtype.itemsize))
-        # Without chunks any rectangle is read as it is. One without data can be of any size.
+        # Without chunks any rectangle can be read directly. The width is limited: an empty dataset can have any shape.
         super().__init__(shape, dtype, dataset.chunks or (strip, max(1, min(shape[1], TOGETHER))), self._rectangle)
 
     def _rectangle(self, rows: slice, columns: slice) -> np.ndarray:
         try:
             return self._dataset[rows, columns]
-        except Exception as error:  # whatever the library makes of a damaged chunk
+        except Exception as error:  # the library may raise anything for a damaged chunk
             raise unreadable(self._path, rows, columns, error) from error
 
     def fingerprint(self) -> str:
@@ -61,7 +61,7 @@ def _library(path: Path) -> Any:
 
 
 def _open_file(path: Path) -> Any:
-    """The file, for reading; it takes no lock of the library's, for one that is being written is another file."""
+    """The file, open for reading, without the library's lock: a result that is being written is in another file."""
     h5py = _library(path)
     with explained(path, "read"):
         path.stat()
@@ -72,14 +72,14 @@ def _open_file(path: Path) -> Any:
 
 
 def _close(file: Any) -> None:
-    """A damaged file can fail here too; it was only read, so nothing is lost."""
+    """Close a file that was only read. An error here, as of a damaged file, loses nothing and is ignored."""
     with contextlib.suppress(Exception):
         file.close()
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file, for a look into it; what the library raises comes as FileError."""
+    """The file, open for reading; exceptions of the library become FileError."""
     file = _open_file(path)
     try:
         with parsed(path, "HDF5 file"):
@@ -98,14 +98,14 @@ def _dataset(file: Any, name: str | None, path: Path) -> Any:
 
 
 def _layout(dataset: Any, path: Path) -> FileLayout | None:
-    """The place of a dataset that is one piece of this very file; None for chunks, links to other files and the like."""
+    """The place of a dataset that is one piece of this file; None for chunks, data in other files and the like."""
     import h5py
 
     shape, dtype = admit_shape(dataset.shape, path), admit_dtype(dataset.dtype, path)
     stored = dataset.id.get_create_plist()
     as_stored = dataset.id.get_type().equal(
         h5py.h5t.py_create(dtype, logical=True)
-    )  # some have bits NumPy has no type for
+    )  # NumPy has no dtype for some of HDF5's types
     if stored.get_layout() != h5py.h5d.CONTIGUOUS or stored.get_external_count() or not as_stored:
         return None
     offset = dataset.id.get_offset()
@@ -134,7 +134,7 @@ def _find(name: str) -> FindLayout:
         with explained(path, "read"), parsed(path, "HDF5 file"), _library(path).File(file, "r") as opened:
             layout = _layout(_dataset(opened, name, path), path)
         if layout is None:
-            raise FileError(f"{path}:{name} is not in one piece, so it is not what was begun here: remove it")
+            raise FileError(f"{path}:{name} is not in one piece, so it was not begun by Tilewright: remove it")
         return layout
 
     return find
@@ -146,8 +146,8 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
     def begin(file: int) -> None:
         stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         stored.set_layout(h5py.h5d.CONTIGUOUS)
-        stored.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # so that it has its place
-        stored.set_fill_time(h5py.h5d.FILL_TIME_NEVER)  # and nothing is written there
+        stored.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # gives the elements their place now
+        stored.set_fill_time(h5py.h5d.FILL_TIME_NEVER)  # writes nothing there
         with os.fdopen(os.dup(file), "r+b", buffering=0) as opened, h5py.File(opened, "w") as written:
             written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
 
@@ -161,7 +161,7 @@ def _name(output: Output) -> str:
 
 
 def _lost(path: Path, output: Output) -> str | None:
-    """Anything beside one matrix of that name and the groups that lead to it."""
+    """What a file holds besides one matrix of that name and the groups that lead to it, as text; None for nothing."""
     with _opened(path) as file:
         if file.userblock_size:
             return f"begins with a block of {file.userblock_size} bytes of a user's own"
@@ -169,7 +169,7 @@ def _lost(path: Path, output: Output) -> str | None:
 
 
 def _beside(root: Any, parts: list[str]) -> str | None:
-    """What a file holds beside the matrix at that path, in words: attributes, links, groups, other datasets and types."""
+    """What a file holds besides the matrix at that path, as text: attributes, links, groups, other datasets and types."""
     import h5py
 
     here = root

@@ -1,4 +1,4 @@
-"""``.npy``, NumPy's own: a line of Python that says dtype, order and shape, then the elements."""
+"""``.npy``, NumPy's format: a Python literal with dtype, order and shape, then the elements."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def find_layout(file: BinaryIO, path: Path) -> FileLayout:
         text = file.read(min(length, LONGEST_HEADER))
         if len(text) < length:
             raise ValueError(f"its header would have {length} bytes")
-        if version == (3, 0) and not text.isascii():  # only names of fields can be of other characters
+        if version == (3, 0) and not text.isascii():  # only names of fields can have other characters
             raise DTypeError(f"{path} has a dtype of several fields: a matrix has one number an element")
         # The versions differ in the length's size, and in an encoding that makes no difference to ASCII.
-        second = io.BytesIO(length.to_bytes(4, "little") + text)
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(second, max_header_size=LONGEST_HEADER)
-        found, admitted = admit_dtype(dtype, path), admit_shape(shape, path)
-    return FileLayout(admitted, found, file.tell(), bool(fortran) and min(admitted) > 1)
+        version_2 = io.BytesIO(length.to_bytes(4, "little") + text)
+        stated_shape, fortran, stated_dtype = np.lib.format.read_array_header_2_0(version_2, LONGEST_HEADER)
+        dtype, shape = admit_dtype(stated_dtype, path), admit_shape(stated_shape, path)
+    return FileLayout(shape, dtype, file.tell(), bool(fortran) and min(shape) > 1)
 
 
 def _open(path: Path, *_: object) -> Source:
@@ -46,7 +46,7 @@ def _open(path: Path, *_: object) -> Source:
 
 
 def _header(shape: Shape, dtype: np.dtype) -> bytes:
-    """NumPy's, with more blanks at its end: so that the elements begin at a page, and not after 128 bytes."""
+    """NumPy's header, padded with blanks so that the elements begin at a page and not at byte 128."""
     facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     written = io.BytesIO()
     np.lib.format.write_array_header_1_0(written, facts)

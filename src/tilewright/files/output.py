@@ -1,4 +1,7 @@
-"""A result in a file as it was asked for, and what stands under its name: only one matrix of the same kind is replaced."""
+"""The file of a result as the caller asked for it, and the check of an existing file of that name.
+
+Only a file that holds one matrix of the same kind is replaced.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ from .checks import Shape, explained
 
 @dataclass(frozen=True)
 class Output:
-    """A matrix of ``shape`` and ``dtype`` that will be ``member`` of the file, or ``directory``, ``path``.
+    """A matrix of ``shape`` and ``dtype`` that will be ``member`` of the file ``path``, or of the directory (``directory``).
 
-    ``lost(path, output)`` is the format's (see ``Format``). With ``overwrite`` the result replaces a file or directory
-    of that name whatever it holds.
+    ``lost(path, output)`` is the format's (see ``Format``). With ``overwrite`` the result replaces an existing file or
+    directory of that name, whatever it holds.
     """
 
     path: Path
@@ -35,7 +38,7 @@ class Output:
 
     @functools.cached_property
     def target(self) -> Path:
-        """The file that will appear, whatever links lead there. Raises FileError for a link that leads nowhere."""
+        """The path of the result with all links resolved. Raises FileError for links that form a loop."""
         target = Path(os.path.realpath(self.path))
         if target.is_symlink():
             raise FileError(f"{self.path} is a link that leads back to itself: choose another name, or remove it")
@@ -44,18 +47,18 @@ class Output:
     def check(self, kept: Path | None = None) -> None:
         """Raise FileError where the target cannot be replaced, or holds what would be lost.
 
-        ``kept`` is where the finished matrix stays then; None before anything is computed.
+        ``kept`` is the directory where the finished matrix then stays; None before anything is computed.
         """
         with explained(self.path, "written"), contextlib.suppress(FileNotFoundError):
-            stuck = _stuck(self.target)
-            if stuck is not None:
-                raise self._refused(stuck, kept, may_overwrite=False)
+            obstacle = _obstacle(self.target)
+            if obstacle is not None:
+                raise self._refused(obstacle, kept, may_overwrite=False)
             refused = self.refusal(self.target, kept)
             if refused is not None:
                 raise refused
 
     def refusal(self, path: Path, kept: Path | None = None) -> FileError | None:
-        """The error for what lies at ``path`` and must not be lost; None where it may be replaced."""
+        """The error for a file or directory at ``path`` that must not be lost; None where it may be replaced."""
         status = os.lstat(path)
         is_our_kind = stat.S_ISDIR if self.directory else stat.S_ISREG
         if not is_our_kind(status.st_mode):
@@ -70,7 +73,7 @@ class Output:
             lost = str(error).removeprefix(str(path)).lstrip()
         except OSError as error:
             lost = f"cannot be read ({error.strerror or error})"
-        except Exception as error:  # what a parser of a damaged file can raise
+        except Exception as error:  # a parser may raise anything for a damaged file
             lost = f"cannot be understood ({error!r})"
         return None if lost is None else self._refused(f"{lost}; it would be lost", kept)
 
@@ -83,8 +86,8 @@ class Output:
         return FileError(f"{self.path}{'' if why.startswith(':') else ' '}{why}: {hint}")
 
 
-def _stuck(target: Path) -> str | None:
-    """Why a file cannot be renamed, as far as can be seen before it is tried; else None."""
+def _obstacle(target: Path) -> str | None:
+    """Why the target cannot be replaced, as far as can be known without trying; otherwise None."""
     status, around, user = target.lstat(), target.parent.stat(), os.geteuid()
     if around.st_mode & stat.S_ISVTX and user not in (0, status.st_uid, around.st_uid):
         return f"belongs to another user ({status.st_uid}), as does its directory"

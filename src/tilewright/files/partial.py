@@ -1,4 +1,4 @@
-"""The unfinished matrix in its work directory: taken up or begun, its space reserved, and given its name when complete."""
+"""The unfinished matrix in its work directory: resumed or begun, its space reserved, and renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .work import JOURNAL, WorkDirectory
 class Partial:
     """A new or unfinished file, or a directory where the format is one; ``file`` is its descriptor, ``path`` its name.
 
-    ``resumed`` says whether it was there and is to be kept. ``work`` is the open work directory of a journal, which the
-    caller closes; without one this opens and closes its own. The target may exist: only ``finish`` replaces it.
+    ``resumed`` says whether it was there and is continued. ``work`` is the open work directory of a journal, which the
+    caller closes; without it, this object opens and closes its own. The target may exist: only ``finish`` replaces it.
     """
 
     def __init__(self, output: Output, resume: bool, work: WorkDirectory | None) -> None:
@@ -38,7 +38,7 @@ class Partial:
             raise
 
     def _forget(self) -> None:
-        """What an earlier run left; a journal of it would speak of another file."""
+        """Remove what an earlier run left; its journal describes a file that is gone."""
         self.work.discard()
         if self._own:
             with contextlib.suppress(FileNotFoundError):
@@ -51,7 +51,10 @@ class Partial:
         self.file = self.work.open(DATA, how)
 
     def reserve(self, nbytes: int, *, allocate: bool = True) -> None:
-        """Take ``nbytes`` of the disk for the file; or only look whether they are free. Else FileError."""
+        """Reserve ``nbytes`` of the disk for the file; without ``allocate``, only check that they are free.
+
+        Raises FileError where they are not.
+        """
         there = os.fstat(self.file).st_blocks * 512 if allocate else 0
         free = free_bytes(self.path.parent)
         try:
@@ -69,7 +72,7 @@ class Partial:
             ) from None
 
     def finish(self) -> None:
-        """Let it appear under its name; then nothing can be written. Raises FileError where something would be lost."""
+        """Give it the name of the result; then nothing can be written. Raises FileError where something would be lost."""
         with explained(self.target, "written"):
             put(self.work)
             if self._own:
@@ -77,7 +80,7 @@ class Partial:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; it stays."""
+        """Close the file, which stays on the disk."""
         if self.file >= 0:
             os.close(self.file)
         self.file = -1
@@ -85,7 +88,7 @@ class Partial:
             self.work.close()
 
     def abandon(self) -> None:
-        """Remove what could not be begun; what could not be resumed stays."""
+        """Close after an error, and remove a new file; one that was to be resumed stays."""
         if not self.resumed:
             with contextlib.suppress(OSError):
                 self.work.discard()
@@ -106,7 +109,7 @@ def _allocate(file: int, nbytes: int) -> None:
         return
     try:
         os.posix_fallocate(file, 0, nbytes)
-    except (AttributeError, OSError) as error:  # macOS has no such call, and some file systems do not know it
+    except (AttributeError, OSError) as error:  # macOS and some file systems have no such call
         if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         os.ftruncate(file, max(nbytes, os.fstat(file).st_size))

@@ -1,8 +1,8 @@
-"""A matrix that lies in a file in one piece, whatever comes before it: read and written in place.
+"""A matrix that lies in one piece in a file, after a header of any kind: read and written in place.
 
-A block of the stored dtype goes straight to where it is wanted. Where it must be converted, or lies the other way round,
-or its rows are so short that to read around them costs less than to stop for each, it goes through a buffer that stays in
-the second-level cache.
+A block of the stored dtype is moved directly between the file and the caller's memory. A block goes through a buffer, which
+stays in the second-level cache, if it must be converted or transposed, or if its rows are so short that reading the gaps
+between them is faster than a call for each row.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .positional import EndOfFile, move_rows, rows_are_contiguous, write_through
 from .swap import DATA
 from .work import WorkDirectory
 
-#: Bytes of the buffer for what cannot be moved straight to its place.
+#: Bytes of the buffer for blocks that cannot be moved directly.
 BUFFER = 1 << 19
-#: Rows of a file at most this long are read whole, gaps included: a call costs what 4 KiB cost to copy.
+#: Rows of a file of at most this many bytes are read whole, gaps included: one call takes as long as copying 4 KiB.
 SHORT_ROW = 4096
-#: Bytes that the system moves at once between memory and disk: what we write begins at a multiple of it, for a page of which
-#: a part is written must be in memory.
+#: Bytes of a page. Elements begin at a multiple of it in the files written here: before a part of a page is written, the
+#: system must read the page.
 PAGE = 4096
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Where a matrix lies: from byte ``offset`` on, row by row, or column by column where it is ``fortran``."""
+    """Where a matrix lies in a file: from byte ``offset`` on, row by row, or with ``fortran`` column by column."""
 
     shape: Shape
     dtype: np.dtype
@@ -80,7 +80,7 @@ class PlainSource:
         if not out.size:
             return
         width = self.shape[1]
-        if self.layout.fortran:  # column-major is the transpose, row-major
+        if self.layout.fortran:  # a column-major matrix is its transpose in row-major order
             first, width, out = first[::-1], self.shape[0], out.T
         try:
             with explained(self.path, "read"):
@@ -118,8 +118,8 @@ class PlainSource:
 class PlainSink:
     """A matrix in one piece of a file, row-major, written by any number of threads; see ``Sink``.
 
-    ``begin(file)`` writes what comes before it into an empty file, by its descriptor, and ``find_layout`` reads that back,
-    now and when the file is taken up again.
+    ``begin(file)`` writes what precedes the elements into an empty file, given by its descriptor, and ``find`` reads the
+    layout back, now and when the file is resumed.
     """
 
     parallel = True
@@ -172,7 +172,7 @@ class PlainSink:
 
     def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
         if block.dtype == self.dtype and rows_are_contiguous(block):
-            # A page of which a part is still to be written would have to be read again for that.
+            # A page with a part that is written later must stay in memory, or it would be read from the disk again.
             if self.forgets and not (begin | pitch | block.shape[1] * block.itemsize) % PAGE:
                 write_through(self._partial.file, block, begin, pitch)
             else:
@@ -205,7 +205,7 @@ class PlainSink:
 
 
 def beyond(path: Path, find: FindLayout) -> str | None:
-    """What a file holds other than one whole matrix, in words; None where it is that. Raises what ``find`` does."""
+    """Why a file is not exactly one whole matrix, as text; None where it is. Raises what ``find`` does."""
     with path.open("rb") as file:
         layout, size = find(file, path), os.fstat(file.fileno()).st_size
     if size == layout.end:

@@ -1,9 +1,9 @@
-"""Rows of a rectangle, moved between a file and memory by positional system calls without the interpreter between them.
+"""Rows of a rectangle, moved between a file and memory by positional system calls in one compiled loop.
 
-A rectangle narrower than the matrix is one ``pread`` a row, often of a few kilobytes, which takes about as long as Python
-needs to make the call; and threads that let go of the interpreter a million times a second wait for it most of the time.
-So the loop over rows is compiled, and the interpreter is let go once a rectangle: 4 KiB rows from the page cache came 1.4
-times as fast on one thread and 2.4 times on two, of two cores; rows of 16 KiB 1.1 and 1.5 times.
+A rectangle narrower than the matrix takes one ``pread`` for each row. To read a row of a few kilobytes takes about as long
+as to make the call from Python, and threads that release the GIL a million times a second spend most of their time waiting
+for it. So the loop over rows is compiled, and releases the GIL once for each rectangle. Rows of 4 KiB from the page cache
+are read 1.4 times as fast on one thread and 2.4 times on two threads, on two cores; rows of 16 KiB 1.1 and 1.5 times.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-#: Bytes of a file that are written before they are sent to the disk.
+#: Bytes that ``write_through`` writes before it sends them to the disk.
 PIECE = 8 << 20
-#: Flags of sync_file_range(2): send to the disk what is not on its way; and wait until all of it is there.
+#: Flags of sync_file_range(2): start to write the range to the disk; and wait until all of it is written.
 _START, _DONE = 2, 1 | 4
 
 
-class EndOfFile(Exception):  # noqa: N818  # as EOFError is no name of an error of ours: it never leaves this folder
-    """The file ends before the rectangle does; ``args`` is the byte at which."""
+class EndOfFile(Exception):  # noqa: N818  # never raised to callers outside this folder
+    """The file ends before the rectangle does, at byte ``args[0]``."""
 
 
 def move_rows(call: Literal["pread", "pwrite"], file: int, block: np.ndarray, offset: int, pitch: int) -> None:
-    """Read or write each row of ``block``, contiguous in itself, at ``offset`` + row·``pitch`` bytes of ``file``.
+    """Read or write each row of ``block``, whose elements are contiguous, at byte ``offset`` + row·``pitch`` of ``file``.
 
     Raises OSError, and EndOfFile where the file is too short to read; interrupted and short calls are completed.
     """
@@ -40,20 +40,20 @@ def move_rows(call: Literal["pread", "pwrite"], file: int, block: np.ndarray, of
         _complete(call, file, block.reshape(-1).view(np.uint8), offset)
         return
     address, stride, row = block.ctypes.data, block.strides[0], 0
-    many = _compiled(call)
+    move = _compiled(call)
     while True:
-        row += many(file, address + row * stride, stride, nbytes, offset + row * pitch, pitch, height - row)
+        row += move(file, address + row * stride, stride, nbytes, offset + row * pitch, pitch, height - row)
         if row == height:
             return
-        _complete(call, file, block[row].view(np.uint8), offset + row * pitch)  # which says what stopped it
+        _complete(call, file, block[row].view(np.uint8), offset + row * pitch)  # completes the row, or raises the error
         row += 1
 
 
 def write_through(file: int, block: np.ndarray, offset: int, pitch: int) -> None:
-    """As ``move_rows``, but what is written leaves the system's memory as soon as it is on the disk, piece by piece.
+    """As ``move_rows`` for writing, but each piece is dropped from the page cache as soon as it is on the disk.
 
-    Else a result as large as memory pushes out what is still to be read; and memory that nobody used for a while is slow to
-    get, where the system is a guest: of 2.4 GB that were written beside a product, it was 4.9 s of a processor.
+    Otherwise a result as large as memory displaces the inputs that are still to be read. Besides, in a virtual machine it
+    takes long to get pages that were unused for a while: 4.9 s of CPU time for 2.4 GB that were written during a product.
     """
     rows = max(1, PIECE // pitch)
     before: tuple[int, int] | None = None
@@ -62,7 +62,7 @@ def write_through(file: int, block: np.ndarray, offset: int, pitch: int) -> None
         here = offset + row * pitch, len(piece) * pitch
         move_rows("pwrite", file, piece, here[0], pitch)
         _sync_range(file, *here, _START)
-        if before is not None:  # it went to the disk while this one was copied
+        if before is not None:  # that piece was sent to the disk while this one was copied
             _forget(file, *before)
         before = here
     if before is not None:
@@ -70,7 +70,7 @@ def write_through(file: int, block: np.ndarray, offset: int, pitch: int) -> None
 
 
 def _forget(file: int, offset: int, nbytes: int) -> None:
-    """Once that range is on the disk."""
+    """Wait until that range is on the disk, and drop it from the page cache."""
     _sync_range(file, offset, nbytes, _START | _DONE)
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file, offset, nbytes, os.POSIX_FADV_DONTNEED)
@@ -100,7 +100,7 @@ def rows_are_contiguous(block: np.ndarray) -> bool:
 
 
 def _complete(call: str, file: int, data: np.ndarray, offset: int) -> None:
-    """One run of bytes, in as many calls as it takes: the system moves 2 GiB at most, and less after a signal."""
+    """Move contiguous bytes in as many calls as it takes: a call moves 2 GiB at most, and less after a signal."""
     once = os.preadv if call == "pread" else os.pwritev
     done = 0
     while done < data.size:
@@ -112,7 +112,7 @@ def _complete(call: str, file: int, data: np.ndarray, offset: int) -> None:
 
 @functools.cache
 def _compiled(call: str) -> Callable[..., int]:
-    """The loop over rows: returns how many of them were moved whole before a call did something else (0.2 s, once)."""
+    """The compiled loop over rows (0.2 s, once): returns how many rows were moved before a call failed or fell short."""
     import numba
     from numba import types
 

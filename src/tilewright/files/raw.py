@@ -1,4 +1,4 @@
-"""Raw elements, row by row, and nothing else: the caller says shape and dtype."""
+"""Raw elements, row by row, and nothing else: the caller states shape and dtype."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .work import WorkDirectory
 
 
 def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
-    """What was said of the file, refused where it has bytes to spare: then it is another matrix."""
+    """Finds the layout that the caller stated; refuses a file with more bytes, because it holds another matrix."""
 
     def find(file: BinaryIO, path: Path) -> FileLayout:
         layout, size = FileLayout(shape, dtype), os.fstat(file.fileno()).st_size
         if size > layout.end:
             raise FileError(
-                f"{path} has {size} bytes; shape {shape} of {dtype} is {layout.end}: say its real shape and dtype"
+                f"{path} has {size} bytes; shape {shape} of {dtype} is {layout.end}: give its real shape and dtype"
             )
         return layout
 
@@ -32,7 +32,7 @@ def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
 
 def _open(path: Path, _: str | None, shape: Shape | None, dtype: np.dtype | None) -> Source:
     if shape is None or dtype is None:
-        lacking = " and ".join(what for what, given in (("shape", shape), ("dtype", dtype)) if given is None)
+        lacking = " and ".join(name for name, value in (("shape", shape), ("dtype", dtype)) if value is None)
         raise UsageError(f"{path} does not say what it holds: give {lacking}")
     return PlainSource(path, _stated(shape, dtype))
 
@@ -43,7 +43,7 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
 
 
 def _lost(path: Path, output: Output) -> str | None:
-    """Raw files say nothing of what they hold, so one of another size than the result's may be anything."""
+    """A raw file does not describe what it holds, so a file of another size than the result may hold anything."""
     size, wanted = path.stat().st_size, FileLayout(output.shape, output.dtype).end
     return None if size == wanted else f"has {size} bytes, not the {wanted} of the result, and may hold anything"
 

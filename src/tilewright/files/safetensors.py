@@ -1,4 +1,4 @@
-"""``.safetensors``: eight bytes of length, as much JSON that says where each tensor lies, then their elements.
+"""``.safetensors``: the length of the header in eight bytes, JSON that says where each tensor lies, then their elements.
 
 The format is https://github.com/huggingface/safetensors; a file that is written here holds one tensor.
 """
@@ -24,12 +24,12 @@ _DTYPES = {
     **{"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "|b1"},
     **{f"{sign.upper()}{8 * size}": f"<{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8)},
 }
-#: The format's own limit, in bytes: what claims a longer header is no such file.
+#: The format's own limit for the header, in bytes: a file that states more is not of this format.
 _LONGEST_HEADER = 100_000_000
 
 
 class _TensorEntry(NamedTuple):
-    """What the header says of one: its bytes are from ``begin`` to ``end``, counted from the header's end."""
+    """The header's entry of a tensor: its bytes are from ``begin`` to ``end``, counted from the header's end."""
 
     begin: int
     end: int
@@ -38,7 +38,7 @@ class _TensorEntry(NamedTuple):
 
 
 def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _TensorEntry], int]:
-    """What the header says of each tensor, and the byte at which they begin; raises FileError unless all of it is sound."""
+    """The header's entry of each tensor, and the byte at which the tensors begin. Raises FileError for an invalid one."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     with parsed(path, ".safetensors file"):
@@ -46,11 +46,11 @@ def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _TensorEntry], int]:
             raise ValueError(f"its header would have {length} bytes, the file has {size}")
         header = json.loads(file.read(length).decode(), object_pairs_hook=_unique)
         if not isinstance(header, dict):
-            raise ValueError("its header is no JSON object")  # noqa: TRY004  # of the file, not of a caller
+            raise ValueError("its header is no JSON object")  # noqa: TRY004  # a wrong file, not an argument of a wrong type
         tensors = {name: _tensor(name, of) for name, of in header.items() if name != "__metadata__"}
     last = 0
     for name, tensor in sorted(tensors.items(), key=lambda each: each[1][:2]):
-        if tensor.begin < min(last, tensor.end):  # one without bytes shares none
+        if tensor.begin < min(last, tensor.end):  # an empty tensor shares no bytes
             raise FileError(f"{path} is damaged: the bytes of tensor {name!r:.80} belong to another one too")
         last = max(last, tensor.end)
     return tensors, 8 + length
@@ -130,7 +130,7 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
 
 
 def _lost(path: Path, output: Output) -> str | None:
-    """Tensors of other names, metadata, and bytes that belong to no tensor."""
+    """What a new result would lose: tensors of other names, metadata, and bytes that belong to no tensor."""
     name = output.member or "matrix"
     with path.open("rb") as file:
         tensors, data = _tensors(file, path)

@@ -1,4 +1,4 @@
-"""The finished matrix takes its name, and what had that name goes: at every moment one of them stands there, complete.
+"""The finished matrix replaces an older result of its name: at every moment that name leads to one of them, complete.
 
 ``data`` in the work directory is renamed to ``swap.INODE``, with its own inode, and exchanged with the old result by one
 system call. So ``swap.INODE`` with that inode is the new matrix, and with another inode the old one. The old one is checked
@@ -30,10 +30,10 @@ _NEW, _OLD, _TRASH = "swap.", "old", "trash."
 LEFTOVERS = rf"{re.escape(_NEW)}\d+|{_OLD}|{re.escape(_TRASH)}\d+"
 #: Flags of renameat2(2): refuse a name that is taken; exchange the two.
 _NOREPLACE, _EXCHANGE = 1, 2
-#: What a system or file system says that has no such call.
+#: Errors of a system or file system that does not have the call.
 _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
 
-#: A name in a directory that is open as that descriptor.
+#: The descriptor of a directory, and a name in it.
 Place = tuple[int, str]
 
 
@@ -47,15 +47,15 @@ class OpenDirectories:
         self.path = self.target = output.target
 
     def inside(self, name: str) -> Path:
-        """A path by which a library finds ``name`` in this very directory, even where the directory's own name changes."""
+        """A path by which a library finds ``name`` in the open directory, even if that directory is renamed."""
         descriptors = Path("/proc/self/fd")
         return (descriptors / str(self.fd) if descriptors.exists() else self.path) / name
 
 
 def put(work: OpenDirectories) -> None:
-    """Let the matrix of the work directory, complete and on the disk, appear as the result.
+    """Give the matrix of the work directory, which is complete and on the disk, the name of the result.
 
-    Raises FileError where what has that name must not be lost; the matrix stays where it was then.
+    Raises FileError where the existing file of that name must not be lost; then the matrix stays in the work directory.
     """
     work.output.check(kept=work.path)
     found = inode(work.fd, DATA)
@@ -66,16 +66,16 @@ def put(work: OpenDirectories) -> None:
     _sync(work)
     try:
         while not (_appear(work, new) or _exchange(work, new)):
-            pass  # it was removed or made by another process meanwhile
+            pass  # another process removed or made the target meanwhile
     except FileError:
-        settle(work)  # which gives it back its name
+        settle(work)  # renames the matrix back to DATA
         raise
 
 
 def settle(work: OpenDirectories) -> None:
     """Finish or undo a swap that was killed, and remove what it left.
 
-    Raises FileError where that would lose something, or where what has the name again must not be replaced.
+    Raises FileError where that would lose something, or where the target must not be replaced.
     """
     names = names_in(work.fd)
     new = next((name for name in names if name.startswith(_NEW)), None)
@@ -92,14 +92,14 @@ def settle(work: OpenDirectories) -> None:
     if new is not None and is_new(work.fd, new):
         _rename((work.fd, new), (work.fd, DATA))
     elif new is not None:
-        _let_go(work, new)
+        _remove_old(work, new)
     for name in names:
         if name.startswith(_TRASH):
             _remove(work.fd, name)
 
 
 def discard(directory: int, name: str) -> None:
-    """Remove a file or a tree, of which no half keeps its name; nothing where there is none."""
+    """Remove a file or a tree, if it is there. It is renamed first, so that no half of a tree ever has its name."""
     found = inode(directory, name)
     if found is None:
         return
@@ -115,14 +115,14 @@ def names_in(directory: int) -> list[str]:
 
 
 def inode(directory: int, name: str) -> int | None:
-    """The inode of what has that name, a link itself included; None where nothing has."""
+    """The inode of the entry of that name, of a link its own; None where there is none."""
     with contextlib.suppress(FileNotFoundError):
         return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino
     return None
 
 
 def is_new(directory: int, name: str) -> bool:
-    """Whether that is a new matrix that does not have its name yet, and not the old one."""
+    """Whether that is a new matrix before the exchange, and not an old one after it."""
     return name.startswith(_NEW) and inode(directory, name) == int(name.removeprefix(_NEW))
 
 
@@ -131,7 +131,7 @@ def _target(work: OpenDirectories) -> Place:
 
 
 def _appear(work: OpenDirectories, new: str) -> bool:
-    """Where nothing has the name; False where something has."""
+    """Give the new matrix the name of the target, if that is free; otherwise False."""
     try:
         if not _renameat2((work.fd, new), _target(work), _NOREPLACE):
             if inode(*_target(work)) is not None:
@@ -144,33 +144,33 @@ def _appear(work: OpenDirectories, new: str) -> bool:
 
 
 def _exchange(work: OpenDirectories, new: str) -> bool:
-    """Where something has the name; False where nothing has."""
+    """Exchange the new matrix and the target, and remove the old one; False if there is no target."""
     try:
         if not _renameat2((work.fd, new), _target(work), _EXCHANGE):
-            return _step_aside(work, new)
+            return _replace(work, new)
     except FileNotFoundError:
         return False
     _sync(work)
-    _let_go(work, new)
+    _remove_old(work, new)
     return True
 
 
-def _let_go(work: OpenDirectories, name: str) -> None:
-    """Remove what had the name before; or exchange it back, where it holds what would be lost."""
+def _remove_old(work: OpenDirectories, name: str) -> None:
+    """Remove the old result, which is ``name`` after the exchange; exchange it back where it holds what would be lost."""
     refused = work.output.refusal(work.inside(name), kept=work.path)
     if refused is None:
         discard(work.fd, name)
         return
-    came = inode(*_target(work)) == int(name.removeprefix(_NEW))
-    if not (came and _renameat2((work.fd, name), _target(work), _EXCHANGE)):
+    target_is_new = inode(*_target(work)) == int(name.removeprefix(_NEW))
+    if not (target_is_new and _renameat2((work.fd, name), _target(work), _EXCHANGE)):
         raise _unsettled(work, name)
     _rename((work.fd, name), (work.fd, DATA))
     _sync(work)
     raise refused
 
 
-def _step_aside(work: OpenDirectories, new: str) -> bool:
-    """The same where two names cannot be exchanged: a directory is not there for a moment."""
+def _replace(work: OpenDirectories, new: str) -> bool:
+    """``_exchange`` where the system cannot exchange names: a target that is a directory is missing for a moment."""
     if not stat.S_ISDIR(os.stat(work.target.name, dir_fd=work.parent, follow_symlinks=False).st_mode):
         work.output.check(kept=work.path)
         _rename((work.fd, new), _target(work))
@@ -193,12 +193,12 @@ def _step_aside(work: OpenDirectories, new: str) -> bool:
 
 def _unsettled(work: OpenDirectories, name: str) -> FileError:
     return FileError(
-        f"{work.path / name} is what {work.target} was before, and {work.target} has changed since: move one of them away"
+        f"{work.path / name} is the previous {work.target}, which has changed since: move one of them away"
     )
 
 
 def _remove(directory: int, name: str) -> None:
-    """What cannot be removed stays, and the next run tries again."""
+    """Remove it; what cannot be removed stays, and the next run tries again."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             shutil.rmtree(name, dir_fd=directory)
@@ -211,7 +211,7 @@ def _rename(source: Place, target: Place) -> None:
 
 
 def _sync(work: OpenDirectories) -> None:
-    """Return when the names in both directories would outlast a power failure."""
+    """Return when the names in both directories would survive a power failure."""
     for directory in (work.parent, work.fd):
         try:
             os.fsync(directory)
@@ -221,7 +221,7 @@ def _sync(work: OpenDirectories) -> None:
 
 
 def _renameat2(source: Place, target: Place, how: int) -> bool:
-    """One atomic rename with that flag; False where there is no such call. Raises OSError."""
+    """One atomic rename with the flag ``how``; False where the system has no such call. Raises OSError."""
     call = _call()
     if call is None:
         return False

@@ -1,7 +1,7 @@
-"""``NAME.tilewright`` beside a result's file: a directory of ours for what is unfinished, open, recognised and locked.
+"""``NAME.tilewright``, next to the file of a result: the directory of the unfinished result, opened, recognised and locked.
 
 Nothing in it is reached through a link: the directory is opened by its name in the directory of the result, without
-following links, and everything in it through that descriptor. A directory that others filled is refused, never emptied.
+following links, and everything in it through that descriptor. A directory that holds other files is refused, never emptied.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .output import Output
 from .swap import DATA, OpenDirectories
 
 SUFFIX = ".tilewright"
-#: What a work directory holds beside the unfinished matrix and what a swap leaves: a file that says what it is, a journal.
+#: A file that says what the directory is, and the journal. It also holds the unfinished matrix, or the remains of a swap.
 ABOUT, JOURNAL = "about.txt", "journal"
 _OURS = re.compile(rf"{re.escape(ABOUT)}|{JOURNAL}|{DATA}|{swap.LEFTOVERS}")
-#: The first line of ``ABOUT``. Its number counts the layouts of such directories.
+#: The first line of ``ABOUT``. Its number is the version of the directory's layout.
 _MAGIC = b"Tilewright work directory 1\n"
-#: How often a directory is made that other processes remove meanwhile.
+#: How often it is tried to make the directory, while other processes remove it.
 _TRIES = 1000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _IN_IT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -36,10 +36,10 @@ class WorkDirectory(OpenDirectories):
     """The work directory of a result, made where there is none; while it is open, no other process can open it.
 
     ``fd`` and ``parent`` are descriptors of it and of the directory where it lies. Opening it settles a swap that was killed
-    (see ``swap``); closing it removes it, unless it holds something to go on with. With ``only_look`` nothing is made,
-    locked or changed, and ``fd`` is -1 where there is no such directory.
+    (see ``swap``); closing it removes it, unless it holds something to resume. With ``only_look`` nothing is made, locked
+    or changed, and ``fd`` is -1 where there is no such directory.
 
-    Raises FileError where it cannot be made, belongs to another process or user, or is not ours by what it holds.
+    Raises FileError where it cannot be made, belongs to another process or user, or holds what Tilewright did not make.
     """
 
     def __init__(self, output: Output, *, only_look: bool = False) -> None:
@@ -65,12 +65,12 @@ class WorkDirectory(OpenDirectories):
         return os.open(name, flags | exclusive | _IN_IT, mode, dir_fd=self.fd)
 
     def inode(self, name: str) -> int | None:
-        """The inode of what has that name in it, and None where nothing has."""
+        """The inode of the entry ``name`` in it; None where there is none."""
         return None if self.fd < 0 else swap.inode(self.fd, name)
 
     @property
     def unfinished(self) -> int | None:
-        """The inode of the unfinished matrix, also where a swap was killed before it; None where there is none."""
+        """The inode of the unfinished matrix, also if a swap was killed before the exchange; None if there is none."""
         names = [] if self.fd < 0 else swap.names_in(self.fd)
         return next((self.inode(name) for name in names if name == DATA or swap.is_new(self.fd, name)), None)
 
@@ -86,7 +86,7 @@ class WorkDirectory(OpenDirectories):
             with contextlib.suppress(OSError):
                 if swap.names_in(self.fd) == [ABOUT]:
                     os.unlink(ABOUT, dir_fd=self.fd)
-                    self._release()  # first: on NFS a file that is open keeps its directory
+                    self._release()  # first, because on NFS the directory of an open file cannot be removed
                     os.rmdir(self.path.name, dir_fd=self.parent)
         self._release()
         if self.parent >= 0:
@@ -100,7 +100,7 @@ class WorkDirectory(OpenDirectories):
         self.fd = self._about = -1
 
     def _open(self) -> None:
-        """Made, recognised and locked; again where another process removed it meanwhile."""
+        """Make, recognise and lock it; start again where another process removed it meanwhile."""
         with explained(self.path, "made"):
             for _ in range(_TRIES):
                 with contextlib.suppress(FileExistsError):
@@ -123,7 +123,7 @@ class WorkDirectory(OpenDirectories):
                     os.close(about)
 
     def _enter(self) -> None:
-        """Open the directory and refuse one that is not ours."""
+        """Open the directory, and refuse one that is not a work directory of this user."""
         try:
             self.fd = os.open(self.path.name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.parent)
         except OSError as error:
@@ -147,7 +147,7 @@ class WorkDirectory(OpenDirectories):
             raise self._foreign(f"it holds no {ABOUT}")
 
     def _lock(self) -> bool:
-        """Open and lock ``ABOUT``, and write it where it is new or torn; False where it was removed meanwhile."""
+        """Open and lock ``ABOUT``, and write it where it is new or incomplete; False where it was removed meanwhile."""
         self._about = os.open(ABOUT, os.O_RDWR | os.O_CREAT | _IN_IT, 0o600, dir_fd=self.fd)
         try:
             fcntl.flock(self._about, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,32 +162,32 @@ class WorkDirectory(OpenDirectories):
         self._refuse_other(self._about)
         self._is_ours = True
         if os.fstat(self._about).st_size < len(_MAGIC):
-            os.pwrite(self._about, _MAGIC + _words(self.target.name), 0)
+            os.pwrite(self._about, _MAGIC + _about_text(self.target.name), 0)
             os.fsync(self._about)
         return True
 
     def _refuse_other(self, about: int) -> None:
-        """A file that a crash has torn is as good as new where nothing else is there."""
-        found = os.pread(about, len(_MAGIC), 0)
-        torn = _MAGIC.startswith(found) and len(found) < len(_MAGIC) and swap.names_in(self.fd) == [ABOUT]
-        if found != _MAGIC and not torn:
+        """Refuse an ``ABOUT`` of another version. If a crash cut it short and there is no other file, it counts as new."""
+        start = os.pread(about, len(_MAGIC), 0)
+        cut_short = _MAGIC.startswith(start) and len(start) < len(_MAGIC) and swap.names_in(self.fd) == [ABOUT]
+        if start != _MAGIC and not cut_short:
             raise self._foreign(f"its {ABOUT} was not written by this version")
 
     def _foreign(self, why: str) -> FileError:
         return FileError(
-            f"{self.path} is not a work directory of Tilewright's, as {why}: move it or choose another name"
+            f"{self.path} is not a work directory of Tilewright, because {why}: move it or choose another name"
         )
 
 
-def _words(name: str) -> bytes:
+def _about_text(name: str) -> bytes:
     return (
-        f"This directory holds what is unfinished of {name}.\n"
-        "The same command with --resume goes on with it. Remove the directory to give that up.\n"
+        f"This directory holds the unfinished result {name}.\n"
+        "The same command with --resume continues it. Remove the directory to discard the result.\n"
     ).encode(errors="backslashreplace")
 
 
 def _work_name(name: str, parent: int) -> str:
-    """``name`` and our suffix; where that is too long a name, its beginning and a hash of all of it."""
+    """``name`` and ``SUFFIX``; where that is too long, the beginning of ``name`` and a hash of all of it."""
     longest = os.fpathconf(parent, "PC_NAME_MAX")
     raw = os.fsencode(name)
     if len(raw) + len(SUFFIX) <= longest:

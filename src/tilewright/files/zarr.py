@@ -1,6 +1,6 @@
 """Zarr: a directory with one file a chunk, read and written through the ``zarr`` library (3 or newer).
 
-What is written is format 3, in square chunks and not compressed: a product of numbers that fill their mantissas hardly
+It is written in format 3, in square chunks, and not compressed: a product of numbers that fill their mantissas hardly
 shrinks, and encoding it would take longer than writing it.
 """
 
@@ -25,7 +25,7 @@ from .swap import DATA
 from .work import WorkDirectory
 from .zarr_directory import lost_from
 
-#: Rows and columns of a chunk that is written: 4 MiB of float32.
+#: Rows, and columns, of a chunk in a new store: 4 MiB of float32.
 CHUNK = 1024
 #: The files of a store that are not chunks.
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
@@ -44,11 +44,11 @@ class ZarrSource(ChunkedSource):
     def _rectangle(self, rows: slice, columns: slice) -> np.ndarray:
         try:
             return self._array[rows, columns]
-        except Exception as error:  # whatever a codec makes of a damaged chunk
+        except Exception as error:  # a codec may raise anything for a damaged chunk
             raise unreadable(self._path, rows, columns, error) from error
 
     def fingerprint(self) -> str:
-        """Of every chunk's file, as of one: about 10 µs each."""
+        """Covers the file of every chunk: about 10 µs each."""
         changed = []
         for folder, _, names in sorted(os.walk(self._path / self._array.path)):
             status = [(name, (Path(folder) / name).stat()) for name in sorted(names)]
@@ -62,8 +62,8 @@ class ZarrSource(ChunkedSource):
 class ZarrSink:
     """An array of a new store, in a work directory until it is finished; see ``Sink``.
 
-    A write that begins and ends at multiples of ``grain`` waits for no other; those that cut a chunk read it first, and
-    do so one at a time.
+    A write that begins and ends at multiples of ``grain`` waits for no other. A write of a part of a chunk reads the chunk
+    first; such writes run one at a time.
     """
 
     parallel = True
@@ -74,7 +74,7 @@ class ZarrSink:
         self.shape, self.dtype = output.shape, output.dtype
         self.grain = (max(1, min(CHUNK, self.shape[0])), max(1, min(CHUNK, self.shape[1])))
         self.workspace = 3 * self.grain[0] * self.grain[1] * self.dtype.itemsize
-        self._cutting, self._noting = threading.Lock(), threading.Lock()
+        self._part_lock, self._written_lock = threading.Lock(), threading.Lock()
         self._written: set[Shape] = set()
         self._partial = Partial(output, resume, work)
         self.partial, self._root = self._partial.path, self._partial.work.inside(DATA)
@@ -84,7 +84,7 @@ class ZarrSink:
                 if self._partial.resumed:
                     _clean(self._root)
                 self.resumed = (self._root / self._name / "zarr.json").exists()
-                self._array = self._take_up() if self.resumed else self._begin(zarr)
+                self._array = self._resume() if self.resumed else self._begin(zarr)
         except BaseException:
             self._partial.abandon()
             raise
@@ -94,7 +94,7 @@ class ZarrSink:
         stored = {"shape": self.shape, "dtype": self.dtype, "chunks": self.grain, "compressors": None}
         return zarr.create_array(store=self._root, name=self._name or None, **stored)
 
-    def _take_up(self) -> Any:
+    def _resume(self) -> Any:
         array = _array(self._root, self._name or None, "r+")
         if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.grain):
             found = f"shape {array.shape}, dtype {array.dtype}, chunks {array.chunks}"
@@ -122,13 +122,13 @@ class ZarrSink:
             if whole:
                 self._array[rows, columns] = block
             else:
-                with self._cutting:
+                with self._part_lock:
                     self._array[rows, columns] = block
-        with self._noting:
+        with self._written_lock:
             self._written.add((rows.start // self.grain[0], columns.start // self.grain[1]))
 
     def flush(self) -> None:
-        with self._noting:
+        with self._written_lock:
             written, self._written = self._written, set()
         root = self._root / self._name
         chunks = {root / self._array.metadata.encode_chunk_key(chunk) for chunk in written}
@@ -163,7 +163,7 @@ def _library(path: Path) -> Any:
 
 
 def _array(path: Path, name: str | None, mode: str) -> Any:
-    """An array of the store at ``path``: itself, or the one of that name among a group's."""
+    """An array of the store at ``path``: the store itself, or the array ``name`` in a group."""
     zarr = _library(path)
     with explained(path, "read"):
         path.stat()
@@ -174,31 +174,31 @@ def _array(path: Path, name: str | None, mode: str) -> Any:
         if names == [""] and name:
             raise FileError(f"{path} is one array, not a group: leave out :{name}")
         if not names:
-            zarr.open(store=path, mode=mode)  # which says what is wrong with it, unless it is an empty group
-        found = zarr.open_array(store=path, path=pick(names, name and name.strip("/"), path, "array"), mode=mode)
-        if found.dtype.kind not in "biuf":
-            raise DTypeError(f"{path} has dtype {found.dtype}: it must be {READABLE}")
-    return found
+            zarr.open(store=path, mode=mode)  # raises what is wrong with it, unless it is an empty group
+        array = zarr.open_array(store=path, path=pick(names, name and name.strip("/"), path, "array"), mode=mode)
+        if array.dtype.kind not in "biuf":
+            raise DTypeError(f"{path} has dtype {array.dtype}: it must be {READABLE}")
+    return array
 
 
 def _array_names(path: Path) -> list[str]:
-    """The arrays of a store: "" where it is one itself, or the paths of those below a group.
+    """The paths of the arrays in a store; only "" where the store is itself an array.
 
     Links are not followed: they can lead in circles.
     """
-    found = []
+    paths = []
     for folder, inside, files in os.walk(path):
         here = Path(folder)
         if pipes := [name for name in files if name in _METADATA and not (here / name).is_file()]:
-            raise ValueError(f"{here / pipes[0]} is no file")  # the library would wait for someone to write into it
+            raise ValueError(f"{here / pipes[0]} is no file")  # from a pipe the library would read forever
         if ".zarray" in files or ("zarr.json" in files and _node_type(here / "zarr.json") == "array"):
-            found.append("" if here == path else here.relative_to(path).as_posix())
-            inside.clear()  # its chunks
-    return found
+            paths.append("" if here == path else here.relative_to(path).as_posix())
+            inside.clear()  # directories of its chunks
+    return paths
 
 
 def _node_type(metadata: Path) -> Any:
-    """What the metadata of format 3 say; None where they are damaged."""
+    """The type of a node by its metadata of format 3; None where they are damaged."""
     try:
         node = json.loads(metadata.read_bytes())
     except (ValueError, RecursionError):
@@ -212,7 +212,10 @@ def _open(path: Path, name: str | None, *_: object) -> Source:
 
 
 def _clean(root: Path) -> None:
-    """Remove what the library was writing when a process died. Raises FileError for what it would write through: links."""
+    """Remove the files that the library was writing when a process died.
+
+    Raises FileError for links, and for whatever is neither file nor directory: the library would write through them.
+    """
     for path in sorted(root.rglob("*")):
         if not (path.is_dir() or path.is_file()) or path.is_symlink():
             raise FileError(f"{path.name} in the unfinished matrix is a link or no file: remove it, or do not resume")

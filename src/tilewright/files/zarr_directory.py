@@ -1,4 +1,4 @@
-"""What a zarr directory holds beside one matrix, by its metadata and the names of its files, without the library."""
+"""What a zarr directory holds besides one matrix, by its metadata and the names of its files, without the library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import FileError
 from .checks import listed
 from .output import Output
 
-#: Keys that say how an array is stored; any other may be what a user has added.
+#: Keys of metadata that say how an array is stored; a user may have added any other.
 _STORED = {
     3: {
         *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"),
@@ -31,9 +31,9 @@ _OF_A_GROUP = {"zarr_format", "node_type", "attributes"}
 
 
 def lost_from(path: Path, output: Output) -> str | None:
-    """What a directory holds that is no part of one matrix, in words; None where there is nothing.
+    """What a directory holds that is not part of one matrix, as text; None where there is nothing.
 
-    The groups that lead to a matrix with a name belong to it. Damaged metadata raise FileError, or what reading them does.
+    The groups on the path of a member are part of it. Damaged metadata raise FileError, or what their parser raises.
     """
     here = path
     for part in [part for part in (output.member or "").strip("/").split("/") if part]:
@@ -70,28 +70,28 @@ def _beside_array(root: Path) -> str | None:
         return lost
     chunk, grid = _chunks(metadata, version)
     for name, is_file in _entries(root):
-        found = chunk.fullmatch(name)
-        is_chunk = found is not None and all(int(at) < count for at, count in zip(found.groups(), grid, strict=True))
+        match = chunk.fullmatch(name)
+        is_chunk = match is not None and all(int(at) < count for at, count in zip(match.groups(), grid, strict=True))
         if not (is_file and (name in described or is_chunk)):
             return f"holds {name!r}, which is no part of its array"
     return None
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Raises FileError where it is no object of JSON."""
+    """The JSON object in a file. Raises FileError where there is none."""
     try:
-        found = json.loads(path.read_bytes())
+        metadata = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise FileError(f"holds no {path.name} of a zarr array") from None
     except (ValueError, RecursionError):
         raise FileError(f"holds a damaged {path.name}") from None
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict):
         raise FileError(f"holds a damaged {path.name}")
-    return found
+    return metadata
 
 
 def _of_a_user(metadata: dict[str, Any], known: set[str]) -> str | None:
-    """What metadata say beside how the array is stored."""
+    """What a user has added to metadata, as text; None where there is nothing."""
     if metadata.get("attributes"):
         return f"holds {listed(sorted(metadata['attributes']), 'attribute')}"
     if any(metadata.get("dimension_names") or ()):
@@ -109,7 +109,7 @@ def _no_matrix(metadata: dict[str, Any], version: int) -> str | None:
 
 
 def _chunks(metadata: dict[str, Any], version: int) -> tuple[re.Pattern[str], list[int]]:
-    """A pattern of the names of its chunks, and how many there are down and across."""
+    """A pattern of the names of the chunks, and how many chunks there are along rows and columns."""
     if version == 2:
         sides, prefix, between = metadata["chunks"], "", metadata.get("dimension_separator", ".")
     else:
@@ -124,7 +124,8 @@ def _chunks(metadata: dict[str, Any], version: int) -> tuple[re.Pattern[str], li
 
 
 def _entries(root: Path, below: str = "") -> Iterator[tuple[str, bool]]:
-    """The names below a directory, with whether each is a file: all but directories that hold something or had chunks."""
+    """The names below a directory, and whether each is a file. Left out are directories that hold something, and empty
+    ones that are named like those of chunks."""
     for entry in sorted(os.scandir(root / below), key=lambda entry: entry.name):
         name = f"{below}{entry.name}"
         if not entry.is_dir(follow_symlinks=False):
