@@ -30,7 +30,7 @@ def gpus(monkeypatch) -> Any:
     fake.install(monkeypatch, found)
     yield found
     libraries._known.clear()
-    libraries._one.cache_clear()
+    libraries._instance.cache_clear()
 
 
 def whole(*shape: int, dtype: str = "float32", seed: int = 1) -> np.ndarray:

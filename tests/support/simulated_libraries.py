@@ -245,7 +245,7 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     for module in (matmul, libraries):
         monkeypatch.setattr(module, "gpu_at", lambda ordinal: gpus[ordinal])
     libraries._known.clear()
-    libraries._one.cache_clear()
+    libraries._instance.cache_clear()
     matmul._plan.cache_clear()
     matmul._launches.cache_clear()
     return torch, cupy
