@@ -246,7 +246,7 @@ def in_shared_memory(folder: Path, out: Path, about: dict[str, Any]) -> list[str
     """Every one-warp pattern of shared memory under ncu."""
     listed = list(shared_patterns.patterns())
     command = hardware.command_of(folder / "shared-patterns.npz")
-    found = hardware.count(command, metrics=[_TURNS, _MISC, _CONFLICTS], timeout=400)
+    found = hardware.ncu_counters(command, metrics=[_TURNS, _MISC, _CONFLICTS], timeout=400)
     write(out / "shared-memory-patterns-h200.jsonl", (
         {"access": access, "pattern": name, "byte_offsets": offsets.tolist(),
          "wavefronts": counters[_TURNS] - counters[_MISC], "bank_conflicts": counters[_CONFLICTS]}
@@ -258,7 +258,7 @@ def in_shared_memory(folder: Path, out: Path, about: dict[str, Any]) -> list[str
 def in_global_memory(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     """Every one-warp pattern of global memory under ncu."""
     listed = list(global_patterns.patterns())
-    found = hardware.count(hardware.command_of(folder / "global-patterns.npz"), metrics=_SECTORS, timeout=400)
+    found = hardware.ncu_counters(hardware.command_of(folder / "global-patterns.npz"), metrics=_SECTORS, timeout=400)
     rows = []
     for (access, name, offsets, sources), counters in zip(listed, found, strict=True):
         row = {"access": access, "pattern": name, "byte_offsets": offsets.tolist()}

@@ -24,7 +24,7 @@ import tilewright as tw
 from tilewright.lab.bench.timing import wait_until_quiet
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.verify.verify import Oracle
-from tilewright.streaming.places.places import bytes_of
+from tilewright.streaming.places.places import parse_bytes
 
 SEED, TURNS = 1, 3
 COMMAND = [sys.executable, "-W", "ignore", "-m", "tilewright", "multiply"]
@@ -82,7 +82,7 @@ def measured(folder: Path, n: int, memory: str) -> dict[str, Any]:
     check = Oracle(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in "ab"), seed=SEED).check(
         np.load(folder / "c.npy", mmap_mode="r")
     )
-    rate, limit = told["measured"]["gflops"], bytes_of("memory", memory)
+    rate, limit = told["measured"]["gflops"], parse_bytes("memory", memory)
     return {
         **{
             key: told[key]

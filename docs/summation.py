@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tilewright.lab.bench.device_sets import random_values
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.verify.verify import ErrorSample
-from tilewright.records.bench import BenchRecord, write
+from tilewright.records.bench import BenchRecord, write_records
 from tilewright.report.accuracy import ROUNDING
 
 RECORD = Path(__file__).parent.parent / "benchmarks" / "cpu-error-orders.jsonl"
@@ -203,7 +203,7 @@ def main() -> int:
         made += [record("sum/pairwise", k), record("sum/dealt", k, parts=4, slice=8), record("sum/rounded_operands", k)]
     made += [record("sum/leaves", LEAVES[0], leaf=leaf, kc=KC) for leaf in LEAVES]
     RECORD.unlink(missing_ok=True)
-    write(RECORD, made)
+    write_records(RECORD, made)
     return 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from support import outcomes, selection
 from support.command_line import Answer
-from tilewright.__main__ import run
+from tilewright.__main__ import run_command_line
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def cli(monkeypatch, capsys, tmp_path):
 
     def call(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["tilewright", *arguments])
-        code = run()
+        code = run_command_line()
         captured = capsys.readouterr()
         return Answer(code, captured.out, captured.err)
 

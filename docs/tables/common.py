@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tilewright.records.bench import BenchRecord, read
+from tilewright.records.bench import BenchRecord, read_records
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks"
 
 
 def records_of(name: str) -> list[BenchRecord]:
-    return read(RECORDS / f"{name}.jsonl")
+    return read_records(RECORDS / f"{name}.jsonl")
 
 
 def at(records: list[BenchRecord], kernel: str, n: int, threads: int) -> BenchRecord | None:

@@ -18,10 +18,10 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # where "×" cannot be encoded, print its escape code and do not fail
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = _in_one_line
-    sys.exit(run())
+    sys.exit(run_command_line())
 
 
-def run() -> int:
+def run_command_line() -> int:
     """Run the command line; returns the exit code."""
     try:
         from .cli import app

@@ -68,7 +68,7 @@ def matmul(
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
-        from .arrays.matmul import matmul as matmul_on_gpu  # imported only here: products on the host do not need it
+        from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
 
         return matmul_on_gpu(a, b, out, precision, algorithm)
     return _matmul(a, b, out, precision, algorithm, device)
@@ -129,7 +129,7 @@ def plan(
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
-        from .arrays.matmul import plan as plan_on_gpu
+        from .arrays.matmul import plan_on_gpu
 
         return plan_on_gpu(a, b, out, precision, algorithm)
     x, y = (_array_or_shape(name, value) for name, value in (("a", a), ("b", b)))

@@ -167,7 +167,7 @@ def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array.astype(dtype if dtype.isnative else dtype.newbyteorder("="))
 
 
-def row_major(array: np.ndarray) -> np.ndarray:
+def as_row_major(array: np.ndarray) -> np.ndarray:
     """``array`` if it is C-contiguous, else an aligned C-ordered copy."""
     return array if array.flags.c_contiguous else aligned_copy(array)
 

@@ -66,15 +66,15 @@ class ProductShapes:
     result: Shape
 
 
-def layout(a: Shape, b: Shape) -> ProductShapes:
+def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
     """Combine two shapes by the rules of array-API ``matmul``. Raises ShapeError.
 
     A 1-D ``a`` is a row, a 1-D ``b`` a column, and the axis added to it is dropped from the result; axes before the last
     two broadcast.
 
-    >>> layout((5, 1, 3, 4), (7, 4, 2)).result
+    >>> combine_shapes((5, 1, 3, 4), (7, 4, 2)).result
     (5, 7, 3, 2)
-    >>> layout((3, 4), (5, 2))
+    >>> combine_shapes((3, 4), (5, 2))
     Traceback (most recent call last):
         ...
     tilewright.errors.ShapeError: k mismatch: a is (3, 4), b is (5, 2): a.shape[-1] must equal b.shape[0]

@@ -217,7 +217,7 @@ def test_operands_of_any_layout_are_measured(cli, a, b) -> None:
     saved("b.npy", b)
     answer = cli("bench", "ikj", "--against=none", "--operands", "a.npy", "b.npy", "--json", "x.jsonl")
     assert (answer.code, answer.err) == (0, "")
-    (record,) = records.read("x.jsonl")
+    (record,) = records.read_records("x.jsonl")
     assert (record.m, record.k, record.n) == (*a.shape, b.shape[1])
     assert record.dtype == np.result_type(a, b).name
     assert record.environment["operands"].startswith("a.npy b.npy (sha256 ")
@@ -382,12 +382,12 @@ def test_a_run_that_is_cut_short_keeps_its_cells_and_resumes(tmp_path, how, code
     assert code != 130 or "--resume continues" in err
     before = file.read_bytes()
     assert before.endswith(b"\n")
-    kept = records.read(file)
+    kept = records.read_records(file)
     assert 1 <= len(kept) < 6
     resumed = started(*asked, "--resume", cwd=tmp_path)
     assert "6 of 6 cells measured" in resumed.communicate(timeout=60)[0]
     assert file.read_bytes().startswith(before)
-    assert [r.n for r in records.read(file)] == [16, 32, 64, 128, 136, 144]
+    assert [r.n for r in records.read_records(file)] == [16, 32, 64, 128, 136, 144]
 
 
 def test_resume_measures_only_what_does_not_stand(cli) -> None:
@@ -409,10 +409,10 @@ def test_resume_measures_only_what_does_not_stand(cli) -> None:
     given = ["bench", "slow.py", "--against=none", "--operands", "a.npy", "b.npy", "--json=y.jsonl"]
     cli(*given)
     cli(*given, "--resume")
-    assert len(records.read("y.jsonl")) == 1
+    assert len(records.read_records("y.jsonl")) == 1
     saved("b.npy", -B)
     cli(*given, "--resume")
-    assert len(records.read("y.jsonl")) == 2
+    assert len(records.read_records("y.jsonl")) == 2
 
 
 def test_resume_asks_again_what_was_over_another_limit(cli) -> None:
@@ -420,7 +420,7 @@ def test_resume_asks_again_what_was_over_another_limit(cli) -> None:
     asked = ["bench", "slow.py", "--against=none", "--sizes=64,256", "--json=x.jsonl", "--repeat=1"]
     assert "1 of 2 cells" in cli(*asked, "--limit=60ms").out
     assert "2 of 2 cells" in cli(*asked, "--limit=10s", "--resume").out
-    assert [r.verdict for r in records.read("x.jsonl")] == ["ok", "time_limit", "ok"]
+    assert [r.verdict for r in records.read_records("x.jsonl")] == ["ok", "time_limit", "ok"]
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
@@ -430,7 +430,9 @@ def test_resume_asks_again_what_was_over_another_limit(cli) -> None:
 def test_compare_says_what_changed(cli, factor, word, code) -> None:
     for name, scale in (("old", 1.0), ("new", factor)):
         samples = [scale * s for s in (1.0, 1.001, 1.002, 1.003)]
-        records.write(name, [records.BenchRecord("cpu/ikj", "cpu", 8, 8, 8, "float32", "ok", samples_s=samples)])
+        records.write_records(
+            name, [records.BenchRecord("cpu/ikj", "cpu", 8, 8, 8, "float32", "ok", samples_s=samples)]
+        )
     answer = cli("compare", "old", "new")
     assert answer.code == code
     assert word in answer.out
@@ -443,6 +445,6 @@ def test_compare_refuses_what_is_not_comparable(cli) -> None:
     for name in ("old", "new"):
         where = {"processor": name}
         cell = records.BenchRecord("[/x]", "cpu", 8, 8, 8, "float32", "ok", samples_s=[1.0] * 4, environment=where)
-        records.write(name, [cell])
+        records.write_records(name, [cell])
     assert is_one_line(cli("compare", "old", "new"), "not comparable: processors differ", "old in old")
     assert "[/x]" in cli("compare", "old", "old").out, "a name is no markup"

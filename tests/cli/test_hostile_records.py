@@ -17,9 +17,9 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 from support import explanations, timelines
 from support.report_records import measured
 from tilewright import report
-from tilewright.__main__ import run
+from tilewright.__main__ import run_command_line
 from tilewright.errors import RecordError
-from tilewright.records.bench import BenchRecord, from_line, read, to_line
+from tilewright.records.bench import BenchRecord, from_line, read_records, to_line
 from tilewright.records.explanation import from_dict, holds_explanations, read_explanations
 from tilewright.records.explanation_rules import _WIDEST
 from tilewright.records.json_data import DEEPEST, dumped, is_tame
@@ -71,7 +71,7 @@ def test_a_field_that_no_product_has_is_named_with_its_file_and_line(name: str, 
     for value in FIELDS[name]:
         path.write_text(f"{line()}\n{line(**{outer: {inner: value} if inner else value})}\n")
         with pytest.raises(RecordError) as caught:
-            read(path)
+            read_records(path)
         text = str(caught.value)
         assert text.startswith(f"{path}:2: {name} must be ")
         assert len(text) < len(str(path)) + 250
@@ -94,14 +94,14 @@ NO_JSON = [
 def test_what_is_no_json_is_one_line(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(data)
-    for reader in (read, read_explanations, read_timelines):
+    for reader in (read_records, read_explanations, read_timelines):
         with pytest.raises(RecordError, match=r"x\.jsonl"):
             reader(path)
     assert not holds_explanations(path)
     assert not holds_timelines(path)
     for words in (["report", str(path)], ["compare", str(path), str(path)]):
         monkeypatch.setattr("sys.argv", ["tilewright", *words])
-        assert run() == 2
+        assert run_command_line() == 2
         error = capsys.readouterr().err
         assert error.startswith("error: ")
         assert error.count("\n") == 1

@@ -23,10 +23,10 @@ from rich.text import Text
 
 import tilewright
 from support.report_records import measured
-from tilewright.__main__ import run
+from tilewright.__main__ import run_command_line
 from tilewright.cli.console import Console, say
 from tilewright.records import legible as module
-from tilewright.records.bench import write
+from tilewright.records.bench import write_records
 from tilewright.records.legible import json_escaped, legible
 from tilewright.terminal import BenchProgress, TuneProgress, blocks_progress, show_bench, show_facts
 
@@ -140,7 +140,7 @@ def test_commands_in_names_do_not_reach_a_terminal(
     monkeypatch.setenv("COLUMNS", "200")
     name = "\x1b]0;owned\x07\x9b31m\u202e[red]"
     np.save(tmp_path / f"{name}.npy", np.ones((4, 4), np.float32))
-    write(tmp_path / f"{name}.jsonl", [replace(measured("cpu/ikj", 64), kernel=name, dtype=name)])
+    write_records(tmp_path / f"{name}.jsonl", [replace(measured("cpu/ikj", 64), kernel=name, dtype=name)])
     for words in (
         ("multiply", f"{name}.npy", f"{name}.npy", "-o", f"{name}c.npy", "--device", "cpu"),
         ("multiply", f"{name}x.npy", f"{name}.npy", "-o", f"{name}c.npy"),
@@ -151,7 +151,7 @@ def test_commands_in_names_do_not_reach_a_terminal(
         (name,),
     ):
         monkeypatch.setattr(sys, "argv", ["tilewright", *words])
-        run()
+        run_command_line()
         captured = capsys.readouterr()
         said = captured.out + captured.err
         assert not commands(said), words

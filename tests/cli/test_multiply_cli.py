@@ -218,14 +218,14 @@ def test_the_bar_is_for_terminals(typed, tmp_path: Path) -> None:
 RESIDENT = """
 import re, sys
 from pathlib import Path
-from tilewright.__main__ import run
+from tilewright.__main__ import run_command_line
 
 def kib(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
 def multiply(a, b, *more):
     sys.argv = ["tilewright", "multiply", a, b, "-o", "c.npy", "--device", "cpu", *more]
-    assert run() == 0
+    assert run_command_line() == 0
 
 multiply("s.npy", "s.npy")
 idle = kib("VmRSS")

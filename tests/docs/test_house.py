@@ -146,8 +146,8 @@ def test_a_product_on_a_gpu_needs_no_numba() -> None:
 def test_rendering_a_report_needs_no_numerical_library() -> None:
     """A page of a committed record, rendered; drawing its charts may load NumPy, which Altair's own dependencies do."""
     record = Path(__file__).parents[2] / "benchmarks" / "cpu-openblas-avx512.jsonl"
-    imports = "from tilewright.records.bench import read; from tilewright.report import render"
-    loaded = loaded_by(f"{imports}; page = render(read({str(record)!r})); assert '</html>' in page")
+    imports = "from tilewright.records.bench import read_records; from tilewright.report import render"
+    loaded = loaded_by(f"{imports}; page = render(read_records({str(record)!r})); assert '</html>' in page")
     assert "altair" in loaded
     assert not loaded & {"numba", "llvmlite", "cuda"}
 

@@ -439,13 +439,13 @@ def mapped():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped() + (64 << 20), resource.RLIM_INFINITY))
 for ask in (lambda: tw.matmul(np.broadcast_to(a[:1, :1], (9000, 1)), np.broadcast_to(a[:1, :1], (1, 9000))),
-            lambda: workspace.workspace(1 << 30).__enter__()):
+            lambda: workspace.take_workspace(1 << 30).__enter__()):
     try:
         ask()
         print("there was enough")
     except MemoryError as error:
         print(error)
-with workspace.workspace(1 << 20):
+with workspace.take_workspace(1 << 20):
     pass
 tw.matmul(a, a, out=c)
 print((c == 600).all(), sum(map(len, workspace._kept.values())) < 64 << 20)
@@ -463,7 +463,7 @@ def test_too_little_memory_is_said_and_the_next_product_is_right() -> None:
 def test_what_is_kept_makes_room_for_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer that waits for the next product is no reason to refuse this one."""
     workspace.release_workspace()
-    with workspace.workspace(1000):
+    with workspace.take_workspace(1000):
         pass
     refusals: list[int] = []
 
@@ -474,22 +474,22 @@ def test_what_is_kept_makes_room_for_what_is_needed(monkeypatch: pytest.MonkeyPa
         return np.empty(shape, np.uint8)
 
     monkeypatch.setattr(workspace, "aligned_empty", scarce)
-    with workspace.workspace(500) as memory:
+    with workspace.take_workspace(500) as memory:
         assert memory.size == 1000
         workspace._keep(np.empty(100, np.uint8))
         workspace._keep(np.empty(200, np.uint8))
-        with workspace.workspace(5000) as larger:
+        with workspace.take_workspace(5000) as larger:
             assert larger.size == 5000
     assert refusals == [5000], "one was given up before, the other when that was not enough"
 
 
 def test_workspace_that_is_kept_is_bounded() -> None:
     workspace.release_workspace()
-    with workspace.workspace(workspace.MOST_KEPT_BYTES + 1):
+    with workspace.take_workspace(workspace.MOST_KEPT_BYTES + 1):
         pass
     assert not workspace._kept
     for _ in range(3):
-        blocks = [workspace.workspace(workspace.MOST_KEPT_BYTES // 2 - 100 * i) for i in range(12)]
+        blocks = [workspace.take_workspace(workspace.MOST_KEPT_BYTES // 2 - 100 * i) for i in range(12)]
         for block in blocks:
             block.__enter__()
         for block in blocks:

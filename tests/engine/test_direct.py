@@ -511,7 +511,7 @@ def test_batches_in_bands_and_portions(bands: int, way: str, monkeypatch: pytest
     b = np.broadcast_to(b, (2, 7, 4, 5))
     c = np.full((2, 7, 3, 5), np.nan)
     multiply = short("float64") if way == "short" else express.never
-    batch.multiply(multiply, lambda: runner(express_code.KERNEL, "float64"), bands, a, b, c)
+    batch.multiply_batch(multiply, lambda: runner(express_code.KERNEL, "float64"), bands, a, b, c)
     np.testing.assert_array_equal(c, a @ b)
 
 

@@ -25,8 +25,8 @@ from tilewright.operands import (
     admit_out,
     aligned_copy,
     aligned_empty,
+    as_row_major,
     native,
-    row_major,
     writeable_alias,
 )
 
@@ -374,7 +374,7 @@ def test_storage_that_cannot_be(shape: Any, dtype: Any, error: type[Exception], 
 def test_conversions_copy_only_what_they_must() -> None:
     f8 = np.dtype("f8")
     assert native(SQUARE, f8) is SQUARE
-    assert row_major(SQUARE) is SQUARE
+    assert as_row_major(SQUARE) is SQUARE
     assert writeable_alias(SQUARE) is SQUARE
     unaligned = np.zeros(SQUARE.nbytes + 1, "u1")[1:].view("f8").reshape(3, 3)
     unaligned[:] = SQUARE
@@ -383,7 +383,7 @@ def test_conversions_copy_only_what_they_must() -> None:
         assert converted.dtype.isnative
         assert converted.flags.aligned
         np.testing.assert_array_equal(converted, SQUARE)
-    assert row_major(SQUARE.T).flags.c_contiguous
+    assert as_row_major(SQUARE.T).flags.c_contiguous
 
 
 @pytest.mark.parametrize("view", [np.s_[:], np.s_[::-1, ::-2], np.s_[1:, :0], np.s_[None, 0]])

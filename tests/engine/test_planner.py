@@ -23,7 +23,7 @@ from tilewright.planning import choice as chooser
 from tilewright.planning import host, prediction
 from tilewright.planning.host import BYTES_PER_THREAD, WORK_PER_THREAD
 from tilewright.planning.prediction import BlockSizes, predict
-from tilewright.problem import Problem, layout
+from tilewright.problem import Problem, combine_shapes
 from tilewright.runtime.cpu import peaks
 from tilewright.runtime.cpu.runner import runner
 
@@ -65,7 +65,7 @@ def rung(order: int, **changed: Any) -> Kernel:
 
 
 def of_kernel(problem: Problem, kernel: Kernel, compute: str, threads: int, why: str = "") -> host.HostPlan:
-    shapes = layout((problem.m, problem.k), (problem.k, problem.n))
+    shapes = combine_shapes((problem.m, problem.k), (problem.k, problem.n))
     chosen = chooser.Choice(kernel, compute, kernel.params, why)
     return host.HostPlan(problem, chosen, shapes, np.dtype(problem.dtype), threads)
 

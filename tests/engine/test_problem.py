@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import ShapeError
-from tilewright.problem import Problem, ProductShapes, layout
+from tilewright.problem import Problem, ProductShapes, combine_shapes
 
 SHAPES = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 
@@ -30,7 +30,7 @@ SHAPES = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
     ],
 )
 def test_shapes_combine_as_matmul_says(a: tuple[int, ...], b: tuple[int, ...], expected: ProductShapes) -> None:
-    assert layout(a, b) == expected
+    assert combine_shapes(a, b) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_shapes_combine_as_matmul_says(a: tuple[int, ...], b: tuple[int, ...], e
 )
 def test_shapes_without_a_product_are_refused(a: tuple[int, ...], b: tuple[int, ...], message: str) -> None:
     with pytest.raises(ShapeError) as refusal:
-        layout(a, b)
+        combine_shapes(a, b)
     assert str(refusal.value) == message
 
 
@@ -66,9 +66,9 @@ def test_numpy_agrees_on_every_pair_of_shapes(a: tuple[int, ...], b: tuple[int, 
         expected = np.matmul(np.zeros(a), np.zeros(b)).shape
     except ValueError:
         with pytest.raises(ShapeError):
-            layout(a, b)
+            combine_shapes(a, b)
     else:
-        assert layout(a, b).result == expected
+        assert combine_shapes(a, b).result == expected
 
 
 def test_what_a_product_costs() -> None:

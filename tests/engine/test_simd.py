@@ -84,7 +84,7 @@ def test_micro_kernel_on_rows_that_run_backwards() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8"])
 def test_aligned_empty_starts_on_a_cache_line(dtype: str) -> None:
     like = np.zeros(1, dtype)
-    kept = [codegen.aligned_empty(size, like) for size in (0, 1, 7, 64, 1000, 4097)]
+    kept = [codegen.aligned_buffer(size, like) for size in (0, 1, 7, 64, 1000, 4097)]
     for size, x in zip((0, 1, 7, 64, 1000, 4097), kept, strict=True):
         assert x.shape == (size,)
         assert x.dtype == like.dtype

@@ -15,7 +15,7 @@ import pytest
 
 from tilewright.catalog import catalog, load_file
 from tilewright.codegen import memory, strassen_tile
-from tilewright.engine.bilinear import A, B, C, Scheme, coefficients, products, tables
+from tilewright.engine.bilinear import A, B, C, Scheme, coefficients, scheme_of_levels, tables
 from tilewright.kernels import Kernel
 from tilewright.lab.verify.verify import Check, Oracle
 from tilewright.runtime.cpu import runner as cpu
@@ -72,7 +72,7 @@ def matrix_product(levels: int) -> np.ndarray:
 
 @pytest.mark.parametrize("levels", [0, 1, 2])
 def test_the_scheme_multiplies_matrices(levels: int) -> None:
-    scheme = products(levels)
+    scheme = scheme_of_levels(levels)
     assert len(scheme) == 7**levels
     assert np.array_equal(by_scheme(scheme, levels), matrix_product(levels))
     i, j, sign = scheme[-1][C][0]
@@ -84,14 +84,14 @@ def test_the_scheme_multiplies_matrices(levels: int) -> None:
 def test_an_element_is_made_of_12_products_a_level_at_most(levels: int) -> None:
     """What the error bound counts: in each block of C, the products of elements that go into it."""
     made = np.zeros((2**levels,) * 2, int)
-    for terms in products(levels):
+    for terms in scheme_of_levels(levels):
         for i, j, _ in terms[C]:
             made[i, j] += len(terms[A]) * len(terms[B])
     assert made.max() == 12**levels
 
 
 def test_tables_say_what_the_schemes_say() -> None:
-    schemes = [products(0), products(2)]
+    schemes = [scheme_of_levels(0), scheme_of_levels(2)]
     terms, counts = tables(schemes)
     for number, said in enumerate([*schemes[0], *schemes[1]]):
         for side in (A, B, C):
@@ -239,7 +239,7 @@ def test_it_stays_inside_its_workspace(shape: Shape, dtype: str, monkeypatch: py
         given.append(large)
         yield large[beyond : beyond + nbytes]
 
-    monkeypatch.setattr(cpu, "workspace", fenced)
+    monkeypatch.setattr(cpu, "take_workspace", fenced)
     a, b = operands(shape, dtype)
     for levels, layout in itertools.product(range(4), (np.ascontiguousarray, np.asfortranarray)):
         c = product(layout(a), layout(b), leaf=leaf_for(levels, shape) or 1, threads=20)

@@ -20,8 +20,8 @@ import tilewright as tw
 from tilewright.catalog import catalog
 from tilewright.codegen import crew
 from tilewright.runtime.cpu.runner import compiled, grid, standby
-from tilewright.runtime.cpu.standby import words
-from tilewright.runtime.cpu.threads import Team, _Crew, _TeamCall, cuts
+from tilewright.runtime.cpu.standby import call_words
+from tilewright.runtime.cpu.threads import Team, _Crew, _TeamCall, even_slices
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
 two_cpus = pytest.mark.skipif(
@@ -164,7 +164,7 @@ def product_of_a_team(n: int) -> tuple[functools.partial, np.ndarray, np.ndarray
     space, counters = np.zeros(kernel.workspace(n, n, n)), np.zeros(kernel.counters(n, n, n) + 2, np.int64)
     counters[-1] = 2
     code = compiled(kernel, a.dtype)
-    return functools.partial(code, a, b, c, space, counters), words(code, a, b, c, space, counters), c
+    return functools.partial(code, a, b, c, space, counters), call_words(code, a, b, c, space, counters), c
 
 
 def test_workers_stand_by_for_the_next_product() -> None:
@@ -368,7 +368,7 @@ def test_a_system_that_forbids_seating_still_works(monkeypatch: pytest.MonkeyPat
 @settings(deadline=None)
 @given(length=st.integers(0, 10_000), parts=st.integers(1, 70), grain=st.integers(1, 300))
 def test_cuts_partition_exactly(length: int, parts: int, grain: int) -> None:
-    slices = cuts(length, parts, grain)
+    slices = even_slices(length, parts, grain)
     assert slices[0].start == 0
     assert slices[-1].stop == length
     assert all(a.stop == b.start for a, b in itertools.pairwise(slices))
@@ -398,6 +398,6 @@ def test_grid_uses_every_thread_with_the_least_reading(m: int, n: int, threads: 
 def test_rectangles_cover_c_once(m: int, n: int, threads: int, grains: tuple[int, int]) -> None:
     covered = np.zeros((m, n), np.int8)
     across, along = grid(m, n, threads)
-    for rows, columns in itertools.product(cuts(m, across, grains[0]), cuts(n, along, grains[1])):
+    for rows, columns in itertools.product(even_slices(m, across, grains[0]), even_slices(n, along, grains[1])):
         covered[rows, columns] += 1
     assert (covered == 1).all()

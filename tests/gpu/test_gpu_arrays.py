@@ -17,7 +17,7 @@ from tilewright.arrays.matrix import GpuMatrix
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import OperandError
 from tilewright.runtime.gpu.device import gpu_at
-from tilewright.runtime.gpu.product import prepared
+from tilewright.runtime.gpu.product import prepare_gpu_product
 
 pytestmark = pytest.mark.gpu
 
@@ -130,8 +130,8 @@ def test_products_that_are_added(torch: Any, name: str, dtype: str, shape: Any) 
     with gpu_at(0) as gpu:
         for params in (None, kernel.presets[0].params):
             before = c.clone()
-            product = prepared(gpu, kernel, dtype, m, n, k, add=True, params=params)
-            assert prepared(gpu, kernel, dtype, m, n, k, add=True, params=params) is product
+            product = prepare_gpu_product(gpu, kernel, dtype, m, n, k, add=True, params=params)
+            assert prepare_gpu_product(gpu, kernel, dtype, m, n, k, add=True, params=params) is product
             product(a.data_ptr(), b.data_ptr(), before.data_ptr(), stream)
             assert torch.equal(before, right)
 

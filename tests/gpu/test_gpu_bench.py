@@ -23,7 +23,7 @@ from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.verify.device_verify import DeviceChecks, DeviceOracle
 from tilewright.lab.verify.verify import Oracle
-from tilewright.records.bench import read
+from tilewright.records.bench import read_records
 from tilewright.runtime.gpu.cublas import CUBLAS, Cublas
 from tilewright.runtime.gpu.device import Device, open_device
 
@@ -302,7 +302,7 @@ def test_a_run_and_its_resumption(gpu: Device, tmp_path) -> None:
     assert [r.verdict for r in done.records if r.kernel != "ref/cublas"] == ["ok"] * 4
     assert all(r.peak_fraction is not None and 0 < r.peak_fraction < 1.05 for r in done.records if r.verdict == "ok")
     again = session.run_bench(asked, json_file=path, resume=True)
-    assert len(read(path)) == len(again.records) == 6
+    assert len(read_records(path)) == len(again.records) == 6
     assert [r.samples_s for r in again.records] == [r.samples_s for r in done.records]
 
 

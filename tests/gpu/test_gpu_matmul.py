@@ -189,7 +189,7 @@ def test_an_unknown_library_gets_an_array_that_speaks_dlpack(gpus: Any) -> None:
     assert gpus[0].launches == [("register_banks", 900)]
     assert gpus[0].kept[0][0] == 900
     assert c.__dlpack_device__() == (2, 0)
-    found = fake.dlpack.read(c.__dlpack__(stream=55))
+    found = fake.dlpack.read_capsule(c.__dlpack__(stream=55))
     assert gpus[0].orders == [(900, 55)]
     assert (found.shape, found.strides, found.dtype, found.device) == ((9, 10), (10, 1), "float32", 0)
     heap = gpus[0].heap[found.pointer - fake.BASE :]
@@ -210,7 +210,7 @@ def test_memory_that_somebody_has_by_dlpack_lives_as_long(gpus: Any) -> None:
     c = tw.matmul(a, a)
     gpus[0].kept.clear()
     held = len(gpus[0].held)
-    array = fake.dlpack.read(c.__dlpack__(stream=7))
+    array = fake.dlpack.read_capsule(c.__dlpack__(stream=7))
     del c
     gc.collect()
     assert len(gpus[0].held) == held, "the capsule has it"

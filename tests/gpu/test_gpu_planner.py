@@ -20,7 +20,7 @@ from tilewright.planning import tuned
 from tilewright.planning.choice import choose_gpu as choose
 from tilewright.runtime.gpu import product as gpu_product
 from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.runtime.gpu.product import MOST, prepared
+from tilewright.runtime.gpu.product import MOST, prepare_gpu_product
 from tilewright.simulator import RunOptions, simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -186,9 +186,9 @@ def test_a_product_is_prepared_once() -> None:
     device: Any = fake.Gpu(1 << 16)
     a = device.put(np.arange(6, dtype="f4"))
     c = device.put(np.zeros(4, "f4"))
-    product = prepared(device, BANKS, "float32", 2, 2, 3, params=BANKS.presets[0].params)
-    assert prepared(device, BANKS, "float32", 2, 2, 3, params=dict(BANKS.presets[0].params)) is product
-    assert prepared(device, BANKS, "float32", 2, 2, 3) is not product
+    product = prepare_gpu_product(device, BANKS, "float32", 2, 2, 3, params=BANKS.presets[0].params)
+    assert prepare_gpu_product(device, BANKS, "float32", 2, 2, 3, params=dict(BANKS.presets[0].params)) is product
+    assert prepare_gpu_product(device, BANKS, "float32", 2, 2, 3) is not product
     product(a.pointer, a.pointer, c.pointer, 77)
     product(a.pointer, a.pointer, c.pointer, type("Stream", (), {"handle": 78})())
     assert device.launches == [("register_banks", 77), ("register_banks", 78)]
@@ -218,17 +218,19 @@ def test_a_kernel_is_compiled_ahead_on_threads_and_once(monkeypatch: pytest.Monk
     assert sorted(begun) == [False, True]
     may_end.set()
     with pytest.raises(CompileError, match="only this once"):
-        prepared(device, BANKS, "float32", 2, 2, 3)
+        prepare_gpu_product(device, BANKS, "float32", 2, 2, 3)
     compiling = threading.Barrier(1)
-    assert prepared(device, BANKS, "float32", 2, 2, 3) is prepared(device, BANKS, "float32", 2, 2, 3)
+    assert prepare_gpu_product(device, BANKS, "float32", 2, 2, 3) is prepare_gpu_product(
+        device, BANKS, "float32", 2, 2, 3
+    )
     assert len(begun) == 3
     gpu_product._prepared.cache_clear()
 
 
 def test_products_that_are_nothing() -> None:
     device: Any = fake.Gpu(1 << 16)
-    prepared(device, BANKS, "float32", 0, 5, 5)(1, 2, 3, 4)
-    prepared(device, BANKS, "float32", 5, 5, 0, add=True)(1, 2, 3, 4)
+    prepare_gpu_product(device, BANKS, "float32", 0, 5, 5)(1, 2, 3, 4)
+    prepare_gpu_product(device, BANKS, "float32", 5, 5, 0, add=True)(1, 2, 3, 4)
     assert device.launches == []
 
 
@@ -243,5 +245,5 @@ def test_products_that_are_nothing() -> None:
 def test_products_that_are_refused(kernel: Any, dtype: str, sizes: Any, add: bool, words: str) -> None:
     device: Any = fake.Gpu(1 << 10)
     with pytest.raises(UsageError, match=words):
-        prepared(device, kernel, dtype, *sizes, add=add)
+        prepare_gpu_product(device, kernel, dtype, *sizes, add=add)
     assert gpu_product.MOST < 2**31

@@ -23,7 +23,7 @@ from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.explain.cuda import operands as cuda_operands
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.verify.verify import ErrorSample, Oracle
-from tilewright.records.bench import BenchRecord, from_line, read, to_line
+from tilewright.records.bench import BenchRecord, from_line, read_records, to_line
 from tilewright.runtime.cpu.runner import runner
 from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.simulator import RunOptions, simulate
@@ -66,7 +66,7 @@ def error_of(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 
 
 def committed(name: str) -> list[BenchRecord]:
-    return read(ROOT / "benchmarks" / f"{name}.jsonl")
+    return read_records(ROOT / "benchmarks" / f"{name}.jsonl")
 
 
 # ---- kernels and orders: the same bits -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ Step = tuple[Any, ...]
 
 def packed_steps(blocks: PackedBlocks, m: int, n: int, k: int, size: int, kc: int, threads: int) -> Iterator[Step]:
     """The job list of cpu/packed, job by job, with the driver's own functions: what is packed, and every tile."""
-    cut, job_of, bands_and_parts = jobs.cut, jobs.job_of, jobs.bands_and_parts
+    cut, job_of, bands_and_parts = jobs.part_start, jobs.job_of, jobs.bands_and_parts
     mr, nv = blocks.mr, blocks.chosen.nv
     lanes = blocks.chosen.vector_bits // 8 // size
     vectors = math.ceil(n / lanes)

@@ -24,7 +24,7 @@ from tilewright.lab.bench.cuda import CudaBench
 from tilewright.lab.bench.cuda_process import GpuProcess, LostError
 from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.compare.stats import Status, compare
-from tilewright.records.bench import VOLATILE, BenchRecord, read, write
+from tilewright.records.bench import VOLATILE, BenchRecord, read_records, write_records
 from tilewright.runtime.gpu.cublas import CUBLAS
 from tilewright.terminal import show_bench
 
@@ -283,7 +283,7 @@ def test_a_cell_falls_when_something_changed_that_shapes_it(run, changes: dict[s
     done = run(sizes="8", against="none")
     (record,) = done.records
     altered = dataclasses.replace(record, environment=record.environment | changes)
-    write(run.path, [altered])
+    write_records(run.path, [altered])
     run(resume=True, sizes="8", against="none")
     assert len(run.state["asked"]) == 1
     run(resume=True, sizes="8", against="none")
@@ -319,7 +319,7 @@ def test_the_table(run) -> None:
 def test_the_page_and_the_comparison_take_the_records(run) -> None:
     pytest.importorskip("altair", reason="altair is not installed: pip install 'tilewright[lab]'")
     before = run(sizes="64,128").records
-    shown = page.render(read(run.path))
+    shown = page.render(read_records(run.path))
     assert "Matrix products on Example GPU" in shown
     assert "1 thread" not in shown
     (section,) = views.sections(before)
@@ -341,7 +341,7 @@ def test_a_bench_of_both_devices_makes_two_sections(run) -> None:
 def test_exit_codes_and_words_of_the_command(monkeypatch, tmp_path: Path, capsys) -> None:
     import sys
 
-    from tilewright.__main__ import run as command
+    from tilewright.__main__ import run_command_line as command
 
     monkeypatch.setattr(cuda_bench, "GpuProcess", lambda asked: GpuProcess(asked, Crashes.serve))
     monkeypatch.chdir(tmp_path)

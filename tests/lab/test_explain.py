@@ -15,9 +15,9 @@ from tilewright.cli import app
 from tilewright.errors import HeaderError, RecordError, UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import session as explain_session
-from tilewright.lab.explain.bounds import LeastWork, arithmetic, bounds, unknown
+from tilewright.lab.explain.bounds import LeastWork, arithmetic_unit, time_bounds, unknown
 from tilewright.lab.explain.cuda import explain
-from tilewright.lab.explain.formulas import counted
+from tilewright.lab.explain.formulas import counted_value
 from tilewright.records.explanation import Access, Bound, Explanation, from_dict, read_explanations, to_json
 from tilewright.simulator.gpus import GPUS, find_gpu
 
@@ -102,9 +102,9 @@ def test_counted_by_name() -> None:
         Access(2, "global", "cp.async", 16, 1, 512, sectors=16),
     ]
     accesses += [Access(3, "shared", "st", 4, 3, 384, wavefronts=5, conflicts=2, least=3)]
-    assert counted(accesses, "global_load_sectors") == 24
-    assert counted(accesses, "shared_store_wavefronts") == 5
-    assert counted(accesses, "shared_load_requests") == 0
+    assert counted_value(accesses, "global_load_sectors") == 24
+    assert counted_value(accesses, "shared_store_wavefronts") == 5
+    assert counted_value(accesses, "shared_load_requests") == 0
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
@@ -113,26 +113,26 @@ def test_counted_by_name() -> None:
 def test_the_bound_is_the_slowest_resource() -> None:
     card = find_gpu("H200")
     work = LeastWork(2 * 4096**3, 3 * 4 * 4096**2)
-    nothing = bounds(card, card.fp32_gflops, work, 10_000, [])
+    nothing = time_bounds(card, card.fp32_gflops, work, 10_000, [])
     assert [b.name for b in nothing] == ["arithmetic", "device memory", "L1 and shared memory"]
     assert nothing[0].seconds == pytest.approx(2 * 4096**3 / 66.9e12, rel=1e-3)
     much = [Access(1, "global", "ld", 4, requests=10**9, bytes=0, sectors=10**10)]
-    slow = bounds(card, card.fp32_gflops, work, 10_000, much)[2]
+    slow = time_bounds(card, card.fp32_gflops, work, 10_000, much)[2]
     assert slow.amount == 2.5e9
     assert slow.seconds == pytest.approx(2.5e9 / (132 * 1.98e9))
-    alone = bounds(card, card.fp32_gflops, work, 1, much)[2]
+    alone = time_bounds(card, card.fp32_gflops, work, 1, much)[2]
     assert alone.seconds == pytest.approx(132 * slow.seconds), "one block keeps one multiprocessor busy"
 
 
 def test_unknown_rates_give_no_bound_and_are_said() -> None:
     card = dataclasses.replace(find_gpu("H200"), clock_mhz=None)
-    unit = arithmetic(card, "bfloat16", "standard", matrix=False)
-    assert [b.name for b in bounds(card, unit.gflops, LeastWork(1, 1), 1, [])] == ["device memory"]
+    unit = arithmetic_unit(card, "bfloat16", "standard", matrix=False)
+    assert [b.name for b in time_bounds(card, unit.gflops, LeastWork(1, 1), 1, [])] == ["device memory"]
     assert unknown(card, unit) == [
         "no bound by arithmetic: the H200's rate for bfloat16 is not known here",
         "no bound by L1 and shared memory: the H200's clock is not known here",
     ]
-    assert unknown(find_gpu("H200"), arithmetic(card, "float32", "standard", matrix=False)) == []
+    assert unknown(find_gpu("H200"), arithmetic_unit(card, "float32", "standard", matrix=False)) == []
     found = explain(cuda_catalog()["cuda/coalesced"], 32, 32, 32, gpu="B200")
     assert [b.name for b in found.bounds] == ["arithmetic", "device memory", "L1 and shared memory"]
     assert any("that the B200 follows them" in note for note in found.notes)

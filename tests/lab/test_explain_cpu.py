@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from support.scripted_counters import ScriptedCounters
-from tilewright.__main__ import run
+from tilewright.__main__ import run_command_line
 from tilewright.catalog import catalog
 from tilewright.errors import UsageError
 from tilewright.host.machine import machine
@@ -54,7 +54,7 @@ def cli(monkeypatch, capsys, tmp_path):
 
     def call(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["tilewright", *arguments])
-        code = run()
+        code = run_command_line()
         captured = capsys.readouterr()
         return Answer(code, captured.out, captured.err)
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_explained_is_refused_before_anything_runs() -> None:
         (["cpu/packd"], "64", "float32", 1, "did you mean"),
     ]:
         with pytest.raises(UsageError, match=words):
-            explain_cpu.check(names, size, dtype, threads, 1)
+            explain_cpu.check_request(names, size, dtype, threads, 1)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -73,7 +73,9 @@ def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     assert "--metrics sm__inst.avg,b.sum" in totals
     assert "--section SourceCounters" in lines
-    assert [c["l1tex__t_sectors.sum"] for c in hardware.count(["program"], metrics=["l1tex__t_sectors.sum"])] == [
+    assert [
+        c["l1tex__t_sectors.sum"] for c in hardware.ncu_counters(["program"], metrics=["l1tex__t_sectors.sum"])
+    ] == [
         40960,
         2048,
     ]
@@ -92,7 +94,7 @@ def test_few_counters_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_a_program_that_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     play(monkeypatch, tmp_path, f"touch $report; sed -i 's/naive/other/; t; s/other/naive/' {tmp_path}/raw")
     with pytest.raises(LaunchError, match="other kernels each time"):
-        hardware.count(["program"])
+        hardware.ncu_counters(["program"])
 
 
 @pytest.mark.parametrize(

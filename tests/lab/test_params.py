@@ -22,7 +22,7 @@ from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.inputs import params
 from tilewright.lab.inputs.params import MOST_SETS, param_sets, parse_params, with_cached
 from tilewright.lab.tune.cuda import cache_best
-from tilewright.records.bench import BenchRecord, read
+from tilewright.records.bench import BenchRecord, read_records
 from tilewright.report.views import varied
 from tilewright.terminal import show_bench
 
@@ -155,7 +155,7 @@ def test_a_record_for_each_and_resume_tells_them_apart(run, tmp_path) -> None:
     records, _ = run(resume=True, params=["TILE=8,16,32"])
     assert sorted(tiles(records)) == [(8, 8), (8, 16), (8, 32), (64, 8), (64, 16), (64, 32)]
     assert (tmp_path / "x.jsonl").read_bytes().startswith(before)
-    assert tiles(read(tmp_path / "x.jsonl"))[4:] == [(8, 32), (64, 32)], "only the new value was measured"
+    assert tiles(read_records(tmp_path / "x.jsonl"))[4:] == [(8, 32), (64, 32)], "only the new value was measured"
 
 
 def test_what_is_left_out_is_said(run) -> None:

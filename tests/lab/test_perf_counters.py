@@ -19,7 +19,7 @@ from tilewright.lab.explain.perf_counters import (
     SOFTWARE,
     PerfEvent,
     cache_event,
-    count,
+    count_events,
     reason_of,
 )
 
@@ -29,21 +29,21 @@ CYCLES, INSTRUCTIONS = PerfEvent("cycles", HARDWARE, 0), PerfEvent("instructions
 def test_threads_are_added_up_and_every_counter_is_closed() -> None:
     fake = ScriptedCounters({"cycles": [(10, 5, 5), (32, 5, 5)], "instructions": [(1, 5, 5), (0, 0, 0)]})
     running = []
-    found = count(lambda: running.append(len(fake.on)), [CYCLES, INSTRUCTIONS], fake)
+    found = count_events(lambda: running.append(len(fake.on)), [CYCLES, INSTRUCTIONS], fake)
     assert [(one.value, one.share, one.reason) for one in found] == [(42, 1, ""), (1, 1, "")]
     assert running == [4], "all of them run while the job does"
     assert not fake.held
 
 
 def test_a_counter_that_took_turns_is_scaled_to_the_whole_time() -> None:
-    (found,) = count(lambda: None, [CYCLES], ScriptedCounters({"cycles": [(10, 100, 25), (6, 100, 75)]}))
+    (found,) = count_events(lambda: None, [CYCLES], ScriptedCounters({"cycles": [(10, 100, 25), (6, 100, 75)]}))
     assert found.value == 10 * 4 + 6 * 100 / 75
     assert found.share == 0.5
 
 
 def test_a_counter_that_never_had_a_turn_is_missing_and_not_zero() -> None:
     for one in ((0, 100, 0), (0, 0, 0)):
-        (found,) = count(lambda: None, [CYCLES], ScriptedCounters({"cycles": [one]}))
+        (found,) = count_events(lambda: None, [CYCLES], ScriptedCounters({"cycles": [one]}))
         assert found.value is None
         assert found.reason
 
@@ -67,7 +67,7 @@ def test_a_refusal_is_told_and_the_others_count(
     paranoid.write_text("3\n")
     monkeypatch.setattr(perf_counters, "PARANOID", paranoid)
     fake = ScriptedCounters({"cycles": [(1, 5, 5), error], "instructions": [(7, 5, 5), (7, 5, 5)]})
-    found = count(lambda: None, [CYCLES, INSTRUCTIONS], fake)
+    found = count_events(lambda: None, [CYCLES, INSTRUCTIONS], fake)
     assert found[0].value is None
     assert words in found[0].reason
     assert found[1].value == 14
@@ -85,20 +85,20 @@ def test_a_machine_without_any_counter_is_told_from_a_missing_one(
 
 
 def test_a_thread_that_ended_meanwhile_is_left_out() -> None:
-    (found,) = count(lambda: None, [CYCLES], ScriptedCounters({"cycles": [(5, 5, 5), errno.ESRCH]}))
+    (found,) = count_events(lambda: None, [CYCLES], ScriptedCounters({"cycles": [(5, 5, 5), errno.ESRCH]}))
     assert found.value == 5
 
 
 def test_an_error_of_the_job_is_raised_and_every_counter_closed() -> None:
     fake = ScriptedCounters({"cycles": [(1, 1, 1)]})
     with pytest.raises(ZeroDivisionError):
-        count(lambda: 1 // 0, [CYCLES], fake)  # type: ignore[arg-type,return-value]
+        count_events(lambda: 1 // 0, [CYCLES], fake)  # type: ignore[arg-type,return-value]
     assert not fake.held
     assert not fake.on
 
 
 def test_a_count_is_divided_by_what_the_counter_adds_for_each() -> None:
-    (found,) = count(
+    (found,) = count_events(
         lambda: None, [PerfEvent("flops", RAW, 0x803, each=32)], ScriptedCounters({"flops": [(320, 1, 1)]})
     )
     assert found.value == 10
@@ -113,7 +113,7 @@ def test_events_of_caches_have_linux_numbers() -> None:
 def test_elsewhere_than_on_linux_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perf_counters.sys, "platform", "darwin")
     done = []
-    (found,) = count(lambda: done.append(1), [CYCLES])
+    (found,) = count_events(lambda: done.append(1), [CYCLES])
     assert done == [1], "the job is done all the same"
     assert found.value is None
     assert "perf_event_open" in found.reason
@@ -138,7 +138,7 @@ def test_this_machines_own_system_calls_count_page_faults_of_every_thread() -> N
         go.set()
         assert done.wait(60)
 
-    (found,) = count(job, [PerfEvent("page-faults", SOFTWARE, 2)])
+    (found,) = count_events(job, [PerfEvent("page-faults", SOFTWARE, 2)])
     worker.join()
     if "ENOSYS" in found.reason or "not allowed" in found.reason:
         pytest.skip(found.reason)

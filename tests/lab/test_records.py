@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tilewright
 from tilewright.errors import RecordError
 from tilewright.records import bench as records
-from tilewright.records.bench import BenchRecord, Writer, from_line, read, to_line
+from tilewright.records.bench import BenchRecord, Writer, from_line, read_records, to_line
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 TEXT = st.text() | st.sampled_from(["\u2028", "\x85", "\x0b\x0c\x1c", "\udcff", "a\nb"])
@@ -71,8 +71,8 @@ def test_a_record_comes_back_as_it_went_and_nan_as_null(record: BenchRecord) -> 
 @given(st.lists(RECORDS, min_size=1, max_size=3))
 def test_a_file_comes_back_line_by_line(tmp_path_factory, written: list[BenchRecord]) -> None:
     path = tmp_path_factory.mktemp("records") / "x.jsonl"
-    records.write(path, written)
-    assert [dataclasses.asdict(r) for r in read(path)] == [finite(dataclasses.asdict(r)) for r in written]
+    records.write_records(path, written)
+    assert [dataclasses.asdict(r) for r in read_records(path)] == [finite(dataclasses.asdict(r)) for r in written]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_is_no_record_is_refused(line) -> None:
 def test_a_file_without_records_is_refused(tmp_path, data) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(RecordError, match="x"):
-        read(tmp_path / "x")
+        read_records(tmp_path / "x")
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:
@@ -160,14 +160,14 @@ def test_without_resume_a_file_is_begun_anew_and_with_it_continued(tmp_path) -> 
         with Writer(path, resume=resume) as writer:
             assert len(writer.done) == (count - 1 if resume else 0)
             writer.write(cell())
-        assert len(read(path)) == count
+        assert len(read_records(path)) == count
 
 
 def test_each_line_is_whole_on_disk_before_the_next_cell_begins(tmp_path) -> None:
     writer = Writer(tmp_path / "x")
     for count in range(1, 4):
         writer.write(cell(reason="long " * 10_000))
-        assert len(read(tmp_path / "x")) == count
+        assert len(read_records(tmp_path / "x")) == count
     writer.close()
 
 
@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path) -> None:
     )
     assert "RecordError" in answer.stderr
     assert "its records so far are whole" in answer.stderr
-    assert 1 <= len(read(tmp_path / "x")) < 9
+    assert 1 <= len(read_records(tmp_path / "x")) < 9
     assert (tmp_path / "x").read_bytes().endswith(b"}\n")
 
 

@@ -18,7 +18,7 @@ from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.inputs.environment import environment
-from tilewright.records.bench import BenchRecord, read
+from tilewright.records.bench import BenchRecord, read_records
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_of_a_cell_measured_twice_the_last_counts(tmp_path) -> None:
     for seed in (1, 2, 2):
         done = run(request_of(seed=seed), path, resume=True)
         assert [record.seed for record in done.records] == [seed]
-    assert [record.seed for record in read(path)] == [1, 2]
+    assert [record.seed for record in read_records(path)] == [1, 2]
 
 
 def test_predictions_go_on_from_what_was_kept(tmp_path, monkeypatch) -> None:
@@ -174,7 +174,7 @@ def test_predictions_go_on_from_what_was_kept(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(Bench, "measure", watching)
     run(request_of(sizes="64,128,256"), path, resume=True)
-    before = read(path)[1].median_s
+    before = read_records(path)[1].median_s
     assert before is not None
     assert known == [pytest.approx(8 * before)]
 
@@ -194,7 +194,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch) -> None:
     path, said = tmp_path / "x.jsonl", []
     done = run(request_of(sizes="8,16,32"), path, say=said.append)
     assert done.interrupted
-    assert [record.n for record in read(path)] == [record.n for record in done.records] == [8, 16]
+    assert [record.n for record in read_records(path)] == [record.n for record in done.records] == [8, 16]
     assert said == [f"interrupted: 2 finished cells kept in {path}; --resume continues"]
 
 

@@ -27,7 +27,7 @@ from tilewright.records.timeline import (
     union,
     write_timelines,
 )
-from tilewright.report.timeline_words import sentence, table, ticks
+from tilewright.report.timeline_words import sentence, ticks, time_table
 from tilewright.streaming.run.timeline import expected_pieces
 
 
@@ -166,19 +166,19 @@ def test_several_places_are_told_apart():
     idle = [Piece("cuda:1", "compute", "C[0, 0] step 0", 0.0, 1.0)]
     both = with_pieces(tiny("cuda:0"), *idle)
     assert "The 2 places computed for 10.0% to 50.0% of it" in said(both)
-    found = table(both, [both.summary(place) for place in both.places])
+    found = time_table(both, [both.summary(place) for place in both.places])
     assert [cell[0] for cell in next(row for row in found if row.name == "copy in busy").cells] == ["50.0%", "–"]
     page = report.render_timeline([both])
     assert page.count('<div class="place">') == 2
 
 
 def test_the_table_has_the_plan_beside_what_was_measured():
-    found = {row.name: row for row in table(tiny(), [tiny().summary("cpu")])}
+    found = {row.name: row for row in time_table(tiny(), [tiny().summary("cpu")])}
     assert found["nothing computed"].cells == [("5.00 s", "50.0%")]
     assert found["nothing computed"].expected == ("3.00 s", "37.5%")
     assert found["between steps"].expected == ("0 s", "")
     planned = replace(tiny(), predicted=True)
-    assert all(row.expected == ("", "") for row in table(planned, [planned.summary("cpu")]))
+    assert all(row.expected == ("", "") for row in time_table(planned, [planned.summary("cpu")]))
 
 
 @pytest.mark.parametrize("total", [3e-6, 0.0021, 0.99, 1.0, 9.99, 10.0, 51.3, 86400.0])

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from support.scripted_gpu import Crashes, IsWrong, Script, crash
-from tilewright.__main__ import run as command
+from tilewright.__main__ import run_command_line as command
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import UsageError
 from tilewright.lab.bench import cuda as cuda_bench
@@ -22,9 +22,9 @@ from tilewright.lab.bench.cuda import CudaBench
 from tilewright.lab.bench.cuda_process import GpuProcess
 from tilewright.lab.tune import cuda as tuner
 from tilewright.lab.tune import session as tune_session
-from tilewright.lab.tune.cuda import cache_best, combinations, compiled_ahead, tune
+from tilewright.lab.tune.cuda import cache_best, combinations, compiled_ahead, tune_parameters
 from tilewright.planning.tuned import best_params
-from tilewright.records.bench import read
+from tilewright.records.bench import read_records
 from tilewright.terminal import TuneProgress
 
 SHARED = cuda_catalog()["cuda/shared_tile"]
@@ -120,7 +120,7 @@ def test_drawing_ends(monkeypatch) -> None:
 
 def test_the_best_comes_first_with_samples_of_its_own(bench) -> None:
     told = []
-    tuned = tune(bench(), SHARED, SHAPE, "float32", budget_s=30, tell=told.append)
+    tuned = tune_parameters(bench(), SHARED, SHAPE, "float32", budget_s=30, tell=told.append)
     assert [r.params["TILE"] for r in tuned.finalists] == [32, 16, 8]
     assert all(len(r.samples_s) == tuner.ROUNDS for r in tuned.finalists)
     assert (tuned.tried, tuned.failed) == (3, [])
@@ -131,7 +131,7 @@ def test_the_best_comes_first_with_samples_of_its_own(bench) -> None:
 
 def test_only_the_best_reach_the_second_step(bench, monkeypatch) -> None:
     monkeypatch.setattr(tuner, "FINALISTS", 2)
-    tuned = tune(bench(), SHARED, SHAPE, "float32", budget_s=30)
+    tuned = tune_parameters(bench(), SHARED, SHAPE, "float32", budget_s=30)
     assert [r.params["TILE"] for r in tuned.finalists] == [32, 16]
     assert tuned.tried == 3
 
@@ -140,19 +140,19 @@ def test_finalists_take_turns(bench, monkeypatch) -> None:
     one, asked = bench(), []
     ask = one.ask
     monkeypatch.setattr(one, "ask", lambda cell, **how: (asked.append(cell.params["TILE"]), ask(cell, **how))[1])
-    tune(one, SHARED, SHAPE, "float32", budget_s=30)
+    tune_parameters(one, SHARED, SHAPE, "float32", budget_s=30)
     assert asked[3:] == [32, 16, 8] * tuner.ROUNDS
 
 
 def test_a_budget_ends_it_after_the_defaults(bench) -> None:
-    tuned = tune(bench(), SHARED, SHAPE, "float32", budget_s=1e-6)
+    tuned = tune_parameters(bench(), SHARED, SHAPE, "float32", budget_s=1e-6)
     assert tuned.tried == 1
     (record,) = tuned.finalists
     assert (record.params, len(record.samples_s)) == ({"TILE": 32}, 1)
 
 
 def test_a_wrong_combination_cannot_win(bench) -> None:
-    tuned = tune(bench(IsWrong), SHARED, SHAPE, "float32", budget_s=30)
+    tuned = tune_parameters(bench(IsWrong), SHARED, SHAPE, "float32", budget_s=30)
     assert [r.params["TILE"] for r in tuned.finalists] == [32, 8]
     assert [(r.params["TILE"], r.verdict) for r in tuned.failed] == [(16, "wrong")]
 
@@ -166,7 +166,7 @@ def test_one_that_goes_wrong_in_the_end_loses_its_time(bench, monkeypatch) -> No
         return CudaBench.ask(wrong if len(asked) > 8 else one, cell, **how)
 
     monkeypatch.setattr(one, "ask", ask)
-    tuned = tune(one, SHARED, SHAPE, "float32", budget_s=30)
+    tuned = tune_parameters(one, SHARED, SHAPE, "float32", budget_s=30)
     assert [(r.params["TILE"], r.verdict, len(r.samples_s)) for r in tuned.finalists] == [
         (32, "ok", 7), (8, "ok", 7), (16, "wrong", 0),
     ]  # fmt: skip
@@ -174,17 +174,17 @@ def test_one_that_goes_wrong_in_the_end_loses_its_time(bench, monkeypatch) -> No
 
 
 def test_a_crash_costs_one_combination(bench) -> None:
-    tuned = tune(bench(Crashes), SHARED, (13, 13, 13), "float32", budget_s=30)
+    tuned = tune_parameters(bench(Crashes), SHARED, (13, 13, 13), "float32", budget_s=30)
     assert tuned.finalists == []
     assert [r.verdict for r in tuned.failed] == ["wrong"] * 3
 
 
 def test_what_cannot_be_tuned(bench, tmp_path) -> None:
     with pytest.raises(UsageError, match="cuda/shared_tile has no float64"):
-        tune(bench(), SHARED, SHAPE, "float64")
+        tune_parameters(bench(), SHARED, SHAPE, "float64")
     plain = kernel(tmp_path, "many", MANY.split("[params]")[0] + "*/" + MANY.split("*/")[1])
     with pytest.raises(UsageError, match="my/many has no parameters to tune"):
-        tune(bench(), plain, SHAPE, "float32")
+        tune_parameters(bench(), plain, SHAPE, "float32")
 
 
 # ---- compiled ahead, and kept
@@ -211,7 +211,7 @@ def test_a_compiler_that_crashes_is_the_benchs_to_meet(monkeypatch) -> None:
 
 
 def test_the_best_is_kept_for_this_source_gpu_dtype_and_size(bench) -> None:
-    tuned = tune(bench(IsWrong), SHARED, (1000, 1000, 1000), "float32", budget_s=1e-6)
+    tuned = tune_parameters(bench(IsWrong), SHARED, (1000, 1000, 1000), "float32", budget_s=1e-6)
     best = tuned.finalists[0]
     assert best_params(SHARED, "Example GPU", "float32", (1000, 1000, 1000)) is None
     path = cache_best(best)
@@ -258,7 +258,7 @@ def test_the_table_and_the_records(cli, tmp_path) -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["TILE=32", "TILE=16", "TILE=8"]
     assert lines[1].split()[-1] == "+0.0%"
     assert "3 combinations tried, 3 measured and verified." in out
-    records = read(tmp_path / "tuned.jsonl")
+    records = read_records(tmp_path / "tuned.jsonl")
     assert [len(r.samples_s) for r in records] == [1, 1, 1, 7, 7, 7]
     assert best_params(SHARED, "Example GPU", "float32", SHAPE) == {"TILE": 32}
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.__main__ import run as command
+from tilewright.__main__ import run_command_line as command
 from tilewright.catalog import catalog, load_file, remade
 from tilewright.errors import UsageError
 from tilewright.host import disk, sources
@@ -22,8 +22,8 @@ from tilewright.kernels.blocking import Blocking, analytic, keep, kept, tallest,
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.tune import cpu as tune_cpu
 from tilewright.lab.tune import session as tune_session
-from tilewright.lab.tune.cpu import TunedBlocking, candidates, tune
-from tilewright.records.bench import BenchRecord, read
+from tilewright.lab.tune.cpu import TunedBlocking, candidates, tune_blocking
+from tilewright.records.bench import BenchRecord, read_records
 from tilewright.runtime.cpu.code_cache import _generator
 from tilewright.runtime.cpu.runner import runner
 
@@ -169,7 +169,7 @@ FAST, WRONG = replace(ANALYTIC, mr=2), replace(ANALYTIC, mr=2, unroll=16)
 
 def tuned(monkeypatch: pytest.MonkeyPatch, kernel: Kernel, *chosen: Blocking, **options: Any) -> TunedBlocking:
     monkeypatch.setattr(tune_cpu, "candidates", lambda *_: iter([ANALYTIC, *chosen]))
-    return tune(kernel, (40, 40, 40), "float32", budget_s=5, **options)
+    return tune_blocking(kernel, (40, 40, 40), "float32", budget_s=5, **options)
 
 
 def test_the_best_is_proved_better(monkeypatch: pytest.MonkeyPatch, scripted: Kernel) -> None:
@@ -229,9 +229,9 @@ def test_the_other_floats_must_not_lose(monkeypatch: pytest.MonkeyPatch, scripte
 
 def test_what_cannot_be_tuned(scripted: Kernel) -> None:
     with pytest.raises(UsageError, match=r"cpu/ikj cannot be tuned: .*; can be: cpu/packed"):
-        tune(catalog()["cpu/ikj"], (64, 64, 64), "float32")
+        tune_blocking(catalog()["cpu/ikj"], (64, 64, 64), "float32")
     with pytest.raises(UsageError, match="my/scripted has no int8"):
-        tune(scripted, (64, 64, 64), "int8")
+        tune_blocking(scripted, (64, 64, 64), "int8")
 
 
 # ---- what is kept ------------------------------------------------------------------------------------------------------
@@ -246,9 +246,9 @@ def test_kept_for_the_processes_to_come() -> None:
     assert found.blocking == OTHER
     assert found.found["ratio"] == 1.25
     assert list(path.parent.iterdir()) == [path], "no draft is left"
-    assert blocking.forget()
+    assert blocking.forget_blocking()
     assert kept() is None
-    assert not blocking.forget()
+    assert not blocking.forget_blocking()
 
 
 BROKEN: list[Any] = ["", "[]", "{}", "7", "[" * 100_000, {"made_for": "others"}, {"blocking": {"mr": 6}}, {"found": {}}]
@@ -289,7 +289,7 @@ def test_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "private_directory", lambda *parts: None)
     assert keep(OTHER, FOUND) is None
     assert kept() is None
-    assert not blocking.forget()
+    assert not blocking.forget_blocking()
 
 
 #: Every kernel that takes its blocks from there, each with a dtype of its own, on edges of every block.
@@ -397,7 +397,7 @@ def test_from_the_command_line(monkeypatch: Any, capsys: Any, tmp_path: Path) ->
     assert "analytic" in out.splitlines()[1]
     assert "1 blockings tried, 1 measured and verified." in out
     assert "None is faster than the analytic choice by more than the noise" in " ".join(out.split())
-    first, last = read(records)
+    first, last = read_records(records)
     assert first.params == last.params == ANALYTIC.numbers
     assert first.reference == "cpu/packed"
     assert kept() is None
@@ -451,7 +451,7 @@ def test_ctrl_c_loses_nothing_of_what_was_kept(
     with pytest.raises(KeyboardInterrupt):
         tune_session.run_on_cpu(request, json_file=tmp_path / "t.jsonl")
     assert path.read_bytes() == before
-    assert len(read(tmp_path / "t.jsonl")) == 3
+    assert len(read_records(tmp_path / "t.jsonl")) == 3
 
 
 @pytest.mark.parametrize(

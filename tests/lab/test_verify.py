@@ -19,7 +19,7 @@ from tilewright.lab.bench import cpu, operand_sets, session, timing
 from tilewright.lab.bench.cells import Cell, Settings
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.verify.verify import WHOLE, Check, Oracle
-from tilewright.records.bench import BenchRecord, read
+from tilewright.records.bench import BenchRecord, read_records
 from tilewright.runtime.cpu.runner import runner
 
 FLOATS = ("float32", "float64")
@@ -194,7 +194,7 @@ def test_a_users_wrong_kernel_is_wrong_in_the_file(tmp_path: Path, monkeypatch: 
     mine.write_text(OFF_BY_ONE, encoding="utf-8")
     request = session.BenchRequest(kernels=[str(mine), "naive"], sizes="33", threads="1", against="none", repeat=1)
     session.run_bench(request, json_file=out)
-    verdicts = {record.kernel: record for record in read(out)}
+    verdicts = {record.kernel: record for record in read_records(out)}
     assert verdicts["cpu/naive"].verdict == "ok"
     assert verdicts["my/off_by_one"].verdict == "wrong"
     assert "the bound is" in verdicts["my/off_by_one"].reason

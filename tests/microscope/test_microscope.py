@@ -112,7 +112,7 @@ def test_each_memory_has_its_own_ratio() -> None:
         Access(1, "shared", "st", 4, 1, 128, wavefronts=3, least=2),
         Access(2, "shared", "ld", 4, 1, 128, wavefronts=1, least=1),
     ]
-    first, second = source_rows.rows("x\ny\n", accesses, [])
+    first, second = source_rows.source_rows("x\ny\n", accesses, [])
     assert source_rows.margin(first) == ("32", "8.0", "3", "1.5")
     assert source_rows.margin(second) == ("", "", "1", "")
 

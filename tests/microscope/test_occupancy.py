@@ -97,12 +97,12 @@ def test_bad_arguments() -> None:
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """``tilewright occupancy`` with these words: exit code, standard output and standard error."""
-    from tilewright.__main__ import run
+    from tilewright.__main__ import run_command_line
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setenv("COLUMNS", "200")
         monkeypatch.setattr("sys.argv", ["tilewright", "occupancy", *words])
-        code = run()
+        code = run_command_line()
         return code, *capsys.readouterr()
 
     return call

@@ -11,7 +11,7 @@ import pytest
 
 from support.cuda_sources import HEAD, compiled, execute, made
 from tilewright.errors import OperandError, UsageError
-from tilewright.records.source_rows import rows
+from tilewright.records.source_rows import source_rows
 from tilewright.simulator import simulate
 from tilewright.simulator.assembly import disassembly
 from tilewright.simulator.assembly.parser import parse_ptx
@@ -238,7 +238,7 @@ def test_calls_that_make_no_sense(call: str, said: str) -> None:
 
 
 def test_lines_end_where_the_compiler_says() -> None:
-    assert [row.text for row in rows("a\x0cb\u2028c\x85\nd\r\ne\n", [], [])] == ["a\x0cb\u2028c\x85", "d", "e"]
+    assert [row.text for row in source_rows("a\x0cb\u2028c\x85\nd\r\ne\n", [], [])] == ["a\x0cb\u2028c\x85", "d", "e"]
 
 
 # ---- what the binary does instead

@@ -30,7 +30,7 @@ def view_of(records: list[BenchRecord]) -> views.View:
 
 def chart_of(records: list[BenchRecord]) -> dict[str, Any]:
     view = view_of(records)
-    return accuracy.charts(view, palette.styles(view.kernels))
+    return accuracy.error_charts(view, palette.kernel_styles(view.kernels))
 
 
 def drawn(records: list[BenchRecord]) -> list[tuple[str, int, float]]:
@@ -58,7 +58,7 @@ def test_errors_are_in_units_of_u() -> None:
         ("ref/openblas", 64, 2.5),
         ("ref/openblas", 128, 2.5),
     ]
-    table = accuracy.table(view_of(records))
+    table = accuracy.error_table(view_of(records))
     assert table is not None
     assert (table.unit, table.columns) == ("2⁻²⁴", ("64", "128"))
     assert table.rows == (("cpu/ikj", ("4.00", "4.00")), ("ref/openblas", ("2.50", "2.50")))
@@ -71,7 +71,7 @@ def test_wrong_cells_are_left_out() -> None:
     assert ("cpu/naive", 64, 4.0) in drawn(records)
     assert not any(n == 128 for kernel, n, _ in drawn(records) if kernel == "cpu/naive")
     assert "1,000,000" not in report.render(records)
-    table = accuracy.table(view_of(records))
+    table = accuracy.error_table(view_of(records))
     assert table is not None
     assert dict(table.rows)["cpu/naive"] == ("4.00", "–")
 
@@ -84,7 +84,7 @@ def test_what_is_no_error_is_not_drawn(error: float | None) -> None:
 
 
 def test_records_from_before_have_no_section() -> None:
-    assert accuracy.table(view_of(campaign())) is None
+    assert accuracy.error_table(view_of(campaign())) is None
     assert chart_of(campaign()) == {}
     assert "<h3>Error</h3>" not in report.render(campaign())
     assert "<h3>Error</h3>" in report.render(errors("cpu/ikj", 64, 128))
@@ -109,7 +109,7 @@ def test_one_size_is_a_table_and_no_chart() -> None:
 )
 def test_a_running_sum_is_a_guide_where_sums_are_in_the_dtype(changes: dict[str, str], guided: bool, unit: str) -> None:
     records = errors("cpu/ikj", 64, 4096, **changes)
-    table = accuracy.table(view_of(records))
+    table = accuracy.error_table(view_of(records))
     assert table is not None
     assert (bool(table.running), table.unit) == (guided, unit)
     ends = [(rule[0]["error"], rule[0]["last_error"]) for rule in values_of(records, "rule")]
@@ -117,7 +117,7 @@ def test_a_running_sum_is_a_guide_where_sums_are_in_the_dtype(changes: dict[str,
 
 
 def test_a_dtype_from_elsewhere_has_no_units() -> None:
-    assert accuracy.table(view_of(errors("cpu/ikj", 64, 128, dtype="posit32"))) is None
+    assert accuracy.error_table(view_of(errors("cpu/ikj", 64, 128, dtype="posit32"))) is None
 
 
 PROBE = """

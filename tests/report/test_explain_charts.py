@@ -61,7 +61,7 @@ def test_formulas_stand_beside_what_was_counted():
 
 def test_the_limit_lies_on_its_roof_and_the_others_below_theirs():
     for made in THREE:
-        seen = roofline.levels(made)
+        seen = roofline.memory_levels(made)
         assert [level.name for level in seen if level.limits] == [made.bound.name if made.bound else ""]
         for level in seen:
             if level.gbs:
@@ -70,14 +70,14 @@ def test_the_limit_lies_on_its_roof_and_the_others_below_theirs():
 
 
 def test_roofline_shows_the_sectors_where_shared_memory_has_its_part():
-    asked = {level.name: level for level in roofline.levels(shared_tile())}["sectors asked for"]
+    asked = {level.name: level for level in roofline.memory_levels(shared_tile())}["sectors asked for"]
     made = shared_tile()
     assert asked.intensity == pytest.approx(made.flops / (32 * sum(a.sectors for a in made.accesses)))
     assert asked.gbs is None
     only = replace(coalesced(), accesses=coalesced().accesses[:1], bounds=coalesced().bounds[1:])
     (full,) = only.accesses
     turns = Bound("L1 and shared memory", full.sectors / 4, "wavefronts", 1e11)
-    seen = roofline.levels(replace(only, bounds=[*only.bounds[:1], turns]))
+    seen = roofline.memory_levels(replace(only, bounds=[*only.bounds[:1], turns]))
     assert [level.short for level in seen] == ["L1", "device memory"]  # one point, for all turns move 128 bytes
 
 

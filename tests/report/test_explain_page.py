@@ -106,8 +106,8 @@ def test_what_has_no_rate_is_not_ranked():
 
 def test_defects_and_a_wrong_result_are_counted_apart():
     made = replace(with_defect(coalesced()), verified={"ok": False, "reason": "C[0, 0] is off"})
-    assert explain_facts.totals(made)["wrong"] == "1 defect, wrong result"
-    assert explain_facts.totals(coalesced())["wrong"] == ""
+    assert explain_facts.totals_row(made)["wrong"] == "1 defect, wrong result"
+    assert explain_facts.totals_row(coalesced())["wrong"] == ""
 
 
 def test_a_header_below_other_lines_is_folded():
@@ -142,14 +142,14 @@ def test_verdict_counts_defects_and_says_what_was_run():
 
 
 def test_occupancy_in_words():
-    assert explain_findings.occupancy(coalesced()) == (
+    assert explain_findings.occupancy_sentence(coalesced()) == (
         "64 of 64 warps are resident (100%): 2 blocks on each multiprocessor, limited by threads and registers."
     )
     too_much = {"warps": 0, "max_warps": 64, "blocks": 0, "limiting": ["shared"]}
-    assert explain_findings.occupancy(replace(bare(), occupancy=too_much)) == (
+    assert explain_findings.occupancy_sentence(replace(bare(), occupancy=too_much)) == (
         "This launch does not fit a multiprocessor, limited by shared memory."
     )
-    assert explain_findings.occupancy(bare()) == "Not known for this GPU."
+    assert explain_findings.occupancy_sentence(bare()) == "Not known for this GPU."
 
 
 # ---- the page ----

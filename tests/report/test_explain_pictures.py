@@ -38,14 +38,14 @@ DATA = Path(__file__).parents[1] / "data"
 
 @given(st.text(alphabet="/*\"'\\#\n 0x1.5ef{}int_a<>;&", max_size=60))
 def test_colouring_loses_no_character(source: str):
-    assert "".join(text for _, text in source_view.tokens(source)) == source
+    assert "".join(text for _, text in source_view.cuda_tokens(source)) == source
 
 
 def test_colouring_knows_cuda():
     source = (
         '#pragma unroll\n__global__ void k(float4* x) { /* two\nlines */ x[threadIdx.x] = 0x1F + 1.5e-3f; } // "no"'
     )
-    kinds = {text: kind for kind, text in source_view.tokens(source) if kind}
+    kinds = {text: kind for kind, text in source_view.cuda_tokens(source) if kind}
     assert kinds == {
         "#pragma": "directive", "__global__": "cuda", "void": "keyword", "float4": "cuda", "/* two\nlines */": "comment",
         "threadIdx": "cuda", "0x1F": "numeral", "1.5e-3f": "numeral", '// "no"': "comment",
@@ -139,7 +139,7 @@ def test_sectors_are_those_that_the_microscope_counts(lanes: list[int | None], n
     count = (global_sectors if space == "global" else local_sectors)(table, nbytes)[0]
     asked = access_picture.asked_bytes(access_picture.ranges(seen))
     assert len(asked) == count
-    drawn = access_picture.picture(seen, "e")
+    drawn = access_picture.access_picture(seen, "e")
     assert (drawn is None) == (count == 0)
     if drawn:
         picture = ET.fromstring(drawn.svg)
@@ -176,7 +176,7 @@ def test_sectors_are_those_that_the_microscope_counts(lanes: list[int | None], n
     ],
 )  # fmt: skip
 def test_pictures_say_in_words_what_they_draw(seen: Access, caption: str):
-    drawn = (bank_picture if seen.space == "shared" else access_picture).picture(seen, "e0-1-0")
+    drawn = (bank_picture.bank_picture if seen.space == "shared" else access_picture.access_picture)(seen, "e0-1-0")
     assert drawn is not None
     assert drawn.caption == caption
     svg = ET.fromstring(drawn.svg)
@@ -185,24 +185,24 @@ def test_pictures_say_in_words_what_they_draw(seen: Access, caption: str):
 
 
 def test_wasted_bytes_are_hatched_and_memory_between_is_left_out():
-    wasteful = access_picture.picture(access(1, "global", "ld", lambda i: 1 << 20 * (i % 2), 2, 1, 1), "e")
+    wasteful = access_picture.access_picture(access(1, "global", "ld", lambda i: 1 << 20 * (i % 2), 2, 1, 1), "e")
     assert wasteful is not None
     assert 'class="access wasteful"' in wasteful.svg
     assert wasteful.svg.count('class="moved"') == wasteful.svg.count('class="asked"') == 2
     assert 'class="dots"' in wasteful.svg
-    fine = access_picture.picture(access(1, "global", "ld", lambda i: 4 * i, 4, 1, 4), "e")
+    fine = access_picture.access_picture(access(1, "global", "ld", lambda i: 4 * i, 4, 1, 4), "e")
     assert fine is not None
     assert not re.search(r'class="(moved|dots|access wasteful)"', fine.svg)
 
 
 def test_bank_conflicts_stack_and_the_later_turns_stand_out():
-    drawn = bank_picture.picture(access(1, "shared", "ld", lambda i: 8 * i, 2, 1, 1), "e")
+    drawn = bank_picture.bank_picture(access(1, "shared", "ld", lambda i: 8 * i, 2, 1, 1), "e")
     assert drawn is not None
     assert drawn.svg.count('class="word"') == drawn.svg.count('class="word late"') == 16
 
 
 def test_an_access_without_an_example_has_no_picture():
     nothing = replace(access(1, "shared", "ld", lambda i: None, 0, 5, 0), lanes=[])
-    assert bank_picture.picture(nothing, "e") is None
-    assert access_picture.picture(replace(nothing, space="global"), "e") is None
+    assert bank_picture.bank_picture(nothing, "e") is None
+    assert access_picture.access_picture(replace(nothing, space="global"), "e") is None
     report.render_explanation([explanation("cuda/none", "x\n", 32, nothing)])

@@ -23,7 +23,7 @@ from tilewright.errors import RecordError, UsageError
 from tilewright.records.bench import VERDICTS, BenchRecord
 from tilewright.records.legible import legible
 from tilewright.report import charts, environment, findings, palette, table, views
-from tilewright.report.ladder import ladder
+from tilewright.report.ladder import ladder_of
 
 
 def view_of(records: list[BenchRecord]) -> views.View:
@@ -88,7 +88,7 @@ def test_not_a_number_is_no_measurement():
 
 
 def test_gain_is_rung_over_parent_in_the_largest_shape_most_steps_share():
-    stairs = ladder(view_of(campaign()))
+    stairs = ladder_of(view_of(campaign()))
     assert stairs is not None
     assert stairs.shape == "1024"  # cpu/naive is over the limit beyond
     steps = {step.kernel: step for step in stairs.steps}
@@ -109,7 +109,7 @@ def test_step_that_cannot_be_compared_there_says_where_or_why():
     records = [measured("cpu/naive", n) for n in (64, 128)] + [measured("cpu/transposed", n) for n in (64, 128)]
     records += [measured("cpu/transposed_simd", 64), failed("cpu/transposed_simd", 128, "time_limit")]
     records += [failed("cpu/ikj", n, "out_of_memory") for n in (64, 128)] + [measured("cpu/unrolled", 128)]
-    stairs = ladder(view_of(records))
+    stairs = ladder_of(view_of(records))
     assert stairs is not None
     simd, ikj, unrolled = stairs.steps[2:]
     assert (stairs.shape, simd.shape, simd.elsewhere) == ("64", "64", False)
@@ -120,7 +120,7 @@ def test_step_that_cannot_be_compared_there_says_where_or_why():
 def test_threads_that_only_the_rung_has_are_its_step():
     parent = [measured("cpu/ikj", 512, threads=1, samples_s=[0.1])]
     rungs = [measured("cpu/ikj_threads", 512, threads=t, samples_s=[0.1 / t]) for t in (1, 2)]
-    step = ladder(view_of([*parent, *rungs])).steps[1]  # type: ignore[union-attr]
+    step = ladder_of(view_of([*parent, *rungs])).steps[1]  # type: ignore[union-attr]
     assert step.threads == "1 → 2 threads"
     assert step.gain == pytest.approx(2)
 
@@ -128,21 +128,21 @@ def test_threads_that_only_the_rung_has_are_its_step():
 def test_gain_is_taken_at_a_thread_count_that_both_have():
     parents = [measured("cpu/blocked", 512, threads=t, samples_s=[0.1 / t]) for t in (1, 2)]
     rung = measured("cpu/aligned", 512, threads=1, samples_s=[0.05])
-    step = ladder(view_of([*parents, rung])).steps[1]  # type: ignore[union-attr]
+    step = ladder_of(view_of([*parents, rung])).steps[1]  # type: ignore[union-attr]
     assert step.gain == pytest.approx(2.0)
     assert step.threads == "1 thread"
 
 
 def test_the_library_call_is_no_step():
     library = replace(measured("cpu/register_tile", 512), kernel="tilewright/matmul")
-    stairs = ladder(view_of([measured("cpu/naive", 512), measured("cpu/transposed", 512), library]))
+    stairs = ladder_of(view_of([measured("cpu/naive", 512), measured("cpu/transposed", 512), library]))
     assert stairs is not None
     assert [step.kernel for step in stairs.steps] == ["cpu/naive", "cpu/transposed"]
     assert stairs.climb.startswith("From cpu/naive to cpu/")
 
 
 def test_records_that_know_no_ladder_have_none():
-    assert ladder(view_of([measured("ref/openblas", 64), measured("cpu/ikj", 64, about={})])) is None
+    assert ladder_of(view_of([measured("ref/openblas", 64), measured("cpu/ikj", 64, about={})])) is None
 
 
 # ---- the table ----
@@ -152,7 +152,7 @@ def test_every_verdict_is_said_in_words_and_every_short_time_is_marked():
     records = [measured("cpu/naive", 16), measured("cpu/naive", 512)]
     records += [failed("cpu/naive", 1000 + i, v, "because") for i, v in enumerate(VERDICTS) if v != "ok"]
     records += [measured("cpu/ikj", 4096)]
-    made = table.table(view_of(records))
+    made = table.kernel_table(view_of(records))
     naive = made.rows[0]
     marks = dict(zip(made.columns, naive.cells, strict=True))
     assert marks["16"].time == "< 0.01 ms"
@@ -167,7 +167,7 @@ def test_every_verdict_is_said_in_words_and_every_short_time_is_marked():
 
 
 def test_references_come_first_and_columns_put_squares_before_other_shapes():
-    made = table.table(view_of(campaign() + oblong()))
+    made = table.kernel_table(view_of(campaign() + oblong()))
     assert [row.kernel for row in made.rows[:3]] == ["ref/openblas", "ref/mkl", "cpu/naive"]
     assert made.columns[: len(SIZES)] == tuple(map(str, SIZES))
     assert made.columns[len(SIZES)] == "6 × 2000 × 4"
@@ -180,18 +180,18 @@ def test_references_come_first_and_columns_put_squares_before_other_shapes():
 
 def test_charts_draw_what_was_measured():
     view = view_of(campaign() + oblong())
-    made = charts.charts(view, palette.styles(view.kernels))
+    made = charts.charts(view, palette.kernel_styles(view.kernels))
     assert list(made) == ["gflops", "ratio", "time", "shapes"]
-    assert charts.dotted(view) == ["6 × 2000 × 4", "64 × 4096 × 4096", "4096 × 64 × 4096"]
+    assert charts.shapes_without_curve(view) == ["6 × 2000 × 4", "64 × 4096 × 4096", "4096 × 64 × 4096"]
     assert "measured peak, 290 GFLOPS" in json.dumps(made["gflops"])
-    cells = views.cells(view)
+    cells = views.chart_rows(view)
     assert len(cells) == len(view.measured)
     assert {"kernel", "shape", "Time", "GFLOPS", "R", "Spread", "Samples"} <= set(cells[0])
 
 
 def test_one_size_is_shown_shape_by_shape_and_a_peak_out_of_sight_is_said():
     view = view_of([measured("cpu/naive", 512), measured("cpu/ikj", 512)])
-    assert list(charts.charts(view, palette.styles(view.kernels))) == ["shapes"]
+    assert list(charts.charts(view, palette.kernel_styles(view.kernels))) == ["shapes"]
     slow = [measured("cpu/naive", n) for n in (256, 512)]
     assert not charts.peak_in_sight(view_of(slow))
     assert "Measured peak: 145 GFLOPS." in report.render(slow)
@@ -204,7 +204,7 @@ def test_no_peak_no_ratio_no_environment():
     ]
     view = view_of(bare)
     assert view.peak is None
-    assert "ratio" not in charts.charts(view, palette.styles(view.kernels))
+    assert "ratio" not in charts.charts(view, palette.kernel_styles(view.kernels))
     assert "unnamed machine" in report.render(bare)
 
 
@@ -280,7 +280,7 @@ def test_every_colour_stands_out_from_its_paper(theme):
 
 
 def test_no_two_kernels_look_the_same_and_references_are_dashed():
-    drawn = palette.styles(list(LADDER))
+    drawn = palette.kernel_styles(list(LADDER))
     looks = {(style.light, style.mark, str(style.dash)) for style in drawn.values()}
     assert len(looks) == len(LADDER)
     assert {k for k, style in drawn.items() if style.dash != palette.SOLID} == {"ref/openblas", "ref/mkl"}
@@ -290,7 +290,7 @@ def test_no_two_kernels_look_the_same_and_references_are_dashed():
 
 
 def test_finding_names_the_fastest_kernel_at_the_largest_size():
-    words = findings.finding(view_of(campaign()))
+    words = findings.conclusion(view_of(campaign()))
     assert words.startswith("cpu/strassen_winograd is the fastest kernel at 8192: 240 GFLOPS, 83% of the measured peak")
     assert "(R = 1.13)" in words
     assert words.endswith("The fastest of these kernels is ahead of ref/openblas at every one of 17 sizes.")

@@ -19,7 +19,7 @@ from tilewright.errors import RecordError, UsageError
 from tilewright.records.timeline import Piece, read_timelines, write_timelines
 from tilewright.report.html import HERE
 from tilewright.report.timeline import COLOURS
-from tilewright.report.timeline_lanes import BINS, MOST_BARS, lanes, paths, rows
+from tilewright.report.timeline_lanes import BINS, MOST_BARS, lanes, paths, piece_rows
 from tilewright.report.timeline_trace import trace
 
 HOSTILE = "</script><script>document.title='broken'</script>\u2028\ud800&\"'"
@@ -32,7 +32,7 @@ def test_no_two_pieces_of_a_row_overlap():
     rng = np.random.default_rng(1)
     starts = np.sort(rng.random(300))
     pieces = [Piece("cpu", "x", "", float(s), float(s + d)) for s, d in zip(starts, rng.random(300) / 50, strict=True)]
-    placed = rows(pieces)
+    placed = piece_rows(pieces)
     for row in range(max(placed) + 1):
         ends = [(piece.start_s, piece.end_s) for piece, its in zip(pieces, placed, strict=True) if its == row]
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))

@@ -457,7 +457,7 @@ def test_a_reader_with_a_bare_error_would_be_seen(tmp_path: Path, monkeypatch: p
     import contextlib
 
     (tmp_path / "a.h5").write_bytes(b"nothing")
-    monkeypatch.setattr(hdf5, "parsed", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(hdf5, "parser_errors", lambda *_: contextlib.nullcontext())
     with pytest.raises(OSError, match="signature") as caught:
         open_matrix(tmp_path / "a.h5")
     assert not isinstance(caught.value, TilewrightError)

@@ -36,7 +36,7 @@ from tilewright.streaming.plan.stream import Room, plan_again
 from tilewright.streaming.run import finished, job
 from tilewright.streaming.run import multiply as module
 from tilewright.streaming.run.journal import Journal, read_journal
-from tilewright.streaming.run.multiply import prepared
+from tilewright.streaming.run.multiply import open_job
 
 #: Room for 16 tiles of C, 4×4, where m = n = k = N.
 N, ROOM = 1000, 1_600_000
@@ -437,7 +437,7 @@ def test_a_complete_result_of_these_operands_is_left_as_it_is(folder: Path, room
     now = Path("c.npy").stat()
     assert (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert seen == [(2 * N**3, 2 * N**3)]
-    with prepared("a.npy", "b.npy", "c.npy", Options(resume=True)) as again:
+    with open_job("a.npy", "b.npy", "c.npy", Options(resume=True)) as again:
         told = json.loads(json.dumps(again.as_dict(), allow_nan=False))
     assert told["already_complete"]
     assert (told["measured"]["before"], told["measured"]["finished"]) == (told["measured"]["tiles"], 0)
@@ -583,7 +583,7 @@ def test_progress_counts_what_was_finished_before(folder: Path) -> None:
 
 def test_a_job_tells_what_it_planned_and_measured(folder: Path) -> None:
     begin()
-    with prepared("a.npy", "b.npy", "c.npy", Options(resume=True)) as taken_up:
+    with open_job("a.npy", "b.npy", "c.npy", Options(resume=True)) as taken_up:
         taken_up.run()
     told = json.loads(json.dumps(taken_up.as_dict(), allow_nan=False))
     assert told["measured"]["before"] == 5

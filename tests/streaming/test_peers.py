@@ -189,7 +189,7 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
 ) -> None:
     other = SimulatedDevice(ordinal=1)
     monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_late)
-    monkeypatch.setattr(gpu, "prepared", prepared_by(device, other))
+    monkeypatch.setattr(gpu, "prepare_gpu_product", prepared_by(device, other))
     case = Case(territories(*GRID.tiles, 2, partition="strips"), LEAST)
     try:
         assert case.run(device, other, peers=OneWay(waits=waits)) is None

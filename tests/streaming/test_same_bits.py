@@ -192,7 +192,7 @@ class Gpu(SimulatedDevice):
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Gpu, ...]]:
     several = tuple(Gpu(seed) for seed in range(2))
     with simulated(monkeypatch):
-        monkeypatch.setattr(gpu_module, "prepared", several[0].prepared)
+        monkeypatch.setattr(gpu_module, "prepare_gpu_product", several[0].prepared)
         yield several
     for each in several:
         each.abandon()

@@ -80,7 +80,7 @@ def laid_out(files: Files) -> Iterator[Path]:
 
 
 def outcome(attempt: Callable[[Path], None], files: Files) -> str:
-    """``read``, ``refused``, or what is wrong in a line that begins with ``defect``."""
+    """``read_records``, ``refused``, or what is wrong in a line that begins with ``defect``."""
     with laid_out(files) as folder:
         try:
             attempt(folder)
@@ -221,11 +221,11 @@ def _records() -> list[Files]:
 
 def _read_records(folder: Path) -> None:
     from tilewright.lab.compare.stats import compare
-    from tilewright.records.bench import Writer, read
+    from tilewright.records.bench import Writer, read_records
     from tilewright.report import render
     from tilewright.terminal import show_bench, show_comparison
 
-    found = read(folder / "a.jsonl")
+    found = read_records(folder / "a.jsonl")
     with Writer(folder / "a.jsonl", resume=True) as writer:
         found = writer.done or found
     console = _console()

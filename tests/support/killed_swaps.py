@@ -159,7 +159,7 @@ def main(folder: str, name: str, how: str = "exchange", mutant: str = "") -> Non
     if mutant:
         partial.put = MUTANTS[mutant]
         if mutant == "unsettled":
-            swap.settle = lambda work: None
+            swap.settle_swap = lambda work: None
     before = whole["old"]
     kills = sum(kill_everywhere(out, name, resume=resume, is_atomic=is_atomic) for resume in (True, False))
     before = None

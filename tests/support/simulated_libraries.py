@@ -188,7 +188,9 @@ class Unknown(Array):
     def __dlpack__(self, *, stream: Any = None) -> Any:
         self.asked = [*getattr(self, "asked", []), stream]
         assert self.view.flags.c_contiguous
-        return dlpack.make(address(self.gpu, self.view), self.shape, self.view.dtype.name, self.gpu.ordinal, self)
+        return dlpack.make_capsule(
+            address(self.gpu, self.view), self.shape, self.view.dtype.name, self.gpu.ordinal, self
+        )
 
 
 def torch_module(gpus: list[Gpu], grad: bool = True) -> Any:

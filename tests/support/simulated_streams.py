@@ -196,7 +196,7 @@ class SimulatedDevice:
         assert not any(pointer <= source < pointer + memory.nbytes for source in self.reading), "it is still read"
 
     def prepared(self, _device: Any, _kernel: Any, dtype: str, *shape: int, add: bool, **_params: Any) -> Any:
-        """Stands for ``runtime.gpu.product.prepared``."""
+        """Stands for ``runtime.gpu.product.prepare_gpu_product``."""
         m, n, k = shape
 
         def product(a: int, b: int, c: int, stream: SimulatedStream) -> None:
@@ -210,7 +210,7 @@ class SimulatedDevice:
 def simulated(monkeypatch: pytest.MonkeyPatch, pause_s: float = 0.0005, seed: int = 0) -> Iterator[SimulatedDevice]:
     """A GPU for ``streaming.places.gpu``; whoever waits for it in the end gets an error."""
     device = SimulatedDevice(pause_s, seed)
-    monkeypatch.setattr(gpu, "prepared", device.prepared)
+    monkeypatch.setattr(gpu, "prepare_gpu_product", device.prepared)
     monkeypatch.setattr(gpu, "compile_ahead", lambda *_: None)
     try:
         yield device

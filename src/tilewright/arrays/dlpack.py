@@ -47,7 +47,7 @@ _pointer_of_freed = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_
 _is_unused = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
 
-def read(capsule: Any) -> GpuArray:
+def read_capsule(capsule: Any) -> GpuArray:
     """The array in a capsule. The capsule is not marked as used; it is the ``keep`` of the array and keeps it alive.
 
     The dtype is NumPy's name, or the code and bits of a type that NumPy does not have.
@@ -66,7 +66,7 @@ def read(capsule: Any) -> GpuArray:
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
-def make(pointer: int, shape: tuple[int, ...], dtype: str, device: int, owner: Any) -> Any:
+def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, owner: Any) -> Any:
     """A capsule of a row-major array of floating-point numbers; ``owner`` is kept alive until the array is released."""
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     strides = (ctypes.c_int64 * len(shape))(*contiguous_strides(shape))

@@ -77,7 +77,7 @@ class Matrix(NamedTuple):
         return "column-major" if self.transposed.is_row_major else f"strides of {self.row} and {self.column} elements"
 
 
-def row_major(rows: int, columns: int, dtype: str) -> Matrix:
+def row_major_matrix(rows: int, columns: int, dtype: str) -> Matrix:
     """A matrix whose rows follow each other without a gap."""
     return Matrix(rows, columns, columns, 1, dtype)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..runtime.gpu.device import Device
-from ..runtime.gpu.product import GpuProduct, prepared
+from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
 from .order import Order
 from .plan import GpuPlan
 from .strided_copy import Copy, prepared_copy
@@ -46,11 +46,11 @@ class Launches:
                 self.after(taken[2], given[2], stream)
 
 
-def prepare(plan: GpuPlan, gpu: Device) -> Launches:
-    """Compile and load the copies and kernels of a plan. Raises what ``prepared`` does."""
+def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
+    """Compile and load the copies and kernels of a plan. Raises what ``prepare_gpu_product`` does."""
     order = plan.order
     with gpu:
-        product = prepared(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
+        product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
         before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
         copies = tuple((i, prepared_copy(gpu, place.given, place.taken)) for i, place in before)
         after = prepared_copy(gpu, order.c.taken, order.c.given) if order.c.at is not None else None

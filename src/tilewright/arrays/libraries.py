@@ -215,7 +215,7 @@ class Foreign(Library):
 
     def _by_dlpack(self, x: Any) -> GpuArray:
         stream = self.stream(x.__dlpack_device__()[1])
-        return dlpack.read(x.__dlpack__(stream=stream))
+        return dlpack.read_capsule(x.__dlpack__(stream=stream))
 
     def _by_interface(self, x: Any) -> GpuArray:
         interface = x.__cuda_array_interface__

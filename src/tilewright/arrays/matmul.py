@@ -14,14 +14,14 @@ from ..errors import OperandError, UsageError
 from ..planning.choice import check_words
 from ..runtime.gpu.device import gpu_at
 from .gpu_array import GpuArray
-from .launches import Launches, prepare
+from .launches import Launches, prepare_launches
 from .libraries import Library, enough, library_of
 from .matrix import GpuMatrix
 from .order import arrange
 from .plan import GpuPlan, gpu_plan
 
 
-def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> Any:
+def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> Any:
     """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it.
 
     Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
@@ -56,8 +56,8 @@ def matmul(a: Any, b: Any, out: Any = None, precision: str = "standard", algorit
     return library.transposed(result) if order.transposed else result
 
 
-def plan(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
-    """What ``matmul`` would run for these arrays; nothing is compiled. Raises what ``matmul`` raises."""
+def plan_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
+    """What ``matmul_on_gpu`` would run for these arrays; nothing is compiled. Raises what ``matmul_on_gpu`` raises."""
     compute = _compute(precision, algorithm)
     library, _, x, y = _operands(a, b, out)
     return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, compute))
@@ -79,7 +79,7 @@ def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, compute: str) -
 @functools.lru_cache(maxsize=1024)
 def _launches(*key: Any) -> Launches:
     plan = _plan(*key)
-    return prepare(plan, gpu_at(plan.ordinal))
+    return prepare_launches(plan, gpu_at(plan.ordinal))
 
 
 def _compute(precision: str, algorithm: str) -> str:

@@ -58,7 +58,7 @@ class GpuMatrix:
         if stream != -1:
             self._gpu.order(self._stream, stream or 0)
             self._readers.add(stream or 0)
-        return dlpack.make(self.pointer, self.shape, self.dtype.name, self._gpu.ordinal, self)
+        return dlpack.make_capsule(self.pointer, self.shape, self.dtype.name, self._gpu.ordinal, self)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise OperandError(

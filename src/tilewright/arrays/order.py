@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ShapeError
-from ..problem import ProductShapes, layout
-from .gpu_array import GpuArray, Matrix, collapsed, row_major
+from ..problem import ProductShapes, combine_shapes
+from .gpu_array import GpuArray, Matrix, collapsed, row_major_matrix
 
 #: Parts of the workspace begin at multiples of this many bytes.
 _ALIGNMENT = 256
@@ -77,7 +77,7 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, v
     ``disjoint``: ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``compute``: the
     dtype to multiply in, if not that of the operands. Raises ShapeError.
     """
-    shapes = layout(x.shape, y.shape)
+    shapes = combine_shapes(x.shape, y.shape)
     dtype = str(np.result_type(x.dtype, y.dtype))
     compute = compute or dtype
     shape = shapes.result
@@ -91,11 +91,11 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, v
         m, batch, a_steps, b_steps = m * math.prod(batch), (), (), ()
         a, views = Matrix(m, shapes.k, *rows, x.dtype), False
     if out is None:
-        c, c_steps = row_major(m, shapes.n, dtype), _steps(batch, m * shapes.n)
+        c, c_steps = row_major_matrix(m, shapes.n, dtype), _steps(batch, m * shapes.n)
     elif batch == shapes.batch:
         c, c_steps = _matrix(out, (m, shapes.n), batch, rows=are_matrices[0], columns=are_matrices[1])
     else:
-        c, c_steps = row_major(m, shapes.n, out.dtype), ()
+        c, c_steps = row_major_matrix(m, shapes.n, out.dtype), ()
     straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
     swapped = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
     may_be_view = views and out is None and len(shape) - len(batch) == 2
@@ -105,10 +105,10 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, v
     (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = swapped if is_swapped else straight
     transposed = is_swapped and may_be_view and not c.is_row_major and c.dtype == compute
     if transposed:
-        c, shape = row_major(c.rows, c.columns, c.dtype), (*batch, c.rows, c.columns)
+        c, shape = row_major_matrix(c.rows, c.columns, c.dtype), (*batch, c.rows, c.columns)
     places, used = [], 0
     for label, given, steps in ((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps)):
-        taken = row_major(given.rows, given.columns, compute)
+        taken = row_major_matrix(given.rows, given.columns, compute)
         copied = given.dtype != compute or not given.is_row_major or (label == "C" and not disjoint)
         places.append(OrderedMatrix(label, given, taken if copied else given, steps, used if copied else None))
         used += -(-taken.nbytes // _ALIGNMENT) * _ALIGNMENT if copied else 0

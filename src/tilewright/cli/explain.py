@@ -175,7 +175,7 @@ def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: 
     found: list[explain_cpu.CpuExplanation] = []
     interrupted = False
     try:
-        for kernel, m, n, k in explain_cpu.check(kernels, size, dtype, threads, seed):
+        for kernel, m, n, k in explain_cpu.check_request(kernels, size, dtype, threads, seed):
             found.append(explain_cpu.explain_cpu(kernel, m, n, k, dtype=dtype, threads=threads, seed=seed))
             if json_file is None:
                 show_cpu_explanation(Console(), found[-1])

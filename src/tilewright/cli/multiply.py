@@ -122,7 +122,7 @@ def multiply(
     """
     from ..host.limits import get_threads, use_threads
     from ..streaming.options import Options
-    from ..streaming.run.multiply import prepared
+    from ..streaming.run.multiply import open_job
     from ..terminal import show_plan, show_product
 
     files = [Path(text) for text in (a, b, output)]
@@ -134,7 +134,7 @@ def multiply(
     with contextlib.ExitStack() as stack:
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
         x, y = (stack.enter_context(_operand(text)) for text in (a, b))
-        job = stack.enter_context(prepared(x, y, output, options, only_planned=dry_run))
+        job = stack.enter_context(open_job(x, y, output, options, only_planned=dry_run))
         if resume:
             console.print(_taken_up(job, output), highlight=False, markup=False)
         if not job.complete:

@@ -29,11 +29,11 @@ def compare(
     machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
     """
     from ..lab.compare.stats import compare as compare_records
-    from ..records.bench import read
+    from ..records.bench import read_records
     from ..terminal import show_comparison
 
     check_writeable("json", json_file, dash=True, spare=[old, new])
-    comparison = compare_records(read(old), read(new), threshold=fraction("fail-slower", fail_slower))
+    comparison = compare_records(read_records(old), read_records(new), threshold=fraction("fail-slower", fail_slower))
     if json_file:
         write_json(json_file, comparison.as_dict())
     else:
@@ -68,7 +68,7 @@ def report(
     It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
     explain, timelines the picture of what a streamed product did when.
     """
-    from ..records.bench import read
+    from ..records.bench import read_records
     from ..records.explanation import holds_explanations, read_explanations
     from ..records.timeline import holds_timelines
     from ..report import save_figures, write_explanation, write_page
@@ -93,7 +93,7 @@ def report(
         found = [explanation for file in files for explanation in read_explanations(file)]
         say(f"page: {write_explanation(found, output, title=title)}")
         return
-    records = [record for file in files for record in read(file)]
+    records = [record for file in files for record in read_records(file)]
     say(f"page: {write_page(records, output, title=title)}")
     for path in save_figures(records, figures) if figures else []:
         say(f"figure: {path}")

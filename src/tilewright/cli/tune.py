@@ -71,7 +71,7 @@ def tune(
     check_writeable("json", json_file, dash=True)
     request = tune_session.TuneRequest(kernel, size, dtype, budget, limit, seed, threads)
     if reset:
-        had = tune_session.forget(request)
+        had = tune_session.forget_tuned(request)
         print("Forgotten: tile and blocks are computed again." if had else "Nothing was cached for this machine.")
         return
     console = Console(stderr=json_file is not None and str(json_file) == "-")

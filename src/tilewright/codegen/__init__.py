@@ -10,7 +10,7 @@ from .complex_rows import real_parts, row_times_i
 from .convert import converting_packer, row_converter
 from .direct import direct_tile
 from .in_place import ahead, stack_buffer, tile_in_place
-from .memory import ALIGNMENT, address, aligned_empty, as_row, copy, itemsize, moved, offset
+from .memory import ALIGNMENT, address, aligned_buffer, as_row, copy, itemsize, moved, offset
 from .pack import packer
 from .peak import fma_chains
 from .streams import deinterleave, row_dots, row_updates, settle
@@ -21,7 +21,7 @@ __all__ = [
     "ALIGNMENT",
     "address",
     "ahead",
-    "aligned_empty",
+    "aligned_buffer",
     "as_row",
     "converting_packer",
     "copy",

@@ -19,7 +19,7 @@ ALIGNMENT = 64
 
 
 @nb.njit(nogil=True)
-def aligned_empty(size: int, like: np.ndarray) -> np.ndarray:
+def aligned_buffer(size: int, like: np.ndarray) -> np.ndarray:
     """An uninitialised 1-D array of ``size`` elements of ``like``'s dtype that starts on a 64-byte boundary."""
     itemsize = like.itemsize
     raw = np.empty(size + ALIGNMENT // itemsize, dtype=like.dtype)

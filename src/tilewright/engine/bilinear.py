@@ -30,21 +30,21 @@ STRASSEN = (
 )
 
 
-def products(levels: int) -> Scheme:
+def scheme_of_levels(levels: int) -> Scheme:
     """Strassen's scheme on ``levels`` levels: 7^levels products of blocks in a grid of 2^levels × 2^levels.
 
-    >>> products(0)
+    >>> scheme_of_levels(0)
     [([(0, 0, 1)], [(0, 0, 1)], [(0, 0, 1)])]
-    >>> products(1)[1]
+    >>> scheme_of_levels(1)[1]
     ([(1, 0, 1), (1, 1, 1)], [(0, 0, 1)], [(1, 0, 1), (1, 1, -1)])
-    >>> len(products(2)), max(len(a) for a, b, c in products(2))
+    >>> len(scheme_of_levels(2)), max(len(a) for a, b, c in scheme_of_levels(2))
     (49, 4)
     """
     if levels == 0:
         return [([(0, 0, 1)], [(0, 0, 1)], [(0, 0, 1)])]
     return [
         (_within(outer[A], row[A]), _within(outer[B], row[B]), _within(outer[C], row[C]))
-        for outer in products(levels - 1)
+        for outer in scheme_of_levels(levels - 1)
         for row in STRASSEN
     ]
 

@@ -84,7 +84,7 @@ class PackedBlocks:
 
 
 @register_jitable
-def cut(length: int, parts: int, index: int) -> int:
+def part_start(length: int, parts: int, index: int) -> int:
     """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
     return index * (length // parts) + min(index, length % parts)
 
@@ -137,7 +137,7 @@ def next_job(counters, taken, bands, parts, home):
 # ---- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def tile_of(blocks: PackedBlocks) -> Callable[..., None]:
+def compiled_tile(blocks: PackedBlocks) -> Callable[..., None]:
     """A compiled function ``tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns)``.
 
     It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements lie inside C. These
@@ -228,7 +228,7 @@ def team_product(
         wide = math.ceil(slivers / panels)
         deep = math.ceil(k / (most_steps if itemsize <= 4 else most_steps_of_8_bytes))
         tiles = math.ceil(m / mr)
-        low_rows, higher = m // tiles, m % tiles  # as ``cut`` cuts, without a division for each tile
+        low_rows, higher = m // tiles, m % tiles  # as ``part_start`` cuts, without a division for each tile
         threads = max(1, min(BLOCKS, counters[counters.size - 1]))
         bands, parts = bands_and_parts(m, n, threads, itemsize, mr, nr, mc, nc)
         if LINE * (2 + bands * parts + panels * deep * (1 + bands)) > counters.size - 2:  # made for more processors
@@ -253,8 +253,8 @@ def team_product(
             if not packs and index >= jobs:
                 return
             j, p = t // deep, t % deep
-            low = cut(k // grain, deep, p) * grain
-            kc = cut(k // grain, deep, p + 1) * grain - low
+            low = part_start(k // grain, deep, p) * grain
+            kc = part_start(k // grain, deep, p + 1) * grain - low
             first, end = j * wide, min(slivers, (j + 1) * wide)
             panel = space[t % buffers * panel_size : (t % buffers + 1) * panel_size]
             if packs:
@@ -262,10 +262,10 @@ def team_product(
                     codegen.wait_for(counters, (done + x) * LINE, t + 1 - buffers)
                 begin, stop = 0, kc
                 if by_steps:
-                    begin = cut(kc // grain, packings, index) * grain
-                    stop = cut(kc // grain, packings, index + 1) * grain
+                    begin = part_start(kc // grain, packings, index) * grain
+                    stop = part_start(kc // grain, packings, index + 1) * grain
                 for x in range(first, end) if by_steps else range(first + index, min(end, first + index + 1)):
-                    left, right = cut(vectors, slivers, x) * lanes, cut(vectors, slivers, x + 1) * lanes
+                    left, right = part_start(vectors, slivers, x) * lanes, part_start(vectors, slivers, x + 1) * lanes
                     width = max(right - left, (nv - 1) * lanes)
                     at = (x - first) * nv * lanes * kc + begin * width
                     pack_sliver(b, low + begin, stop - begin, left, min(n, right) - left, panel, at, width)
@@ -277,17 +277,19 @@ def team_product(
             band, part = next_job(counters, taken + t * bands, bands, parts, band)
             if band == bands:
                 return
-            begin, stop = cut(tiles, bands, band), cut(tiles, bands, band + 1)
-            i0 = cut(m, tiles, begin)
+            begin, stop = part_start(tiles, bands, band), part_start(tiles, bands, band + 1)
+            i0 = part_start(m, tiles, begin)
             if block_of != t * bands + band:
                 block_of = t * bands + band
-                pack_block(a, i0, cut(m, tiles, stop) - i0, low, kc, block)
+                pack_block(a, i0, part_start(m, tiles, stop) - i0, low, kc, block)
             tiles_here = low_rows, max(0, higher - begin), stop - begin
             job = done + band * parts + part
             codegen.wait_for(counters, (packed + t) * LINE, packings)
             codegen.wait_for(counters, job * LINE, t)
-            for s in range(first + cut(end - first, parts, part), first + cut(end - first, parts, part + 1)):
-                left, right = cut(vectors, slivers, s), cut(vectors, slivers, s + 1)
+            for s in range(
+                first + part_start(end - first, parts, part), first + part_start(end - first, parts, part + 1)
+            ):
+                left, right = part_start(vectors, slivers, s), part_start(vectors, slivers, s + 1)
                 column, width = left * lanes, max(right - left, nv - 1)
                 columns = min(n, right * lanes) - column
                 b_panel = codegen.offset(panel, (s - first) * nv * lanes * kc)

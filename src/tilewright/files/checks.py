@@ -125,7 +125,7 @@ def explained(path: Path, doing: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def parsed(path: Path, what: str) -> Iterator[None]:
+def parser_errors(path: Path, what: str) -> Iterator[None]:
     """Turn any exception of a parser into a FileError; Tilewright's own errors pass unchanged.
 
     For bytes that their format does not allow, libraries raise all kinds of exceptions, and not always the same one.

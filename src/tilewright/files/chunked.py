@@ -29,16 +29,16 @@ class ChunkedSource:
         first, column = rectangle(self.shape, rows, columns, out)
         if not out.size:
             return
-        for r in cuts(first, first + out.shape[0], self._piece[0]):
-            for c in cuts(column, column + out.shape[1], self._piece[1]):
+        for r in chunk_slices(first, first + out.shape[0], self._piece[0]):
+            for c in chunk_slices(column, column + out.shape[1], self._piece[1]):
                 part = out[r.start - first : r.stop - first, c.start - column : c.stop - column]
                 copy_block(part, self._fetch(r, c))
 
 
-def cuts(start: int, stop: int, step: int) -> Iterator[slice]:
+def chunk_slices(start: int, stop: int, step: int) -> Iterator[slice]:
     """``start:stop`` cut at the multiples of ``step``.
 
-    >>> list(cuts(3, 9, 4))
+    >>> list(chunk_slices(3, 9, 4))
     [slice(3, 4, None), slice(4, 8, None), slice(8, 9, None)]
     """
     while start < stop:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import DTypeError, FileError
 from ..host.disk import fingerprint
-from .checks import READABLE, admit_dtype, admit_shape, explained, listed, missing, parsed, pick, unreadable
+from .checks import READABLE, admit_dtype, admit_shape, explained, listed, missing, parser_errors, pick, unreadable
 from .chunked import TOGETHER, ChunkedSource
 from .format import FileFormat, Sink, Source
 from .output import Output
@@ -67,7 +67,7 @@ def _open_file(path: Path) -> Any:
         path.stat()
         if not path.is_file():
             raise FileError(f"{path} is no file: a matrix is read from a file of the disk")
-    with parsed(path, "HDF5 file"):
+    with parser_errors(path, "HDF5 file"):
         return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
 
 
@@ -82,7 +82,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """The file, open for reading; exceptions of the library become FileError."""
     file = _open_file(path)
     try:
-        with parsed(path, "HDF5 file"):
+        with parser_errors(path, "HDF5 file"):
             yield file
     finally:
         _close(file)
@@ -117,7 +117,7 @@ def _layout(dataset: Any, path: Path) -> FileLayout | None:
 def _open(path: Path, name: str | None, *_: object) -> Source:
     file = _open_file(path)
     try:
-        with parsed(path, "HDF5 file"):
+        with parser_errors(path, "HDF5 file"):
             dataset = _dataset(file, name, path)
             layout = _layout(dataset, path)
             if layout is None:
@@ -131,7 +131,7 @@ def _open(path: Path, name: str | None, *_: object) -> Source:
 
 def _find(name: str) -> FindLayout:
     def find(file: BinaryIO, path: Path) -> FileLayout:
-        with explained(path, "read"), parsed(path, "HDF5 file"), _library(path).File(file, "r") as opened:
+        with explained(path, "read"), parser_errors(path, "HDF5 file"), _library(path).File(file, "r") as opened:
             layout = _layout(_dataset(opened, name, path), path)
         if layout is None:
             raise FileError(f"{path}:{name} is not in one piece, so it was not begun by Tilewright: remove it")

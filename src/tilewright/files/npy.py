@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import DTypeError
-from .checks import Shape, admit_dtype, admit_shape, parsed
+from .checks import Shape, admit_dtype, admit_shape, parser_errors
 from .format import FileFormat, Sink, Source
 from .output import Output
 from .plain import PAGE, FileLayout, PlainSink, PlainSource, beyond
@@ -24,7 +24,7 @@ _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 
 def find_layout(file: BinaryIO, path: Path) -> FileLayout:
     """The layout that the header states. Raises FileError where there is none, DTypeError, ShapeError."""
-    with parsed(path, ".npy file"):
+    with parser_errors(path, ".npy file"):
         version = np.lib.format.read_magic(file)
         if version not in _LENGTH_BYTES:
             raise ValueError(f"its version is {version[0]}.{version[1]}")

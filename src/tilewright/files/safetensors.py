@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 import numpy as np
 
 from ..errors import DTypeError, FileError, UnavailableError
-from .checks import LONGEST, READABLE, Shape, admit_dtype, admit_shape, listed, parsed, pick
+from .checks import LONGEST, READABLE, Shape, admit_dtype, admit_shape, listed, parser_errors, pick
 from .format import FileFormat, Sink, Source
 from .output import Output
 from .plain import PAGE, FileLayout, FindLayout, PlainSink, PlainSource, beyond
@@ -41,7 +41,7 @@ def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _TensorEntry], int]:
     """The header's entry of each tensor, and the byte at which the tensors begin. Raises FileError for an invalid one."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
-    with parsed(path, ".safetensors file"):
+    with parser_errors(path, ".safetensors file"):
         if size < 8 or length > min(size - 8, _LONGEST_HEADER):
             raise ValueError(f"its header would have {length} bytes, the file has {size}")
         header = json.loads(file.read(length).decode(), object_pairs_hook=_unique)

@@ -3,7 +3,7 @@
 ``data`` in the work directory is renamed to ``swap.INODE``, with its own inode, and exchanged with the old result by one
 system call. So ``swap.INODE`` with that inode is the new matrix, and with another inode the old one. The old one is checked
 only now, when no other process can change it: it is removed, or exchanged back. Where the system cannot exchange two names,
-a file is replaced by a rename, and a directory is first renamed to ``old``. ``settle`` finishes a swap that was killed.
+a file is replaced by a rename, and a directory is first renamed to ``old``. ``settle_swap`` finishes a swap that was killed.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def put(work: OpenDirectories) -> None:
         while not (_appear(work, new) or _exchange(work, new)):
             pass  # another process removed or made the target meanwhile
     except FileError:
-        settle(work)  # renames the matrix back to DATA
+        settle_swap(work)  # renames the matrix back to DATA
         raise
 
 
-def settle(work: OpenDirectories) -> None:
+def settle_swap(work: OpenDirectories) -> None:
     """Finish or undo a swap that was killed, and remove what it left.
 
     Raises FileError where that would lose something, or where the target must not be replaced.

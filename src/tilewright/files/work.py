@@ -54,7 +54,7 @@ class WorkDirectory(OpenDirectories):
             else:
                 self._open()
                 with explained(self.target, "written"):
-                    swap.settle(self)
+                    swap.settle_swap(self)
         except BaseException:
             self.close()
             raise

@@ -16,8 +16,19 @@ import numpy as np
 
 from ..errors import DTypeError, FileError
 from ..host.disk import fingerprint
-from .checks import READABLE, Shape, admit_dtype, admit_shape, explained, missing, parsed, pick, rectangle, unreadable
-from .chunked import ChunkedSource, cuts
+from .checks import (
+    READABLE,
+    Shape,
+    admit_dtype,
+    admit_shape,
+    explained,
+    missing,
+    parser_errors,
+    pick,
+    rectangle,
+    unreadable,
+)
+from .chunked import ChunkedSource, chunk_slices
 from .format import FileFormat, Source
 from .output import Output
 from .partial import Partial, sync
@@ -105,8 +116,8 @@ class ZarrSink:
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         first, column = rectangle(self.shape, rows, columns, block)
-        for r in cuts(first, first + block.shape[0], self.grain[0]):
-            for c in cuts(column, column + block.shape[1], self.grain[1]):
+        for r in chunk_slices(first, first + block.shape[0], self.grain[0]):
+            for c in chunk_slices(column, column + block.shape[1], self.grain[1]):
                 self._write(r, c, block[r.start - first : r.stop - first, c.start - column : c.stop - column])
 
     def _write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
@@ -169,7 +180,7 @@ def _array(path: Path, name: str | None, mode: str) -> Any:
         path.stat()
         if not path.is_dir():
             raise FileError(f"{path} is no zarr store: it must be a directory")
-    with parsed(path, "zarr store"):
+    with parser_errors(path, "zarr store"):
         names = _array_names(path)
         if names == [""] and name:
             raise FileError(f"{path} is one array, not a group: leave out :{name}")
@@ -207,7 +218,7 @@ def _node_type(metadata: Path) -> Any:
 
 
 def _open(path: Path, name: str | None, *_: object) -> Source:
-    with parsed(path, "zarr store"):
+    with parser_errors(path, "zarr store"):
         return ZarrSource(_array(path, name, "r"), path)
 
 

@@ -17,7 +17,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .system import ROOT, affinity, cpu_list, cpu_quota, cpuinfo, integer, meminfo, memory_cgroups, run_sysctl, text_of
+from .system import (
+    ROOT,
+    affinity,
+    cpu_list,
+    cpu_quota,
+    cpuinfo,
+    integer_in,
+    meminfo,
+    memory_cgroups,
+    run_sysctl,
+    text_or_empty,
+)
 
 #: LLVM's names of the features that decide how fast a matrix product can be, older to newer.
 ISA = (
@@ -150,7 +161,7 @@ def available_memory(root: Path = ROOT) -> int | None:
 def current_clock_mhz(root: Path = ROOT) -> float | None:
     """Mean clock of the usable CPUs now, in MHz, as ``/proc/cpuinfo`` has it; None where it has none."""
     usable = affinity(root)
-    cpus = [cpu for cpu in cpuinfo(root) if usable is None or integer(cpu["processor"]) in usable]
+    cpus = [cpu for cpu in cpuinfo(root) if usable is None or integer_in(cpu["processor"]) in usable]
     clocks = [float(cpu["cpu MHz"]) for cpu in cpus if "cpu MHz" in cpu]
     return sum(clocks) / len(clocks) if clocks else None
 
@@ -193,8 +204,8 @@ def _linux(root: Path) -> dict[str, Any]:
         # Arm has no name here, but says who made the core and which design it is.
         "processor": cpu.get("model name"),
         "vendor": cpu.get("vendor_id", cpu.get("CPU implementer")),
-        "family": integer(cpu.get("cpu family", cpu.get("CPU architecture"))),
-        "model": integer(cpu.get("model", cpu.get("CPU part"))),
+        "family": integer_in(cpu.get("cpu family", cpu.get("CPU architecture"))),
+        "model": integer_in(cpu.get("model", cpu.get("CPU part"))),
         **_cores(root),
         "caches": _caches(root),
         "memory_total": meminfo(root, "MemTotal"),
@@ -204,9 +215,9 @@ def _linux(root: Path) -> dict[str, Any]:
 
 def _cores(root: Path) -> dict[str, Any]:
     cpus, mask, quota = root / "sys/devices/system/cpu", affinity(root), cpu_quota(root)
-    online = cpu_list(text_of(cpus / "online"))
+    online = cpu_list(text_or_empty(cpus / "online"))
     logical = len(online) or len(cpuinfo(root)) or (os.cpu_count() if root == ROOT else None)
-    siblings = [text_of(cpus / f"cpu{cpu}/topology/thread_siblings_list") for cpu in online]
+    siblings = [text_or_empty(cpus / f"cpu{cpu}/topology/thread_siblings_list") for cpu in online]
     bounds = [
         (logical, "every logical CPU"),  # where two bounds agree, the plainer reason
         (len(mask or ()), "what the affinity mask allows"),
@@ -222,24 +233,24 @@ def _cores(root: Path) -> dict[str, Any]:
 def _caches(root: Path) -> tuple[Cache, ...]:
     """The distinct kinds of cache of the usable CPUs by level: two of a level where cores differ."""
     cpus = root / "sys/devices/system/cpu"
-    usable = affinity(root) or cpu_list(text_of(cpus / "online"))
+    usable = affinity(root) or cpu_list(text_or_empty(cpus / "online"))
     found = {_cache(index) for cpu in usable for index in (cpus / f"cpu{cpu}/cache").glob("index*")}
     return tuple(sorted((c for c in found if c.level), key=lambda c: (c.level, c.type, -(c.size or 0))))
 
 
 def _cache(index: Path) -> Cache:
     def number(name: str) -> int | None:
-        return integer(text_of(index / name).removesuffix("K")) or None  # 0 is sysfs's word for "not known"
+        return integer_in(text_or_empty(index / name).removesuffix("K")) or None  # 0 is sysfs's word for "not known"
 
-    size, shared = number("size"), len(cpu_list(text_of(index / "shared_cpu_list"))) or None
+    size, shared = number("size"), len(cpu_list(text_or_empty(index / "shared_cpu_list"))) or None
     ways, line = number("ways_of_associativity"), number("coherency_line_size")
     # The kernel always counts the size in KiB.
-    return Cache(number("level") or 0, text_of(index / "type"), size and size * 1024, ways, line, shared)
+    return Cache(number("level") or 0, text_or_empty(index / "type"), size and size * 1024, ways, line, shared)
 
 
 def _macos(sysctl: Mapping[str, str]) -> dict[str, Any]:
     def number(name: str) -> int | None:
-        return integer(sysctl.get(name)) or None
+        return integer_in(sysctl.get(name)) or None
 
     # Apple's own processors have a kind of core per "perflevel", with caches of its own.
     prefixes = [f"hw.perflevel{i}." for i in range(number("hw.nperflevels") or 0)] or ["hw."]
@@ -274,7 +285,7 @@ def _instruction_set(root: Path) -> dict[str, Any]:
         features = {name for name, there in binding.get_host_cpu_features().items() if there}
     except RuntimeError:  # LLVM does not know this host
         features = set()
-    sve = integer(text_of(root / "proc/sys/abi/sve_default_vector_length")) if "sve" in features else None
+    sve = integer_in(text_or_empty(root / "proc/sys/abi/sve_default_vector_length")) if "sve" in features else None
     return {
         **vector_facts(features, platform.machine()),
         "llvm_cpu": binding.get_host_cpu_name() or None,

@@ -23,20 +23,20 @@ def affinity(root: Path) -> set[int] | None:
     """The CPUs this process may run on; None if the system has no such notion."""
     if root == ROOT and sys.platform == "linux":
         return os.sched_getaffinity(0)
-    allowed = re.search(r"^Cpus_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.M)
+    allowed = re.search(r"^Cpus_allowed_list:(.*)$", text_or_empty(root / "proc/self/status"), re.M)
     return cpu_list(allowed[1]) if allowed else None
 
 
 def cpuinfo(root: Path) -> list[dict[str, str]]:
     """``/proc/cpuinfo`` as one dict per logical CPU; empty values are left out."""
-    blocks = re.split(r"\n\s*\n", text_of(root / "proc/cpuinfo"))
+    blocks = re.split(r"\n\s*\n", text_or_empty(root / "proc/cpuinfo"))
     cpus = [dict(re.findall(r"^([^\n:]*?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", block, re.M)) for block in blocks]
     return [cpu for cpu in cpus if "processor" in cpu]
 
 
 def meminfo(root: Path, name: str) -> int | None:
     """Bytes of a line of Linux's meminfo; None where there is no such line."""
-    found = re.search(rf"^{name}:\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.M)
+    found = re.search(rf"^{name}:\s+(\d+) kB$", text_or_empty(root / "proc/meminfo"), re.M)
     return int(found[1]) * 1024 if found else None
 
 
@@ -45,7 +45,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
     Inside a container the path named may not be visible, but some ancestor is, at the latest the mount.
     """
-    for controllers, path in re.findall(r"^\d+:(.*?):(.*)$", text_of(root / "proc/self/cgroup"), re.M):
+    for controllers, path in re.findall(r"^\d+:(.*?):(.*)$", text_or_empty(root / "proc/self/cgroup"), re.M):
         if not controllers:
             mounts = ["unified", "."]  # cgroup v2, beside v1 or alone
         else:
@@ -60,8 +60,8 @@ def cpu_quota(root: Path) -> float | None:
     """The tightest CPU quota in CPUs, such as 1.5; None without one."""
     quotas = []
     for group in _cgroups(root, "cpu"):
-        v1 = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
-        limit = re.fullmatch(r"(\d+) (\d+)", text_of(group / "cpu.max") or v1)  # none is "max" or -1
+        v1 = f"{text_or_empty(group / 'cpu.cfs_quota_us')} {text_or_empty(group / 'cpu.cfs_period_us')}"
+        limit = re.fullmatch(r"(\d+) (\d+)", text_or_empty(group / "cpu.max") or v1)  # none is "max" or -1
         if limit:
             quotas.append(int(limit[1]) / int(limit[2]))
     return min(quotas, default=None)
@@ -71,12 +71,15 @@ def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, bytes in use that cannot simply be dropped) of every cgroup that limits memory."""
     for group in _cgroups(root, "memory"):
         # Above memory.high the kernel stalls the process instead of ending it: no room to count on either.
-        values = [integer(text_of(group / f"memory.{name}")) for name in ("max", "high", "limit_in_bytes")]
+        values = [integer_in(text_or_empty(group / f"memory.{name}")) for name in ("max", "high", "limit_in_bytes")]
         limits = [limit for limit in values if limit is not None and limit < NO_LIMIT]
         if limits:
-            used = integer(text_of(group / "memory.current") or text_of(group / "memory.usage_in_bytes")) or 0
-            stat = dict(re.findall(r"^(\w+) (\d+)$", text_of(group / "memory.stat"), re.M))
-            dropped = integer(stat.get("total_inactive_file", stat.get("inactive_file"))) or 0
+            used = (
+                integer_in(text_or_empty(group / "memory.current") or text_or_empty(group / "memory.usage_in_bytes"))
+                or 0
+            )
+            stat = dict(re.findall(r"^(\w+) (\d+)$", text_or_empty(group / "memory.stat"), re.M))
+            dropped = integer_in(stat.get("total_inactive_file", stat.get("inactive_file"))) or 0
             yield min(limits), max(0, used - dropped)
 
 
@@ -97,7 +100,7 @@ def cpu_list(text: str) -> set[int]:
     return {cpu for first, last in ranges for cpu in range(int(first), int(last or first) + 1)}
 
 
-def text_of(path: Path) -> str:
+def text_or_empty(path: Path) -> str:
     """A file's text, stripped; empty if it is not there or not ours to read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
@@ -105,7 +108,7 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def integer(text: str | None) -> int | None:
+def integer_in(text: str | None) -> int | None:
     """The number in a text, in any of Python's notations; None where it is none."""
     try:
         return int(text or "", 0)

@@ -173,7 +173,7 @@ def _sound(known: dict[str, Any]) -> Kept | None:
     return found if known["made_for"] == _made_for() and found.blocking.sound(machine()) else None
 
 
-def forget() -> bool:
+def forget_blocking() -> bool:
     """Remove what is kept; whether there was anything."""
     return _kept_in().remove()
 

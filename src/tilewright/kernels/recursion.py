@@ -28,10 +28,10 @@ def is_leaf(m: int, n: int, k: int, leaf: int) -> bool:
     return min(m, n, k) <= max(leaf, 1)
 
 
-def levels(m: int, n: int, k: int, leaf: int) -> int:
+def halvings(m: int, n: int, k: int, leaf: int) -> int:
     """How often the recursion halves.
 
-    >>> levels(4096, 4096, 4096, 2048), levels(5000, 100, 5000, 2048)
+    >>> halvings(4096, 4096, 4096, 2048), halvings(5000, 100, 5000, 2048)
     (1, 0)
     """
     depth = 0
@@ -65,7 +65,7 @@ def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
     """
 
     def bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
-        depth = levels(m, n, k, leaf)
+        depth = halvings(m, n, k, leaf)
         if depth == 0:
             return None
         k0 = math.ceil(k / 2**depth)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError, UsageError
 from ..operands import admit_out, can_write, native, promoted
-from ..problem import ProductShapes, layout
+from ..problem import ProductShapes, combine_shapes
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
 
@@ -52,7 +52,7 @@ def plan_gemm(
     for name, array in (("a", x), ("b", y)):
         if array.ndim != 2:
             raise ShapeError(f"{name} is {array.shape}: gemm takes matrices; matmul takes vectors and batches")
-    shapes, dtype = layout(x.shape, y.shape), promoted(x.dtype, y.dtype)
+    shapes, dtype = combine_shapes(x.shape, y.shape), promoted(x.dtype, y.dtype)
     target = _any_c(shapes, dtype) if c is ANY_C else admit_out(c, shapes.result, dtype, "c", by_numpy=True)
     with np.errstate(all="ignore"):
         s, t = _factor("alpha", alpha, dtype, target), _factor("beta", beta, target.dtype, target)

@@ -14,9 +14,9 @@ from ..host.limits import get_threads, why_threads
 from ..host.machine import bytes_text
 from ..kernels import Kernel
 from ..operands import promoted
-from ..problem import Problem, ProductShapes, layout
+from ..problem import Problem, ProductShapes, combine_shapes
 from ..runtime.cpu import express
-from ..runtime.cpu.batch import as_matrices, multiply
+from ..runtime.cpu.batch import as_matrices, multiply_batch
 from ..runtime.cpu.runner import Product, runner
 from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor
 from .plan import Plan, Rows, rate_text
@@ -59,11 +59,11 @@ class HostPlan(Plan):
         kernel, dtype, threads = self.kernel, self.working_dtype, self.threads
         short = _short_way(kernel, dtype) if threads == 1 and not self.adds else express.never
         product = functools.partial(_runner, kernel, dtype, threads, self.adds)
-        multiply(short, product, self.bands, *as_matrices(self.layout, a, b, c))
+        multiply_batch(short, product, self.bands, *as_matrices(self.layout, a, b, c))
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """The same, but ``product`` computes each product of the batch, one after the other."""
-        multiply(express.never, lambda: product, 1, *as_matrices(self.layout, a, b, c))
+        multiply_batch(express.never, lambda: product, 1, *as_matrices(self.layout, a, b, c))
 
     @functools.cached_property
     def working_dtype(self) -> np.dtype:
@@ -193,7 +193,7 @@ def _plan(
     a: tuple[int, ...], b: tuple[int, ...], a_key: DTypeKey, b_key: DTypeKey, precision: str, algorithm: str
 ) -> HostPlan:
     """The plan for one thread."""
-    shapes, dtype = layout(a, b), promoted(a_key[0], b_key[0])
+    shapes, dtype = combine_shapes(a, b), promoted(a_key[0], b_key[0])
     problem = Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch), precision=precision)
     return HostPlan(problem, choose_cpu(problem, algorithm), shapes, dtype)
 

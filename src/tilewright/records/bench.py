@@ -30,8 +30,8 @@ from .json_data import (
     is_finite,
     is_seconds,
     nullable,
-    parsed,
-    shown,
+    parse_json,
+    value_excerpt,
 )
 
 SCHEMA = 1
@@ -162,12 +162,12 @@ _ABOUT_RULES = {"order": nullable(NUMBER), **dict.fromkeys(("idea", "parent", "r
 
 def from_line(line: str, where: str = "record") -> BenchRecord:
     """The record on one line, each field held to its rule; raises RecordError naming ``where`` for anything else."""
-    data = parsed(line, where, "record file")
+    data = parse_json(line, where, "record file")
     if not isinstance(data, dict) or data.get("kind") != "bench":
         kind = data.get("kind") if isinstance(data, dict) else type(data).__name__
-        raise RecordError(f"{where}: kind must be 'bench', got {shown(kind)}")
+        raise RecordError(f"{where}: kind must be 'bench', got {value_excerpt(kind)}")
     if data.get("schema") != SCHEMA:
-        raise RecordError(f"{where}: schema must be {SCHEMA}, got {shown(data.get('schema'))}")
+        raise RecordError(f"{where}: schema must be {SCHEMA}, got {value_excerpt(data.get('schema'))}")
     hold(data, _RULES, where)
     hold(data.get("about", {}), _ABOUT_RULES, where, "about.")
     known = {f.name for f in fields(BenchRecord)}
@@ -178,7 +178,7 @@ def from_line(line: str, where: str = "record") -> BenchRecord:
         raise RecordError(f"{where}: fields missing: {missing}") from None
 
 
-def read(path: str | Path) -> list[BenchRecord]:
+def read_records(path: str | Path) -> list[BenchRecord]:
     """Every record of a file, in order.
 
     Raises RecordError for a file that is missing, empty, damaged or foreign; it names the line and the field. Times and
@@ -275,7 +275,7 @@ class Writer:
         self.close()
 
 
-def write(path: str | Path, records: Iterable[BenchRecord]) -> None:
+def write_records(path: str | Path, records: Iterable[BenchRecord]) -> None:
     """All records into a new file at once."""
     with Writer(path) as writer:
         for record in records:

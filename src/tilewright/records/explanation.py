@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import RecordError
 from .explanation_rules import hold_explanation
-from .json_data import dumped, parsed, shown, text_of
+from .json_data import dumped, parse_json, read_text, value_excerpt
 
 SCHEMA = 1
 KIND = "explain"
@@ -197,9 +197,9 @@ def from_dict(data: Any, where: str) -> Explanation:
     """An explanation from what its JSON holds; ``where`` names the file. Raises RecordError for anything else."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
         given = data.get("kind") if isinstance(data, dict) else data
-        raise RecordError(f"{where}: kind must be {KIND!r}, got {shown(given)}")
+        raise RecordError(f"{where}: kind must be {KIND!r}, got {value_excerpt(given)}")
     if data.get("schema") != SCHEMA:
-        raise RecordError(f"{where}: schema must be {SCHEMA}, got {shown(data.get('schema'))}")
+        raise RecordError(f"{where}: schema must be {SCHEMA}, got {value_excerpt(data.get('schema'))}")
     hold_explanation(data, where)
     try:
         nested = {name: [_known(kind, item) for item in data[name]] for name, kind in _NESTED.items()}
@@ -219,7 +219,7 @@ def read_explanations(path: str | Path) -> list[Explanation]:
 
     Raises RecordError for a file that holds none, and for a field that breaks its rule, which it names.
     """
-    data = parsed(text_of(path, "an explanation"), str(path), "explanation")
+    data = parse_json(read_text(path, "an explanation"), str(path), "explanation")
     several = isinstance(data, list)
     found = [
         from_dict(item, f"{path}, explanation {i}" if several else str(path))
@@ -233,7 +233,7 @@ def read_explanations(path: str | Path) -> list[Explanation]:
 def holds_explanations(path: str | Path) -> bool:
     """Whether a file is one of explanations, and not of benchmark records; false where it cannot be read."""
     try:
-        data = parsed(text_of(path, "an explanation"), str(path), "explanation")
+        data = parse_json(read_text(path, "an explanation"), str(path), "explanation")
     except RecordError:
         return False
     first = data[0] if isinstance(data, list) and data else data

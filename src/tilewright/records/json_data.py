@@ -30,7 +30,7 @@ class Rule(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-def parsed(text: str | bytes, where: str, what: str) -> Any:
+def parse_json(text: str | bytes, where: str, what: str) -> Any:
     """The JSON in ``text``; raises RecordError where there is none, naming ``where`` and ``what`` it should be."""
     try:
         return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
@@ -39,7 +39,7 @@ def parsed(text: str | bytes, where: str, what: str) -> Any:
         raise RecordError(f"{where}: not JSON ({why}); the file is damaged or no {what}") from None
 
 
-def text_of(path: str | Path, what: str) -> str:
+def read_text(path: str | Path, what: str) -> str:
     """All of a file; raises RecordError where it cannot be read as text."""
     try:
         return Path(path).read_bytes().decode("utf-8")
@@ -58,13 +58,13 @@ def hold(data: Mapping[str, Any], rules: Mapping[str, Rule], where: str, part: s
     """Raises RecordError for the first field of ``data`` that breaks its rule; one that is absent breaks none."""
     for name, (words, holds) in rules.items():
         if name in data and not holds(data[name]):
-            raise RecordError(f"{where}: {part}{name} must be {words}, got {shown(data[name])}")
+            raise RecordError(f"{where}: {part}{name} must be {words}, got {value_excerpt(data[name])}")
 
 
-def shown(value: Any) -> str:
+def value_excerpt(value: Any) -> str:
     """The beginning of a value.
 
-    >>> shown("x" * 1000)[:5]
+    >>> value_excerpt("x" * 1000)[:5]
     "'xxxx"
     """
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MOST:

@@ -32,7 +32,7 @@ class SourceRow:
         return bool(self.sectors or self.wavefronts or self.wrong)
 
 
-def rows(source: str, accesses: Sequence[Access], wrong: Iterable[tuple[int, str]]) -> list[SourceRow]:
+def source_rows(source: str, accesses: Sequence[Access], wrong: Iterable[tuple[int, str]]) -> list[SourceRow]:
     """Every line of ``source``; ``wrong`` are pairs of a line and what to say there."""
     said: dict[int, list[str]] = {}
     for line, words in wrong:

@@ -28,9 +28,9 @@ from .json_data import (
     hold,
     is_count,
     many,
-    parsed,
-    shown,
-    text_of,
+    parse_json,
+    read_text,
+    value_excerpt,
 )
 
 SCHEMA = 1
@@ -245,11 +245,11 @@ def read_timelines(path: str | Path) -> list[Timeline]:
     Raises RecordError for one that is missing, holds none, is damaged or foreign; it names the line and the field.
     """
     found: list[Timeline] = []
-    for number, line in enumerate(text_of(path, "a timeline").split("\n"), 1):
+    for number, line in enumerate(read_text(path, "a timeline").split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        data = parsed(line, where, "timeline")
+        data = parse_json(line, where, "timeline")
         if not isinstance(data, dict):
             raise RecordError(f"{where}: must be an object, got {type(data).__name__}")
         if "kind" in data:
@@ -272,7 +272,7 @@ def holds_timelines(path: str | Path) -> bool:
     """Whether a file is one of timelines; false where it cannot be read."""
     try:
         with Path(path).open("rb") as file:
-            data = parsed(file.readline(), str(path), "timeline")
+            data = parse_json(file.readline(), str(path), "timeline")
     except (OSError, RecordError):
         return False
     return isinstance(data, dict) and data.get("kind") == KIND
@@ -280,7 +280,7 @@ def holds_timelines(path: str | Path) -> bool:
 
 def _header(data: dict[str, Any], where: str) -> Timeline:
     if data["kind"] != KIND or data.get("schema") != SCHEMA:
-        given = f"{shown(data['kind'])} of schema {shown(data.get('schema'))}"
+        given = f"{value_excerpt(data['kind'])} of schema {value_excerpt(data.get('schema'))}"
         raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {given}")
     hold(data, _RULES, where)
     known = {f.name for f in fields(Timeline)} - {"pieces"}

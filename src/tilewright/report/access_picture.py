@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from ..records.explanation import Access
 from .html import marked
-from .words import count
+from .words import with_noun
 
 SECTOR = 32  # bytes
 LINE = 128  # bytes: four sectors, one word of each of 32 lanes
@@ -79,7 +79,7 @@ def asked_bytes(touched: Touched) -> dict[int, list[tuple[int, int]]]:
     return dict(sorted(parts.items()))
 
 
-def picture(access: Access, ident: str) -> Picture | None:
+def access_picture(access: Access, ident: str) -> Picture | None:
     """The picture of the example that an access of global or local memory keeps; None where it keeps none.
 
     ``ident`` is an identifier that no other picture of the page has.
@@ -107,25 +107,29 @@ def drawing(ident: str, name: str, caption: str, height: float, parts: Iterable[
 
 def lane_boxes(lanes: Sequence[int | None]) -> str:
     """The 32 lanes of a warp in a row; one that takes no part is empty."""
-    drawn = [text(0, LANES_TOP - 7, "lanes of one warp", "start")]
+    drawn = [svg_text(0, LANES_TOP - 7, "lanes of one warp", "start")]
     for lane, at in enumerate(lanes):
         idle = "" if at is not None else " idle"
         words = "takes no part" if at is None else f"byte {at:,}"
         drawn.append(
-            box("lane" + idle, lane * LANE + 1, LANES_TOP, LANE - 2, LANES_BOTTOM - LANES_TOP, f"lane {lane}: {words}")
+            titled_rectangle(
+                "lane" + idle, lane * LANE + 1, LANES_TOP, LANE - 2, LANES_BOTTOM - LANES_TOP, f"lane {lane}: {words}"
+            )
         )
-        drawn.append(text((lane + 0.5) * LANE, LANES_BOTTOM - 6, str(lane), "middle", "number" + idle))
+        drawn.append(svg_text((lane + 0.5) * LANE, LANES_BOTTOM - 6, str(lane), "middle", "number" + idle))
     return "".join(drawn)
 
 
-def box(kind: str, x: float, y: float, width: float, height: float, hover: str = "", radius: float = 2) -> str:
+def titled_rectangle(
+    kind: str, x: float, y: float, width: float, height: float, hover: str = "", radius: float = 2
+) -> str:
     """A rectangle of SVG, with a text that appears under the pointer."""
     title = f"<title>{marked(hover)}</title>" if hover else ""
     shape = f'class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.8):.1f}" height="{height:.1f}"'
     return f'<rect {shape} rx="{radius:g}">{title}</rect>' if title else f'<rect {shape} rx="{radius:g}"/>'
 
 
-def text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str:
+def svg_text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str:
     """A text of SVG."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{marked(words)}</text>'
 
@@ -178,18 +182,18 @@ def _sectors(asked: dict[int, list[tuple[int, int]]], placed: _Placed) -> list[s
     height = SECTORS_BOTTOM - SECTORS_TOP
     for sector, left in placed.left.items():
         if sector not in asked:
-            drawn.append(box("unmoved", left + 0.5, SECTORS_TOP, placed.width - 1, height, "not moved"))
+            drawn.append(titled_rectangle("unmoved", left + 0.5, SECTORS_TOP, placed.width - 1, height, "not moved"))
             continue
         used = sum(end - begin for begin, end in asked[sector])
         hover = f"sector at byte {sector * SECTOR:,}: {used} of 32 bytes asked for"
         if used < SECTOR:
-            drawn.append(box("moved", left + 0.5, SECTORS_TOP, placed.width - 1, height, hover))
+            drawn.append(titled_rectangle("moved", left + 0.5, SECTORS_TOP, placed.width - 1, height, hover))
         for begin, end in asked[sector]:
             x, width = placed.x(sector * SECTOR + begin), (end - begin) / SECTOR * placed.width
-            drawn.append(box("asked", x + 0.5, SECTORS_TOP, width - 1, height, hover, 0))
+            drawn.append(titled_rectangle("asked", x + 0.5, SECTORS_TOP, width - 1, height, hover, 0))
         if placed.width >= 90:
             words = f"{used} of 32 bytes"
-            drawn.append(text(left + placed.width / 2, SECTORS_BOTTOM + 15, words, "middle"))
+            drawn.append(svg_text(left + placed.width / 2, SECTORS_BOTTOM + 15, words, "middle"))
     return drawn + _addresses(placed)
 
 
@@ -206,7 +210,7 @@ def _addresses(placed: _Placed) -> list[str]:
         if i % every == 0:
             words = "128-byte line at byte" if right - left > 200 else "" if i else "byte"
             middle = max((left + right) / 2, room / 2 - 8)
-            drawn.append(text(middle, level + 18, f"{words} {line * LINE:,}".strip(), "middle"))
+            drawn.append(svg_text(middle, level + 18, f"{words} {line * LINE:,}".strip(), "middle"))
     return drawn + [_left_out(placed)]
 
 
@@ -233,12 +237,12 @@ def _best(asked: dict[int, list[tuple[int, int]]]) -> int:
 def _caption(access: Access, touched: Touched, asked: dict[int, list[tuple[int, int]]]) -> str:
     active = sum(lane is not None for lane in touched)
     used, best = _used(asked), _best(asked)
-    sectors = count(len(asked), "sector")
-    what = _arrangement(access, count(used, "byte"))
+    sectors = with_noun(len(asked), "sector")
+    what = _arrangement(access, with_noun(used, "byte"))
     verdict = ": the fewest that hold them" if best == len(asked) else f": {best} would do"
     if access.space == "local":
         verdict = ""  # its layout is the hardware's: no other would be better
-    return f"{count(active, 'lane')} {'ask' if active > 1 else 'asks'} for {what} in {sectors}{verdict}."
+    return f"{with_noun(active, 'lane')} {'ask' if active > 1 else 'asks'} for {what} in {sectors}{verdict}."
 
 
 def _arrangement(access: Access, used: str) -> str:

@@ -60,7 +60,7 @@ def known(view: View) -> list[BenchRecord]:
     return [r for r in view.measured if r.m == r.n == r.k and in_units(r)]
 
 
-def charts(view: View, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]:
+def error_charts(view: View, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]:
     """The specification of the chart ``error``, where errors of two sizes are known."""
     records = known(view)
     return {"error": finished(_chart(view, records, drawn))} if len({r.n for r in records}) > 1 else {}
@@ -117,7 +117,7 @@ def _row(r: BenchRecord) -> dict[str, Any]:
     return {"kernel": r.kernel, "shape": r.shape, "n": r.n, "error": float(f"{error:.7g}"), "Error": words}
 
 
-def table(view: View) -> ErrorTable | None:
+def error_table(view: View) -> ErrorTable | None:
     """Errors in units of u of the sizes that are known, or None."""
     records = known(view)
     if not records:

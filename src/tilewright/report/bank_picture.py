@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..records.explanation import Access
-from .access_picture import WIDTH, Picture, box, drawing, text
-from .words import count
+from .access_picture import WIDTH, Picture, drawing, svg_text, titled_rectangle
+from .words import with_noun
 
 BANKS = 32
 BANK = 4  # bytes of a bank a turn
@@ -70,7 +70,7 @@ def _stacks(
     return [[(word, lanes) for (word, _), lanes in stack.items()] for stack in stacks]
 
 
-def picture(access: Access, ident: str) -> Picture | None:
+def bank_picture(access: Access, ident: str) -> Picture | None:
     """The picture of the example that an access of shared memory keeps; None where it keeps none.
 
     ``ident`` is an identifier that no other picture of the page has.
@@ -95,10 +95,10 @@ def _pass(one: Pass, unit: int, top: float, title: str) -> tuple[list[str], floa
     """The drawing of a pass that begins at ``top``, and where it ends."""
     drawn = []
     if title:
-        drawn.append(text(LEFT, top + 14, title, "start", "strong"))
+        drawn.append(svg_text(LEFT, top + 14, title, "start", "strong"))
         top += 20
-    drawn.append(text(0, top + 14, "bank", "start"))
-    drawn += [text(LEFT + (b + 0.5) * COLUMN, top + 14, str(b), "middle") for b in range(BANKS)]
+    drawn.append(svg_text(0, top + 14, "bank", "start"))
+    drawn += [svg_text(LEFT + (b + 0.5) * COLUMN, top + 14, str(b), "middle") for b in range(BANKS)]
     top += 20
     height = 22 if one.turns <= 16 else 14
     bottom = top + one.turns * height
@@ -106,14 +106,16 @@ def _pass(one: Pass, unit: int, top: float, title: str) -> tuple[list[str], floa
     drawn.append(f'<path class="banks" d="{edges}"/>')
     every = 1 if height > 14 else 4
     for turn in range(0, one.turns, every):
-        drawn.append(text(0, top + (turn + 0.5) * height + 4, f"turn {turn + 1}", "start"))
+        drawn.append(svg_text(0, top + (turn + 0.5) * height + 4, f"turn {turn + 1}", "start"))
     wide = unit // BANK * COLUMN
     for column, stack in enumerate(one.stacks):
         for turn, (word, lanes) in enumerate(stack):
             x, y = LEFT + column * wide, top + turn * height
             hover = f"{_span(lanes)}: the {unit}-byte word at byte {word * unit:,}, turn {turn + 1}"
-            drawn.append(box("word" if turn == 0 else "word late", x + 1, y + 1, wide - 2, height - 2, hover))
-            drawn.append(text(x + wide / 2, y + height / 2 + 4, _label(lanes, wide), "middle", "number"))
+            drawn.append(
+                titled_rectangle("word" if turn == 0 else "word late", x + 1, y + 1, wide - 2, height - 2, hover)
+            )
+            drawn.append(svg_text(x + wide / 2, y + height / 2 + 4, _label(lanes, wide), "middle", "number"))
     return drawn, bottom + 10
 
 
@@ -140,16 +142,16 @@ def _caption(served: Sequence[Pass], unit: int) -> str:
     turns = sum(one.turns for one in served)
     wanted: dict[int, None] = dict.fromkeys(word for one in served for stack in one.stacks for word, _ in stack)
     active = sum(len(one.lanes) for one in served)
-    what = f"{count(active, 'lane')} {'ask' if active > 1 else 'asks'} for "
+    what = f"{with_noun(active, 'lane')} {'ask' if active > 1 else 'asks'} for "
     what += f"{len(wanted)} different words of {unit} bytes" if len(wanted) > 1 else f"one word of {unit} bytes"
-    apart = f", served in {count(len(served), 'pass', 'passes')}" if len(served) > 1 else ""
+    apart = f", served in {with_noun(len(served), 'pass', 'passes')}" if len(served) > 1 else ""
     if turns == len(served):
         why = f"no two of {'a pass' if len(served) > 1 else 'them'} in one bank" if len(wanted) > 1 else "a broadcast"
-        return f"{what}{apart}, {why}: {count(turns, 'wavefront')}, the fewest possible."
+        return f"{what}{apart}, {why}: {with_noun(turns, 'wavefront')}, the fewest possible."
     worst, bank = _most_wanted(served)
     banks = f"bank {bank}" if unit == BANK else f"banks {bank}–{bank + unit // BANK - 1}"
     whose = "a pass" if len(served) > 1 else "them"
-    return f"{what}{apart}; {worst} of {whose} lie in {banks}: {count(turns, 'wavefront')}, {len(served)} would do."
+    return f"{what}{apart}; {worst} of {whose} lie in {banks}: {with_noun(turns, 'wavefront')}, {len(served)} would do."
 
 
 def _most_wanted(served: Sequence[Pass]) -> tuple[int, int]:

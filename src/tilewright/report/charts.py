@@ -42,12 +42,12 @@ def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict
         if any(r.ratio for r in view.measured if r.m == r.n == r.k):
             made["ratio"] = _ratio(view, drawn, legend)
         made["time"] = _time(view, drawn, legend)
-    if dotted(view):
+    if shapes_without_curve(view):
         made["shapes"] = _shapes(view, drawn, legend)
     return {name: finished(chart) for name, chart in made.items()}
 
 
-def dotted(view: View) -> list[str]:
+def shapes_without_curve(view: View) -> list[str]:
     """The shapes that no curve shows: those not square, or all when there is one size only."""
     curved = set(view.squares) if len(view.squares) > 1 else set()
     shapes = [s for s in view.shapes if any((r.m, r.n, r.k) == s for r in view.measured)]
@@ -154,7 +154,7 @@ def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:
 
 def _shapes(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     """One row a shape, one point a kernel: shapes that differ in more than size have no common axis."""
-    shapes = dotted(view)
+    shapes = shapes_without_curve(view)
     field = alt.FieldOneOfPredicate(field="shape", oneOf=shapes)
     y = alt.Y("shape:N", title=None, sort=shapes, axis=alt.Axis(labelLimit=240, grid=True, labelOverlap=False))
     rates = [r.gflops for r in view.measured if r.gflops]

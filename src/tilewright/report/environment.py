@@ -103,21 +103,21 @@ def _item(key: str, value: Any) -> Item:
         return Item(name, items=items(value))
     if isinstance(value, list | tuple) and any(isinstance(v, dict) for v in value):
         return Item(name, items=tuple(Item("", _line(v)) for v in value))
-    return Item(name, text(key, value))
+    return Item(name, value_text(key, value))
 
 
 def _line(value: Any) -> str:
     """A dictionary inside a list, such as one cache, in a line."""
     if not isinstance(value, dict):
-        return text("", value)
+        return value_text("", value)
     known = [(k, v) for k, v in value.items() if v is not None]
-    return ", ".join(f"{str(k).replace('_', ' ')} {text(str(k), v)}" for k, v in known)
+    return ", ".join(f"{str(k).replace('_', ' ')} {value_text(str(k), v)}" for k, v in known)
 
 
-def text(key: str, value: Any) -> str:
+def value_text(key: str, value: Any) -> str:
     """A value in words; counts of bytes in their unit.
 
-    >>> text("memory_total", 16 << 30), text("isa", ["avx2", "fma"]), text("fma", True)
+    >>> value_text("memory_total", 16 << 30), value_text("isa", ["avx2", "fma"]), value_text("fma", True)
     ('16 GiB', 'avx2, fma', 'yes')
     """
     if isinstance(value, bool):
@@ -127,7 +127,7 @@ def text(key: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}" if value == int(value) else digits(value)
     if isinstance(value, list | tuple):
-        return ", ".join(text(key, v) for v in value)
+        return ", ".join(value_text(key, v) for v in value)
     return str(value)
 
 
@@ -157,7 +157,7 @@ def _run(cells: Sequence[BenchRecord]) -> tuple[Item, ...]:
         values = [c.environment[key] for c in cells if c.environment.get(key) is not None]
         if values:
             low, high = min(values, key=_sortable), max(values, key=_sortable)
-            span = text(key, low) if low == high else f"{text(key, low)} … {text(key, high)}"
+            span = value_text(key, low) if low == high else f"{value_text(key, low)} … {value_text(key, high)}"
             facts.append(Item(key.replace("_", " "), span))
     seeds = sorted({c.seed for c in cells if c.seed is not None})
     if seeds:

@@ -8,10 +8,10 @@ from ..records.explanation import Explanation
 from .environment import Item, items
 from .explain_findings import RESOURCES, shape_words
 from .source_view import turns, waste
-from .words import count, digits, duration, finite, shortly
+from .words import digits, duration, finite, shortly, with_noun
 
 
-def totals(e: Explanation) -> dict[str, Any]:
+def totals_row(e: Explanation) -> dict[str, Any]:
     """A row of the comparison: sums over all accesses, and what each multiply-add costs of them."""
     sectors, wavefronts = sum(a.sectors for a in e.accesses), sum(a.wavefronts for a in e.accesses)
     steps = e.m * e.n * e.k
@@ -34,7 +34,7 @@ def totals(e: Explanation) -> dict[str, Any]:
 
 def _wrong(e: Explanation) -> str:
     """What is wrong, in a few words; empty where nothing is."""
-    words = [count(len(e.defects), "defect")] if e.defects else []
+    words = [with_noun(len(e.defects), "defect")] if e.defects else []
     if e.verified.get("ok") is False:
         words.append("wrong result")
     if e.run.get("complete") is False:
@@ -128,7 +128,7 @@ def _extent(sizes: Any, noun: str) -> str:
 
 def _counted(value: Any, noun: str, of: str = "") -> str:
     known = finite(value)
-    return "" if known is None else count(int(known), noun) + of
+    return "" if known is None else with_noun(int(known), noun) + of
 
 
 def _seconds(value: Any) -> str:
@@ -142,7 +142,7 @@ def occupancy_limits(e: Explanation) -> list[dict[str, Any]]:
     return [
         {
             "name": RESOURCES.get(name, str(name)),
-            "words": "not used" if finite(value) is None else count(int(value), "block"),
+            "words": "not used" if finite(value) is None else with_noun(int(value), "block"),
             "limits": name in limiting,
         }
         for name, value in (e.occupancy.get("limits") or {}).items()

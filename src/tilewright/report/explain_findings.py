@@ -9,7 +9,7 @@ from typing import Any
 
 from ..records.explanation import Explanation
 from .source_view import by_memory, waste
-from .words import count, digits, duration, finite, shortly, small
+from .words import digits, duration, finite, shortly, small, with_noun
 
 
 def gpu_name(explanation: Explanation) -> str:
@@ -43,7 +43,7 @@ def _unique(items: Sequence[Any]) -> bool:
     return len(set(items)) == len(items)
 
 
-def title(explanations: Sequence[Explanation]) -> str:
+def explanation_title(explanations: Sequence[Explanation]) -> str:
     """The title of the page."""
     gpus = list(dict.fromkeys(map(gpu_name, explanations)))
     what = explanations[0].kernel if len(explanations) == 1 else f"{len(explanations)} kernels"
@@ -140,7 +140,7 @@ def run_words(e: Explanation) -> str:
 RESOURCES = {"threads": "threads", "registers": "registers", "shared": "shared memory", "blocks": "blocks at most"}
 
 
-def occupancy(e: Explanation) -> str:
+def occupancy_sentence(e: Explanation) -> str:
     """How many warps are resident and why not more."""
     o = e.occupancy
     warps, most = finite(o.get("warps")), finite(o.get("max_warps"))
@@ -151,5 +151,5 @@ def occupancy(e: Explanation) -> str:
     if not warps:
         return f"This launch does not fit a multiprocessor{because}."
     blocks = finite(o.get("blocks")) or 0
-    held = f"{count(int(blocks), 'block')} on each multiprocessor"
+    held = f"{with_noun(int(blocks), 'block')} on each multiprocessor"
     return f"{warps:.0f} of {most:.0f} warps are resident ({warps / most:.0%}): {held}{because}."

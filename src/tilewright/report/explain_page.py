@@ -11,7 +11,7 @@ from ..records.explanation import Explanation
 from . import counter_table, explain_facts, explain_findings, html
 from .explain_theme import theme
 from .occupancy_chart import occupancy_chart
-from .roofline import levels, roofline
+from .roofline import memory_levels, roofline
 from .source_view import source_view
 from .words import shortly
 
@@ -29,7 +29,7 @@ def render_explanation(explanations: Sequence[Explanation], *, title: str | None
         data={"config": {name: theme(name) for name in ("light", "dark")}, "views": specs},
         script="explain.js",
         styles=["page.css", "explain.css"],
-        title=title or explain_findings.title(explanations),
+        title=title or explain_findings.explanation_title(explanations),
         lead=explain_findings.comparison(explanations, names) if len(shown) > 1 else shown[0]["headline"],
         fastest=max((view["totals"]["gflops"] or 0 for view in shown), default=0),
         views=shown,
@@ -38,7 +38,7 @@ def render_explanation(explanations: Sequence[Explanation], *, title: str | None
 
 def write_explanation(explanations: Sequence[Explanation], path: str | Path, *, title: str | None = None) -> Path:
     """Renders the page into a file; see ``tilewright.report.write_explanation``."""
-    return html.write(render_explanation(explanations, title=title), path)
+    return html.write_whole(render_explanation(explanations, title=title), path)
 
 
 def _charts(e: Explanation) -> dict[str, Any]:
@@ -63,13 +63,13 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
         "file": e.file,
         "source": source_view(e, ident),
         "defects": e.defects,
-        "totals": explain_facts.totals(e),
+        "totals": explain_facts.totals_row(e),
         "bars": explain_facts.bars(e),
-        "levels": [(level.name, shortly(level.intensity), level.limits) for level in levels(e)],
+        "levels": [(level.name, shortly(level.intensity), level.limits) for level in memory_levels(e)],
         "counters": counter_table.counters(e),
         "measured": e.measured is not None,
         "formulas": counter_table.formulas(e),
-        "occupancy": explain_findings.occupancy(e),
+        "occupancy": explain_findings.occupancy_sentence(e),
         "limits": explain_facts.occupancy_limits(e),
         "charts": list(specs),
         "facts": explain_facts.facts(e),

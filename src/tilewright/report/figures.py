@@ -16,9 +16,9 @@ from ..records.legible import legible
 from . import views
 from .charts import charts, decades
 from .html import VEGALITE, legible_data
-from .ladder import Ladder, Step, ladder
+from .ladder import Ladder, Step, ladder_of
 from .page import kernels_in_order
-from .palette import INK, Style, config, styles
+from .palette import INK, Style, config, kernel_styles
 from .words import digits
 
 FORMATS = ("svg", "png")
@@ -46,7 +46,7 @@ def save_figures(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     shown = [view for section in views.sections(records) for view in views.views(section)]
-    drawn = styles(kernels_in_order(shown))
+    drawn = kernel_styles(kernels_in_order(shown))
     machines = len({view.section.machine for view in shown})
     written = []
     for i, view in enumerate(shown):
@@ -68,9 +68,9 @@ def _specs(view: views.View, drawn: dict[str, Style]) -> dict[str, dict[str, Any
         spec = {**spec, "width": 680, "title": {"text": TITLES[name], "subtitle": view.label, "offset": 14}}
         spec.setdefault("height", 380)
         spec.pop("autosize")
-        spec["datasets"] = {**spec.get("datasets", {}), "cells": views.cells(view)}
+        spec["datasets"] = {**spec.get("datasets", {}), "cells": views.chart_rows(view)}
         made[name] = legible_data(spec)
-    stairs = ladder(view)
+    stairs = ladder_of(view)
     if stairs and any(step.gain for step in stairs.steps):
         made["ladder"] = legible_data(staircase(stairs, view.label, here))
     return made

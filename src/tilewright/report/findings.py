@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..records.bench import VERDICTS, BenchRecord
 from .views import View, is_measured, is_reference
-from .words import count, digits, finite
+from .words import digits, finite, with_noun
 
 
 def best_kernel(view: View) -> BenchRecord | None:
@@ -19,7 +19,7 @@ def best_kernel(view: View) -> BenchRecord | None:
     return max((r for r in rungs if (r.m == r.n == r.k, r.flops) == largest), key=lambda r: r.gflops or 0)
 
 
-def finding(view: View) -> str:
+def conclusion(view: View) -> str:
     """What this view found, in one or two sentences."""
     best = best_kernel(view)
     if best is None:
@@ -63,7 +63,7 @@ def verdicts(records: Sequence[BenchRecord]) -> str:
     wrong = tally.pop("wrong", 0)
     tally.pop("ok", None)
     if wrong:
-        first = f"{count(wrong, 'result')} of {right + wrong:,} {'is' if wrong == 1 else 'are'} wrong."
+        first = f"{with_noun(wrong, 'result')} of {right + wrong:,} {'is' if wrong == 1 else 'are'} wrong."
     elif right == 1:
         first = "The one result is verified."
     else:

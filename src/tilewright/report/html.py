@@ -46,7 +46,7 @@ def page(template: str, *, data: Any, script: str, styles: Sequence[str], charts
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def write(text: str, path: str | Path) -> Path:
+def write_whole(text: str, path: str | Path) -> Path:
     """Writes into a file beside ``path``, then moves it there: a reader never sees half a page."""
     path = Path(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")

@@ -55,7 +55,7 @@ class Ladder:
         return f"From {first} to {best}: {factor(high / low)} at {self.shape}." if first != best else ""
 
 
-def ladder(view: View) -> Ladder | None:
+def ladder_of(view: View) -> Ladder | None:
     """The staircase of a view; None when no record says where its kernel came from.
 
     Each step is taken in the largest shape in which most steps can be compared, at the largest thread count

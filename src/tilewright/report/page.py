@@ -10,8 +10,8 @@ from typing import Any
 from ..errors import RecordError
 from ..records.bench import BenchRecord
 from . import accuracy, charts, environment, findings, html, sweeps, table, views
-from .ladder import Ladder, Step, ladder
-from .palette import Style, config, styles
+from .ladder import Ladder, Step, ladder_of
+from .palette import Style, config, kernel_styles
 from .words import digits
 
 
@@ -22,15 +22,15 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         raise RecordError("records is empty: a page needs at least one record; measure some with `tilewright bench`")
     sections = views.sections(records)
     shown = [view for section in sections for view in views.views(section)]
-    drawn = styles(kernels_in_order(shown))
+    drawn = kernel_styles(kernels_in_order(shown))
     swept = [sweeps.sweeps(view) for view in shown]
     specs = [
-        charts.charts(view, drawn) | accuracy.charts(view, drawn) | sweeps.charts(found)
+        charts.charts(view, drawn) | accuracy.error_charts(view, drawn) | sweeps.sweep_charts(found)
         for view, found in zip(shown, swept, strict=True)
     ]
     data = {
         "config": {theme: _config(theme, drawn) for theme in ("light", "dark")},
-        "views": [{"cells": views.cells(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
+        "views": [{"cells": views.chart_rows(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
     }
     machines = len({section.machine for section in sections})
     return html.page(
@@ -40,10 +40,11 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         styles=["page.css", "sweeps.css"],
         title=title or f"Matrix products on {sections[0].machine}",
         views=[
-            _view(view, made, drawn, machines) | {"errors": accuracy.table(view), "sweeps": sweeps.shown(found)}
+            _view(view, made, drawn, machines)
+            | {"errors": accuracy.error_table(view), "sweeps": sweeps.sweep_views(found)}
             for view, made, found in zip(shown, specs, swept, strict=True)
         ],
-        finding=findings.finding(shown[0]),
+        finding=findings.conclusion(shown[0]),
         verdicts=findings.verdicts(records),
         wrong=findings.wrong_results(records),
         machines=environment.machines(records),
@@ -55,7 +56,7 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
 
 def write_page(records: Sequence[BenchRecord], path: str | Path, *, title: str | None = None) -> Path:
     """Renders the page into a file; see ``tilewright.report.write_page``."""
-    return html.write(render(records, title=title), path)
+    return html.write_whole(render(records, title=title), path)
 
 
 def kernels_in_order(shown: Sequence[views.View]) -> list[str]:
@@ -73,19 +74,19 @@ def _config(theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
 
 def _view(view: views.View, made: dict[str, Any], drawn: dict[str, Style], machines: int) -> dict[str, Any]:
     """What the template needs of one view."""
-    steps = ladder(view)
+    steps = ladder_of(view)
     peak = f"Measured peak: {digits(view.peak)} GFLOPS." if view.peak and not charts.peak_in_sight(view) else ""
     return {
         "label": view.label,
         "tab": view.label if machines > 1 else view.what,
-        "finding": findings.finding(view),
+        "finding": findings.conclusion(view),
         "kernels": [(kernel, drawn[kernel]) for kernel in view.kernels],
         "charts": list(made),
         "reference": view.reference,
         "peak_note": peak,
         "ladder": steps,
         "bars": _bars(steps, view) if steps else None,
-        "table": table.table(view),
+        "table": table.kernel_table(view),
     }
 
 

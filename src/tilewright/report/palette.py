@@ -57,10 +57,10 @@ class Style:
         return self.dark if theme == "dark" else self.light
 
 
-def styles(kernels: Sequence[str]) -> dict[str, Style]:
+def kernel_styles(kernels: Sequence[str]) -> dict[str, Style]:
     """A style for each kernel, by its place among the rungs or among the references.
 
-    >>> drawn = styles(["cpu/naive", "cpu/ikj", "ref/mkl"])
+    >>> drawn = kernel_styles(["cpu/naive", "cpu/ikj", "ref/mkl"])
     >>> drawn["cpu/naive"].light != drawn["cpu/ikj"].light, drawn["ref/mkl"].dash
     (True, [6, 3])
     """

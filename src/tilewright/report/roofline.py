@@ -50,7 +50,7 @@ class Level:
         return self.name.split(",")[0].split(" and ")[0]
 
 
-def levels(explanation: Explanation) -> list[Level]:
+def memory_levels(explanation: Explanation) -> list[Level]:
     """A level for each bound that counts bytes, by rising intensity.
 
     What goes through the L1 cache is more than the sectors asked for, where shared memory has its part or a request moves
@@ -70,18 +70,18 @@ def levels(explanation: Explanation) -> list[Level]:
     return sorted(found, key=lambda level: level.intensity)
 
 
-def arithmetic(explanation: Explanation) -> Bound | None:
+def arithmetic_bound(explanation: Explanation) -> Bound | None:
     """The bound that counts operations."""
     return next((b for b in explanation.bounds if b.unit == "operations" and b.rate > 0), None)
 
 
 def roofline(explanation: Explanation) -> dict[str, Any] | None:
     """The chart, both axes logarithmic; None where the GPU's rates are not known."""
-    seen, gflops = levels(explanation), finite(explanation.gflops)
+    seen, gflops = memory_levels(explanation), finite(explanation.gflops)
     roofs = sorted(((level.short, level.gbs) for level in seen if level.gbs), key=lambda roof: -roof[1])
     if not roofs or not gflops:
         return None
-    top = arithmetic(explanation)
+    top = arithmetic_bound(explanation)
     peak = top.rate / 1e9 if top else None
     ridges = [peak / gbs for _, gbs in roofs] if peak else []
     x = _domain([*(level.intensity for level in seen), *ridges])

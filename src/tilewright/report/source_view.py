@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..records.explanation import Access, Defect, Explanation
-from . import access_picture, bank_picture
-from .access_picture import Picture
-from .words import count, finite, shortly
+from .access_picture import Picture, access_picture
+from .bank_picture import bank_picture
+from .words import finite, shortly, with_noun
 
 _Placed = TypeVar("_Placed", Access, Defect)
 
@@ -39,10 +39,10 @@ _TOKENS = re.compile(
 )
 
 
-def tokens(source: str) -> Iterator[tuple[str, str]]:
+def cuda_tokens(source: str) -> Iterator[tuple[str, str]]:
     """CUDA C++ as (kind, text): comment, string, directive, numeral, cuda, keyword, or empty for everything else.
 
-    >>> [(kind, text) for kind, text in tokens("int i = threadIdx.x; // row") if kind]
+    >>> [(kind, text) for kind, text in cuda_tokens("int i = threadIdx.x; // row") if kind]
     [('keyword', 'int'), ('cuda', 'threadIdx'), ('comment', '// row')]
     """
     end = 0
@@ -140,7 +140,7 @@ def _grouped(items: Iterable[_Placed]) -> dict[int, list[_Placed]]:
 
 def _by_line(source: str) -> list[list[tuple[str, str]]]:
     lines: list[list[tuple[str, str]]] = [[]]
-    for kind, text in tokens(source.replace("\r\n", "\n").rstrip("\n")):
+    for kind, text in cuda_tokens(source.replace("\r\n", "\n").rstrip("\n")):
         first, *others = text.split("\n")
         lines[-1].append((kind, first))
         lines += [[(kind, other)] for other in others]
@@ -199,7 +199,7 @@ def _line(
         tokens,
         [_cost(access, longest) for access in by_memory(accesses)],
         [_panel(group, f"{ident}-{number}-{i}") for i, group in enumerate(alike[:MOST])],
-        f"{count(len(alike) - MOST, 'kind')} of access more, each cheaper than these." if len(alike) > MOST else "",
+        f"{with_noun(len(alike) - MOST, 'kind')} of access more, each cheaper than these." if len(alike) > MOST else "",
         _measured(explanation.measured, number),
         defects,
         open=number == dearest,
@@ -239,15 +239,15 @@ def _panel(group: list[Access], ident: str) -> Panel:
     """One panel for accesses alike; the picture is of the first."""
     total = _together(group)
     kind = _KINDS.get(total.kind, total.kind)
-    title = f"{total.space.capitalize()} {kind}, {count(total.nbytes, 'byte')} a lane"
+    title = f"{total.space.capitalize()} {kind}, {with_noun(total.nbytes, 'byte')} a lane"
     if len(group) > 1:
         title += f": {len(group)} instructions alike"
-    facts = f"{count(total.cost, total.unit[:-1])} for {count(total.requests, 'request')}"
+    facts = f"{with_noun(total.cost, total.unit[:-1])} for {with_noun(total.requests, 'request')}"
     if total.requests > 1:
         facts += f", {shortly(total.cost / total.requests)} each"
     if total.cost > total.least > 0:
         facts += f"; {total.least:,} would do"
-    drawn = (bank_picture if total.space == "shared" else access_picture).picture(group[0], ident)
+    drawn = (bank_picture if total.space == "shared" else access_picture)(group[0], ident)
     dearest = " The picture shows the dearest." if drawn and drawn.cost * total.requests > total.cost else ""
     return Panel(title, f"{facts}.{dearest}", drawn)
 

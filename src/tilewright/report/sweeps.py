@@ -17,7 +17,7 @@ from ..records.bench import VERDICTS, BenchRecord
 from .charts import finished, sizes_axis
 from .palette import DARK, DASHES, LIGHT, MARKS, SOLID, Style
 from .views import View, is_measured, params_text, spread, varied
-from .words import count, digits, duration, factor, finite, shortly
+from .words import digits, duration, factor, finite, shortly, with_noun
 
 #: Sets that a chart and its table show, the fastest: more curves cannot be told apart.
 MOST_SETS = 12
@@ -125,7 +125,7 @@ def _order(values: _Set) -> tuple[Any, ...]:
 # ---- how sets are drawn ----------------------------------------------------------------------------------------------
 
 
-def styles(sweep: Sweep) -> dict[_Set, Style]:
+def set_styles(sweep: Sweep) -> dict[_Set, Style]:
     """Over sizes the first parameter is the colour and the others are mark and dash; else the others are the colour."""
     firsts = list(dict.fromkeys(key[0] for key in sweep.sets))
     others = sorted(dict.fromkeys(key[1:] for key in sweep.sets), key=_order)
@@ -144,13 +144,13 @@ def hues(theme: str) -> list[str]:
     return list(DARK if theme == "dark" else LIGHT)
 
 
-def charts(found: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
+def sweep_charts(found: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
     """Name → specification of each sweep's chart: ``sweep-0`` and on. A sweep without a measured cell has none."""
     return {f"sweep-{i}": finished(_chart(sweep)) for i, sweep in enumerate(found) if sweep.drawn()}
 
 
 def _chart(sweep: Sweep) -> Any:
-    drawn = {key: style for key, style in styles(sweep).items() if key in {sweep.set_of(r) for r in sweep.drawn()}}
+    drawn = {key: style for key, style in set_styles(sweep).items() if key in {sweep.set_of(r) for r in sweep.drawn()}}
     rows = [_cell(sweep, r, drawn) for r in sorted(sweep.drawn(), key=lambda r: _order(sweep.set_of(r)))]
     marks = {style.mark: style.dash for style in drawn.values()}
     colour = alt.Color("colour:O", legend=None, scale=alt.Scale(domain=list(range(len(LIGHT))), range="ordinal"))
@@ -206,12 +206,12 @@ def _cell(sweep: Sweep, r: BenchRecord, drawn: dict[_Set, Style]) -> dict[str, A
 # ---- the table beside them, and what is said of it -------------------------------------------------------------------
 
 
-def table(sweep: Sweep) -> SetTable:
+def set_table(sweep: Sweep) -> SetTable:
     """A row a set, at ``sweep.shape``: what it needs and does, as far as the records know, and its rate."""
     at = {sweep.set_of(r): r for r in sweep.records if r.shape == sweep.shape}
     facts = {key: _facts(record) for key, record in at.items()}
     headings = tuple(dict.fromkeys(name for known in facts.values() for name in known))
-    fastest, look = max(map(_rate, at.values()), default=0.0), styles(sweep)
+    fastest, look = max(map(_rate, at.values()), default=0.0), set_styles(sweep)
     rows = []
     for key in sweep.sets:
         record, known = at.get(key), facts.get(key, {})
@@ -247,7 +247,7 @@ def _words(record: BenchRecord | None) -> str:
     return digits(record.gflops or 0.0) + (f" ({fraction:.0%})" if fraction else "")
 
 
-def finding(sweep: Sweep) -> str:
+def sweep_conclusion(sweep: Sweep) -> str:
     """The fastest set where most were measured, how far the slowest is behind, and which set is best at other sizes."""
     at = sorted((r for r in sweep.records if r.shape == sweep.shape and is_measured(r)), key=lambda r: -_rate(r))
     if not at:
@@ -263,13 +263,19 @@ def finding(sweep: Sweep) -> str:
     if len(best) > 1:
         said += ". Best by size: " + "; ".join(f"{words} at {', '.join(map(str, at))}" for words, at in best.items())
     if sweep.measured_sets > len(sweep.sets):
-        said += f". Shown are the fastest {len(sweep.sets)} of {count(sweep.measured_sets, 'combination')}"
+        said += f". Shown are the fastest {len(sweep.sets)} of {with_noun(sweep.measured_sets, 'combination')}"
     return said + "."
 
 
-def shown(found: Sequence[Sweep]) -> list[dict[str, Any]]:
+def sweep_views(found: Sequence[Sweep]) -> list[dict[str, Any]]:
     """What the template needs of each sweep."""
     return [
-        {"chart": f"sweep-{i}", "drawn": bool(s.drawn()), "sweep": s, "finding": finding(s), "table": table(s)}
+        {
+            "chart": f"sweep-{i}",
+            "drawn": bool(s.drawn()),
+            "sweep": s,
+            "finding": sweep_conclusion(s),
+            "table": set_table(s),
+        }
         for i, s in enumerate(found)
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..records.bench import VERDICTS, BenchRecord
 from .views import View, is_measured, is_reference, spread, threads_of
-from .words import count, digits, finite, small, table_time
+from .words import digits, finite, small, table_time, with_noun
 
 #: What the reader can switch the cells to; the key is the TableCell's field.
 SHOWN = {"time": "Time", "gflops": "GFLOPS", "ratio": "R", "error": "Error / bound"}
@@ -47,7 +47,7 @@ class KernelTable:
     rows: tuple[KernelRow, ...]
 
 
-def table(view: View) -> KernelTable:
+def kernel_table(view: View) -> KernelTable:
     """The table of a view. References come first, as the yardstick; then the ladder in its order."""
     shapes = view.shapes
     fastest = {
@@ -68,7 +68,7 @@ def _column(shape: tuple[int, int, int]) -> str:
 
 def _row(kernel: str, cells: list[TableCell], records: list[BenchRecord], view: View) -> KernelRow:
     threads = {r.threads for r in records}
-    note = count(max(threads), "thread") if view.threads and threads != {view.threads} else ""
+    note = with_noun(max(threads), "thread") if view.threads and threads != {view.threads} else ""
     return KernelRow(
         kernel=kernel,
         note=note,
@@ -117,7 +117,7 @@ def _error(record: BenchRecord) -> str:
 def _hover(r: BenchRecord) -> str:
     """Everything known of a measured cell, in a line a part."""
     lines = [", ".join(filter(None, [f"{r.kernel} at {r.shape}", threads_of(r)]))]
-    lines.append(f"{spread(r.samples_s)} ({count(len(r.samples_s), 'sample')})")
+    lines.append(f"{spread(r.samples_s)} ({with_noun(len(r.samples_s), 'sample')})")
     lines.append(f"{digits(r.gflops or 0.0)} GFLOPS")
     if (fraction := finite(r.peak_fraction)) is not None:
         lines[-1] += f", {fraction:.1%} of the measured peak"

@@ -12,7 +12,7 @@ from ..errors import RecordError, UsageError, did_you_mean
 from ..records.timeline import Lane, Timeline
 from . import environment, html, timeline_words
 from .palette import DARK, FONT, GREYS_DARK, GREYS_LIGHT, INK, LIGHT
-from .timeline_lanes import KINDS, MOST_BARS, WIDTH, Drawn, as_data, box, gaps, lanes, paths
+from .timeline_lanes import KINDS, MOST_BARS, WIDTH, Drawn, as_data, gaps, lanes, paths, rectangle_path
 
 THEMES = ("light", "dark")
 
@@ -44,14 +44,14 @@ def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) 
         styles=["page.css", "timeline.css"],
         charts=False,
         title=title
-        or timeline_words.title(timelines[0]) + (f", and {len(timelines) - 1} more" if timelines[1:] else ""),
+        or timeline_words.timeline_title(timelines[0]) + (f", and {len(timelines) - 1} more" if timelines[1:] else ""),
         views=[_view(timeline, places) for timeline, places in zip(timelines, drawn, strict=True)],
     )
 
 
 def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: str | None = None) -> Path:
     """Renders the page into a file; see ``tilewright.report.write_timeline``."""
-    return html.write(render_timeline(timelines, title=title), path)
+    return html.write_whole(render_timeline(timelines, title=title), path)
 
 
 def _data(timeline: Timeline, places: dict[str, list[Drawn]]) -> dict[str, Any]:
@@ -72,12 +72,12 @@ def _view(timeline: Timeline, places: dict[str, list[Drawn]]) -> dict[str, Any]:
     """What the template needs of one timeline."""
     summaries = [timeline.summary(place) for place in places]
     return {
-        "title": timeline_words.title(timeline),
+        "title": timeline_words.timeline_title(timeline),
         "sentence": timeline_words.sentence(timeline, summaries),
         "stopped": not timeline.complete,
         "predicted": timeline.predicted,
         "names": list(places),
-        "table": timeline_words.table(timeline, summaries) if summaries else [],
+        "table": timeline_words.time_table(timeline, summaries) if summaries else [],
         "places": [
             {"name": place, "lanes": [_lane(timeline, place, lane, summary.lanes[i]) for i, lane in enumerate(drawn)]}
             for (place, drawn), summary in zip(places.items(), summaries, strict=True)
@@ -104,7 +104,7 @@ def idle(timeline: Timeline, place: str, lane: Drawn) -> str:
     """The path of the time in which nothing was computed, where it can be seen."""
     scale = WIDTH / (timeline.total_s or 1.0)
     spans = [(start * scale, (end - start) * scale) for start, end in gaps(timeline, place)]
-    return "".join(box(x, 0, width, lane.height) for x, width in spans if width > 0.3)
+    return "".join(rectangle_path(x, 0, width, lane.height) for x, width in spans if width > 0.3)
 
 
 # ---- a still picture -------------------------------------------------------------------------------------------------
@@ -120,14 +120,14 @@ def save_timeline(timeline: Timeline, path: str | Path, *, themes: Sequence[str]
         if theme not in THEMES:
             raise UsageError(f"themes: {theme!r} is none of them; {did_you_mean(theme, THEMES)}")
         name = path.with_name(path.stem + ("-dark" if theme == "dark" else "") + ".svg")
-        written.append(html.write(_still(timeline, theme), name))
+        written.append(html.write_whole(_still(timeline, theme), name))
     return written
 
 
 def _still(timeline: Timeline, theme: str) -> str:
     colours, ink = COLOURS[theme], INK[theme]
     y = _MARGIN + 16.0
-    parts: list[str] = [_text(_MARGIN, y, timeline_words.title(timeline), "strong")]
+    parts: list[str] = [_text(_MARGIN, y, timeline_words.timeline_title(timeline), "strong")]
     for place in timeline.places:
         summary = timeline.summary(place)
         words = f"computing {timeline_words.share(summary.compute_s, summary.total_s)} of {summary.total_s:.3g} s"
@@ -165,7 +165,7 @@ def _still(timeline: Timeline, theme: str) -> str:
     return (
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" height="{height:g}">'
-            f"<title>{html.marked(timeline_words.title(timeline))}</title><style>{style}</style>"
+            f"<title>{html.marked(timeline_words.timeline_title(timeline))}</title><style>{style}</style>"
             f'<rect width="100%" height="100%" fill="{ink["paper"]}"/>{"".join(parts)}</svg>\n'
         )
         .encode("utf-8", "replace")

@@ -58,10 +58,10 @@ class Drawn:
         return 40 if self.density else self.rows * (ROW + GAP) - GAP
 
 
-def rows(pieces: Sequence[Piece]) -> list[int]:
+def piece_rows(pieces: Sequence[Piece]) -> list[int]:
     """A row for each piece, in which none overlaps another; ``pieces`` are in the order of their beginnings.
 
-    >>> rows([Piece("cpu", "copy in", "", *span) for span in ((0, 2), (1, 3), (2, 4))])
+    >>> piece_rows([Piece("cpu", "copy in", "", *span) for span in ((0, 2), (1, 3), (2, 4))])
     [0, 1, 0]
     """
     free: list[int] = []
@@ -85,7 +85,7 @@ def lanes(timeline: Timeline, place: str, most: int) -> list[Drawn]:
 
 def _lane(timeline: Timeline, name: str, pieces: list[Piece], tones: dict[str, str], most: int) -> Drawn:
     kinds = [_kind(piece.name, tones) for piece in pieces]
-    placed = rows(pieces)
+    placed = piece_rows(pieces)
     if name.startswith("stage") or max(placed) >= MOST_ROWS:
         density = {kind: _density(timeline, pieces, kinds, kind) for kind in dict.fromkeys(sorted(kinds))}
         peak = max(map(sum, zip(*density.values(), strict=True)))
@@ -180,11 +180,13 @@ def _boxes(lane: Drawn, total_s: float) -> dict[str, str]:
             known.append((x, end))
     drawn: dict[str, str] = {}
     for (kind, row), spans in boxes.items():
-        drawn[kind] = drawn.get(kind, "") + "".join(box(x, row * (ROW + GAP), end - x, ROW) for x, end in spans)
+        drawn[kind] = drawn.get(kind, "") + "".join(
+            rectangle_path(x, row * (ROW + GAP), end - x, ROW) for x, end in spans
+        )
     return drawn
 
 
-def box(x: float, y: float, width: float, height: float) -> str:
+def rectangle_path(x: float, y: float, width: float, height: float) -> str:
     """A rectangle as a path of SVG."""
     return f"M{x:.2f} {y:g}h{width:.2f}v{height:g}h{-width:.2f}z"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..records.timeline import Piece, Timeline
-from .html import write
-from .timeline_lanes import rows
+from .html import write_whole
+from .timeline_lanes import piece_rows
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
@@ -37,13 +37,13 @@ def trace(timeline: Timeline) -> dict[str, Any]:
 
 def write_trace(timeline: Timeline, path: str | Path) -> Path:
     """Writes it to ``path``, whole or not at all; see ``tilewright.report.write_trace``."""
-    return write(json.dumps(trace(timeline), separators=(",", ":"), allow_nan=False) + "\n", path)
+    return write_whole(json.dumps(trace(timeline), separators=(",", ":"), allow_nan=False) + "\n", path)
 
 
 def _threads(timeline: Timeline, place: str) -> Iterator[tuple[str, Sequence[Piece]]]:
     """The lanes of a place, those with overlapping pieces as several."""
     for name, pieces in timeline.lanes(place).items():
-        placed = rows(pieces)
+        placed = piece_rows(pieces)
         for row in range(max(placed) + 1):
             label = f"{name} {row + 1}" if max(placed) else name
             yield label, [piece for piece, its_row in zip(pieces, placed, strict=True) if its_row == row]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..records.timeline import Lane, Summary, Timeline
-from .words import count, digits, duration
+from .words import digits, duration, with_noun
 
 #: The space before a unit, at which no line ends.
 _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
@@ -32,7 +32,7 @@ def shape(timeline: Timeline) -> str:
     return f"{n}³" if m == n == k else f"{m} × {n} × {k}"
 
 
-def title(timeline: Timeline) -> str:
+def timeline_title(timeline: Timeline) -> str:
     """The title of the page."""
     where = _listed(["the CPU" if place == "cpu" else place for place in timeline.places])
     return f"{shape(timeline)} {timeline.dtype}{' on ' if where else ''}{where}{', as planned' * timeline.predicted}"
@@ -42,7 +42,7 @@ def sentence(timeline: Timeline, summaries: Sequence[Summary]) -> str:
     """How long it took, and how much of that nothing was computed."""
     words = [_took(timeline)]
     if timeline.before and not timeline.predicted:
-        words.append(f"{timeline.before} of {count(timeline.tiles, 'tile')} were finished by an earlier run.")
+        words.append(f"{timeline.before} of {with_noun(timeline.tiles, 'tile')} were finished by an earlier run.")
     shares = [share(summary.compute_s, summary.total_s) for summary in summaries]
     does = "computes" if timeline.predicted else "computed"
     if len(summaries) == 1:
@@ -60,7 +60,7 @@ def _took(timeline: Timeline) -> str:
     planned = f" The plan predicted {duration(expected)}." if expected else ""
     if timeline.complete:
         return f"It took {duration(timeline.total_s)}.{planned}"
-    done = f"{timeline.before + timeline.finished} of {count(timeline.tiles, 'tile')}"
+    done = f"{timeline.before + timeline.finished} of {with_noun(timeline.tiles, 'tile')}"
     return f"It was stopped after {duration(timeline.total_s)}, with {done} finished.{planned}"
 
 
@@ -90,7 +90,7 @@ def _extremes(summaries: Sequence[Summary]) -> tuple[Summary, Summary]:
     return ordered[0], ordered[-1]
 
 
-def table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow]:
+def time_table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow]:
     """Times, then each lane's share of the time and its rate."""
     plan = {} if timeline.predicted else timeline.expected
     exposed = [plan.get(name, 0.0) for name in ("first_s", "exposed_s", "last_s")]
@@ -123,7 +123,7 @@ def _busy(name: str, summary: Summary) -> tuple[str, str]:
     lane = next((lane for lane in summary.lanes if lane.name == name), None)
     if lane is None:
         return "–", ""
-    return share(lane.busy_s, summary.total_s), ", ".join(filter(None, [rate(lane), count(lane.pieces, "piece")]))
+    return share(lane.busy_s, summary.total_s), ", ".join(filter(None, [rate(lane), with_noun(lane.pieces, "piece")]))
 
 
 def rate(lane: Lane) -> str:

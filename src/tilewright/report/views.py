@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import RecordError
 from ..records.bench import VOLATILE, BenchRecord
-from .words import count, digits, duration, finite
+from .words import digits, duration, finite, with_noun
 
 #: Environment keys that tell one run from another on the same machine; ``VOLATILE`` tells cells apart.
 RUN_KEYS = (
@@ -89,7 +89,7 @@ class View:
         s = self.section
         promise = f"precision {s.precision}" if s.precision not in ("", "standard") else ""
         device = s.device if s.device != "cpu" else ""
-        threads = count(self.threads, "thread") if self.threads else ""
+        threads = with_noun(self.threads, "thread") if self.threads else ""
         return " · ".join(part for part in (s.dtype, promise, device, threads) if part)
 
     @property
@@ -134,7 +134,7 @@ def is_measured(record: BenchRecord) -> bool:
 
 def threads_of(record: BenchRecord) -> str:
     """ "2 threads"; nothing on a GPU, which has no such number to choose."""
-    return count(record.threads, "thread") if record.device == "cpu" else ""
+    return with_noun(record.threads, "thread") if record.device == "cpu" else ""
 
 
 def machine_name(record: BenchRecord) -> str:
@@ -245,7 +245,7 @@ def _rank(record: BenchRecord) -> tuple[int, float]:
     return (1 if record.verdict == "wrong" else 2, 0.0)
 
 
-def cells(view: View) -> list[dict[str, Any]]:
+def chart_rows(view: View) -> list[dict[str, Any]]:
     """The rows that charts draw: one a measured cell, with its numbers and with the words of its tooltip."""
     return [_cell(record) for record in view.measured]
 

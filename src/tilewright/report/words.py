@@ -77,10 +77,10 @@ def factor(gain: float) -> str:
     return f"×{gain:,.{places}f}" if gain >= 0.01 else f"×{gain:.1g}"
 
 
-def count(number: int, noun: str, plural: str | None = None) -> str:
+def with_noun(number: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun.
 
-    >>> count(1, "thread"), count(2, "thread")
+    >>> with_noun(1, "thread"), with_noun(2, "thread")
     ('1 thread', '2 threads')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

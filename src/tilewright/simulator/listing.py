@@ -43,14 +43,14 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
     return found
 
 
-def text(title: str, shown: Sequence[SourceRow], below: Sequence[str], notes: Sequence[str]) -> str:
+def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], notes: Sequence[str]) -> str:
     """The listing under a title, then the lines ``below`` it and notes, in 80 columns."""
     written = [title, ""]
     for line in lines(shown):
         if line.wrong:
             written.append(wrapped(line.wrong, WIDTH))
         else:
-            written.append(cut(f"{line.margin}  {line.source}", WIDTH))
+            written.append(shortened_line(f"{line.margin}  {line.source}", WIDTH))
     filled = [textwrap.fill(f"note: {note}", WIDTH, subsequent_indent="  ") for note in notes]
     return "\n".join([*written, *below, *filled])
 
@@ -60,13 +60,13 @@ def wrapped(wrong: str, width: int) -> str:
     return textwrap.fill(f"^ {wrong}", width, initial_indent="  ", subsequent_indent="    ")
 
 
-def cut(line: str, width: int) -> str:
+def shortened_line(line: str, width: int) -> str:
     """The line, with "…" at its end where it is too long."""
     line = line.rstrip()
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def totals(counters: Mapping[str, int]) -> list[str]:
+def counter_lines(counters: Mapping[str, int]) -> list[str]:
     """Each counter with its words."""
     width = max((len(f"{value:,}") for value in counters.values()), default=0)
     return [f"{value:>{width},}  {LABELS.get(name, name)}" for name, value in counters.items() if "bytes" not in name]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..records.explanation import Access
-from ..records.source_rows import SourceRow, rows
+from ..records.source_rows import SourceRow, source_rows
 from ..report.listing import listing_html
 from ..runtime.gpu.cubin import Resources
 from . import listing
@@ -43,14 +43,16 @@ class Observation:
         return self.run.complete and not self.findings
 
     def __str__(self) -> str:
-        return listing.text(self._title, self._rows, [*self._elsewhere, "", *listing.totals(self.counters)], self.notes)
+        return listing.listing_text(
+            self._title, self._rows, [*self._elsewhere, "", *listing.counter_lines(self.counters)], self.notes
+        )
 
     def __repr__(self) -> str:
         return f"<Observation of {self._title}>"
 
     def _repr_html_(self) -> str:
         notes = [f"note: {note}" for note in self.notes]
-        below = [*self._elsewhere, *listing.totals(self.counters), *notes]
+        below = [*self._elsewhere, *listing.counter_lines(self.counters), *notes]
         return listing_html(self._title, self._rows, below)
 
     @property
@@ -62,7 +64,7 @@ class Observation:
 
     @property
     def _rows(self) -> list[SourceRow]:
-        return rows(self.source, self.accesses, [(f.line, f.text_in_place) for f in self.findings])
+        return source_rows(self.source, self.accesses, [(f.line, f.text_in_place) for f in self.findings])
 
     @property
     def _elsewhere(self) -> list[str]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.explanation import Defect, Explanation, Formula
-from ..records.source_rows import rows
+from ..records.source_rows import source_rows
 from ..simulator import listing
 from ..simulator.occupancy import Occupancy
 from .facts import show_facts
@@ -143,11 +143,13 @@ def _show_bounds(console: Console, e: Explanation) -> None:
 def _show_source(console: Console, e: Explanation) -> None:
     """The lines that touch memory, with what they cost and, where it could be less, how many times the least."""
     wrong = [(d.line, _defect(d)) for d in e.defects]
-    for line in listing.lines(rows(e.source, e.accesses, wrong)):
+    for line in listing.lines(source_rows(e.source, e.accesses, wrong)):
         if line.wrong:
             console.print(Text(listing.wrapped(line.wrong, console.width), style="bold red"), **_PLAIN)
         else:
-            console.print(listing.cut(f"{line.margin}  {line.source}", console.width), no_wrap=True, **_PLAIN)
+            console.print(
+                listing.shortened_line(f"{line.margin}  {line.source}", console.width), no_wrap=True, **_PLAIN
+            )
     console.print()
 
 

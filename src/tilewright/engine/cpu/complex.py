@@ -22,7 +22,7 @@ BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
 A_STRIDE = BLOCKS.a_stride
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 parts, times_i = codegen.real_parts, codegen.row_times_i(CHOSEN.vector_bits)
-pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.tile_of(BLOCKS)
+pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.compiled_tile(BLOCKS)
 LINE = codegen.ALIGNMENT // 16  # complex128 in a line of the cache
 
 

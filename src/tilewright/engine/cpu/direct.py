@@ -63,7 +63,7 @@ def rows_like(x):
     rows, columns = x.shape
     line = codegen.ALIGNMENT // codegen.itemsize(x)
     length = ((columns + line - 1) // line | 1) * line  # an odd number of lines: they fall into all sets of a cache
-    return codegen.aligned_empty(rows * length, x).reshape((rows, length))[:, :columns]
+    return codegen.aligned_buffer(rows * length, x).reshape((rows, length))[:, :columns]
 
 
 @nb.njit(nogil=True)
@@ -106,7 +106,7 @@ def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below t
 
 
 @nb.njit(nogil=True)
-def products(a, b, c, count, step_a, step_b, step_c):
+def batch_products(a, b, c, count, step_a, step_b, step_c):
     """``count`` products of one shape, whose matrices lie so many bytes behind those before them."""
     m, k = a.shape
     n = b.shape[1]
@@ -176,4 +176,4 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # nothing is kept from jo
         i = BAND * codegen.fetch_add(counters, 0, 1)
         if i >= m:
             return
-        products(a[i : i + BAND], b, c[i : i + BAND], 1, 0, 0, 0)
+        batch_products(a[i : i + BAND], b, c[i : i + BAND], 1, 0, 0, 0)

@@ -19,7 +19,7 @@ BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
 A_STRIDE = BLOCKS.a_stride
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 32
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
-tile = jobs.tile_of(BLOCKS)
+tile = jobs.compiled_tile(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")

@@ -16,7 +16,7 @@ CHOSEN = blocking()
 BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)
 A_STRIDE = BLOCKS.a_stride
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
-pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.tile_of(BLOCKS)
+pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.compiled_tile(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")

@@ -28,7 +28,7 @@ import numpy as np
 
 from tilewright import codegen
 from tilewright.codegen import strassen_tile
-from tilewright.engine.bilinear import A, B, C, coefficients, products, tables
+from tilewright.engine.bilinear import A, B, C, coefficients, scheme_of_levels, tables
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
 
@@ -54,9 +54,9 @@ MOST_LEVELS = 3
 TWO_FROM, THREE_FROM = 1280, 7000
 
 # The outer levels of one, two and three levels: product p of l outer levels is number (7^l − 1)/6 + p.
-TERMS, COUNTS = tables([products(levels) for levels in range(MOST_LEVELS)])
+TERMS, COUNTS = tables([scheme_of_levels(levels) for levels in range(MOST_LEVELS)])
 # Where the seven products of the innermost level go: quarter, sign, first.
-INNER, INNER_COUNTS = tables([products(1)])
+INNER, INNER_COUNTS = tables([scheme_of_levels(1)])
 INNER = np.stack([2 * INNER[:, C, :, 0] + INNER[:, C, :, 1], INNER[:, C, :, 2], INNER[:, C, :, 3]], axis=-1).reshape(
     7, -1
 )
@@ -160,7 +160,7 @@ def pack_b(b, part, space, sums, at, panel, sliver, nr):
 
 
 @nb.njit(nogil=True)
-def multiply(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, nr):
+def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, nr):
     """The products of blocks of A with panels of B; a strip's tiles of C are collected before they are written."""
     outer, halves, block, (top, left), (height, width) = part
     size, high, last = MR * nr, height // MR, 6 if halves == 2 else 0
@@ -237,7 +237,7 @@ def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
 
 
 @nb.njit(nogil=True)
-def job_of(ticket, bands, jobs):
+def strassen_job_of(ticket, bands, jobs):
     """Phase, number, and whether to pack: what a phase needs is packed in the middle of the one before."""
     if ticket < bands:
         return 0, ticket, True
@@ -285,7 +285,7 @@ def strassen_fused(a, b, c, space, counters, *, leaf=0):
     a_at = 2 * buffer + slot * SLOT
     tiles_at, sums = a_at + BLOCKS, a_at + BLOCKS + TILES
     while True:
-        t, job, packs = job_of(codegen.fetch_add(counters, TICKET, 1), bands, jobs)
+        t, job, packs = strassen_job_of(codegen.fetch_add(counters, TICKET, 1), bands, jobs)
         if t > panels * steps * outers or (t == panels * steps * outers and not packs):
             return
         if t == panels * steps * outers:
@@ -305,6 +305,6 @@ def strassen_fused(a, b, c, space, counters, *, leaf=0):
             codegen.wait_for(counters, PACKED + side, (t // 2 + 1) * bands)
             codegen.wait_for(counters, FIRST_JOB + job, t)
             part = (outer, halves, (tiles * MR, slivers * nr), (i0, j0), (height, width))
-            multiply(space, a_at, side * buffer, panel, tiles_at, c, part, kc, int(p0 == 0), nr)
+            multiply_panels(space, a_at, side * buffer, panel, tiles_at, c, part, kc, int(p0 == 0), nr)
             codegen.fetch_add(counters, FIRST_JOB + job, 1)
             codegen.fetch_add(counters, DONE + side, 1)

@@ -75,7 +75,7 @@ def update(steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
 
 
 @nb.njit(nogil=True)
-def group(t):
+def columns_at_once(t):
     """Columns of Y at a time: at most 6, and where there are more, about as many each time."""
     passes = -(-t // 6)
     return max(1, -(-t // passes))
@@ -93,7 +93,7 @@ def by_dots(x, y, z, space, counters):
     copied = buffer(space)
     if not y_in_place:
         codegen.copy_together(y.T, space, counters, 1)
-    columns, bands = group(t), -(-f // BAND)
+    columns, bands = columns_at_once(t), -(-f // BAND)
     stretch = min(KC, (DOTS_STRETCH if t > 1 else DOTS_STRETCH_OF_ONE) // size)
     while True:
         band = codegen.fetch_add(counters, 0, 1)
@@ -163,7 +163,7 @@ def update_strip(x, y, z, z_row):
     t = y.shape[1]
     size = codegen.itemsize(x)
     x_row, y_row, y_column = x.strides[1] // size, y.strides[1] // size, y.strides[0] // size
-    rows = group(t)
+    rows = columns_at_once(t)
     for i in range(t):
         for j in range(count):
             z[i * z_row + j] = 0

@@ -4,7 +4,7 @@ A 512-bit vector is a whole cache line. Numba's allocator promises 32 bytes: fro
 two lines, and the core's load ports do each such load twice.
 """
 
-from tilewright.codegen import aligned_empty
+from tilewright.codegen import aligned_buffer
 from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, multiply_block, store_block
 
@@ -24,9 +24,9 @@ BLOCK = 128
 def aligned(a, b, c):
     m, k = a.shape
     n = b.shape[1]
-    a_block = aligned_empty(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
-    b_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
-    c_block = aligned_empty(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
+    a_block = aligned_buffer(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
+    b_block = aligned_buffer(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
+    c_block = aligned_buffer(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
     for i in range(0, m, ROWS):
         rows = min(ROWS, m - i)
         for j in range(0, n, BLOCK):

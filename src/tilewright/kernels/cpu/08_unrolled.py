@@ -7,7 +7,7 @@ operations per multiply-add fall from 3 (load b, load c, store c) to (4 + 2 + 2)
 
 import numba as nb
 
-from tilewright.codegen import aligned_empty
+from tilewright.codegen import aligned_buffer
 from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, store_block
 
@@ -48,9 +48,9 @@ def multiply_2x4(rows, a, b, c):
 def unrolled(a, b, c):
     m, k = a.shape
     n = b.shape[1]
-    a_block = aligned_empty(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
-    b_block = aligned_empty(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
-    c_block = aligned_empty(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
+    a_block = aligned_buffer(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
+    b_block = aligned_buffer(BLOCK * BLOCK, c).reshape(BLOCK, BLOCK)
+    c_block = aligned_buffer(ROWS * BLOCK, c).reshape(ROWS, BLOCK)
     for i in range(0, m, ROWS):
         rows = min(ROWS, m - i)
         for j in range(0, n, BLOCK):

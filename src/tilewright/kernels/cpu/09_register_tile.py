@@ -97,9 +97,9 @@ def register_tile(a, b, c):
     nr = NV * (BITS // 8 // c.itemsize)
     unit_stride = c.strides[1] == c.itemsize
     ldc = c.strides[0] // c.itemsize
-    a_panels = codegen.aligned_empty((min(m, MC) + MR) * KC, c)
-    b_panels = codegen.aligned_empty((min(n, NC) + nr) * min(k, KC), c)
-    corner = codegen.aligned_empty(MR * nr, c)
+    a_panels = codegen.aligned_buffer((min(m, MC) + MR) * KC, c)
+    b_panels = codegen.aligned_buffer((min(n, NC) + nr) * min(k, KC), c)
+    corner = codegen.aligned_buffer(MR * nr, c)
     if k == 0:
         c[:] = 0
     for j0 in range(0, n, NC):

@@ -34,7 +34,7 @@ Gemm = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 
 @functools.cache
-def gemm(names: tuple[str, ...], install: str) -> Gemm:
+def cblas_gemm(names: tuple[str, ...], install: str) -> Gemm:
     """``gemm(a, b, c)`` of the first library found among ``names``; raises UnavailableError saying how to install it."""
     for library in _load(names):
         if (found := gemm_of(library)) is not None:

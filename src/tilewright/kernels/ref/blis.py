@@ -13,4 +13,4 @@ from tilewright.kernels.ref import _cblas
     compiled=False,
 )
 def blis(a, b, c):
-    _cblas.gemm(("blis", "blis-mt"), "install your system's BLIS, such as Debian's libblis4-openmp")(a, b, c)
+    _cblas.cblas_gemm(("blis", "blis-mt"), "install your system's BLIS, such as Debian's libblis4-openmp")(a, b, c)

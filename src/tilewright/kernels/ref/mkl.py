@@ -21,4 +21,4 @@ if _cblas.beside_python("iomp5"):
     compiled=False,
 )
 def mkl(a, b, c):
-    _cblas.gemm(("mkl_rt",), "pip install mkl (x86-64 only)")(a, b, c)
+    _cblas.cblas_gemm(("mkl_rt",), "pip install mkl (x86-64 only)")(a, b, c)

@@ -13,7 +13,7 @@ from tilewright.kernels.ref import _cblas
     compiled=False,
 )
 def openblas_system(a, b, c):
-    _cblas.gemm(
+    _cblas.cblas_gemm(
         ("openblas", "openblaso", "openblasp"),
         "install your system's OpenBLAS, such as Debian's libopenblas0",
     )(a, b, c)

@@ -23,32 +23,34 @@ class LeastWork:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class ArithmeticUnit:
     """The unit that a kernel computes with, in words, and its rate in GFLOPS, None where the table has none."""
 
     words: str
     gflops: float | None
 
 
-def arithmetic(card: GpuModel, dtype: str, precision: str, *, matrix: bool) -> Arithmetic:
+def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool) -> ArithmeticUnit:
     """The unit for operands of ``dtype``; ``matrix``: the kernel has matrix instructions, on what ``precision`` rounds to.
 
     >>> from tilewright.simulator.gpus import find_gpu
-    >>> arithmetic(find_gpu("A100"), "float32", "tf32", matrix=True)
+    >>> arithmetic_unit(find_gpu("A100"), "float32", "tf32", matrix=True)
     Arithmetic(words='matrix instructions on tf32', gflops=156000.0)
-    >>> arithmetic(find_gpu("T4"), "bfloat16", "standard", matrix=True).gflops is None
+    >>> arithmetic_unit(find_gpu("T4"), "bfloat16", "standard", matrix=True).gflops is None
     True
     """
     if not matrix:
-        return Arithmetic(dtype, {"float32": card.fp32_gflops, "float64": card.fp64_gflops}.get(dtype))
+        return ArithmeticUnit(dtype, {"float32": card.fp32_gflops, "float64": card.fp64_gflops}.get(dtype))
     if dtype == "float64":
-        return Arithmetic("matrix instructions on float64", card.fp64_tensor_gflops)
+        return ArithmeticUnit("matrix instructions on float64", card.fp64_tensor_gflops)
     short = {"float16": "f16", "bfloat16": "bf16"}.get(dtype, precision)
     words = f"matrix instructions on {dtype if short == 'standard' else short}"
-    return Arithmetic(words, card.tensor_gflops.get(short))
+    return ArithmeticUnit(words, card.tensor_gflops.get(short))
 
 
-def bounds(card: GpuModel, peak: float | None, work: LeastWork, blocks: int, accesses: Sequence[Access]) -> list[Bound]:
+def time_bounds(
+    card: GpuModel, peak: float | None, work: LeastWork, blocks: int, accesses: Sequence[Access]
+) -> list[Bound]:
     """The least time that arithmetic, device memory and the memory pipe of the multiprocessors allow.
 
     Device memory must move each operand once. The pipe of a multiprocessor (L1 and shared memory) takes a turn a cycle:
@@ -69,7 +71,7 @@ def bounds(card: GpuModel, peak: float | None, work: LeastWork, blocks: int, acc
     return found
 
 
-def unknown(card: GpuModel, unit: Arithmetic) -> list[str]:
+def unknown(card: GpuModel, unit: ArithmeticUnit) -> list[str]:
     """What the bounds leave out for want of a rate, and what they assume of a card on which nothing was measured."""
     missing = [
         ("arithmetic", f"rate for {unit.words}", unit.gflops),

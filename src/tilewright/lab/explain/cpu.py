@@ -106,7 +106,7 @@ def explain_cpu(
     known = cpu_events.expected(kernel, problem, threads, loop, prediction, machine())
     events = cpu_events.events_of(machine(), dtype, kernel.params.get("vector_bits", 0))
     verified = _verified(kernel, problem, sets)  # before the counters run, which need no result
-    rows = cpu_events.counted(lambda: run(sets.a[0], sets.b[0], sets.c[0]), min(samples), known, events, system)
+    rows = cpu_events.event_rows(lambda: run(sets.a[0], sets.b[0], sets.c[0]), min(samples), known, events, system)
     return CpuExplanation(
         kernel=kernel.name,
         about={"idea": kernel.idea, "row": kernel.row, "params": kernel.params},
@@ -116,7 +116,7 @@ def explain_cpu(
         dtype=dtype,
         threads=threads,
         operations=cpu_counts.operations(problem),
-        tile=_side(cpu_counts.tile_of(kernel, problem)),
+        tile=_side(cpu_counts.declared_tile(kernel, problem)),
         block=_side(_block(kernel, problem, threads)),
         loop=None if loop is None else dataclasses.asdict(loop),
         traffic=[dataclasses.asdict(t) for t in cpu_counts.traffic(kernel, problem, threads, machine())],
@@ -129,7 +129,9 @@ def explain_cpu(
     )
 
 
-def check(names: Iterable[str], size: str, dtype: str, threads: int, seed: int) -> list[tuple[Kernel, int, int, int]]:
+def check_request(
+    names: Iterable[str], size: str, dtype: str, threads: int, seed: int
+) -> list[tuple[Kernel, int, int, int]]:
     """Every kernel with every size of the words of the command. Raises UsageError before anything runs."""
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known: one of {', '.join(DTYPES)}")
@@ -199,7 +201,7 @@ def _notes(kernel: Kernel, problem: Problem, threads: int, loop: InnerLoop | Non
     cut = cpu_counts.tiling(kernel, problem, threads)
     if kernel.error_bound is not None:
         notes.append("it does fewer multiplications than 2mnk: the model of S3.1 does not count it")
-    elif cut is None and cpu_counts.tile_of(kernel, problem) is None:
+    elif cut is None and cpu_counts.declared_tile(kernel, problem) is None:
         notes.append("it declares no tile: operations and the traffic that every kernel needs are all the model knows")
     elif cut is None:
         notes.append(

@@ -202,7 +202,7 @@ def block_of(kernel: Kernel, problem: Problem) -> Side | None:
     return Side(min(p["rows"], problem.m), min(p["block"], problem.n))
 
 
-def tile_of(kernel: Kernel, problem: Problem) -> Side | None:
+def declared_tile(kernel: Kernel, problem: Problem) -> Side | None:
     """The tile of C in registers, in real numbers, of a kernel that declares one."""
     p = kernel.params
     if not {"mr", "nv", "vector_bits"} <= p.keys():

@@ -82,7 +82,7 @@ def expected(
     return {what: value for what, value in known.items() if value is not None}
 
 
-def counted(
+def event_rows(
     job: Callable[[], None],
     seconds: float,
     known: dict[str, float],
@@ -97,7 +97,7 @@ def counted(
             job()
 
     wait_until_quiet()  # threads that stand by from the product before are busy too
-    found = perf_counters.count(repeated, [event for _, event in events], system)
+    found = perf_counters.count_events(repeated, [event for _, event in events], system)
     rows = [
         EventRow(
             what,

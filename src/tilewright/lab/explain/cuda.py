@@ -22,7 +22,7 @@ from ...simulator.occupancy import Occupancy, occupancy
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS, format_of
 from ..verify.verify import Check, Oracle
-from .bounds import Arithmetic, LeastWork, arithmetic, bounds, unknown
+from .bounds import ArithmeticUnit, LeastWork, arithmetic_unit, time_bounds, unknown
 from .formulas import formulas_of
 from .prepared import SIZES, Prepared, prepare
 
@@ -62,7 +62,7 @@ def explain_prepared(
     source = KernelSource(kernel.source, str(kernel.path), p.compiled)
     seen = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
-    unit = arithmetic(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
+    unit = arithmetic_unit(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
     return Explanation(
         kernel=kernel.name,
         file=kernel.path.name,
@@ -80,7 +80,7 @@ def explain_prepared(
         accesses=seen.accesses,
         counters=seen.counters,
         formulas=formulas_of(kernel, *size, p.params, seen.accesses),
-        bounds=bounds(p.card, unit.gflops, work, p.launch.blocks, seen.accesses),
+        bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, seen.accesses),
         defects=_defects(kernel, seen),
         verified=_verified(kernel, a, b, seen),
         run=_run(p, seen),
@@ -117,7 +117,7 @@ def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: GpuModel)
     return occupancy(card, launch.threads, needs.registers, needs.shared_bytes + launch.shared_bytes)
 
 
-def _card(card: GpuModel, unit: Arithmetic) -> dict[str, Any]:
+def _card(card: GpuModel, unit: ArithmeticUnit) -> dict[str, Any]:
     major, minor = card.compute_capability
     return {
         "name": card.name,

@@ -19,10 +19,10 @@ def formulas_of(
     return [*_of_header(kernel, m, n, k, params, accesses), *_s3_1(kernel, m, n, k, params, accesses)]
 
 
-def counted(accesses: Sequence[Access], name: str) -> int:
+def counted_value(accesses: Sequence[Access], name: str) -> int:
     """What the microscope counted of a formula's name: ``global_load_sectors``.
 
-    >>> counted([Access(7, "global", "ld", 4, requests=2, bytes=256, sectors=8)], "global_load_sectors")
+    >>> counted_value([Access(7, "global", "ld", 4, requests=2, bytes=256, sectors=8)], "global_load_sectors")
     8
     """
     space, kind, what = name.split("_")
@@ -36,7 +36,9 @@ def _of_header(
     for name, formula in kernel.formulas.items():
         space, kind, what = name.split("_")
         value = formula(m=m, n=n, k=k, **params)
-        found.append(Formula(kernel.row, f"{space} {kind}s, {what}", formula.text, value, counted(accesses, name)))
+        found.append(
+            Formula(kernel.row, f"{space} {kind}s, {what}", formula.text, value, counted_value(accesses, name))
+        )
     return found
 
 

@@ -45,7 +45,7 @@ def find_ncu() -> Path:
 # ---- run it ----------------------------------------------------------------------------------------------------------
 
 
-def count(
+def ncu_counters(
     command: Sequence[str],
     kernel: str | None = None,
     metrics: Sequence[str] = COUNTERS,

@@ -120,10 +120,12 @@ class Linux:
         os.close(counter)
 
 
-def count(job: Callable[[], None], events: Iterable[PerfEvent], system: System | None = None) -> list[EventCount]:
+def count_events(
+    job: Callable[[], None], events: Iterable[PerfEvent], system: System | None = None
+) -> list[EventCount]:
     """Run ``job`` once, and what it did on all threads together, event by event in the order given.
 
-    >>> found = count(lambda: None, [PerfEvent("page-faults", SOFTWARE, 2)])[0]
+    >>> found = count_events(lambda: None, [PerfEvent("page-faults", SOFTWARE, 2)])[0]
     >>> found.value is not None or bool(found.reason)
     True
     """

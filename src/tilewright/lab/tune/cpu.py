@@ -207,7 +207,7 @@ def _best_first(tried: list[Tried]) -> list[Tried]:
     return sorted(tried, key=lambda one: -(one.record.ratio or -math.inf))
 
 
-def tune(
+def tune_blocking(
     kernel: Kernel,
     shape: Shape,
     dtype: str,

@@ -87,7 +87,7 @@ def _launches(kernel: CudaKernel, shape: Shape, params: dict[str, int]) -> bool:
 # ---- the two steps ---------------------------------------------------------------------------------------------------
 
 
-def tune(
+def tune_parameters(
     bench: CudaBench,
     kernel: CudaKernel,
     shape: Shape,

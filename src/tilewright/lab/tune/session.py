@@ -18,8 +18,8 @@ from ..inputs.environment import environment
 from ..inputs.formats import FORMATS
 from ..inputs.sizes import Shape, parse_seconds, parse_sizes
 from .cpu import TunedBlocking, check_tunable
-from .cpu import tune as tune_blocking
-from .cuda import Listener, Tuned, cache_best, tune
+from .cpu import tune_blocking as tune_blocking
+from .cuda import Listener, Tuned, cache_best, tune_parameters
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
     with contextlib.ExitStack() as stack:
         bench = stack.enter_context(contextlib.closing(CudaBench(settings, environment(operands="uniform[-1,1)"))))
         written = stack.enter_context(_written(json_file, tell))
-        tuned = tune(bench, kernel, shape, dtype, budget_s=budget, seed=request.seed, tell=written)
+        tuned = tune_parameters(bench, kernel, shape, dtype, budget_s=budget, seed=request.seed, tell=written)
     if tuned.finalists and tuned.finalists[0].gflops:
         cache_best(tuned.finalists[0])
     return tuned
@@ -86,14 +86,14 @@ def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
     return found
 
 
-def forget(request: TuneRequest) -> bool:
+def forget_tuned(request: TuneRequest) -> bool:
     """Forget what was cached for the CPU; whether there was anything. Raises UsageError for a CUDA kernel."""
     if not request.on_cpu:
         raise UsageError(
             f"reset: what was cached for {request.kernel} is for a GPU, and is replaced by a new search alone"
         )
     _chosen_on_cpu(request)
-    return blocking.forget()
+    return blocking.forget_blocking()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 from ...problem import ProductShapes
 from .express import Short
 from .runner import Product
-from .threads import Team, cuts
+from .threads import Team, even_slices
 
 #: Multiply-adds that a thread does at once: about 10 ms.
 PORTION = 1 << 30
@@ -38,7 +38,7 @@ def _with_vector_axis(c: np.ndarray, shapes: ProductShapes) -> np.ndarray:
     return c[..., None, :] if shapes.result[-1] == shapes.n and shapes.m == 1 else c[..., None]
 
 
-def multiply(
+def multiply_batch(
     short: Short, product: Callable[[], Product], bands: int, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> None:
     """Every product of ``as_matrices``: the batch in at most ``bands`` along its longest axis, each on a thread of its own.
@@ -53,9 +53,9 @@ def multiply(
         return
     work = c.size * a.shape[-1]
     axis = int(np.argmax(c.shape[:-2]))
-    for portion in cuts(c.shape[axis], math.ceil(work / (PORTION * bands)) or 1):
+    for portion in even_slices(c.shape[axis], math.ceil(work / (PORTION * bands)) or 1):
         x, y, z = (array[(slice(None),) * axis + (portion,)] for array in (a, b, c))
-        parts = [(slice(None),) * axis + (part,) for part in cuts(z.shape[axis], bands)]
+        parts = [(slice(None),) * axis + (part,) for part in even_slices(z.shape[axis], bands)]
         Team(bands).run([functools.partial(_each, short, product, x[part], y[part], z[part]) for part in parts])
 
 

@@ -23,7 +23,7 @@ MOST_PRODUCTS = 1 << 32
 KERNEL = catalog()["cpu/direct"]
 _module = sys.modules[KERNEL.function.__module__]
 #: The kernel's own loop over a batch, of which one product is a batch of one.
-products_of_kernel = _module.products
+products_of_kernel = _module.batch_products
 
 # Bytes from the start of a Python object, and of an array: PyArrayObject_fields of NumPy's ndarraytypes.h.
 TYPE, DATA, AXES, SHAPE, STRIDES, BASE, DTYPE, FLAGS = 8, 16, 24, 32, 40, 48, 56, 64
@@ -68,7 +68,7 @@ def stride(x, axis):
 
 
 @_inner
-def bounds(x, itemsize):
+def byte_range(x, itemsize):
     """The first byte of an array's memory, and the first behind it."""
     low = objects.word(x, DATA)
     high = low + itemsize
@@ -82,8 +82,8 @@ def bounds(x, itemsize):
 @_inner
 def disjoint(x, y, itemsize):
     """Whether the memory of two arrays is disjoint."""
-    low_x, high_x = bounds(x, itemsize)
-    low_y, high_y = bounds(y, itemsize)
+    low_x, high_x = byte_range(x, itemsize)
+    low_y, high_y = byte_range(y, itemsize)
     return high_x <= low_y or high_y <= low_x
 
 
@@ -127,13 +127,13 @@ def moved(x, offset):
 
 
 @_inner
-def transposed(x):
+def transposed_matrix(x):
     """The transposed matrix."""
     return x[0], x[2], x[1], x[4], x[3]
 
 
 @_inner
-def products(code, itemsize, a, b, c, axes, count):
+def broadcast_products(code, itemsize, a, b, c, axes, count):
     """All products of a batch of ``axes`` axes: along the last of them by the kernel itself, one call for all others."""
     own_a, own_b, own_c = own(a), own(b), own(a) + own(b) - 2
     first_a, first_b, data = matrix(a, False), matrix(b, True), objects.follow(c, DATA)
@@ -159,7 +159,7 @@ def products(code, itemsize, a, b, c, axes, count):
             at_c += index * stride_c
         x, y, z = moved(first_a, at_a), moved(first_b, at_b), moved(first_c, at_c)
         if transpose:
-            x, y, z = transposed(y), transposed(x), transposed(z)
+            x, y, z = transposed_matrix(y), transposed_matrix(x), transposed_matrix(z)
         steps = (inner, step_b, step_a, step_c) if transpose else (inner, step_a, step_b, step_c)
         done &= objects.call(code, itemsize, x, y, z, steps)
     return done
@@ -245,7 +245,7 @@ def computed(facts, a, b, c, admitted):
     elif not fits(facts, c, a, b, m, n, axes, itemsize, admitted):
         return none
     thread = objects.save_thread() if work > WORTH_RELEASING else none
-    done = products(code, itemsize, a, b, c, axes, count)
+    done = broadcast_products(code, itemsize, a, b, c, axes, count)
     if work > WORTH_RELEASING:
         objects.restore_thread(thread)
     if not done:

@@ -20,13 +20,13 @@ from ...catalog import catalog
 from ...codegen.jit import need_jit
 from ...errors import ShapeError, UsageError
 from ...kernels import Kernel
-from ...operands import row_major, writeable_alias
+from ...operands import as_row_major, writeable_alias
 from .code_cache import CodeCache
 from .interrupts import apart
-from .standby import CompiledStandby, source_of, words
+from .standby import CompiledStandby, call_words, source_of
 from .stop import run_stoppable
-from .threads import Team, cuts
-from .workspace import workspace
+from .threads import Team, even_slices
+from .workspace import take_workspace
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
@@ -108,7 +108,7 @@ class Composer(Team):
         self._elementwise(np.subtract, x, y, out)
 
     def _elementwise(self, operation: Any, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-        bands = cuts(out.shape[0], self.threads)
+        bands = even_slices(out.shape[0], self.threads)
         self.run([functools.partial(operation, x[r], y[r], out=out[r]) for r in bands])
 
 
@@ -186,12 +186,12 @@ def _run_composed(
 def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """For kernels that need C order: operands of other strides are copied first, C is copied back last."""
     _check_shapes(a, b, c)
-    a, b = writeable_alias(row_major(a)), writeable_alias(row_major(b))
+    a, b = writeable_alias(as_row_major(a)), writeable_alias(as_row_major(b))
     target = c if c.flags.c_contiguous else np.empty(c.shape, c.dtype)
     if team.threads == 1:
         code(a, b, target)
     else:
-        bands = cuts(c.shape[0], team.threads, grain)
+        bands = even_slices(c.shape[0], team.threads, grain)
         team.run([functools.partial(code, a[band], b, target[band]) for band in bands])
     if target is not c:
         np.copyto(c, target)
@@ -211,9 +211,11 @@ def _run_team(
     elements = kernel.workspace(*shape) if kernel.workspace else 0
     counters = np.zeros((kernel.counters(*shape) if kernel.counters else 1) + 2, np.int64)
     counters[-2:] = add, team.threads
-    with workspace(elements * c.itemsize) as memory:
+    with take_workspace(elements * c.itemsize) as memory:
         arrays = a, b, c, memory[: elements * c.itemsize].view(c.dtype), counters
-        awake = () if team.threads == 1 or isinstance(code, functools.partial) else (words(code, *arrays), standby())
+        awake = (
+            () if team.threads == 1 or isinstance(code, functools.partial) else (call_words(code, *arrays), standby())
+        )
         run_stoppable(team, functools.partial(code, *arrays), counters, 2 * math.prod(shape), *awake)
 
 
@@ -229,5 +231,5 @@ def _run_tiles(
         code(a, b, c)
         return
     across, along = grid(c.shape[0], c.shape[1], team.threads)
-    rows, columns = cuts(c.shape[0], across, grain[0]), cuts(c.shape[1], along, grain[1])
+    rows, columns = even_slices(c.shape[0], across, grain[0]), even_slices(c.shape[1], along, grain[1])
     team.run([functools.partial(code, a[r], b[:, s], c[r, s]) for r in rows for s in columns])

@@ -44,7 +44,7 @@ class CompiledStandby:
         return max(1, round(looks * seconds / min(taken)))
 
 
-def words(
+def call_words(
     code: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, space: np.ndarray, counters: np.ndarray
 ) -> np.ndarray:
     """A call of a kernel for a team, as a mailbox holds it behind its state. The arrays must outlive it."""

@@ -308,10 +308,10 @@ def _processor() -> int | None:
     return getcpu() if getcpu is not None and hasattr(os, "sched_setaffinity") else None
 
 
-def cuts(length: int, parts: int, grain: int = 1) -> list[slice]:
+def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
     """At most ``parts`` consecutive slices of nearly equal length, all but the last a multiple of ``grain`` long.
 
-    >>> cuts(10, 3), cuts(10, 2, grain=4)
+    >>> even_slices(10, 3), even_slices(10, 2, grain=4)
     ([slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)], [slice(0, 4, None), slice(4, 10, None)])
     """
     grains = max(1, math.ceil(length / grain))

@@ -22,12 +22,12 @@ _kept: dict[int, np.ndarray] = {}
 
 
 @contextlib.contextmanager
-def workspace(nbytes: int) -> Iterator[np.ndarray]:
+def take_workspace(nbytes: int) -> Iterator[np.ndarray]:
     """At least ``nbytes`` uninitialised bytes on a 64-byte boundary, nobody else's until the block is left.
 
     Raises MemoryError, with the size, where there is not as much.
 
-    >>> with workspace(100) as memory:
+    >>> with take_workspace(100) as memory:
     ...     memory.size >= 100, memory.dtype.name
     (True, 'uint8')
     """

@@ -34,7 +34,7 @@ _beginning = threading.Lock()
 _compilations: dict[Any, Future[Compiled]] = {}
 
 
-def prepared(
+def prepare_gpu_product(
     device: Device,
     kernel: CudaKernel,
     dtype: str,
@@ -54,7 +54,7 @@ def prepared(
     Raises UsageError for a dtype, a size or parameters that the kernel does not take, or where it cannot ``add``;
     CompileError; LaunchError where the GPU refuses the launch.
 
-    >>> product = prepared(gpu, cuda_catalog()["cuda/register_banks"], "float32", 512, 512, 512)  # doctest: +SKIP
+    >>> product = prepare_gpu_product(gpu, cuda_catalog()["cuda/register_banks"], "float32", 512, 512, 512)  # doctest: +SKIP
     >>> product(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream().cuda_stream)  # doctest: +SKIP
     """
     with _lock:
@@ -88,8 +88,8 @@ def _prepared(
 def compile_ahead(device: Device, kernel: CudaKernel, params: Mapping[str, int]) -> None:
     """Begin to compile a kernel, both for C = A·B and for C += A·B, on threads of their own, unless that was begun.
 
-    ``prepared`` waits for the one that it needs, and raises what went wrong. A compilation takes seconds, and the compiler
-    works on two at once.
+    ``prepare_gpu_product`` waits for the one that it needs, and raises what went wrong. A compilation takes seconds, and the
+    compiler works on two at once.
     """
     for add in (False, True):
         _compilation(kernel, device.arch, add, _chosen(params))
@@ -109,7 +109,7 @@ def _compilation(kernel: CudaKernel, arch: str, add: bool, chosen: Chosen) -> Fu
 def _compile(job: Future[Compiled], kernel: CudaKernel, arch: str, add: bool, chosen: Chosen) -> None:
     try:
         job.set_result(compile_kernel(kernel, arch=arch, add=add, **dict(chosen)))
-    except BaseException as error:  # raised again by ``prepared``
+    except BaseException as error:  # raised again by ``prepare_gpu_product``
         job.set_exception(error)
 
 

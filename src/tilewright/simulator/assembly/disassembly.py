@@ -47,7 +47,7 @@ _CODE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+\{?\s*(?:@(!?U?P\w+)\s+)?([A-Z][
 Group = tuple[str, int, str, str]  # file, line, space, family of kinds
 
 
-def group(file: str, line: int, space: str, kind: str) -> Group:
+def access_group(file: str, line: int, space: str, kind: str) -> Group:
     """What PTX and machine have in common of an access."""
     return PurePosixPath(file).name, line, space, _FAMILIES.get(kind, kind)
 
@@ -83,7 +83,7 @@ class MachineInstruction:
     @property
     def group(self) -> Group:
         """What the instruction has in common with the PTX that it comes from."""
-        return group(self.file, self.line, *(self.memory or ("", "")))
+        return access_group(self.file, self.line, *(self.memory or ("", "")))
 
 
 def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:

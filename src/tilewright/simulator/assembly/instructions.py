@@ -94,10 +94,10 @@ class Module:
     files: dict[int, str] = field(default_factory=dict)
 
 
-def tokens(text: str) -> list[str]:
+def operand_tokens(text: str) -> list[str]:
     """Operands of an instruction; a vector, an address or a list of arguments is one.
 
-    >>> tokens("{%f1, %f2}, [%rd1+8]")
+    >>> operand_tokens("{%f1, %f2}, [%rd1+8]")
     ['{%f1, %f2}', '[%rd1+8]']
     """
     return _TOKEN.findall(text)

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from ...errors import TilewrightError, UsageError
-from .instructions import WORD, Function, Instruction, Module, Where, tokens
+from .instructions import WORD, Function, Instruction, Module, Where, operand_tokens
 from .variables import NAME, SIZES, Variable, parse_variable, syntax_error
 
 #: Registers of one name; compilers number them as they come, so large kernels have many.
@@ -199,7 +199,7 @@ class _Body:
                 for each in [f"{name}{i}" for i in range(int(count))] if count else [name]:
                     function.registers[self.declare(each)] = kind
         elif text.startswith(".branchtargets"):
-            function.tables[self.pending or ""] = [self.renamed(t) for t in tokens(text)[1:]]
+            function.tables[self.pending or ""] = [self.renamed(t) for t in operand_tokens(text)[1:]]
         elif text.startswith("."):
             for v in parse_variable(text, line):
                 name = self.declare(v.name)
@@ -213,6 +213,6 @@ class _Body:
             guard = (self.renamed(found[2]), found[1] == "!")
             text = text[found.end() :]
         opcode, _, rest = text.replace("\t", " ").replace("\n", " ").partition(" ")
-        operands = tuple(self.renamed(t) for t in tokens(rest))
+        operands = tuple(self.renamed(t) for t in operand_tokens(rest))
         code = self.function.code
         code.append(Instruction(len(code), opcode, operands, guard, self.where, self.inlined, line))

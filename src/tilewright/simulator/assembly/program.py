@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ...errors import UsageError, did_you_mean
-from .instructions import WORD, Function, Instruction, Module, tokens
+from .instructions import WORD, Function, Instruction, Module, operand_tokens
 from .operands import check_operands
 from .variables import Variable
 
@@ -116,7 +116,7 @@ class _Linker:
 
     def call(self, ins: Instruction, stack: tuple[str, ...]) -> None:
         """``call (retval), name, (arguments)``: the callee's parameters become the caller's."""
-        groups = [tokens(o[1:-1]) if o.startswith("(") else o for o in ins.operands]
+        groups = [operand_tokens(o[1:-1]) if o.startswith("(") else o for o in ins.operands]
         target = next((g for g in groups if isinstance(g, str)), "")
         if not target:
             raise UsageError(f"{ins.place()}: {ins.text} names no function to call")

@@ -12,7 +12,7 @@ MEMORY = "memory"
 _STORES = ("st", "red")
 
 
-def words(operand: str) -> list[str]:
+def operand_names(operand: str) -> list[str]:
     """The names in an operand."""
     return re.findall(r"[A-Za-z_$%][\w$.]*", operand)
 
@@ -30,7 +30,7 @@ def pointers_written(program: Program) -> set[str] | None:
         changed = False
         for ins in program.code:
             sources = _sources(ins, flows, roots)
-            for word in words(ins.operands[0]) if sources else ():
+            for word in operand_names(ins.operands[0]) if sources else ():
                 held = flows.setdefault(word, set())
                 if not sources <= held:
                     held |= sources
@@ -62,6 +62,6 @@ def _sources(ins: Instruction, flows: dict[str, set[str]], roots: set[str]) -> s
 
 def _origins(operand: str, flows: dict[str, set[str]], roots: set[str]) -> set[str]:
     found: set[str] = set()
-    for word in words(operand):
+    for word in operand_names(operand):
         found |= flows.get(word, set()) | ({word} if word in roots else set())
     return found

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from .disassembly import VOTES, Group, MachineInstruction, group
+from .disassembly import VOTES, Group, MachineInstruction, access_group
 from .instructions import Instruction
 from .program import Program
 from .variables import SIZES
@@ -53,7 +53,7 @@ class PtxAccess:
     @property
     def group(self) -> Group:
         """What the access has in common with the machine instruction that it becomes."""
-        return group(self.file, self.line, self.space, self.kind)
+        return access_group(self.file, self.line, self.space, self.kind)
 
 
 def ptx_accesses(program: Program) -> list[PtxAccess]:

@@ -84,10 +84,10 @@ def _initial(value: str, kind: str) -> tuple[bytes, tuple[tuple[int, str], ...]]
     return data, tuple(symbols)
 
 
-def integer(text: str) -> int | None:
+def ptx_integer(text: str) -> int | None:
     """A whole number as PTX writes it; None for anything else.
 
-    >>> integer("0x1F"), integer("-017"), integer("4U"), integer("x")
+    >>> ptx_integer("0x1F"), ptx_integer("-017"), ptx_integer("4U"), ptx_integer("x")
     (31, -15, 4, None)
     """
     if len(text) > 99 or not re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?", text):
@@ -115,7 +115,7 @@ def immediate(text: str, dtype: np.dtype[Any]) -> NDArray[Any] | None:
             return np.array(float(text), dtype)
         wide = size == 8
         number = struct.unpack("<Q" if wide else "<I", struct.pack("<d" if wide else "<f", float(text)))[0]
-    elif (whole := integer(text)) is not None:
+    elif (whole := ptx_integer(text)) is not None:
         number = whole
         if real:
             return np.array(number, dtype)

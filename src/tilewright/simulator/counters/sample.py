@@ -10,7 +10,7 @@ import numpy as np
 
 from ..assembly.effects import loads_anew
 from ..assembly.program import Program
-from ..assembly.provenance import words
+from ..assembly.provenance import operand_names
 from .sectors import WARP, Ints
 
 #: Along an axis of this many blocks or fewer, every block is one of its own.
@@ -73,8 +73,9 @@ def doubt(program: Program) -> str:
         if not loads_anew(ins) or "shared" in ins.parts or ins.parts[0] == "mbarrier":
             continue
         made = ins.operands[0]
-        if ins.parts[0] == "ld" or (made != "_" and any(made in words(o) for other in program.code if other is not ins
-                                                        for o in (*other.operands, *(other.guard or ())[:1]))):  # fmt: skip
+        others = (other for other in program.code if other is not ins)
+        read = (operand for other in others for operand in (*other.operands, *(other.guard or ())[:1]))
+        if ins.parts[0] == "ld" or (made != "_" and any(made in operand_names(operand) for operand in read)):
             return f"what blocks do depends on others, of which not all are run ({ins.place()}: {ins.text})"
     return ""
 

@@ -126,7 +126,7 @@ def checked_array(name: str, value: Array) -> Array:
     return np.ascontiguousarray(value)
 
 
-def bytes_of(name: str, param: Variable, value: Any) -> bytes:
+def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
     """A number, a structure or None (a null pointer) as the bytes of a kernel parameter.
 
     Raises OperandError where it is not of the parameter's type or does not fit.

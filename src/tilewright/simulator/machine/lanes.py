@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ..assembly.demand import Demand
 from ..assembly.instructions import Instruction
 from ..assembly.program import is_special
-from ..assembly.variables import SIZES, immediate, integer
+from ..assembly.variables import SIZES, immediate, ptx_integer
 from .clocks import Clocks
 from .launch import SimulatedLaunch
 from .reports import Reports
@@ -132,7 +132,7 @@ class Lanes(Threads):
         value = immediate(operand, dtype)
         if value is None:
             name, _, offset = operand.partition("+")
-            further = integer(offset.strip() or "0")
+            further = ptx_integer(offset.strip() or "0")
             if further is None:
                 raise UsageError(f"{ins.place()}: unknown operand {operand!r} of {ins.text}")
             number = self.address_of(name.strip(), ins) + further

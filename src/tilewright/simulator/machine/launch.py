@@ -12,10 +12,10 @@ from ...errors import UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
 from ..assembly.effects import loads_anew
 from ..assembly.program import Program
-from ..assembly.provenance import pointers_written, words
+from ..assembly.provenance import operand_names, pointers_written
 from ..assembly.variables import SIZES
-from .arguments import SimulatedBlocks, bytes_of, checked_array, is_pointer, size_in_words
-from .memory import SLOT, Region, Sized, layout, padded
+from .arguments import SimulatedBlocks, checked_array, is_pointer, parameter_bytes, size_in_words
+from .memory import SLOT, Region, Sized, padded, variable_layout
 from .options import RunOptions
 from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
@@ -81,7 +81,7 @@ class SimulatedLaunch:
         slots: dict[object, int] = {}
         for index, (param, value) in enumerate(zip(params, args, strict=True)):
             if not (isinstance(value, np.ndarray) and is_pointer(param)):
-                self.values.append(bytes_of(f"argument {index}", param, value))
+                self.values.append(parameter_bytes(f"argument {index}", param, value))
                 continue
             data = checked_array(f"argument {index}", value)
             its = value.__array_interface__
@@ -120,9 +120,9 @@ class SimulatedLaunch:
                 f"dynamic, as shared_bytes says): no GPU has more than {SHARED:,}"
             )
         self.windows = {
-            "shared": layout(by_space["shared"], shared_bytes),
-            "local": layout(by_space["local"], 0),
-            "const": layout(by_space["const"], 0),
+            "shared": variable_layout(by_space["shared"], shared_bytes),
+            "local": variable_layout(by_space["local"], 0),
+            "const": variable_layout(by_space["const"], 0),
             "param": [Sized((p.name,), p.size, max(p.align, 8)) for p in self.program.entry.params],
             "argument": [Sized((v.name,), v.size, v.align) for v in by_space["param"]],
         }
@@ -231,11 +231,15 @@ def _overlap(a: Array, b: Array) -> bool:
 
 def _reached(program: Program) -> set[str]:
     """Names in the program's operands, and those whose addresses the variables among them hold."""
-    used = {word for ins in program.code for operand in ins.operands for word in words(operand)}
+    used = {word for ins in program.code for operand in ins.operands for word in operand_names(operand)}
     fresh = used
     while fresh:
         held = {
-            w for v in program.variables.values() if v.name in fresh for _, symbol in v.symbols for w in words(symbol)
+            w
+            for v in program.variables.values()
+            if v.name in fresh
+            for _, symbol in v.symbols
+            for w in operand_names(symbol)
         }
         fresh = held - used
         used |= fresh

@@ -128,7 +128,7 @@ def plain_name(name: str) -> str:
     return name
 
 
-def layout(variables: list[Variable], dynamic: int) -> list[Sized]:
+def variable_layout(variables: list[Variable], dynamic: int) -> list[Sized]:
     """Name, size and alignment of each variable; extern shared ones (size 0) come last and share their place."""
     fixed = [Sized((v.name,), v.size, v.align) for v in variables if v.size]
     loose = [v for v in variables if not v.size]

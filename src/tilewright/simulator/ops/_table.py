@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import UsageError
 from ..assembly.instructions import Instruction
 from ..assembly.program import is_special
-from ..assembly.variables import SIZES, integer
+from ..assembly.variables import SIZES, ptx_integer
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array, Ints
 
@@ -86,7 +86,7 @@ def step(name: str, kinds: Iterable[str] = ("",)) -> Callable[[Builder], Builder
     return register
 
 
-def check(ins: Instruction, allowed: Iterable[str], skip: int = 1) -> set[str]:
+def check_modifiers(ins: Instruction, allowed: Iterable[str], skip: int = 1) -> set[str]:
     """The modifiers between opcode and type; raises for one that is not allowed."""
     flags = set(ins.parts[1:-skip] if skip else ins.parts[1:])
     unknown = flags - set(allowed)
@@ -111,7 +111,7 @@ def value(
 
     def register(factory: Factory) -> Factory:
         def build(ins: Instruction, lanes: Lanes) -> Step:
-            kind, given = ins.parts[-1], check(ins, allowed)
+            kind, given = ins.parts[-1], check_modifiers(ins, allowed)
             count = len(ins.operands) - 1
             try:
                 types = takes(kind, given) if takes else (kind,) * count
@@ -186,7 +186,7 @@ def one_of(ins: Instruction, flags: set[str], choices: Iterable[str]) -> str:
 
 def number_of(ins: Instruction, operand: str) -> int:
     """An operand that must be a whole number."""
-    number = integer(operand)
+    number = ptx_integer(operand)
     if number is None:
         raise UnknownInstruction(ins, f"needs a number in place of {operand}")
     return number

@@ -11,8 +11,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from ..assembly.instructions import Instruction, tokens
-from ..assembly.variables import SIZES, integer
+from ..assembly.instructions import Instruction, operand_tokens
+from ..assembly.variables import SIZES, ptx_integer
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
@@ -38,11 +38,11 @@ def address(text: str, lanes: Lanes, ins: Instruction, narrow: bool) -> Address:
     found = re.fullmatch(r"\[\s*([^\s+\-]+|-?\d\w*)\s*(?:([+-]\s*-?\s*\w+))?\s*\]", text)
     if not found:
         raise UnknownInstruction(ins, f"has an address that is not understood: {text}")
-    base, offset = found[1], integer((found[2] or "0").replace(" ", "").replace("+-", "-").removeprefix("+"))
+    base, offset = found[1], ptx_integer((found[2] or "0").replace(" ", "").replace("+-", "-").removeprefix("+"))
     if offset is None or not -(1 << 62) < offset < 1 << 62:
         raise UnknownInstruction(ins, f"has an address that is not understood: {text}")
     if not lanes.is_register(base):
-        given = integer(base)
+        given = ptx_integer(base)
         number = (lanes.address_of(base, ins) if given is None else given) + offset
         if not 0 <= number < 1 << 63:
             raise UnknownInstruction(ins, f"has an address that no memory has: {text}")
@@ -166,7 +166,7 @@ def _form(ins: Instruction) -> tuple[str, str, int, bool]:
 
 
 def _listed(operand: str) -> list[str]:
-    return tokens(operand[1:-1]) if operand.startswith("{") else [operand]
+    return operand_tokens(operand[1:-1]) if operand.startswith("{") else [operand]
 
 
 def _raw(kind: str, wide: int) -> str:

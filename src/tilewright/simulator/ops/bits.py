@@ -11,7 +11,19 @@ import numpy as np
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array
-from ._table import BITS, INTS, Compute, Step, apply_ufunc, check, elementwise, number_of, size_of, step, value
+from ._table import (
+    BITS,
+    INTS,
+    Compute,
+    Step,
+    apply_ufunc,
+    check_modifiers,
+    elementwise,
+    number_of,
+    size_of,
+    step,
+    value,
+)
 
 
 @value("and", (*BITS, "pred"))
@@ -164,7 +176,7 @@ def _bfi(kind: str, flags: set[str]) -> Compute:
 
 @step("lop3", ("b32",))
 def _lop3(ins: Instruction, lanes: Lanes) -> Step:
-    check(ins, ())
+    check_modifiers(ins, ())
     *operands, code = *ins.operands[1:4], number_of(ins, ins.operands[4])
 
     def compute(out: Array, a: Array, b: Array, c: Array) -> None:

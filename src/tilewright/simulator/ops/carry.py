@@ -9,7 +9,7 @@ import numpy as np
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array, Ints
-from ._table import Step, check, destination, size_of, step
+from ._table import Step, check_modifiers, destination, size_of, step
 from .integer import low_and_high
 
 _WORDS = ("u32", "s32", "u64", "s64")
@@ -39,7 +39,7 @@ def subtract_words(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
 def _chained(name: str, takes_carry: bool, operation: Callable[..., tuple[Array, Array]], product: bool) -> None:
     def build(ins: Instruction, lanes: Lanes) -> Step:
         kind = f"u{8 * size_of(ins.parts[-1])}"
-        flags = check(ins, ("cc", "lo", "hi"))
+        flags = check_modifiers(ins, ("cc", "lo", "hi"))
         inputs = [lanes.source(o, kind, ins) for o in ins.operands[1:]]
         out, flag, dtype = destination(lanes, ins, ins.operands[0], kind)[0], _flag(lanes), DTYPES[kind]
         high = "hi" in flags

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, tokens
+from ..assembly.instructions import Instruction, operand_tokens
 from ..machine.lanes import Lanes
 from ..machine.spaces import WINDOW
 from ..machine.values import DTYPES, Array, Ints
@@ -24,7 +24,7 @@ _BOOLEANS = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 _COMPARABLE = (*INTS, *BITS, "f16", "bf16", "f32", "f64")
 
 
-def compare(how: str, a: Array, b: Array) -> Array:
+def compare_values(how: str, a: Array, b: Array) -> Array:
     """PTX's comparisons; with a NaN the plain ones are false, those ending in u true."""
     if how in _ORDERED:
         result = _ORDERED[how](a, b)
@@ -61,7 +61,7 @@ def _comparison(ins: Instruction, lanes: Lanes, skip: int) -> tuple[Callable[...
             a, b = halves(a, kind), halves(b, kind)
         if ftz:
             a, b = flush(a), flush(b)
-        result = compare(how, a, b)
+        result = compare_values(how, a, b)
         return result if c is None else _BOOLEANS[combine](result, ~c if negated else c)
 
     return run, inputs
@@ -166,7 +166,7 @@ def _pack(ins: Instruction, lanes: Lanes) -> Step:
     """``mov.b64 %rd1, {%r1, %r2}`` and back: the first element is the lowest."""
     kind, (target, given) = ins.parts[-1], ins.operands
     whole, listed = (given, target) if target.startswith("{") else (target, given)
-    names = tokens(listed[1:-1])
+    names = operand_tokens(listed[1:-1])
     part = size_of(kind) // max(1, len(names))
     if size_of(kind) > 8 or part * len(names) != size_of(kind):
         raise UnknownInstruction(ins, "packs what is not supported")

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, tokens
+from ..assembly.instructions import Instruction, operand_tokens
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.values import Array, Ints
@@ -92,7 +92,7 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
     saturate = "satfinite" in parts
     e, high = _PACKED[a_kind], m // 8
     raw = "b64" if a_kind == "f64" else "b32"
-    d, a, b, c = ([*tokens(o[1:-1])] if o.startswith("{") else [o] for o in ins.operands)
+    d, a, b, c = ([*operand_tokens(o[1:-1])] if o.startswith("{") else [o] for o in ins.operands)
     if len(a) != high * k // (4 * e) or len(b) != k // (4 * e):
         raise UnknownInstruction(ins, "has fragments of another size than its shape")
     outs = [destination(lanes, ins, n, raw)[0] for n in d]
@@ -159,7 +159,7 @@ def _deliver(D: Array, kind: str, r: int) -> Array:
 def _matrices(ins: Instruction, listed: str) -> tuple[list[str], bool]:
     """The registers of a ldmatrix or stmatrix, and whether it transposes."""
     flags = set(ins.parts[1:]) - {"sync", "aligned", "m8n8", "shared", "cta", "b16", "trans"}
-    names = tokens(listed[1:-1]) if listed.startswith("{") else [listed]
+    names = operand_tokens(listed[1:-1]) if listed.startswith("{") else [listed]
     if flags != {f"x{len(names)}"} or len(names) not in (1, 2, 4) or "m8n8" not in ins.parts:
         raise UnknownInstruction(ins)
     return names, "trans" in ins.parts

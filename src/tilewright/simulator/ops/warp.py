@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Ints
-from ._table import Step, UnknownInstruction, check, destination, one_of, step
+from ._table import Step, UnknownInstruction, check_modifiers, destination, one_of, step
 
 #: The mask of a whole warp.
 WHOLE_WARP = 0xFFFFFFFF
@@ -74,7 +74,7 @@ def _members(table: Table, mask: Array) -> NDArray[np.bool_]:
 
 @step("shfl", ("b32",))
 def _shfl(ins: Instruction, lanes: Lanes) -> Step:
-    flags = check(ins, ("sync", "up", "down", "bfly", "idx"))
+    flags = check_modifiers(ins, ("sync", "up", "down", "bfly", "idx"))
     if "sync" not in flags or len(flags) != 2:
         raise UnknownInstruction(ins)
     how = (flags - {"sync"}).pop()
@@ -111,7 +111,7 @@ def _shfl(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("vote", ("pred", "b32"))
 def _vote(ins: Instruction, lanes: Lanes) -> Step:
-    flags = check(ins, ("sync", "all", "any", "uni", "ballot"))
+    flags = check_modifiers(ins, ("sync", "all", "any", "uni", "ballot"))
     how = one_of(ins, flags, ("all", "any", "uni", "ballot"))
     if "sync" not in flags:
         raise UnknownInstruction(ins, "without .sync is not supported")
@@ -136,7 +136,7 @@ def _vote(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("match", ("b32", "b64"))
 def _match(ins: Instruction, lanes: Lanes) -> Step:
-    how = one_of(ins, check(ins, ("sync", "any", "all")), ("any", "all"))
+    how = one_of(ins, check_modifiers(ins, ("sync", "any", "all")), ("any", "all"))
     target, _, predicate = ins.operands[0].partition("|")
     out = destination(lanes, ins, target, "b32")[0]
     flag = destination(lanes, ins, predicate, "pred")[0] if predicate else None
@@ -170,7 +170,7 @@ _REDUCE: dict[str, tuple[Any, int]] = {
 
 @step("redux", ("u32", "s32", "b32"))
 def _redux(ins: Instruction, lanes: Lanes) -> Step:
-    flags, kind = check(ins, ("sync", *_REDUCE)), ins.parts[-1]
+    flags, kind = check_modifiers(ins, ("sync", *_REDUCE)), ins.parts[-1]
     ufunc, neutral = _REDUCE[one_of(ins, flags, _REDUCE)]
     out = destination(lanes, ins, ins.operands[0], kind)[0]
     value, mask = lanes.source(ins.operands[1], kind, ins), lanes.source(ins.operands[2], "u32", ins)

@@ -29,7 +29,7 @@ from ...files import Sink
 from ...kernels.cuda_kernel import CudaKernel
 from ...planning.choice import Choice
 from ...runtime.gpu.device import Device
-from ...runtime.gpu.product import GpuProduct, compile_ahead, prepared
+from ...runtime.gpu.product import GpuProduct, compile_ahead, prepare_gpu_product
 from ...runtime.gpu.stream import Event, Stream
 from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import StreamPlan
@@ -218,7 +218,9 @@ class GpuPlace:
             stream.wait()
 
     def _product(self, m: int, n: int, k: int, add: bool) -> GpuProduct:
-        return prepared(self._gpu, self._choice.kernel, self._dtype.name, m, n, k, add=add, params=self._choice.params)
+        return prepare_gpu_product(
+            self._gpu, self._choice.kernel, self._dtype.name, m, n, k, add=add, params=self._choice.params
+        )
 
     def _addresses(self, plan: StreamPlan) -> dict[tuple[str, int], int]:
         grid, at, found = plan.grid, self._memory, {}

@@ -19,7 +19,7 @@ from ...kernels.cuda_kernel import CudaKernel
 from ...planning.choice import Choice
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.memory import Pages
-from ...runtime.gpu.product import compile_ahead, prepared
+from ...runtime.gpu.product import compile_ahead, prepare_gpu_product
 from ...runtime.gpu.stream import Stream
 from .rates import copy_workers, read_rate
 
@@ -95,7 +95,7 @@ def _wave(gpu: Device, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
 def _seconds(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
     """Of C += A·B, ``depth`` long in k, with numbers in them that no GPU multiplies faster than others: zeros it does."""
     itemsize = np.dtype(dtype).itemsize
-    product = prepared(gpu, choice.kernel, dtype, SIDE, SIDE, depth, add=True, params=choice.params)
+    product = prepare_gpu_product(gpu, choice.kernel, dtype, SIDE, SIDE, depth, add=True, params=choice.params)
     numbers = np.random.default_rng(0).random((SIDE, 64), np.float32).astype(dtype)
     operand, result = SIDE * depth * itemsize, SIDE * SIDE * itemsize
     with _lane(gpu, numbers.nbytes, 2 * operand + result) as (stream, page, at):

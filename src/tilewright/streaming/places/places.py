@@ -110,7 +110,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     Raises UsageError for what is none of these; UnavailableError without a GPU, and on the CPU where ``$NUMBA_DISABLE_JIT``
     is set; MemoryLimitError for a limit that leaves nothing for blocks.
     """
-    limit = None if options.memory is None else bytes_of("memory", options.memory)
+    limit = None if options.memory is None else parse_bytes("memory", options.memory)
     gpus = _gpus(options.device)
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
     if not gpus:
@@ -128,7 +128,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
     host = 0 if in_memory else _left(free, OWN_BYTES + chunks.nbytes)
-    stated = None if options.device_memory is None else bytes_of("device_memory", options.device_memory)
+    stated = None if options.device_memory is None else parse_bytes("device_memory", options.device_memory)
     free_there = min(gpu.memory_bytes()[0] for gpu in gpus)
     place = int(GPU_SHARE * free_there) if stated is None else min(free_there, stated)
     (m, k), n = sources[0].shape, sources[1].shape[1]
@@ -162,10 +162,10 @@ def _workspace(kernel: Kernel, dtype: np.dtype[Any]) -> int:
 # ---- what was asked for ----------------------------------------------------------------------------------------------
 
 
-def bytes_of(name: str, value: int | str) -> int:
+def parse_bytes(name: str, value: int | str) -> int:
     """A number of bytes: an int, or text such as "4GiB", "500 MB", "1.5G".
 
-    >>> bytes_of("memory", "4GiB"), bytes_of("memory", "1.5k"), bytes_of("memory", 100)
+    >>> parse_bytes("memory", "4GiB"), parse_bytes("memory", "1.5k"), parse_bytes("memory", 100)
     (4294967296, 1536, 100)
     """
     if isinstance(value, str):

@@ -79,7 +79,7 @@ def multiply(
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
 
     def run() -> Any:
-        with prepared(a, b, out, options) as job:
+        with open_job(a, b, out, options) as job:
             job.run(progress, events)
             return job.target
 
@@ -111,12 +111,12 @@ def plan_multiply(
     True
     """
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
-    with prepared(a, b, out, options, only_planned=True) as job:
+    with open_job(a, b, out, options, only_planned=True) as job:
         return job.plan
 
 
 @contextlib.contextmanager
-def prepared(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
+def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
     """What ``multiply`` is about to do, to be looked at and then run; what cannot be done is refused here."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
