@@ -13,11 +13,13 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from tables import accuracy, cpu, front, gpu, stream
+from tables import accuracy, course, cpu, front, gpu, listed, stream, warps
 from tables.common import ROOT, records_of
 
 from tilewright.report import save_figures
@@ -61,6 +63,10 @@ GENERATED: dict[str, Callable[[], str]] = {
     "error levels": accuracy.error_levels,
     "error s1": accuracy.error_of_s1,
     "counted h200": lambda: gpu.counted("explain-measured-h200"),
+    **{f"rung {name}": partial(course.rung, name) for name in course.rungs()},
+    "course cpu": lambda: course.machine(course.CPU),
+    "course cuda": lambda: course.machine(course.CUDA),
+    "records": listed.records,
 }
 
 
@@ -118,12 +124,12 @@ def filled(text: str, *, outputs: bool = True, above: str = "../") -> str:
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def written(path: Path, *, outputs: bool = True) -> str:
     """What a document should be now."""
-    above = "" if path.parent == ROOT else "../"
+    above = "../" * (len(path.relative_to(ROOT).parts) - 1 if path.is_relative_to(ROOT) else 1)
     return filled(path.read_text(encoding="utf-8"), outputs=outputs, above=above)
 
 
@@ -156,11 +162,21 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.no_outputs:
         return 0
     front.figure(FIGURES / "front.svg")
-    said = "".join(path.read_text(encoding="utf-8") for path in documents())
-    for path in save_figures(records_of("cpu-ladder-float32"), FIGURES, formats=("svg",), themes=("light", "dark")):
-        if path.name not in said:
-            path.unlink()  # the charts of further views, which no document shows
+    draw("cpu-ladder-float32")
+    draw("cuda-ladder-h200", suffix="-cuda")
+    warps.save(FIGURES)
     return 0
+
+
+def draw(record: str, suffix: str = "") -> None:
+    """The charts of a record that some document shows, as ``gflops{suffix}.svg`` and so on, for light and dark paper."""
+    said = "".join(path.read_text(encoding="utf-8") for path in documents())
+    with tempfile.TemporaryDirectory() as folder:
+        for path in save_figures(records_of(record), folder, formats=("svg",), themes=("light", "dark")):
+            stem = path.stem.removesuffix("-dark")
+            name = f"{stem}{suffix}{path.stem.removeprefix(stem)}.svg"
+            if name in said:
+                (FIGURES / name).write_bytes(path.read_bytes())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import tilewright
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(tilewright.__file__).parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def module_names() -> list[str]:
@@ -35,7 +35,7 @@ def test_the_front_page_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_documents(path: Path) -> None:
     assert doctest.testfile(str(path), module_relative=False).failed == 0
 

@@ -1,0 +1,130 @@
+"""What MkDocs does beyond its configuration: pages for what lies outside ``docs/``, and links and pictures that suit a site.
+
+The Markdown is written for a reader of the repository. A link to a source file leads here to a page with its text, a link to
+a record to a copy of it, and a link to a folder becomes plain text. CONTRIBUTING.md and CHANGELOG.md become pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).resolve().parents[2]
+#: File of the repository → page of the site; README's place is taken by the first page.
+PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md", "README.md": "index.md"}
+#: How the text of a source page is highlighted; files with other suffixes are copied as they are.
+LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".toml": "toml"}
+
+LINK = re.compile(r"(?<!\\)\[([^\[\]]*)\]\(([^()\s]+)\)")
+FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
+    r'<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
+)
+
+
+def origin(page: str) -> str:
+    """The file of the repository that a page is made from.
+
+    >>> origin("contributing.md"), origin("guides/bench.md")
+    ('CONTRIBUTING.md', 'docs/guides/bench.md')
+    """
+    return next((file for file, made in PAGES.items() if made == page and page != "index.md"), f"docs/{page}")
+
+
+def target(page: str, link: str) -> str:
+    """The path in the repository that a link of a page leads to; anchors are dropped.
+
+    >>> target("guides/bench.md", "../../src/tilewright/api.py#L3")
+    'src/tilewright/api.py'
+    """
+    return os.path.normpath(Path(origin(page)).parent / link.partition("#")[0])
+
+
+def place(path: str) -> str | None:
+    """Where the site has a file of the repository; None where it has none.
+
+    >>> place("docs/gpu.md"), place("README.md"), place("docs/summation.py"), place("benchmarks/kills.jsonl")
+    ('gpu.md', 'index.md', 'source/docs/summation.py.md', 'source/benchmarks/kills.jsonl')
+    """
+    if path in PAGES:
+        return PAGES[path]
+    if not (ROOT / path).is_file():
+        return None
+    if Path(path).suffix in LANGUAGES:
+        return f"source/{path}.md"
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}"
+
+
+def links(text: str) -> list[str]:
+    """The targets of the relative links of a text, without those in code."""
+    return [link for _, link in LINK.findall(FENCE.sub("", text)) if is_relative(link)]
+
+
+def is_relative(link: str) -> bool:
+    """Whether a link leads to another file of the repository."""
+    return not link.startswith("#") and not re.match(r"[a-z]+:", link)
+
+
+def rewritten(page: str, text: str) -> str:
+    """The text of a page with the links of the repository replaced by those of the site.
+
+    >>> rewritten("engine.md", "[the engine](../src/tilewright/engine/cpu), [bench](guides/bench.md#x)")
+    'the engine, [bench](guides/bench.md#x)'
+    """
+
+    def mend(match: re.Match[str]) -> str:
+        words, link = match.groups()
+        if not is_relative(link):
+            return match[0]
+        found = place(target(page, link))
+        if found is None and (ROOT / target(page, link)).is_dir():
+            return words
+        there = os.path.relpath(found, Path(page).parent) if found else link  # strict mode reports a dead link
+        return f"[{words}]({there}{''.join(link.partition('#')[1:]) if found else ''})"
+
+    parts, end = [], 0
+    for fence in FENCE.finditer(text):
+        parts += [LINK.sub(mend, text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join(parts) + LINK.sub(mend, text[end:])
+
+
+def source_page(path: str) -> str:
+    """A page with the text of a source file; the search does not index it."""
+    text = (ROOT / path).read_text(encoding="utf-8").rstrip("\n")
+    language = LANGUAGES[Path(path).suffix]
+    head = f"---\ntitle: {Path(path).name}\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n# `{path}`\n\n"
+    return f'{head}~~~~~{{.{language} linenums="1"}}\n{text}\n~~~~~\n'
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages from outside ``docs/``, and whatever the pages link to there."""
+    for file, page in PAGES.items():
+        if page != "index.md":
+            files.append(File.generated(config, page, content=(ROOT / file).read_text(encoding="utf-8")))
+    for page in [file for file in files if file.is_documentation_page()]:
+        for link in links(page.content_string):
+            path = target(page.src_uri, link)
+            made = place(path)
+            if made is None or not made.startswith("source/") or files.get_file_from_path(made):
+                continue
+            what: dict[str, Any] = (
+                {"content": source_page(path)} if made.endswith(".md") else {"abs_src_path": str(ROOT / path)}
+            )
+            files.append(File.generated(config, made, **what, inclusion=InclusionLevel.NOT_IN_NAV))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Mends links, shows one of two pictures by the page's palette, and highlights examples as a console session."""
+    name = page.file.src_uri
+    if name.startswith("source/"):
+        return markdown
+    markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
+    return re.sub(r"^```python\n(?=>>>)", "```pycon\n", rewritten(name, markdown), flags=re.MULTILINE)

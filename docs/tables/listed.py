@@ -1,0 +1,26 @@
+"""Every record under ``benchmarks/``: on which machine it was made, and by which command."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .common import RECORDS, command, table
+
+
+def records() -> str:
+    """A row a file, in alphabetical order."""
+    rows = [["record", "machine", "made by"]]
+    for path in sorted(RECORDS.glob("*.json*")):
+        environment = _environment(path.read_text(encoding="utf-8"), lines=path.suffix == ".jsonl")
+        where = environment.get("gpu") or environment.get("processor") or "any"
+        made = f"`{command(environment)}`" if environment.get("command") else "–"
+        rows.append([f"[{path.name}](../benchmarks/{path.name})", where, made])
+    return table(rows).replace("---:", "---")
+
+
+def _environment(text: str, *, lines: bool) -> dict[str, Any]:
+    """What the first object of a record says of where it was made; of older ones some say nothing."""
+    first = json.loads(text.partition("\n")[0] if lines else text)
+    first = first[0] if isinstance(first, list) else first
+    return first.get("environment") or {}
