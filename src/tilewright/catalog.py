@@ -16,13 +16,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, overload
 
-from .errors import UsageError, did_you_mean
+from .errors import KernelFileError, UsageError, did_you_mean
 from .host.disk import fingerprint
 from .host.sources import PACKAGE
 from .kernels import CudaKernel, Kernel
 from .kernels.blocking import Blocking, trying
 from .kernels.declared import split_name
 from .kernels.header import read_kernel
+
+#: A kernel for the CPU, whole: what a file without one is shown.
+TEMPLATE = """\
+from tilewright.kernels import kernel
+
+
+@kernel(idea="what it does differently", row="", parent="cpu/naive")
+def my_kernel(a, b, c):
+    for i in range(c.shape[0]):
+        for j in range(c.shape[1]):
+            c[i, j] = 0
+            for p in range(a.shape[1]):
+                c[i, j] += a[i, p] * b[p, j]
+"""
 
 #: Where kernels for the CPU lie: the ladder, the engine, the vendors' libraries.
 _FOLDERS = ("kernels/cpu", "engine/cpu", "kernels/ref")
@@ -91,12 +105,8 @@ def _loaded(path: Path, name: str) -> Kernel:
 def _only_kernel(module: ModuleType) -> Kernel:
     found = [value for value in vars(module).values() if isinstance(value, Kernel)]
     if len(found) != 1:
-        raise UsageError(
-            f"kernel file {module.__file__}: must declare exactly one kernel, found {len(found)}; it needs\n"
-            "    from tilewright.kernels import kernel\n"
-            '    @kernel(idea="what it does differently", row="", parent="cpu/naive")\n'
-            "    def my_kernel(a, b, c): ..."
-        )
+        wrong = f"kernel file {module.__file__}: must declare exactly one kernel, found {len(found)}"
+        raise KernelFileError(f"{wrong}. One that works, to begin with:\n\n{TEMPLATE}")
     return found[0]
 
 

@@ -38,10 +38,14 @@ class UsageError(TilewrightError, ValueError):
     """An argument that is not allowed, such as a negative size or an unknown kernel."""
 
 
-class HeaderError(UsageError):
-    """A CUDA kernel whose header is missing or wrong; the message shows the lines that it needs."""
+class KernelFileError(UsageError):
+    """A file without a kernel of its own; below its first line the message has what to paste into the file."""
 
     multiline = True
+
+
+class HeaderError(KernelFileError):
+    """A CUDA kernel whose header is missing or wrong; the message shows the lines that it needs."""
 
 
 class RecordError(TilewrightError, ValueError):

@@ -64,6 +64,25 @@ def test_matmul_runs_the_plan_that_is_printed(
     assert str(planned).splitlines()[1].startswith(f"  kernel     {planned.kernel.name}: ")
 
 
+def test_a_plan_at_the_prompt_is_a_line_that_names_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It measures nothing either: only ``str()`` tells the prediction, for which the machine's peaks are measured."""
+    monkeypatch.setattr(HostPlan, "prediction", property(lambda self: pytest.fail("it was predicted")))
+    monkeypatch.setattr(places, "host_rates", lambda *_: Rates(1e11, 1e10, 1e9))
+    c = np.zeros((5, 7))
+    plans: list[Any] = [
+        tw.plan((5, 6), (6, 7)),
+        tw.plan(np.ones((5, 6)), np.ones((6, 7)), c, beta=1),
+        tw.plan_multiply(np.ones((50, 60)), np.ones((60, 70)), device="cpu", memory="64MiB"),
+    ]
+    assert (
+        repr(plans[0]) == f"<HostPlan: (5×6) · (6×7) float64 by {plans[0].kernel.name} on cpu; print it for the whole>"
+    )
+    for plan in plans:
+        assert repr(plan).startswith(f"<{type(plan).__name__}: {plan.title} by {plan.kernel.name} on cpu")
+        assert " at 0x" not in repr(plan) + repr(plan.choice)
+        assert "\n" not in repr(plan)
+
+
 def test_another_limit_is_another_plan() -> None:
     with tw.use_threads(2):
         wide: Any = tw.plan((900, 900), (900, 900))

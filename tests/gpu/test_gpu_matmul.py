@@ -345,6 +345,7 @@ def test_workspace_that_is_not_there_leaves_out_as_it_was(gpus: Any) -> None:
 def test_the_plan_tells_the_whole_of_it(gpus: Any) -> None:
     x, y = laid(fake.Tensor, gpus[0], whole(33, 20), "columns"), laid(fake.Tensor, gpus[0], whole(20, 37), "strided")
     plan = tw.plan(x, y)
+    assert repr(plan) == f"<GpuPlan: {plan.title} by {plan.kernel.name} on cuda:0; print it for the whole>"
     text = str(plan)
     assert text.startswith("(33×20) · (20×37) float32\n  kernel     cuda/register_banks:")
     for words in ("compute capability 9.0", "BM=32", "preset", "grid 2, block 128", "of shared memory", "workspace"):

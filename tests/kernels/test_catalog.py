@@ -6,13 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tilewright
-from tilewright.catalog import catalog, find, load_file, reference
+from support.command_line import Answer
+from tilewright.catalog import catalog, cuda_catalog, find, load_file, reference
 from tilewright.errors import UsageError
+from tilewright.runtime.cpu.runner import runner
 
 GOOD = """
 from tilewright.kernels import kernel
@@ -124,6 +128,26 @@ def test_a_file_that_is_no_kernel_says_why(file: str, text: str, message: str, t
     with pytest.raises(UsageError, match=message) as error:
         load_file(path)
     assert Path(file).stem in str(error.value), "the message names the file"
+
+
+def test_a_file_without_a_kernel_is_shown_one_that_works(cli: Callable[..., Answer], tmp_path: Path) -> None:
+    """What stands below the error's first line is pasted into the file as it is."""
+    written(tmp_path, "mine.py", "x = 1\n")
+    answer = cli("bench", "mine.py", "--sizes", "8", "--against", "none")
+    sentence, template = answer.err.split("\n\n", 1)
+    assert sentence.startswith("error: kernel file ")
+    assert "\n" not in sentence
+    written(tmp_path, "mine.py", template)
+    (kernel,) = find([str(tmp_path / "mine.py")])
+    a, c = np.full((3, 3), 2.0), np.full((3, 3), np.nan)
+    runner(kernel, "float64")(a, a, c)
+    assert (c == a @ a).all()
+
+
+def test_a_kernel_is_told_by_its_name() -> None:
+    assert (
+        repr([catalog()["cpu/packed"], cuda_catalog()["cuda/tf32"]]) == "[<Kernel cpu/packed>, <CudaKernel cuda/tf32>]"
+    )
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

@@ -190,11 +190,12 @@ def test_the_source_as_it_was_read_is_what_is_hashed(tmp_path: Path) -> None:
 def test_a_file_without_a_header_is_shown_what_it_needs(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bare.cu"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"bare\.cu: has no header: it needs") as error:
+    with pytest.raises(UsageError, match=r"bare\.cu: has no header: the file must begin") as error:
         load_cuda_file(path)
-    example = re.search(r"/\*.*\*/", str(error.value), re.DOTALL)
-    assert example is not None
-    path.write_text(example[0] + "\n" + BODY)
+    sentence, template = str(error.value).split("\n\n")
+    assert "\n" not in sentence
+    assert template.startswith("/*\nidea = "), "it stands as it is pasted"
+    path.write_text(template + BODY)
     assert load_cuda_file(path).entry == "mine", "the lines it shows are enough"
 
 
@@ -204,7 +205,7 @@ WRONG = [
     (LEAST.replace('"One."', "3"), "idea must be a sentence, got 3"),
     (LEAST.replace("One.", " "), "idea must be a sentence"),
     (LEAST.replace("idea", "idae"), "idae is not a key of a header: did you mean idea?"),
-    (LEAST.replace('idea = "One."\n', ""), "idea is missing: it needs"),
+    (LEAST.replace('idea = "One."\n', ""), "idea is missing: the file must begin"),
     (LEAST.replace("block = [32, 32]\n", ""), "block is missing"),
     (LEAST.replace("[32, 32]", "32"), "block must be a list of one to three expressions, for x, y and z, got 32"),
     (LEAST.replace("[32, 32]", "[]"), "block must be a list of one to three"),

@@ -14,7 +14,7 @@ from ..runtime.gpu.device import Device
 from .order import Order
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GpuPlan(Plan):
     """What a product of arrays on a GPU runs; nothing is allocated or compiled yet.
 

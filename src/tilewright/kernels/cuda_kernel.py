@@ -65,7 +65,7 @@ class Preset:
     params: dict[str, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CudaKernel:
     """What a ``.cu`` says of itself, and its source. The fields are those of the header (see the module).
 
@@ -99,6 +99,9 @@ class CudaKernel:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "source_hash", hashlib.sha256(self.source.encode()).hexdigest()[:16])
+
+    def __repr__(self) -> str:
+        return f"<CudaKernel {self.name}>"
 
     device = "cuda"
     is_reference = False

@@ -32,7 +32,7 @@ NUMERIC = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Kernel:
     """What a kernel says of itself, and its function.
 
@@ -95,6 +95,9 @@ class Kernel:
     def __post_init__(self) -> None:
         # Taken now and not when asked for: a file edited since is not what this function does.
         object.__setattr__(self, "source_hash", hashlib.sha256(self.path.read_bytes()).hexdigest()[:16])
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}>"
 
     @property
     def device(self) -> str:

@@ -50,12 +50,15 @@ from ..errors import HeaderError, UsageError, did_you_mean
 from .cuda_kernel import CudaKernel, Parameter, Preset
 from .expression import RESERVED, Expression
 
-_EXAMPLE = """it needs, as its first block comment,
-    /*
-    idea = "what it does differently"
-    block = [32, 32]
-    grid = ["cdiv(n, 32)", "cdiv(m, 32)"]
-    */"""
+#: A header that suits a kernel of 32 × 32 threads a block, one for each element of C.
+TEMPLATE = """\
+/*
+idea = "what it does differently"
+block = [32, 32]
+grid = ["cdiv(n, 32)", "cdiv(m, 32)"]
+*/
+"""
+_EXAMPLE = f"the file must begin with a comment that says how the kernel is launched, such as:\n\n{TEMPLATE}"
 
 #: What may stand above the header: lines of ``//`` and of the preprocessor.
 _ABOVE = r"(?:\s|//[^\n]*+|#[^\n]*+)*+"

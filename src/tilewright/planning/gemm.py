@@ -22,7 +22,7 @@ ANY_C: Any = object()
 Way = Literal["scale", "product", "add", "combine"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GemmPlan(HostPlan):
     """``way``: C is only scaled; the product overwrites it; the kernel adds the product to it in one pass; or α·A·B is
     computed into an array of its own, ``panel`` rows at a time, and combined with β·C."""

@@ -35,7 +35,7 @@ WORK_PER_BAND = 8_000_000
 DTypeKey = tuple[np.dtype, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HostPlan(Plan):
     """A product on the CPU, as it will run.
 

@@ -63,6 +63,11 @@ class Plan(ABC):
         """The first line of ``str()``."""
         return str(self.problem)
 
+    def __repr__(self) -> str:
+        """One line, alike in every process; the prediction, which may have to be measured first, is left to ``str()``."""
+        by = f" by {self.kernel.name}" if self.choice else ""
+        return f"<{type(self).__name__}: {self.title}{by} on {self.device}; print it for the whole>"
+
     def __str__(self) -> str:
         chosen = self.choice
         kernel = [("kernel", f"{chosen.kernel.name}: {chosen.kernel.idea}"), ("because", chosen.why)] if chosen else []

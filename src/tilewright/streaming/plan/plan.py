@@ -21,7 +21,7 @@ from .partition import sharers
 from .schedule import Schedule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StreamPlan(Plan):
     """How a product will be cut and moved, and what that should take; ``str()`` tells it.
 
