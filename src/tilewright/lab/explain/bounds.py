@@ -35,7 +35,7 @@ def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool)
 
     >>> from tilewright.simulator.gpus import find_gpu
     >>> arithmetic_unit(find_gpu("A100"), "float32", "tf32", matrix=True)
-    Arithmetic(words='matrix instructions on tf32', gflops=156000.0)
+    ArithmeticUnit(words='matrix instructions on tf32', gflops=156000.0)
     >>> arithmetic_unit(find_gpu("T4"), "bfloat16", "standard", matrix=True).gflops is None
     True
     """
