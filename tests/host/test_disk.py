@@ -33,8 +33,8 @@ VICTIM, ATTACKER = 65534, 65533
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_said", set())
-    monkeypatch.setattr(disk, "_given_up", {})
+    monkeypatch.setattr(disk, "_warned", set())
+    monkeypatch.setattr(disk, "_unusable", {})
 
 
 @pytest.fixture

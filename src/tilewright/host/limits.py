@@ -1,6 +1,6 @@
-"""How many threads a product may use: what the caller says, else the environment, else what this process may have.
+"""How many threads a product may use: what the caller sets, else the environment, else what the system allows.
 
-The number never changes a result's bits, only its time. Few products use all they may: a small one stays on one thread.
+The number never changes a result's bits, only its time. Few products use all of them: a small one runs on one thread.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..errors import UsageError
 from .machine import machine
 from .system import ROOT, affinity
 
-#: Ours is asked first. OMP_NUM_THREADS may be a list, one number for each level of nesting: the first counts.
+#: Read in this order. OMP_NUM_THREADS may be a list, one number for each level of nesting: the first number is taken.
 VARIABLES = ("TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS")
-#: Nobody means more; a typing error should not start a million threads.
+#: The largest number that is accepted: a typing error must not start a million threads.
 MOST = 4096
-#: Threads that share a product bear this name, and start no others.
+#: The name of the threads that share a product. A product that is started in such a thread uses no other.
 WORKER = "tilewright"
 
 _of_this_context: contextvars.ContextVar[int | None] = contextvars.ContextVar("tilewright_threads", default=None)
@@ -33,7 +33,7 @@ def set_threads(count: int | None) -> None:
     """Let every product of this process use ``count`` threads at most; None returns to the default.
 
     The default is ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, and never more than the CPUs that affinity mask
-    and cgroup quota leave this process. Here more may be asked for. Raises UsageError for anything but a positive number.
+    and cgroup quota leave this process; ``count`` may be more. Raises UsageError for anything but a positive number.
 
     >>> import tilewright as tw
     >>> tw.set_threads(1)
@@ -47,10 +47,11 @@ def set_threads(count: int | None) -> None:
 
 @contextlib.contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Within the block, let products use ``count`` threads at most, in this thread or asyncio task alone.
+    """Within the block, let products use ``count`` threads at most, only in this thread or asyncio task.
 
-    Blocks nest, the inner one counts, and each restores what was before it. ``set_threads`` does not reach inside. A thread
-    started within the block does not inherit it (``asyncio.to_thread`` does). Raises UsageError as ``set_threads`` does.
+    Blocks nest: the innermost applies, and its end restores the number from before. ``set_threads`` has no effect inside. A
+    thread that is started in the block does not inherit it (``asyncio.to_thread`` does). Raises UsageError as
+    ``set_threads`` does.
 
     >>> import tilewright as tw
     >>> with tw.use_threads(1):
@@ -65,9 +66,9 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 def get_threads() -> int:
-    """How many threads a product started here and now may use.
+    """How many threads a product may use that is started now in this thread.
 
-    Raises UsageError for a ``$TILEWRIGHT_NUM_THREADS`` that is no positive number.
+    Raises UsageError for a ``$TILEWRIGHT_NUM_THREADS`` that is not a positive number.
     """
     if threading.current_thread().name == WORKER:
         return 1
@@ -75,7 +76,7 @@ def get_threads() -> int:
 
 
 def why_threads() -> str:
-    """In words, what ``get_threads`` goes by."""
+    """What determines ``get_threads``, as text."""
     if threading.current_thread().name == WORKER:
         return "inside another product's thread"
     if _of_this_context.get():
@@ -88,7 +89,10 @@ def why_threads() -> str:
 
 
 def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, int] | tuple[None, None]:
-    """The variable that counts and its number, or None twice. Raises UsageError where ours is wrong; OMP's is not ours."""
+    """The variable that applies and its number, or None twice.
+
+    Raises UsageError for an invalid ``$TILEWRIGHT_NUM_THREADS``; an invalid ``$OMP_NUM_THREADS`` is ignored.
+    """
     environ = os.environ if environ is None else environ
     for name in VARIABLES:
         text = environ.get(name, "").strip()
@@ -107,12 +111,12 @@ def _default() -> int:
 
 @functools.cache
 def _environment_now() -> int | None:
-    """Read once, as every BLAS does: a program that sets it later means the programs that it starts."""
+    """The number in the environment. It is read once, as by every BLAS: a later change is meant for child processes."""
     return environment_threads()[1]
 
 
 def _allowed() -> tuple[int, str]:
-    """The CPUs this thread may use now. The affinity mask is asked each time: pools of workers pin them after import."""
+    """The CPUs that this thread may use, and why. The affinity mask is read each time: pools pin workers after import."""
     cores, why = machine().usable_cores, machine().usable_why
     mask = len(affinity(ROOT) or ())
     return (mask, "what the affinity mask allows") if 0 < mask < cores else (cores, why)

@@ -1,8 +1,8 @@
 """The facts of this CPU: cores, caches, memory, vector registers. What cannot be known is None, not a guess.
 
-They come from the system (Linux ``/proc`` and ``/sys``, macOS ``sysctl``) and from LLVM, which compiles
-the kernels and so has the last word on instruction sets; nothing is measured here. Every reader takes the
-``root`` of the file system to read, so that a test can hand it a machine made of a few text files.
+They come from the system (Linux ``/proc`` and ``/sys``, macOS ``sysctl``) and, for instruction sets, from LLVM, which
+compiles the kernels; nothing is measured here. Every reader takes the ``root`` of the file system to read, so that a test
+can describe a machine by a few text files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ISA = (
 
 @dataclass(frozen=True)
 class Cache:
-    """One kind of cache of the usable CPUs; ``shared_by`` counts the logical CPUs that share one of it."""
+    """One kind of cache of the usable CPUs; ``shared_by`` is the number of logical CPUs that share one such cache."""
 
     level: int
     type: str  # "Data", "Instruction" or "Unified"
@@ -95,7 +95,7 @@ class Machine:
     l3 = property(lambda self: self.data_cache(3), doc="Bytes of the third-level cache, or None.")
 
     def as_dict(self) -> dict[str, Any]:
-        """Every fact, plain enough for JSON, with the available memory and the clock of this moment."""
+        """Every fact, as values that JSON has, with the memory that is available now and the clock now."""
         now = {"memory_available": available_memory(self.root), "clock_mhz": current_clock_mhz(self.root)}
         return {**{key: value for key, value in asdict(self).items() if key != "root"}, **now}
 
@@ -167,7 +167,7 @@ def current_clock_mhz(root: Path = ROOT) -> float | None:
 
 
 def bytes_text(size: int | None) -> str | None:
-    """A number of bytes in words; None stays None.
+    """A number of bytes as text; None stays None.
 
     >>> bytes_text(49152), bytes_text(1 << 20), bytes_text(25_276_510_208)
     ('48 KiB', '1 MiB', '23.5 GiB')
@@ -179,7 +179,7 @@ def bytes_text(size: int | None) -> str | None:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time in words.
+    """A time as text.
 
     >>> seconds_text(0.0123), seconds_text(4.2e-6), seconds_text(75)
     ('12.3 ms', '4.2 µs', '75 s')
@@ -201,7 +201,7 @@ def _unknown(what: str) -> str:
 def _linux(root: Path) -> dict[str, Any]:
     cpu = next(iter(cpuinfo(root)), {})
     return {
-        # Arm has no name here, but says who made the core and which design it is.
+        # On Arm there is no model name, but there are numbers for the maker of the core and for its design.
         "processor": cpu.get("model name"),
         "vendor": cpu.get("vendor_id", cpu.get("CPU implementer")),
         "family": integer_in(cpu.get("cpu family", cpu.get("CPU architecture"))),
@@ -219,7 +219,7 @@ def _cores(root: Path) -> dict[str, Any]:
     logical = len(online) or len(cpuinfo(root)) or (os.cpu_count() if root == ROOT else None)
     siblings = [text_or_empty(cpus / f"cpu{cpu}/topology/thread_siblings_list") for cpu in online]
     bounds = [
-        (logical, "every logical CPU"),  # where two bounds agree, the plainer reason
+        (logical, "every logical CPU"),  # of two equal bounds, the first gives the reason
         (len(mask or ()), "what the affinity mask allows"),
         (math.ceil(quota or 0), f"cgroup CPU quota of {quota or 0:g}, rounded up"),
         (None if logical or mask or quota else 1, "the system does not say; this runs on one"),
@@ -240,7 +240,7 @@ def _caches(root: Path) -> tuple[Cache, ...]:
 
 def _cache(index: Path) -> Cache:
     def number(name: str) -> int | None:
-        return integer_in(text_or_empty(index / name).removesuffix("K")) or None  # 0 is sysfs's word for "not known"
+        return integer_in(text_or_empty(index / name).removesuffix("K")) or None  # sysfs writes 0 for "not known"
 
     size, shared = number("size"), len(cpu_list(text_or_empty(index / "shared_cpu_list"))) or None
     ways, line = number("ways_of_associativity"), number("coherency_line_size")
@@ -279,7 +279,7 @@ def _macos(sysctl: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _instruction_set(root: Path) -> dict[str, Any]:
-    from llvmlite import binding  # loads LLVM: only when somebody asks
+    from llvmlite import binding  # imported only here, because it loads LLVM
 
     try:
         features = {name for name, there in binding.get_host_cpu_features().items() if there}
@@ -304,7 +304,7 @@ def vector_facts(features: set[str], arch: str) -> dict[str, Any]:
     if arch in ("aarch64", "arm64"):  # NEON with FMA is part of the architecture
         bits, registers, fma = 128, 32, True
     elif arch in ("x86_64", "AMD64") and "sse2" in features:
-        # AVX without AVX2 has 256-bit floating-point arithmetic already; only integers had to wait.
+        # AVX without AVX2 already has 256-bit floating-point arithmetic; it only lacks that of integers.
         bits = 512 if "avx512f" in features else 256 if "avx" in features else 128
         registers, fma = 32 if bits == 512 else 16, "fma" in features
     return {"vector_bits": bits, "vector_registers": registers, "fma": fma}

@@ -1,4 +1,4 @@
-"""Where this package lies, and which of its files decide what the engine computes and how fast."""
+"""Where this package is installed, and which of its files determine what the engine computes and how fast."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 
-#: What machine code on the CPU is generated from.
+#: The files that machine code for the CPU is generated from.
 SHARED_BY_KERNELS = ("codegen/*.py", "kernels/*.py", "engine/*.py")
 MACHINE_CODE = (*SHARED_BY_KERNELS, "kernels/cpu/*.py", "engine/cpu/*.py")
-#: What a product runs through, from the call to the machine code.
+#: The files whose code a product runs, from the call to the machine code.
 LIBRARY = ("*.py", "planning/*.py", "runtime/*.py", "runtime/cpu/*.py", *MACHINE_CODE)
 
 

@@ -1,7 +1,7 @@
-"""What the operating system says, read from its text files: processors, affinity, cgroups, memory.
+"""What the operating system reports in its text files: processors, affinity, cgroups, memory.
 
-Every reader takes the ``root`` of the file system, so that a test can hand it a machine made of a few files, and
-answers None, or nothing, for what is not there.
+Every reader takes the ``root`` of the file system, so that a test can describe a machine by a few files, and returns None,
+or nothing, for what is not there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 ROOT = Path("/")
 
-#: cgroup v1 writes "no limit" as the largest multiple of a page below 2⁶³; nobody has an exbibyte.
+#: cgroup v1 writes "no limit" as the largest multiple of a page below 2⁶³; no machine has an exbibyte.
 NO_LIMIT = 1 << 60
 
 
 def affinity(root: Path) -> set[int] | None:
-    """The CPUs this process may run on; None if the system has no such notion."""
+    """The CPUs this process may run on; None if the system does not report them."""
     if root == ROOT and sys.platform == "linux":
         return os.sched_getaffinity(0)
     allowed = re.search(r"^Cpus_allowed_list:(.*)$", text_or_empty(root / "proc/self/status"), re.M)
@@ -41,9 +41,9 @@ def meminfo(root: Path, name: str) -> int | None:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """The directories of the cgroups that hold this process, innermost first; a limit on any binds.
+    """The directories of the cgroups that contain this process, innermost first; the limits of all apply.
 
-    Inside a container the path named may not be visible, but some ancestor is, at the latest the mount.
+    In a container the path may not be visible, but one of its ancestors is, at the latest the mount.
     """
     for controllers, path in re.findall(r"^\d+:(.*?):(.*)$", text_or_empty(root / "proc/self/cgroup"), re.M):
         if not controllers:
@@ -70,7 +70,7 @@ def cpu_quota(root: Path) -> float | None:
 def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, bytes in use that cannot simply be dropped) of every cgroup that limits memory."""
     for group in _cgroups(root, "memory"):
-        # Above memory.high the kernel stalls the process instead of ending it: no room to count on either.
+        # Above memory.high the kernel stalls the process instead of killing it: that memory is not available either.
         values = [integer_in(text_or_empty(group / f"memory.{name}")) for name in ("max", "high", "limit_in_bytes")]
         limits = [limit for limit in values if limit is not None and limit < NO_LIMIT]
         if limits:
@@ -101,7 +101,7 @@ def cpu_list(text: str) -> set[int]:
 
 
 def text_or_empty(path: Path) -> str:
-    """A file's text, stripped; empty if it is not there or not ours to read."""
+    """A file's text, stripped; empty if the file is missing or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -109,7 +109,7 @@ def text_or_empty(path: Path) -> str:
 
 
 def integer_in(text: str | None) -> int | None:
-    """The number in a text, in any of Python's notations; None where it is none."""
+    """The number in a text, in any of Python's notations; None where it is not a number."""
     try:
         return int(text or "", 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Evidence as plain data: one JSON object a line, readable on any machine, never half-written.
+"""Bench records as plain data: one JSON object a line, readable on any machine, never half-written.
 
 A record says what was run (kernel, shape, dtype, threads, parameters), what came out (verdict, error, raw samples) and
 where (environment). Everything else, medians, ratios, charts, verdicts between two files, is derived from it.
@@ -39,7 +39,7 @@ SCHEMA = 1
 #: How every line of a record file begins.
 _BEGINNING = b'{"kernel": "'
 
-#: Every verdict a bench cell can end with, in the words of the tables (S1.2's marks).
+#: Every verdict that a cell of the bench can have, and its text in the tables (S1.2's marks).
 VERDICTS = {
     "ok": "measured and verified",
     "wrong": "wrong result",
@@ -54,8 +54,8 @@ class BenchRecord:
     """One cell of a benchmark: one kernel, one shape, one dtype, one thread count.
 
     Times are seconds, rates are 1e9 floating-point operations a second counted as 2·m·n·k for every algorithm.
-    ``ratio`` is the reference's median over ours: above 1 we are faster. ``about`` repeats what the kernel says of
-    itself (``idea``, ``parent``, ``row``, ``order``), so that a report needs no kernel to be installed. ``rms_error`` is
+    ``ratio`` is the reference's median over the kernel's: above 1 the kernel is faster. ``about`` repeats what the kernel
+    declares (``idea``, ``parent``, ``row``, ``order``), so that a report needs no kernel to be installed. ``rms_error`` is
     ‖C − A·B‖ over ‖A·B‖ (Frobenius, of a sample of C): unlike a largest error it does not grow with the sample.
     """
 
@@ -89,7 +89,7 @@ class BenchRecord:
 
     @property
     def flops(self) -> int:
-        """Operations of the classical product, 2·m·n·k, whatever the kernel really does."""
+        """Operations of the classical product, 2·m·n·k, also for kernels that do fewer."""
         return 2 * self.m * self.n * self.k
 
     @property
@@ -126,7 +126,7 @@ class BenchRecord:
 
 
 def to_line(record: BenchRecord) -> str:
-    """One record as one line of JSON, without the line's end. NaN and infinity become null: JSON has neither."""
+    """One record as one line of JSON, without the line's end. NaN and infinity become null, because JSON has neither."""
     return dumped(_finite(asdict(record)))
 
 
@@ -156,12 +156,12 @@ _RULES: dict[str, Rule] = {
     "verdict": Rule(f"one of {', '.join(VERDICTS)}", lambda x: isinstance(x, str) and x in VERDICTS),
 }
 
-#: Of what a kernel says of itself.
+#: The rules of the fields in ``about``.
 _ABOUT_RULES = {"order": nullable(NUMBER), **dict.fromkeys(("idea", "parent", "row"), nullable(TEXT))}
 
 
 def from_line(line: str, where: str = "record") -> BenchRecord:
-    """The record on one line, each field held to its rule; raises RecordError naming ``where`` for anything else."""
+    """The record on one line. Raises RecordError, which names ``where``, for a field that breaks its rule."""
     data = parse_json(line, where, "record file")
     if not isinstance(data, dict) or data.get("kind") != "bench":
         kind = data.get("kind") if isinstance(data, dict) else type(data).__name__
@@ -181,8 +181,8 @@ def from_line(line: str, where: str = "record") -> BenchRecord:
 def read_records(path: str | Path) -> list[BenchRecord]:
     """Every record of a file, in order.
 
-    Raises RecordError for a file that is missing, empty, damaged or foreign; it names the line and the field. Times and
-    rates that no product can have (negative, infinite, zero seconds) are refused here, so that nothing after has to ask.
+    Raises RecordError for a file that is missing, empty, damaged or of another kind; it names the line and the field. Times
+    and rates that no product can have (negative, infinite, zero seconds) are refused here, so no other code checks them.
     """
     path = Path(path)
     records = _parsed(_bytes_of(path), path)
@@ -203,18 +203,17 @@ def _parsed(data: bytes, path: Path) -> list[BenchRecord]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RecordError(f"{path}: cannot be read as a record file ({error})") from None
-    # Not splitlines: JSON text may hold U+2028 and other characters that end a line for Python alone.
+    # Not splitlines: a JSON text may contain U+2028 and other characters at which that function splits too.
     numbered = enumerate(text.split("\n"), 1)
     return [from_line(line, f"{path}:{number}") for number, line in numbered if line.strip()]
 
 
 class Writer:
-    """Writes records line by line into ``path``; what is on disk is whole lines at every moment.
+    """Writes records line by line into ``path``; at every moment the file on the disk consists of whole lines.
 
-    Each line goes out at once and is on the disk before the next measurement starts, so an interrupted run keeps
-    every finished cell. With ``resume`` the file's earlier records stay and are in ``done``; a torn last line, which
-    only a crash can leave, is cut off, and a file that is no record file is refused untouched. The path ``-`` is
-    standard output.
+    Each line is on the disk before the next measurement starts, so an interrupted run keeps every finished cell. With
+    ``resume`` the file's earlier records stay and are in ``done``; an incomplete last line, which only a crash can leave,
+    is cut off, and a file that is not a record file is refused and not changed. The path ``-`` is standard output.
 
     Raises RecordError for a file that cannot be read or written.
     """
@@ -235,7 +234,7 @@ class Writer:
             raise RecordError(f"{path}: cannot be written ({error.strerror})") from None
 
     def _read_whole_lines(self) -> int:
-        """Fill ``done`` from the lines that are whole; returns where the last of them ends."""
+        """Fill ``done`` from the complete lines; returns the byte at which the last of them ends."""
         data = _bytes_of(self.path)
         keep = data.rfind(b"\n") + 1
         torn = data[keep:]
@@ -246,7 +245,7 @@ class Writer:
 
     def write(self, record: BenchRecord) -> None:
         """Append a record; it is on the disk when this returns."""
-        # A lone surrogate, as a path that is not UTF-8 has, becomes the JSON escape of itself.
+        # A lone surrogate, as in a path that is not UTF-8, becomes its JSON escape.
         line = (to_line(record) + "\n").encode("utf-8", "backslashreplace")
         end = os.fstat(self._file.fileno()).st_size
         try:
@@ -276,7 +275,7 @@ class Writer:
 
 
 def write_records(path: str | Path, records: Iterable[BenchRecord]) -> None:
-    """All records into a new file at once."""
+    """Write all records into a new file."""
     with Writer(path) as writer:
         for record in records:
             writer.write(record)

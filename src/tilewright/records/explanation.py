@@ -1,7 +1,7 @@
-"""What ``explain`` found out about a kernel, as plain data: one JSON object, readable on any machine.
+"""The results of ``explain`` for a kernel, as plain data: one JSON object, readable on any machine.
 
-Counts come from the microscope (or from formulas, where they say so) and need no GPU; ``measured`` holds a GPU's own
-counters where one was asked. Terminal and page draw from this alone.
+Counts come from the microscope (or from formulas, where they say so) and need no GPU; ``measured`` holds the counters of a
+real GPU, if the kernel was also measured. Terminal and page show only what is in here.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Access:
     memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is what they would cost at
     best: the sectors that the different bytes of each request would fill, or the wavefronts without conflicts.
 
-    ``lanes`` is an example, the request that costs most: the byte address each of the 32 lanes asks for, less ``origin``, a
-    multiple of 128; None for a lane that does not take part.
+    ``lanes`` is an example, the request that costs most: the byte address that each of the 32 lanes accesses, less
+    ``origin``, a multiple of 128; None for a lane that does not take part.
     """
 
     line: int
@@ -52,13 +52,14 @@ class Access:
 
     @property
     def unit(self) -> str:
-        """What its requests are counted in."""
+        """The unit of ``cost``."""
         return "wavefronts" if self.space == "shared" else "sectors"
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A count as a source writes it, beside what was counted; ``row`` such as "S0.3", ``value`` None where it has none."""
+    """A count by the formula of a source, and the microscope's count; ``row`` is such as "S0.3", ``value`` None where the
+    formula has none for this kernel."""
 
     row: str
     what: str
@@ -84,7 +85,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Defect:
-    """Something wrong that the microscope saw; ``block`` and ``thread`` are the first that showed it."""
+    """A defect that the microscope found; ``block`` and ``thread`` are the first in which it occurred."""
 
     kind: str
     line: int
@@ -101,7 +102,7 @@ class Explanation:
     threads, shared_bytes), ``resources`` (registers, local_bytes, shared_bytes: static; max_threads), ``occupancy`` (blocks,
     warps, max_warps, fraction, limiting, limits by resource, by_registers and by_shared: pairs of a registers or bytes and
     resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
-    seconds), ``verified`` (ok, None where the result was not looked at; reason, error_over_bound), ``measured`` (counters,
+    seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound), ``measured`` (counters,
     by_line, environment) or None.
     """
 
@@ -138,12 +139,12 @@ class Explanation:
 
     @property
     def flops(self) -> int:
-        """2mnk, whatever the algorithm."""
+        """2·m·n·k, for every algorithm."""
         return 2 * self.m * self.n * self.k
 
     @property
     def bound(self) -> Bound | None:
-        """What limits the kernel: the resource that needs the longest; None where the GPU's rates are not known."""
+        """What limits the kernel: the resource that takes longest; None where the GPU's rates are not known."""
         return max(self.bounds, key=lambda bound: bound.seconds, default=None)
 
     @property
@@ -164,7 +165,7 @@ class Explanation:
 
     @property
     def unrated(self) -> str:
-        """Why no rate means anything; empty where the bound's does."""
+        """Why the kernel has no meaningful rate; empty where the rate of ``bound`` is valid."""
         if not self.launchable:
             names = {"shared": "shared memory"}
             limiting = " and ".join(names.get(name, name) for name in self.occupancy.get("limiting", []))
@@ -175,7 +176,7 @@ class Explanation:
 
     @property
     def gflops(self) -> float | None:
-        """The rate that the bound allows; None where it is not known, or means nothing (see ``unrated``)."""
+        """The rate that the bound allows; None where it is not known or not meaningful (see ``unrated``)."""
         bound = None if self.unrated else self.bound
         return self.flops / bound.seconds / 1e9 if bound and bound.seconds else None
 
@@ -184,7 +185,7 @@ class Explanation:
         return [access for access in self.accesses if access.line == line]
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is written to a file."""
+        """The object that is written to a file."""
         return asdict(self)
 
 
@@ -194,7 +195,7 @@ _NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": 
 
 
 def from_dict(data: Any, where: str) -> Explanation:
-    """An explanation from what its JSON holds; ``where`` names the file. Raises RecordError for anything else."""
+    """An explanation from its parsed JSON; ``where`` names the file. Raises RecordError for anything else."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
         given = data.get("kind") if isinstance(data, dict) else data
         raise RecordError(f"{where}: kind must be {KIND!r}, got {value_excerpt(given)}")
@@ -209,7 +210,7 @@ def from_dict(data: Any, where: str) -> Explanation:
 
 
 def _known(kind: Any, data: dict[str, Any]) -> Any:
-    """A dataclass from the fields that it knows: a later version may have more."""
+    """An object of the dataclass ``kind``; fields that it does not have, as of a later version, are ignored."""
     names = {f.name for f in fields(kind)}
     return kind(**{key: value for key, value in data.items() if key in names})
 
@@ -231,7 +232,7 @@ def read_explanations(path: str | Path) -> list[Explanation]:
 
 
 def holds_explanations(path: str | Path) -> bool:
-    """Whether a file is one of explanations, and not of benchmark records; false where it cannot be read."""
+    """Whether a file holds explanations, and not bench records; false where it cannot be read."""
     try:
         data = parse_json(read_text(path, "an explanation"), str(path), "explanation")
     except RecordError:
@@ -241,6 +242,6 @@ def holds_explanations(path: str | Path) -> bool:
 
 
 def to_json(explanations: Iterable[Explanation]) -> str:
-    """One explanation as an object, several as a list; infinities, which JSON has not, are refused."""
+    """One explanation as an object, several as a list. Raises ValueError for infinities, which JSON does not have."""
     items = [explanation.as_dict() for explanation in explanations]
     return dumped(items[0] if len(items) == 1 else items, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""What the fields of an explanation must be, for one that comes from a file: see ``explanation``."""
+"""The rules for the fields of an explanation that is read from a file: see ``explanation``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .json_data import (
     nullable,
 )
 
-#: Bytes that one lane moves at most: the widest instruction has 32. A picture draws every word of them.
+#: The most bytes that one lane may move: pictures draw every word of them. The widest instruction has 32.
 _WIDEST = 128
 
 _COUNT_OR_NULL, _NUMBER_OR_NULL, _TEXT_OR_NULL = nullable(COUNT), nullable(NUMBER), nullable(TEXT)
@@ -40,7 +40,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("accesses", "formulas", "bounds", "defects"), OBJECTS),
 }
 
-#: Of the objects in lists.
+#: The rules of the objects in lists.
 _ITEMS: dict[str, dict[str, Rule]] = {
     "accesses": {
         **dict.fromkeys(("space", "kind"), TEXT),
@@ -59,7 +59,7 @@ _ITEMS: dict[str, dict[str, Rule]] = {
     "defects": {"kind": TEXT, "text": TEXT, "line": COUNT, "block": _TRIPLE, "thread": _TRIPLE},
 }
 
-#: Of the objects that are fields.
+#: The rules of the objects that are fields.
 _FIELDS: dict[str, dict[str, Rule]] = {
     "about": dict.fromkeys(("idea", "parent", "row"), _TEXT_OR_NULL),
     "gpu": {

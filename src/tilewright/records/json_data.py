@@ -1,7 +1,7 @@
-"""JSON files from anywhere: parsed whole, each field held to its rule, or one line that names file, line and field.
+"""JSON files of any origin: each field is checked by its rule, and an error is one line that names file, line and field.
 
-What is read here was written on another machine, by another version, or by hand. What passes its rules can be used without
-another look: numbers are finite and of a size that can be computed with, and nothing is nested deeply.
+They may come from another machine, from another version, or be written by hand. Data that pass their rules need no other
+check: numbers are finite and of a size that can be computed with, and nothing is nested deeply.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any, NamedTuple
 from ..errors import RecordError
 from .legible import json_escaped
 
-#: Whole numbers at most, which all that counts something fits.
+#: The largest whole number that is accepted; no count reaches it.
 LARGEST_COUNT = 2**63 - 1
-#: Times, in seconds, and other numbers that are divided by or drawn on logarithmic axes, lie between these or are 0.
+#: Times in seconds, and other numbers, are 0 or lie between these, so that they can divide and be drawn on logarithmic axes.
 LEAST_S, MOST_S = 1e-12, 1e12
 LEAST, MOST = 1e-100, 1e100
-#: Levels of objects and lists within each other, where any are allowed.
+#: The most levels of nested objects and lists, where such are allowed.
 DEEPEST = 16
 
 
 class Rule(NamedTuple):
-    """What a field must be, in words that follow "must be", and whether a value is that."""
+    """``words``: what a field must be, for messages, after "must be". ``holds(value)``: whether a value is that."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
 def parse_json(text: str | bytes, where: str, what: str) -> Any:
-    """The JSON in ``text``; raises RecordError where there is none, naming ``where`` and ``what`` it should be."""
+    """The data of the JSON ``text``. For other text raises RecordError, which names ``where`` and ``what`` it should be."""
     try:
         return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
     except (ValueError, RecursionError) as error:
@@ -50,19 +50,19 @@ def read_text(path: str | Path, what: str) -> str:
 
 
 def dumped(data: Any, *, indent: int | None = None) -> str:
-    """As JSON, readable and safe to show in a terminal. Raises ValueError for NaN and infinities, which JSON has not."""
+    """``data`` as JSON that is safe to show in a terminal. Raises ValueError for NaN and infinities, which JSON lacks."""
     return json_escaped(json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False))
 
 
 def hold(data: Mapping[str, Any], rules: Mapping[str, Rule], where: str, part: str = "") -> None:
-    """Raises RecordError for the first field of ``data`` that breaks its rule; one that is absent breaks none."""
+    """Raises RecordError for the first field of ``data`` that breaks its rule; an absent field breaks none."""
     for name, (words, holds) in rules.items():
         if name in data and not holds(data[name]):
             raise RecordError(f"{where}: {part}{name} must be {words}, got {value_excerpt(data[name])}")
 
 
 def value_excerpt(value: Any) -> str:
-    """The beginning of a value.
+    """The first 80 characters of a value.
 
     >>> value_excerpt("x" * 1000)[:5]
     "'xxxx"
@@ -79,27 +79,27 @@ def value_excerpt(value: Any) -> str:
 
 
 def is_count(value: Any) -> bool:
-    """A whole number that is not negative and fits 64 bits."""
+    """Whether it is a whole number from 0 to ``LARGEST_COUNT``."""
     return type(value) is int and 0 <= value <= LARGEST_COUNT
 
 
 def is_number(value: Any) -> bool:
-    """Finite, and of a size that can be computed with."""
+    """Whether it is a finite number of a size that can be computed with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and (LEAST <= abs(value) <= MOST or not value)
 
 
 def is_seconds(value: Any) -> bool:
-    """A time that a clock can have measured, or 0."""
+    """Whether it is a time that a clock can measure, or 0."""
     return is_number(value) and (LEAST_S <= value <= MOST_S or not value)
 
 
 def is_plain(value: Any) -> bool:
-    """A text, a number, a truth or null."""
+    """Whether it is a text, a finite number, true, false or null."""
     return value is None or isinstance(value, str | bool) or is_finite(value)
 
 
 def is_finite(value: Any) -> bool:
-    """A number that a double can hold."""
+    """Whether it is a number that a double can represent."""
     try:
         return isinstance(value, int | float) and float(value) - float(value) == 0
     except OverflowError:
@@ -107,7 +107,7 @@ def is_finite(value: Any) -> bool:
 
 
 def is_tame(value: Any) -> bool:
-    """Of any shape, but at most DEEPEST levels, and its numbers are finite."""
+    """Whether it has at most ``DEEPEST`` levels and only plain values in them."""
     level = [value]
     for _ in range(DEEPEST):
         inside: list[Any] = []
@@ -123,12 +123,12 @@ def is_tame(value: Any) -> bool:
 
 
 def nullable(rule: Rule) -> Rule:
-    """The same rule, which null fulfils too."""
+    """The same rule, but null is allowed too."""
     return Rule(f"{rule.words} or null", lambda value: value is None or rule.holds(value))
 
 
 def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | None = None) -> Rule:
-    """A list whose items all are such, from ``least`` to ``most`` of them."""
+    """The rule for a list of ``least`` to ``most`` items for which all ``holds`` is true."""
 
     def all_hold(value: Any) -> bool:
         return (
@@ -139,7 +139,7 @@ def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | N
 
 
 def mapping(words: str, holds: Callable[[Any], bool]) -> Rule:
-    """An object whose values all are such."""
+    """The rule for an object for whose values all ``holds`` is true."""
     return Rule(words, lambda value: isinstance(value, dict) and all(map(holds, value.values())))
 
 

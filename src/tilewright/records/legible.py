@@ -1,8 +1,8 @@
-"""Text from elsewhere, made safe to show: names of kernels, files and datasets, fields of records, words of errors.
+"""Text of any origin, made safe to show: names of kernels, files and datasets, fields of records, messages of errors.
 
 A terminal obeys control characters: an ESC in the name of a file can move the cursor, rewrite lines that were printed
-before, or set the window's title. Marks of direction let a text read differently from what it is, and two separators end a
-line of JavaScript. All of these are shown as their escapes.
+before, or set the window's title. Marks of text direction make a text look different from what it is, and two separators
+end a line of JavaScript. All of these are shown as their escapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The source of a kernel, line by line, with what each line costs and what is wrong there: what every listing shows."""
+"""The source of a kernel, line by line, with the cost of each line and what is wrong there, for all listings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ CONTEXT = 1
 class SourceRow:
     """One source line: sectors of global and local memory, wavefronts of shared memory, and what is wrong there.
 
-    Each beside how many times more it is than the same bytes cost at best; 1 where nothing is wasted.
+    ``sectors_waste`` and ``wavefronts_waste``: the cost over the least that the same bytes can cost; 1 where nothing is
+    wasted.
     """
 
     number: int
@@ -33,27 +34,27 @@ class SourceRow:
 
 
 def source_rows(source: str, accesses: Sequence[Access], wrong: Iterable[tuple[int, str]]) -> list[SourceRow]:
-    """Every line of ``source``; ``wrong`` are pairs of a line and what to say there."""
-    said: dict[int, list[str]] = {}
-    for line, words in wrong:
-        said.setdefault(line, []).append(words)
-    found = []
+    """Every line of ``source``; ``wrong`` are pairs of a line and a message for it."""
+    messages: dict[int, list[str]] = {}
+    for line, message in wrong:
+        messages.setdefault(line, []).append(message)
+    all_rows = []
     for number, text in enumerate(source.replace("\r\n", "\n").removesuffix("\n").split("\n"), 1):
         here = [access for access in accesses if access.line == number]
         shared = [access for access in here if access.space == "shared"]
         moved = [access for access in here if access.space != "shared"]
-        found.append(SourceRow(number, text, *_cost(moved), *_cost(shared), tuple(said.get(number, ()))))
-    return found
+        all_rows.append(SourceRow(number, text, *_cost(moved), *_cost(shared), tuple(messages.get(number, ()))))
+    return all_rows
 
 
 def _cost(accesses: Sequence[Access]) -> tuple[int, float]:
-    """Sectors, or wavefronts, and how many times the least that is."""
+    """Sectors, or wavefronts, and their number over the least possible."""
     cost, least = (sum(getattr(access, name) for access in accesses) for name in ("cost", "least"))
     return cost, cost / least if least else 1.0
 
 
 def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
-    """The rows that speak with their neighbours; None stands for a gap."""
+    """The rows that have something to show, and their neighbours; None stands for a gap."""
     speaking = {row.number for row in all_rows if row.speaks}
     shown: list[SourceRow | None] = []
     for row in all_rows:
@@ -66,7 +67,7 @@ def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
 
 
 def margin(row: SourceRow) -> tuple[str, str, str, str]:
-    """Sectors and wavefronts as they stand before the line, each with its waste."""
+    """The texts before a line: its sectors and wavefronts, each with its waste."""
 
     def cells(cost: int, waste: float) -> tuple[str, str]:
         return f"{cost:,}" if cost else "", f"{waste:.1f}" if waste > 1.005 else ""
@@ -74,5 +75,5 @@ def margin(row: SourceRow) -> tuple[str, str, str, str]:
     return (*cells(row.sectors, row.sectors_waste), *cells(row.wavefronts, row.wavefronts_waste))
 
 
-#: What stands above the columns of ``margin``.
+#: The headings of the columns of ``margin``.
 HEADS = ("sectors", "×least", "wavefronts", "×least")

@@ -1,7 +1,7 @@
-"""What happened when in a product that was streamed, as plain data: a header and then a piece a line, JSON Lines.
+"""The pieces of work of a streamed product and their times, as plain data: JSON Lines, a header and then a piece a line.
 
-The header says what was multiplied, how it was cut and what was expected; each further line is a piece of work on one lane
-of one place. A file may hold several timelines one behind the other. Page, trace and figure are derived from this alone.
+The header says what was multiplied, how it was cut and what was predicted; each further line is a piece of work on one lane
+of one place. A file may hold several timelines, one after another. Page, trace and figure are derived from this alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .json_data import (
 SCHEMA = 1
 KIND = "timeline"
 
-#: From where the operands lie, on the host or on another GPU, to where the result lies; lanes of other names follow.
+#: In the order in which data pass them, from the operands, on the host or another GPU, to the result. Other lanes follow.
 LANES = ("stage in", "copy in", "copy over", "compute", "copy out", "stage out")
 COMPUTE = "compute"
 
@@ -45,7 +45,7 @@ _BLOCK = re.compile(r"([ABC])\[(\d{1,9}), (\d{1,9})\](?: step (\d{1,9}))?")
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of work: seconds from the beginning of the run. ``name`` is such as ``A[0, 3]`` or ``C[1, 2] step 4``."""
+    """A piece of work; times are seconds from the start of the run. ``name`` is as ``A[0, 3]`` or ``C[1, 2] step 4``."""
 
     place: str
     lane: str
@@ -55,7 +55,7 @@ class Piece:
 
 
 class Work(NamedTuple):
-    """What a piece does: so many bytes or operations, for one of the matrices A, B and C."""
+    """The amount of work of a piece: bytes of a block of A, B or C, or operations of a step."""
 
     amount: int
     unit: str
@@ -63,7 +63,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Lane:
-    """What a lane of a place did: seconds in which anything ran there, its pieces, and their work where it is known."""
+    """The totals of a lane of a place: seconds in which any piece ran, the number of pieces, and their work if known."""
 
     name: str
     busy_s: float
@@ -78,7 +78,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of one place: the time in which it computed, and in which it did not: before, between and after its steps."""
+    """The totals of one place: the time in which it computed, and the time before, between and after its steps."""
 
     place: str
     total_s: float
@@ -96,12 +96,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A streamed product C[m×n] = A[m×k]·B[k×n] and what happened when.
+    """A streamed product C[m×n] = A[m×k]·B[k×n] and the pieces of work in it.
 
     ``blocks`` are a tile's rows, its columns, and the length of a step; ``seconds`` is the whole run, which may end after
-    the last piece. ``expected`` is what the plan said: total_s, compute_s, first_s, exposed_s (between steps) and last_s.
-    Of all ``tiles`` of C, ``before`` were finished when the run began, and ``finished`` by it. What is ``predicted`` did
-    not run: its pieces are the plan's.
+    the last piece. ``expected`` is what the plan predicted: total_s, compute_s, first_s, exposed_s (between steps) and
+    last_s. Of all ``tiles`` of C, ``before`` were finished when the run began, and the run finished ``finished`` more. A
+    ``predicted`` timeline did not run: its pieces are those of the plan.
     """
 
     m: int
@@ -138,19 +138,19 @@ class Timeline:
         return sorted({piece.place for piece in self.pieces}, key=lambda place: (len(place), place))
 
     def lanes(self, place: str) -> dict[str, list[Piece]]:
-        """The pieces of each lane of a place, by their beginning."""
-        found: dict[str, list[Piece]] = {}
+        """The pieces of each lane of a place, in the order of their starts."""
+        by_lane: dict[str, list[Piece]] = {}
         for piece in self.pieces:
             if piece.place == place:
-                found.setdefault(piece.lane, []).append(piece)
-        known = [name for name in LANES if name in found]
+                by_lane.setdefault(piece.lane, []).append(piece)
+        known = [name for name in LANES if name in by_lane]
         return {
-            name: sorted(found[name], key=lambda piece: (piece.start_s, piece.end_s))
-            for name in dict.fromkeys([*known, *found])
+            name: sorted(by_lane[name], key=lambda piece: (piece.start_s, piece.end_s))
+            for name in dict.fromkeys([*known, *by_lane])
         }
 
     def work(self, piece: Piece) -> Work | None:
-        """The bytes that a block or a tile has, or the operations of a step; None where the name does not tell.
+        """The bytes of a block or a tile, or the operations of a step; None where the name of the piece is of another form.
 
         >>> Timeline(5, 6, 7, "float32", 4, (4, 4, 4), []).work(Piece("cpu", "compute", "C[1, 1] step 1", 0, 1))
         Work(amount=12, unit='operations')
@@ -162,23 +162,23 @@ class Timeline:
         if match[1] == "C" and match[4]:
             sides = (self.m, bm, x), (self.n, bn, y), (self.k, bk, int(match[4]))
             return _work(2 * math.prod(itertools.starmap(_part, sides)), "operations")
-        across = {
+        sides_of = {
             "A": ((self.m, bm), (self.k, bk)),
             "B": ((self.k, bk), (self.n, bn)),
             "C": ((self.m, bm), (self.n, bn)),
         }
-        down, along = across[match[1]]
-        return _work(_part(*down, x) * _part(*along, y) * self.itemsize, "bytes")
+        rows, columns = sides_of[match[1]]
+        return _work(_part(*rows, x) * _part(*columns, y) * self.itemsize, "bytes")
 
     def summary(self, place: str) -> Summary:
-        """How long a place computed, waited before, between and after its steps, and what its lanes did."""
+        """How long a place computed, how long it waited before, between and after its steps, and the totals of its lanes."""
         total, lanes = self.total_s, self.lanes(place)
         steps = union((piece.start_s, piece.end_s) for piece in lanes.get(COMPUTE, []))
         computing = sum(end - start for start, end in steps)
         first, last = (steps[0][0], total - steps[-1][1]) if steps else (total, 0.0)
         between = steps[-1][1] - steps[0][0] - computing if steps else 0.0
-        found = tuple(self._lane(name, pieces) for name, pieces in lanes.items())
-        return Summary(place, total, computing, first, max(0.0, between), last, found)
+        totals = tuple(self._lane(name, pieces) for name, pieces in lanes.items())
+        return Summary(place, total, computing, first, max(0.0, between), last, totals)
 
     def _lane(self, name: str, pieces: Sequence[Piece]) -> Lane:
         busy = sum(end - start for start, end in union((piece.start_s, piece.end_s) for piece in pieces))
@@ -190,7 +190,7 @@ class Timeline:
 
 
 def _part(length: int, size: int, number: int) -> int:
-    """The length of part ``number`` of parts of ``size``, the last of which is shorter."""
+    """The length of part ``number``, where ``length`` is cut into parts of ``size``; the last may be shorter."""
     return max(0, min(length - number * size, size))
 
 
@@ -199,7 +199,7 @@ def _work(amount: int, unit: str) -> Work | None:
 
 
 def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The time that spans cover, overlaps once, in order.
+    """The time that the spans cover, as disjoint spans in order.
 
     >>> union([(2, 3), (0, 1), (0.5, 1.5)])
     [(0, 1.5), (2, 3)]
@@ -215,7 +215,7 @@ def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-#: Lanes of all places of a file at most: each takes room on the page.
+#: The most lanes in a file, over all timelines and places: each takes space on the page.
 MOST_LANES = 1000
 
 #: A plan's times are sums and differences, and can be tiny.
@@ -230,7 +230,7 @@ _PIECE_RULES = {"place": TEXT, "lane": TEXT, "name": TEXT, "start_s": _TIME, "en
 
 
 def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
-    """Writes them into a new file, each as its header and its pieces. Raises OSError."""
+    """Write timelines into a new file, each as its header and its pieces. Raises OSError."""
     with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         for timeline in timelines:
             header = {f.name: getattr(timeline, f.name) for f in fields(timeline) if f.name != "pieces"}
@@ -242,9 +242,9 @@ def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
 def read_timelines(path: str | Path) -> list[Timeline]:
     """Every timeline of a file.
 
-    Raises RecordError for one that is missing, holds none, is damaged or foreign; it names the line and the field.
+    Raises RecordError for a file that is missing, empty, damaged or of another kind; it names the line and the field.
     """
-    found: list[Timeline] = []
+    timelines: list[Timeline] = []
     for number, line in enumerate(read_text(path, "a timeline").split("\n"), 1):
         if not line.strip():
             continue
@@ -253,23 +253,23 @@ def read_timelines(path: str | Path) -> list[Timeline]:
         if not isinstance(data, dict):
             raise RecordError(f"{where}: must be an object, got {type(data).__name__}")
         if "kind" in data:
-            found.append(_header(data, where))
-        elif found:
-            found[-1].pieces.append(_piece(data, where))
+            timelines.append(_header(data, where))
+        elif timelines:
+            timelines[-1].pieces.append(_piece(data, where))
         else:
             raise RecordError(f"{where}: a timeline begins with its header, whose kind is {KIND!r}")
-    if not found:
+    if not timelines:
         raise RecordError(f"{path}: holds no timeline")
-    lanes = {(i, piece.place, piece.lane) for i, timeline in enumerate(found) for piece in timeline.pieces}
+    lanes = {(i, piece.place, piece.lane) for i, timeline in enumerate(timelines) for piece in timeline.pieces}
     if len(lanes) > MOST_LANES:
         raise RecordError(
             f"{path}: has {len(lanes):,} lanes in all its places, more than {MOST_LANES:,}: no run has so many"
         )
-    return found
+    return timelines
 
 
 def holds_timelines(path: str | Path) -> bool:
-    """Whether a file is one of timelines; false where it cannot be read."""
+    """Whether a file holds timelines; false where it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             data = parse_json(file.readline(), str(path), "timeline")

@@ -2,9 +2,9 @@
 
 Every measured fact is a ``CacheFile`` of JSON, read by ``read_as`` and written by ``write_json``.
 
-Cached machine code is code that will run: ``safe`` says what is checked, and why a path that was checked stays safe. Where
-the user's cache is not, or cannot be written, that is said once, and the files live in a temporary directory that ends with
-this process (``temporary``). Where there is no safe place for that either, nothing is kept.
+Cached machine code will be run, so the directory must be safe: ``safe`` says what is checked, and why a path that was
+checked stays safe. If the user's cache is not safe or cannot be written, one warning says so, and the files lie in a
+temporary directory of this process (``temporary``). If there is no safe place for that either, nothing is cached.
 """
 
 from __future__ import annotations
@@ -26,61 +26,61 @@ from .temporary import temporary_directory
 
 Found = TypeVar("Found")
 
-#: Caches that could not be written, each with the reason; and those of which the user was told.
-_given_up: dict[str, str] = {}
-_said: set[str] = set()
+#: Caches that could not be written, each with the reason; and caches that a warning was shown for.
+_unusable: dict[str, str] = {}
+_warned: set[str] = set()
 
 
 def private_directory(*parts: str) -> Path | None:
-    """A directory for files that are loaded again later, made with mode 0700 where it is not there.
+    """A directory for files that are loaded again later; it is made with mode 0700 if it does not exist.
 
-    It lies in ``$TILEWRIGHT_CACHE``, else ``$XDG_CACHE_HOME/tilewright``, else ``~/.cache/tilewright``. Where that cannot be
-    written, or another user could change what it holds, a CacheWarning says so, once in a process, and the directory lies
-    in a temporary one of this process. None where no place for that is safe.
+    It lies in ``$TILEWRIGHT_CACHE``, else ``$XDG_CACHE_HOME/tilewright``, else ``~/.cache/tilewright``. If that cannot be
+    written, or another user could change what it holds, a CacheWarning says so, once per process, and the directory lies in
+    the temporary directory of this process. None where there is no safe place for that.
     """
     cache = "the cache"
     try:
         cache = str(_user_cache())
-        if cache not in _given_up:
+        if cache not in _unusable:
             return safe_directory(cache, parts)
-        reason = _given_up[cache]
+        reason = _unusable[cache]
     except RuntimeError:
         reason = "this user has no home directory"
     except OSError as error:
-        reason = _words(error)
-    own = temporary_directory()
-    _say(cache, reason, own)
+        reason = _reason_text(error)
+    temporary = temporary_directory()
+    _warn(cache, reason, temporary)
     with contextlib.suppress(OSError):
-        return own and safe_directory(own, parts)
+        return temporary and safe_directory(temporary, parts)
     return None
 
 
 def give_up(error: OSError) -> None:
-    """Use the user's cache no more in this process: writing to it failed with ``error``."""
+    """Stop using the user's cache in this process, because writing to it failed with ``error``."""
     with contextlib.suppress(RuntimeError):
-        _given_up.setdefault(str(_user_cache()), _words(error))
-    private_directory()  # which says so
+        _unusable.setdefault(str(_user_cache()), _reason_text(error))
+    private_directory()  # shows the warning
 
 
 def _user_cache() -> Path:
-    """Raises RuntimeError for a user without a home."""
+    """The directory of the user's cache, unchecked. Raises RuntimeError for a user without a home directory."""
     if own := os.environ.get("TILEWRIGHT_CACHE"):
         return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME", "")  # which counts only if it is absolute, says the standard
+    base = os.environ.get("XDG_CACHE_HOME", "")  # by its standard, a relative path is ignored
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "tilewright"
 
 
-def _words(error: OSError) -> str:
+def _reason_text(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
     return f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
 
 
-def _say(cache: str, reason: str, own: Path | None) -> None:
-    if cache in _said:
+def _warn(cache: str, reason: str, temporary: Path | None) -> None:
+    if cache in _warned:
         return
-    _said.add(cache)
-    instead = f"kept in {str(own)!r} until this process ends" if own else "not kept at all"
+    _warned.add(cache)
+    instead = f"kept in {str(temporary)!r} until this process ends" if temporary else "not kept at all"
     warnings.warn(
         f"the cache {cache!r} is not used: {reason}; compiled code and measured facts are {instead}, and made again in the "
         "next process; set $TILEWRIGHT_CACHE to a directory that you can write and no other user can",
@@ -91,19 +91,19 @@ def _say(cache: str, reason: str, own: Path | None) -> None:
 
 @dataclass(frozen=True)
 class CacheFile:
-    """One file of the cache: read whole, or as if it were not there; written whole, or not at all."""
+    """One file of the cache. A file that cannot be read counts as missing; a file is written completely or not at all."""
 
     folder: str
     name: str
 
     @property
     def path(self) -> Path | None:
-        """Where it lies, or would; None where nothing is kept."""
+        """Its path, whether it exists or not; None where nothing can be cached."""
         folder = private_directory(self.folder)
         return folder and folder / self.name
 
     def read(self) -> bytes | None:
-        """What it holds; None where it is not there or cannot be read."""
+        """Its contents; None where it is missing or cannot be read."""
         path = self.path
         try:
             return None if path is None else path.read_bytes()
@@ -111,7 +111,7 @@ class CacheFile:
             return None
 
     def read_json(self) -> dict[str, Any]:
-        """The JSON object that it holds; an empty one where it holds anything else, or nothing."""
+        """The JSON object in it; an empty one where it holds anything else or is missing."""
         try:
             known = json.loads(self.read() or b"{}")
         except (ValueError, RecursionError):
@@ -119,21 +119,21 @@ class CacheFile:
         return known if isinstance(known, dict) else {}
 
     def read_as(self, make: Callable[[dict[str, Any]], Found | None]) -> Found | None:
-        """What ``make`` makes of the JSON object; None where nothing is there, or not what was written."""
+        """The result of ``make`` for the JSON object; None where the file is missing, or its contents are not as written."""
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return make(self.read_json())
         return None
 
     def write(self, content: bytes) -> Path | None:
-        """Write it, so that another process sees the old file or the new one. Where that fails, the cache is used no more,
-        and it is written to the temporary directory; None where that fails too."""
+        """Write it, so that another process sees either the old file or the new one. If that fails, the cache is no longer
+        used, and the file is written to the temporary directory. Returns its path; None if that fails too."""
         for _ in range(2):
             path = self.path
             if path is None:
                 return None
             try:
                 return _written(path, content)
-            except FileNotFoundError:  # the directory was removed since it was made: it is made again
+            except FileNotFoundError:  # the directory was removed since; the next round makes it again
                 continue
             except OSError as error:
                 give_up(error)
@@ -144,7 +144,7 @@ class CacheFile:
         return self.write(json.dumps(known, indent=1).encode() + b"\n")
 
     def remove(self) -> bool:
-        """Remove it; whether it was there."""
+        """Remove it. Returns whether it was there."""
         path = self.path
         try:
             if path is not None:

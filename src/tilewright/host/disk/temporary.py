@@ -1,7 +1,7 @@
 """A temporary directory of this process, removed when it ends.
 
-A process that is killed cannot remove its own. So each holds a lock on its directory, which the system releases when the
-process ends in any way, and the next process of this user that makes one removes those that are not locked.
+A process that is killed cannot remove its directory. So each process holds a lock on its directory, which the system
+releases when the process ends in any way, and the next process of this user that makes one removes those without a lock.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ except ImportError:  # Windows: nothing is locked, and what a killed process lef
 
 _PREFIX = "tilewright-process-"
 _NAME = re.compile(rf"{_PREFIX}\d+-\w{{8}}")
-#: Where to make it, beside where the environment says, which may be unsafe or not there.
+#: Where to make it, after the place that the environment names, which may be unsafe or missing.
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
-#: Another process may take a directory that is not locked yet for one left behind, and remove it.
+#: How often to try: another process may remove a new directory that is not locked yet, because it seems left behind.
 _TRIES = 3
 
 _making = threading.Lock()
@@ -41,7 +41,7 @@ def temporary_directory() -> Path | None:
     global _current
     with _making:
         if _current is None or not _current.is_there():
-            _current = _made()
+            _current = _new_directory()
         return None if _current is None else _current.path
 
 
@@ -61,24 +61,24 @@ class _Directory:
             return False
 
     def remove(self) -> None:
-        """In the process that made it; in a child that was forked since, nothing."""
+        """Remove it in the process that made it. In a forked child, do nothing."""
         if self._process == os.getpid():
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _made() -> _Directory | None:
+def _new_directory() -> _Directory | None:
     for place in _places():
         for _ in range(_TRIES):
             with contextlib.suppress(OSError):
-                made = _Directory(place)
-                if made.is_there():
-                    _remove_at_exit(made)
-                    return made
+                directory = _Directory(place)
+                if directory.is_there():
+                    _remove_at_exit(directory)
+                    return directory
     return None
 
 
 def _places() -> Iterator[Path]:
-    """Those that are safe, each without what killed processes left there."""
+    """The safe places; what killed processes left in each is removed first."""
     with contextlib.suppress(OSError):
         yield _cleared(tempfile.gettempdir())
     for place in _PLACES:
@@ -99,8 +99,8 @@ def _cleared(place: str) -> Path:
 
 
 def _locked(path: Path, *, must: bool) -> int:
-    """The directory, open, and locked as long as it is open. Raises OSError where it is not this user's or is locked by
-    another process; and, if it ``must`` be locked, where this file system has no locks."""
+    """A descriptor of the directory, which is locked as long as the descriptor is open. Raises OSError where it is not this
+    user's or is locked by another process; and, if it ``must`` be locked, where this file system has no locks."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(fd).st_uid != os.geteuid():
@@ -116,14 +116,14 @@ def _locked(path: Path, *, must: bool) -> int:
 def _remove_at_exit(directory: _Directory) -> None:
     atexit.register(directory.remove)
     process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:  # such a child ends without what atexit holds
+    if process is not None and process.parent_process() is not None:  # such a child ends without running atexit
         from multiprocessing.util import Finalize
 
         Finalize(None, directory.remove, exitpriority=0)
 
 
 def _renew() -> None:
-    """A thread that was making one in the parent is not in the child."""
+    """A new lock for a forked child: the thread that held the old one does not exist there."""
     global _making
     _making = threading.Lock()
 
