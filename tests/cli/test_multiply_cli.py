@@ -116,7 +116,7 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> Non
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "tiles are finished and kept; --resume goes on" in err
+    assert "tiles are finished and kept; --resume continues" in err
     assert "Traceback" not in err
     finished = int(err.split("interrupted: ")[1].split()[0])
     assert journal.read_bytes().count(b"tile") == finished >= 3
@@ -132,7 +132,7 @@ def test_resume_leaves_a_complete_result_as_it_is(typed) -> None:
     asked = ("a.npy", "b.npy", "-o", "c.npy", "--resume", "--json", "r.json", "--timeline", "t.jsonl")
     answer = typed(*asked)
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith("resume: nothing of c.npy is there to go on with; it is begun anew\n")
+    assert answer.out.startswith("resume: there is no unfinished c.npy to continue; it is begun anew\n")
     assert not json.loads(Path("r.json").read_text())["already_complete"]
     made = Path("c.npy").stat()
     for more in ((), ("--memory", "64MiB"), ("--threads", "1"), ("--dry-run",)):

@@ -678,7 +678,7 @@ def test_an_output_that_is_refused_in_the_end_can_be_resumed(typed, tmp_path: Pa
         answer = typed("-o", "c.zarr")
     assert answer.code == 2
     said, error = answer.err.splitlines()
-    assert said == "stopped: 1 of 1 tiles are finished and kept; --resume goes on"
+    assert said == "stopped: 1 of 1 tiles are finished and kept; --resume continues"
     assert "c.zarr holds 'NOTES.txt'" in error
     assert "the finished result stays in" in error
     (tmp_path / "c.zarr").rename(tmp_path / "saved")

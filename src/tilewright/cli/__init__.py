@@ -1,4 +1,4 @@
-"""The commands, one file a subject; no arithmetic here."""
+"""The commands, one file for each subject. They compute nothing themselves."""
 
 from . import facts, multiply, bench, tune, explain, records  # noqa: F401, I001 (in the order of the help)
 from .application import app

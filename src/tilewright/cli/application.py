@@ -1,4 +1,4 @@
-"""The application that every file of commands adds its own to."""
+"""The application, to which every module of commands adds its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bench``: kernels beside the vendor's libraries."""
+"""``bench``: kernels measured in turns with the vendors' libraries."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _Against = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Libraries to measure beside, such as openblas,mkl; R compares with the first. none measures none. "
+        help="Libraries to measure in turns with the kernels, such as openblas,mkl, or none; R is against the first. "
         "Default: all that are installed, numpy's own first; on a GPU cublas.",
     ),
 ]
 _Repeat = Annotated[
-    int, typer.Option(metavar="NUMBER", help="Samples of each cell, at least, after those of a warm-up.")
+    int, typer.Option(metavar="NUMBER", help="The least number of samples of each cell, after a warm-up.")
 ]
 _Limit = Annotated[
     str,
@@ -65,16 +65,14 @@ _Limit = Annotated[
 _Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
 _Tuned = Annotated[
     bool,
-    typer.Option(
-        "--tuned", help="On a GPU: with the parameters that tilewright tune cached; --param goes before them."
-    ),
+    typer.Option("--tuned", help="On a GPU: with the parameters that tilewright tune cached; --param overrides them."),
 ]
 _Records = Annotated[
     Path | None,
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Write a record a line, each as soon as its cell is finished; what FILE had is replaced. "
+        help="Write one record per line, each as soon as its cell is finished; an existing FILE is replaced. "
         "- is standard output, and the table goes to standard error.",
     ),
 ]
@@ -102,7 +100,7 @@ def bench(
     resume: _Resume = False,
     report_file: _Page = None,
 ) -> None:
-    """Measure kernels beside the vendor's libraries.
+    """Measure kernels in turns with the vendors' libraries.
 
     Every result is verified before its time counts. Ctrl-C keeps the cells that are finished, and --resume continues.
     The exit code is 1 if a result is wrong.

@@ -1,4 +1,4 @@
-"""What the commands write to a terminal: no name from elsewhere can command it, or be taken for markup."""
+"""Output to a terminal: a name in it, of whatever origin, cannot control the terminal and is not taken for markup."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..records.legible import legible
 
 
 class Console(rich.console.Console):
-    """Rich's console, which shows the control characters of all that is printed as text; its own still work.
+    """Rich's console, which prints control characters in texts as escapes. Rich's own control codes still work.
 
-    Texts are made legible before they are measured, so that columns fit; ``render`` catches what was no plain text. An
-    ``:emoji:`` in a name is a name.
+    Strings are escaped before they are measured, so that columns fit; ``render`` escapes what was not a string. An
+    ``:emoji:`` in a name is printed as it is.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -34,5 +34,5 @@ class Console(rich.console.Console):
 
 
 def say(line: str, file: TextIO | None = None) -> None:
-    """A line on standard output or ``file``."""
+    """Print a line to standard output or ``file``."""
     print(legible(line), file=file)

@@ -1,4 +1,4 @@
-"""``explain``: what a kernel does, and why it is as fast as it is. On which device follows from its name."""
+"""``explain``: what a kernel does, and why it is as fast as it is. The kernel's name decides for which device."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ _Size = Annotated[
         help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them. Default: 64, on the CPU 2048.",
     ),
 ]
-_Dtype = Annotated[str, typer.Option(metavar="NAME", help="Of a kernel on the CPU: what to multiply, such as float64.")]
-_Threads = Annotated[int, typer.Option(metavar="NUMBER", help="Of a kernel on the CPU: how many threads.")]
+_Dtype = Annotated[str, typer.Option(metavar="NAME", help="For a kernel on the CPU: the dtype, such as float64.")]
+_Threads = Annotated[int, typer.Option(metavar="NUMBER", help="For a kernel on the CPU: how many threads.")]
 _Gpu = Annotated[
     str,
     typer.Option(
         metavar="NAME",
         callback=_list_gpus,
         is_eager=True,
-        help="The card to explain it for; it need not be here. The word list names all that are known.",
+        help="The card to explain it for; this machine need not have it. The name list prints all known cards.",
     ),
 ]
-_Brief = Annotated[bool, typer.Option("--brief", help="Only the table of all, a line each.")]
+_Brief = Annotated[bool, typer.Option("--brief", help="Only one table, with a line for each kernel.")]
 _Whole = Annotated[bool, typer.Option("--whole", help="Run every block, also where a sample would do (beyond 512).")]
 _Measure = Annotated[bool, typer.Option("--measure", help="Count on this machine's GPU too, with ncu, and compare.")]
 _MaxSteps = Annotated[int, typer.Option(metavar="NUMBER", help="Stop a run that takes more steps of a warp than this.")]
@@ -96,7 +96,7 @@ def explain(
     --threads, --seed and --json.
 
     The exit code is 1 if something is wrong, or cannot be launched on the card, and 2 if a run was stopped by --max-steps.
-    An interrupt keeps what is finished.
+    After an interrupt, finished explanations are kept.
     """
     device = _device(kernels)
     _refuse(context, device)
@@ -123,7 +123,8 @@ def explain(
 
 
 def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
-    """What was finished, each ``shown`` as soon as it is there, unless ``brief``; and whether an interrupt came."""
+    """The finished explanations, and whether there was an interrupt. If ``shown``, each is printed when it is finished; with
+    ``brief``, only a table at the end."""
     from ..lab.explain import session
     from ..terminal import blocks_progress, show_explanations
 
@@ -153,22 +154,22 @@ def _device(kernels: list[str]) -> str:
 
     devices = {name: "cpu" if of_cpu(name) else "cuda" for name in kernels}
     if len(set(devices.values())) > 1:
-        said = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise UsageError(f"kernels of one device can be explained together, got {said}")
+        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise UsageError(f"kernels of one device can be explained together, got {listed}")
     return devices[kernels[0]]
 
 
 def _refuse(context: typer.Context, device: str) -> None:
     """Raises UsageError for an option that was given and means nothing on this device."""
-    others, words = (_OF_CUDA, "a kernel on the CPU") if device == "cpu" else (_OF_CPU, "a CUDA kernel")
+    others, what = (_OF_CUDA, "a kernel on the CPU") if device == "cpu" else (_OF_CPU, "a CUDA kernel")
     for name in others:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"--{name.removesuffix('_file').replace('_', '-')} means nothing for {words}")
+            raise UsageError(f"--{name.removesuffix('_file').replace('_', '-')} means nothing for {what}")
 
 
 def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: int, json_file: Path | None) -> None:
-    """One after another, each shown as soon as it is there."""
+    """Explain the kernels one after another, and print each explanation when it is finished."""
     from ..lab.explain import cpu as explain_cpu
     from ..terminal import show_cpu_explanation
 
@@ -182,16 +183,16 @@ def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: 
     except KeyboardInterrupt:
         interrupted = True
     if json_file is not None and found:
-        items = [one.as_dict() for one in found]
+        items = [explanation.as_dict() for explanation in found]
         write_json(json_file, items[0] if len(items) == 1 else items)
     if interrupted:
         raise typer.Exit(130)
-    if not all(one.verified["ok"] for one in found):
+    if not all(explanation.verified["ok"] for explanation in found):
         raise typer.Exit(1)
 
 
 def _write(found: list[Explanation], json_file: Path | None, report_file: Path | None) -> None:
-    """The files asked for; none where nothing was finished."""
+    """Write the requested files; none if nothing was finished."""
     if not found:
         return
     if json_file is not None:

@@ -1,4 +1,4 @@
-"""``info`` and ``ladder``: what there is."""
+"""``info``, the facts of this machine, and ``ladder``, the list of kernels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .options import Json, check_writeable, write_json
 def info(
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure peak, bandwidth and first call anew; they are remembered otherwise."),
+        typer.Option("--measure", help="Measure peak, bandwidth and first call again, instead of showing cached ones."),
     ] = False,
     json_file: Json = None,
 ) -> None:
     """What this machine is, and what it reaches.
 
-    Peak, bandwidth, and how long a program waits for its first product are measured; the rest the system says.
+    Peak, bandwidth, and how long a program waits for its first product are measured; the system reports the rest.
     """
     from ..errors import UnavailableError
     from ..host.limits import get_threads, why_threads

@@ -29,7 +29,7 @@ _OPERAND = (
 
 
 _A = Annotated[str, typer.Argument(metavar="A", help=_OPERAND)]
-_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Either may hold integers or halves.")]
+_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Both may hold integers or float16 too.")]
 _Output = Annotated[
     str,
     typer.Option(
@@ -48,7 +48,9 @@ _Device = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs where there are any."),
 ]
-_DeviceMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Likewise of each GPU's memory, such as 11GB.")]
+_DeviceMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="The same for each GPU's memory, such as 11GB.")
+]
 _Partition = Annotated[
     str,
     typer.Option(metavar="NAME", help="How several GPUs share C: rectangles of tiles, or strips of whole rows."),
@@ -66,18 +68,18 @@ _Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on with an interrupted run: finished tiles are not computed again, and a complete C of the same A and "
-        "B stays as it is.",
+        help="Continue an interrupted run: finished tiles are not computed again, and a complete C of the same A and B "
+        "stays as it is.",
     ),
 ]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace C whatever it holds, and lose that.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing C, whatever it holds.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and multiply nothing.")]
 _Record = Annotated[
     Path | None,
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Write a record: plan, prediction, measurement, machine. - is standard output, and all else goes to "
+        help="Write a record: plan, prediction, measurement, machine. - is standard output, and everything else goes to "
         "standard error.",
     ),
 ]
@@ -85,7 +87,7 @@ _Timeline = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write what happened when, a piece a line (JSON), which report draws; with --dry-run what is predicted.",
+        help="Write a timeline, one piece of work per line (JSON), which report draws; with --dry-run the predicted one.",
     ),
 ]
 
@@ -112,9 +114,9 @@ def multiply(
     The plan is shown before anything runs: how C is cut into tiles, what will be read and written, and how long that should
     take. What cannot fit is refused at once.
 
-    Whatever stops a run (Ctrl-C, a full disk, kill -9), its finished tiles are kept, and the same command with --resume goes
-    on. It refuses where A or B have changed, and to replace a C of which it is not known that it was made from them. Without
-    --resume it begins anew.
+    Whatever stops a run (Ctrl-C, a full disk, kill -9), its finished tiles are kept, and the same command with --resume
+    continues. It is refused if A or B have changed, or if there is a C that may not be their product. Without --resume the
+    product begins anew.
 
     A file C that holds anything but one matrix of its format is refused, as that would be lost; --overwrite replaces it.
 
@@ -136,7 +138,7 @@ def multiply(
         x, y = (stack.enter_context(_operand(text)) for text in (a, b))
         job = stack.enter_context(open_job(x, y, output, options, only_planned=dry_run))
         if resume:
-            console.print(_taken_up(job, output), highlight=False, markup=False)
+            console.print(_resume_text(job, output), highlight=False, markup=False)
         if not job.complete:
             show_plan(console, job.plan)
         if not dry_run:
@@ -150,7 +152,8 @@ def multiply(
 
 @contextlib.contextmanager
 def _operand(text: str) -> Iterator[Any]:
-    """The file as it was named, or a raw one opened as what it is said to be. Raises UsageError for one that is not."""
+    """The name of a file as it is; a raw file, opened with the stated shape and dtype. Raises UsageError for a raw file
+    without them."""
     from ..files import open_matrix
 
     match = None if Path(text).exists() else _RAW.fullmatch(text)
@@ -164,16 +167,16 @@ def _operand(text: str) -> Iterator[Any]:
         yield source
 
 
-def _taken_up(job: Job, output: str) -> str:
+def _resume_text(job: Job, output: str) -> str:
     if job.complete:
         return f"resume: {output} is complete, and was made from this A and B: nothing is left to do"
     if job.begun is None:
-        return f"resume: nothing of {output} is there to go on with; it is begun anew"
+        return f"resume: there is no unfinished {output} to continue; it is begun anew"
     return f"resume: {job.measured.before} of {job.measured.tiles} tiles are finished"
 
 
 def _run(job: Job, timeline: Path | None) -> None:
-    """Run with a bar; however it ends, say how many tiles are kept."""
+    """Run with a progress bar; when an error or an interrupt stops it, print how many tiles are kept."""
     from ..streaming.places.events import Events
     from ..terminal import ProductProgress
 
@@ -183,10 +186,10 @@ def _run(job: Job, timeline: Path | None) -> None:
             job.run(progress, events)
     except (KeyboardInterrupt, TilewrightError, OSError, MemoryError) as error:
         stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
-        words = f"{job.kept} of {job.measured.tiles} tiles are finished and kept; --resume goes on"
+        kept = f"{job.kept} of {job.measured.tiles} tiles are finished and kept; --resume continues"
         if job.kept or isinstance(error, KeyboardInterrupt):
-            told = words if job.kept else "no tile was finished"
-            console.print(f"{stopped}: {told}", highlight=False, markup=False, soft_wrap=True)
+            text = kept if job.kept else "no tile was finished"
+            console.print(f"{stopped}: {text}", highlight=False, markup=False, soft_wrap=True)
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(130) from None
         raise
@@ -196,7 +199,7 @@ def _run(job: Job, timeline: Path | None) -> None:
 
 
 def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
-    """The timeline of what happened; without ``events`` of what is predicted."""
+    """Write the timeline of the run; without ``events``, the predicted one."""
     from ..lab.inputs.environment import environment
     from ..records.timeline import write_timelines
     from ..streaming.run.timeline import expected_timeline, timeline
@@ -206,7 +209,7 @@ def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
 
 
 def _write_record(job: Job, path: Path) -> None:
-    """One line; of a dry run without what was measured."""
+    """Write the record, one line; that of a dry run has no measurements."""
     import sys
 
     from ..lab.inputs.environment import environment

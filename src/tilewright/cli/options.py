@@ -1,4 +1,4 @@
-"""What several commands share: the option ``--json``, and files that must be writeable before the work begins."""
+"""What several commands share: options, and the check that files can be written before the work begins."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fraction(name: str, text: str) -> float:
 
 
 def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: Iterable[Path | None] = ()) -> None:
-    """Fail before the work, not after it; and never write over what is read."""
+    """Raises UsageError, before the work begins, for a file that cannot be written or that is one of those in ``spare``."""
     if path is None or (dash and str(path) == "-"):
         return
     if str(path) == "-":
@@ -53,12 +53,12 @@ def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: 
 
 
 def check_apart(**files: Path | None) -> None:
-    """No two options may write the same file; standard output is none."""
+    """Raises UsageError if two options name the same file; standard output does not count."""
     seen: dict[Path, str] = {}
     for name, path in files.items():
         if path is None or str(path) == "-":
             continue
-        other = seen.setdefault(Path(os.path.realpath(path)), name)  # which a loop of links does not stop
+        other = seen.setdefault(Path(os.path.realpath(path)), name)  # a loop of links raises no error here
         if other != name:
             raise UsageError(f"{name}: {path} is the file of {other} too")
 

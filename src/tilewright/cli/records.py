@@ -1,4 +1,4 @@
-"""``compare`` and ``report``: what to do with record files."""
+"""``compare`` and ``report``: the commands that read record files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .options import Json, check_apart, check_writeable, fraction, write_json
 
 @app.command()
 def compare(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="Record file of before.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="Record file of after.")],
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The older record file.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The newer record file.")],
     fail_slower: Annotated[
         str,
-        typer.Option(metavar="PERCENT", help="Changes within this are none; slower by more exits with 1."),
+        typer.Option(metavar="PERCENT", help="Smaller changes count as none; a cell slower by more exits with 1."),
     ] = "3%",
     json_file: Json = None,
 ) -> None:
@@ -66,7 +66,7 @@ def report(
     """One self-contained page from record files.
 
     It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
-    explain, timelines the picture of what a streamed product did when.
+    explain, timelines a picture of when each piece of a streamed product ran.
     """
     from ..records.bench import read_records
     from ..records.explanation import holds_explanations, read_explanations

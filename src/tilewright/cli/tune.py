@@ -20,24 +20,25 @@ _Size = Annotated[
     typer.Option("--size", metavar="SIZE", help="N, or MxNxK (C is M×N). Default: 2048, on a GPU 4096."),
 ]
 _Dtype = Annotated[str | None, typer.Option(metavar="NAME", help="Default: float32, or what the kernel takes.")]
-_Budget = Annotated[str, typer.Option(metavar="TIME", help="Try combinations for so long, such as 30s or 5min.")]
+_Budget = Annotated[str, typer.Option(metavar="TIME", help="How long to try combinations, such as 30s or 5min.")]
 _Limit = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Give up on a combination that takes longer. Default: 10s, on a GPU 1s."),
 ]
 _Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the operands and of the order of trial.")]
 _Threads = Annotated[
-    int | None, typer.Option(metavar="NUMBER", help="Of a kernel on the CPU, while it is measured. Default: 1.")
+    int | None,
+    typer.Option(metavar="NUMBER", help="For a kernel on the CPU: threads while it is measured. Default: 1."),
 ]
 _Reset = Annotated[
-    bool, typer.Option("--reset", help="Try nothing: forget what was cached for the CPU, and compute it again.")
+    bool, typer.Option("--reset", help="Try nothing: forget the blocking cached for the CPU, and compute it again.")
 ]
 _Records = Annotated[
     Path | None,
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Write a record a line, of each combination; compare and report take the file. "
+        help="Write one record per line, for each combination; compare and report read the file. "
         "- is standard output, and the table goes to standard error.",
     ),
 ]
@@ -58,10 +59,10 @@ def tune(
     """Find the best parameters of a kernel on this machine.
 
     CUDA kernels: the combinations that the header allows are tried in random order, for as long as the budget lasts; then
-    the best eight are measured in turns. What was found is cached for this kernel, GPU, dtype and sizes near this one.
+    the best eight are measured in turns. The best one is cached for this kernel, GPU, dtype and sizes near this one.
 
-    CPU kernels: tile and blocks are computed from the caches; others around that choice are measured in turns with it, and
-    cached for this machine, for all dtypes and sizes, if they beat it by more than the noise.
+    CPU kernels: tile and blocks are computed from the caches; others around that choice are measured in turns with it. The
+    best one is cached for this machine, for all dtypes and sizes, if it is faster by more than the noise.
 
     Each result is verified. The exit code is 1 if one is wrong.
     """
@@ -71,8 +72,10 @@ def tune(
     check_writeable("json", json_file, dash=True)
     request = tune_session.TuneRequest(kernel, size, dtype, budget, limit, seed, threads)
     if reset:
-        had = tune_session.forget_tuned(request)
-        print("Forgotten: tile and blocks are computed again." if had else "Nothing was cached for this machine.")
+        was_cached = tune_session.forget_tuned(request)
+        print(
+            "Forgotten: tile and blocks are computed again." if was_cached else "Nothing was cached for this machine."
+        )
         return
     console = Console(stderr=json_file is not None and str(json_file) == "-")
     with TuneProgress(Console(stderr=True)) as progress:
@@ -81,7 +84,7 @@ def tune(
         else:
             tuned = tune_session.run_on_gpu(request, json_file=json_file, tell=progress)
     if request.on_cpu:
-        finalists, failed = [one.record for one in blocking.finalists], blocking.failed
+        finalists, failed = [finalist.record for finalist in blocking.finalists], blocking.failed
         analytic = blocking.analytic.numbers
         show_tuned_blocking(console, finalists, failed, blocking.tried, analytic=analytic, why=blocking.why)
     else:

@@ -1,4 +1,4 @@
-"""What the commands print, for a terminal of 80 columns."""
+"""The output of the commands, for a terminal of 80 columns."""
 
 from .cpu_explanation import show_cpu_explanation
 from .explanation import refusals, show_explanations, show_occupancy

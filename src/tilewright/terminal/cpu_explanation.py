@@ -1,4 +1,4 @@
-"""An explanation of a kernel on the CPU: how long and why, its tile and blocks, what was predicted and what was counted."""
+"""An explanation of a kernel on the CPU: its time and why, its tile and blocks, what was predicted and what was counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .facts import show_facts
 
 
 def show_cpu_explanation(console: Console, e: CpuExplanation) -> None:
-    """In 80 columns; numbers of one product of all threads together."""
+    """Print an explanation in 80 columns; numbers are for one product, all threads together."""
     on = f"{e.threads} thread{'s' if e.threads > 1 else ''}"
     title = f"{e.kernel} at {e.m}×{e.n}×{e.k} ({e.dtype}, {on}) on {e.environment['processor']}"
     console.print(escape(title), style="bold", highlight=False)
@@ -51,8 +51,8 @@ def _facts(e: CpuExplanation) -> list[tuple[str, str]]:
             facts.append((label, f"{side['h']} × {side['w']} of C {where}: {rate} (S3.1)"))
     if e.loop is not None:
         loop = e.loop
-        words = f"{loop['multiplies']} multiply-adds, {loop['loads']} loads, {loop['prefetches']} prefetches"
-        facts.append(("inner loop", f"{words}; {loop['instructions']} instructions a turn"))
+        operations = f"{loop['multiplies']} multiply-adds, {loop['loads']} loads, {loop['prefetches']} prefetches"
+        facts.append(("inner loop", f"{operations}; {loop['instructions']} instructions a turn"))
     return facts
 
 
@@ -82,7 +82,7 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def _missing(rows: list[EventRow]) -> list[str]:
-    """A line a reason, with the counters that it holds for."""
+    """A line for each reason, with the counters to which it applies."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row.counted is None:

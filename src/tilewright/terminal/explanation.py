@@ -20,7 +20,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, 
 
 
 def quantity(value: float, unit: str) -> str:
-    """Three digits and a prefix.
+    """A value with three digits and a prefix.
 
     >>> quantity(0.000245, "s"), quantity(66908e9, "operations/s"), quantity(0, "s")
     ('245 µs', '66.9 Toperations/s', '0 s')
@@ -31,7 +31,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def show_explanations(console: Console, explanations: Sequence[Explanation], *, brief: bool = False) -> None:
-    """Each in full, and where there are several, or ``brief``, a line each to compare them by."""
+    """Print each in full, and several in one table too; with ``brief``, only that table."""
     for explanation in explanations if not brief else ():
         _show(console, explanation)
     if brief or len(explanations) > 1:
@@ -51,9 +51,9 @@ def _show(console: Console, e: Explanation) -> None:
 
 
 def _show_together(console: Console, explanations: Sequence[Explanation]) -> None:
-    """What differs between them: parameters, transactions, resident warps, the bound; next to the name what is wrong.
+    """A table, one line each: the parameters that differ, transactions, resident warps, the bound; what is wrong in red.
 
-    Numbers are never cut: where the terminal has no room for them whole, they have a prefix, and parameters share a column.
+    Numbers are never cut: if the terminal is too narrow for all digits, they have a prefix, and parameters share a column.
     """
     names = dict.fromkeys(name for e in explanations for name in e.params)
     varied = [name for name in names if len({e.params[name] for e in explanations if name in e.params}) > 1]

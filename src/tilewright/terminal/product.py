@@ -1,4 +1,4 @@
-"""A large product: its plan, and what became of it."""
+"""A streamed product: its plan and its result."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def show_plan(console: Console, plan: StreamPlan) -> None:
-    """The plan's own words, folded to the terminal's width."""
+    """Print the plan, folded to the terminal's width."""
     head, *lines = str(plan).splitlines()
     console.print(head, highlight=False, markup=False)
     show_facts(console, [(line[:12].strip(), line[12:].strip()) for line in lines])
 
 
 def show_product(console: Console, job: Job, out: object) -> None:
-    """What became of the plan; nothing where the result was complete before."""
+    """Print result, time and rate; nothing where the result was complete before."""
     if job.complete:
         return
     measured, plan = job.measured, job.plan

@@ -1,4 +1,4 @@
-"""How far a command is, drawn on a terminal; elsewhere only the lines that are said. The lab reports, this draws."""
+"""The progress of a command, drawn on a terminal; other outputs get only lines of text. The lab reports, this draws."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ REFRESH_S = 0.2
 
 
 class _Bar:
-    """One task, drawn while the ``with`` lasts and gone after it."""
+    """A progress bar of one task, visible within the ``with`` block.
 
-    def __init__(self, console: Console, *columns: ProgressColumn, alone: bool = False, **fields: Any) -> None:
-        # Not redrawn by a thread where that would compete with the kernel.
+    Without ``refresh_thread`` it is drawn only when it changes: a thread that draws would compete with the kernel.
+    """
+
+    def __init__(self, console: Console, *columns: ProgressColumn, refresh_thread: bool = True, **fields: Any) -> None:
         self._bar = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=not alone
+            *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=refresh_thread
         )
         self._task = self._bar.add_task(fields.pop("description", ""), total=None, **fields)
 
@@ -52,7 +54,7 @@ class BenchProgress(_Bar):
 
     def __init__(self, console: Console) -> None:
         named, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
-        super().__init__(console, named, BarColumn(20), MofNCompleteColumn(), left, alone=True, left="")
+        super().__init__(console, named, BarColumn(20), MofNCompleteColumn(), left, refresh_thread=False, left="")
 
     def begin(self, cell: Cell, done: int, total: int, remaining_s: Callable[[], float]) -> None:
         """``done`` of ``total`` cells are measured, and this one is next."""
@@ -61,7 +63,7 @@ class BenchProgress(_Bar):
             self._bar.update(self._task, completed=done, total=total, description=cell.label, left=left, refresh=True)
 
     def say(self, line: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line above the bar."""
         self._bar.console.print(line, highlight=False, markup=False)
 
 
@@ -74,14 +76,14 @@ class TuneProgress(_Bar):
         self._best = 0.0
 
     def __call__(self, record: BenchRecord) -> None:
-        """One more was tried."""
+        """Count one more combination, which has this record."""
         self._best = max(self._best, record.gflops or 0)
         self._bar.update(self._task, advance=1, description=f"{record.kernel}, best {self._best:,.0f} GFLOPS")
 
 
 @contextlib.contextmanager
 def blocks_progress(console: Console, kernel: str) -> Iterator[Callable[[int, int], None]]:
-    """The blocks of a simulated launch: call what it yields with the number that have run, and of all."""
+    """A bar for the blocks of a simulated launch. Yields a function of the blocks that have run and of all blocks."""
     columns = (
         *(TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn()),
         *(TextColumn("blocks"), TimeRemainingColumn()),
@@ -91,27 +93,27 @@ def blocks_progress(console: Console, kernel: str) -> Iterator[Callable[[int, in
 
 
 class ProductProgress(_Bar):
-    """A large product, with its rate and the time left. It is drawn only when it is called."""
+    """The progress of a streamed product, with its rate and the time left. It is drawn only when it is called."""
 
     def __init__(self, console: Console, expected_s: float) -> None:
-        told = TextColumn("{task.fields[told]}")
-        super().__init__(console, BarColumn(20), TaskProgressColumn(), told, alone=True, told="")
+        column = TextColumn("{task.fields[text]}")
+        super().__init__(console, BarColumn(20), TaskProgressColumn(), column, refresh_thread=False, text="")
         self._expected_s, self._first, self._begun_s, self._drawn_s = expected_s, -1, 0.0, 0.0
 
     def __call__(self, done: int, total: int) -> None:
-        """So many of so many operations are done; those of the first call by an earlier run."""
+        """``done`` of ``total`` operations are done. Those of the first call were done by an earlier run."""
         now = time.perf_counter()
         if self._first < 0:
             self._first, self._begun_s = done, now
         elif now < self._drawn_s + REFRESH_S:
             return
         self._drawn_s = now
-        told = progress_text(done - self._first, total - done, now - self._begun_s, self._expected_s)
-        self._bar.update(self._task, completed=done, total=max(total, 1), told=told, refresh=True)
+        text = progress_text(done - self._first, total - done, now - self._begun_s, self._expected_s)
+        self._bar.update(self._task, completed=done, total=max(total, 1), text=text, refresh=True)
 
 
 def progress_text(done: int, left: int, seconds: float, expected_s: float) -> str:
-    """Rate and time left; what the plan expects before anything is known.
+    """Rate and time left; the plan's prediction before anything is measured.
 
     >>> progress_text(4 * 10**12, 8 * 10**12, 10.0, 75.0), progress_text(0, 10**12, 0.0, 75.0)
     ('400 GFLOPS, about 20 s left', 'about 75 s left')
@@ -122,7 +124,7 @@ def progress_text(done: int, left: int, seconds: float, expected_s: float) -> st
 
 
 def clock(seconds: float) -> str:
-    """A time that is left, in words.
+    """The time left, as text.
 
     >>> [clock(seconds) for seconds in (0.2, 12.4, 90, 150.1, 9000)]
     ['1 s', '12 s', '90 s', '3 min', '2.5 h']

@@ -14,19 +14,20 @@ from ..lab.compare.stats import Comparison
 from ..records.bench import VERDICTS, BenchRecord
 from ..report.views import params_text, varied
 
-#: What stands in a cell without a time; the words are in records.VERDICTS.
+#: The mark in a cell without a time; ``VERDICTS`` has its meaning.
 _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "unsupported": "n/a"}
 
 
 def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
-    """A table a dtype and precision: kernels down, sizes across, GFLOPS and R in each cell; below it what the marks mean.
+    """Print a table for each dtype and precision: a row per kernel, a column per size, with GFLOPS and R in each cell.
 
-    A kernel measured with several values of a parameter has a line for each, with the values beside its name.
+    A kernel measured with several values of a parameter has a line for each, with the values after its name. A legend
+    explains the marks.
     """
     swept = varied(records)
     for dtype, of_dtype in _grouped(records, lambda r: r.dtype + f", {r.precision}" * (r.precision != "standard")):
-        beside = ", and R beside it" if any(r.ratio is not None for r in of_dtype) else ""
-        console.print(f"{dtype}: GFLOPS{beside}", style="italic", highlight=False, markup=False)
+        ratio = ", and R beside it" if any(r.ratio is not None for r in of_dtype) else ""
+        console.print(f"{dtype}: GFLOPS{ratio}", style="italic", highlight=False, markup=False)
         heads, columns = _bench_columns(of_dtype, swept)
         shapes = list(columns)
         while shapes:
@@ -51,7 +52,7 @@ def _bench_columns(
     shapes = dict.fromkeys(r.shape for r in sorted(records, key=lambda r: not r.m == r.n == r.k))
     best = {s: max((r.gflops or 0 for r in records if r.shape == s), default=0) for s in shapes}
     width = max(len(name) for name, _ in rows)
-    counted = any(r.device == "cpu" for r in records)  # a GPU has no number of threads to tell
+    counted = any(r.device == "cpu" for r in records)  # on a GPU there is no number of threads to show
     heads = [f"{'kernel':{width}}" + " thr" * counted]
     heads += [escape(f"{name:{width}}") + f" {threads:3}" * counted for name, threads in rows]
     ratio_width = max((len(f"{r.ratio:.2f}") for r in records if r.ratio is not None), default=0)
@@ -93,7 +94,7 @@ def _name(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
 
 
 def _chosen(records: Sequence[BenchRecord], swept: Mapping[str, Sequence[str]]) -> list[str]:
-    """The kernels whose parameters differ from size to size, a line each: those are chosen, not swept."""
+    """A line for each kernel whose parameters differ between sizes and were not swept: the kernel chose them."""
     lines = []
     for kernel, of in _grouped(records, lambda r: r.kernel):
         names = dict.fromkeys(name for r in of for name in r.params)
@@ -128,9 +129,9 @@ def _show_legend(console: Console, records: Sequence[BenchRecord], swept: Mappin
             say(f"{mark}: {VERDICTS[verdict]}" + (f", such as {_place(first, swept)}: {why[0]}" if why else ""))
     for line in _chosen(records, swept):
         say(line)
-    if held := [r for r in records if r.environment.get("throttled")]:
-        reasons = sorted({reason for r in held for reason in str(r.environment["throttled"]).split(", ")})
-        say(f"Clocks were held down in {len(held)} of {len(records)} cells: {', '.join(reasons)}.")
+    if throttled := [r for r in records if r.environment.get("throttled")]:
+        reasons = sorted({reason for r in throttled for reason in str(r.environment["throttled"]).split(", ")})
+        say(f"Clocks were held down in {len(throttled)} of {len(records)} cells: {', '.join(reasons)}.")
     ok = sum(r.verdict == "ok" for r in records)
     wrong = sum(r.verdict == "wrong" for r in records)
     say(f"{ok} of {len(records)} cells measured and verified, {wrong} wrong.")
@@ -144,7 +145,7 @@ def _place(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """A line a cell: verdict, change and its interval; then the notes and the counts."""
+    """Print a line for each cell: verdict, change and its interval; then the notes and the counts."""
     table = Table(box=None, pad_edge=False)
     for name in ("kernel", "size", "dtype", "thr", "verdict", "time", "interval"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("size", "thr", "time", "interval") else "left")

@@ -1,4 +1,4 @@
-"""What a tuner found, as a table."""
+"""The results of a tuner, as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..records.bench import VERDICTS, BenchRecord
 
 
 def show_tuned(console: Console, finalists: Sequence[BenchRecord], failed: Sequence[BenchRecord], tried: int) -> None:
-    """The finalists, best first, each with its time relative to the best's; below them, the outcomes of the others."""
+    """Print the finalists, best first, each with its time relative to the best's; below, the outcomes of the others."""
     table = _table("parameters", "ms", "GFLOPS", "time")
     best = finalists[0].median_s if finalists else None
     for record in finalists:
@@ -34,7 +34,7 @@ def show_tuned_blocking(
     analytic: Mapping[str, Any],
     why: str,
 ) -> None:
-    """The same of a CPU kernel: R is the time of the analytic choice, measured in turns, over that of the blocking."""
+    """The same for a CPU kernel: R is the time of the analytic choice, measured in turns, over that of the blocking."""
     names = {"mr": "rows", "nv": "vectors", "unroll": "unroll", "kc": "KC", "kc_of_8_bytes": "KC8"}
     table = _table(*names.values(), "MC", "NC", "ms", "GFLOPS", "R", "")
     for record in finalists:
