@@ -45,19 +45,19 @@ _FOLDERS = ("kernels/cpu", "engine/cpu", "kernels/ref")
 @functools.cache
 def catalog() -> dict[str, Kernel]:
     """Every kernel of the package that runs on the CPU by name, in reading order, references last."""
-    found = []
+    kernels = []
     for folder in _FOLDERS:
         for path in sorted((PACKAGE / folder).glob("[0-9a-z]*.py")):
             module = f"{PACKAGE.name}.{folder.replace('/', '.')}.{path.stem}"
-            found.append(_only_kernel(importlib.import_module(module)))
-    return {k.name: k for k in sorted(found, key=lambda k: (k.is_reference, k.order))}
+            kernels.append(_only_kernel(importlib.import_module(module)))
+    return {k.name: k for k in sorted(kernels, key=lambda k: (k.is_reference, k.order))}
 
 
 @functools.cache
 def cuda_catalog() -> dict[str, CudaKernel]:
     """Every CUDA kernel of the package by name, in reading order."""
-    found = [_cuda_kernel(path, "cuda") for path in (PACKAGE / "kernels/cuda").glob("[0-9a-z]*.cu")]
-    return {k.name: k for k in sorted(found, key=lambda k: (k.order, k.name))}
+    kernels = [_cuda_kernel(path, "cuda") for path in (PACKAGE / "kernels/cuda").glob("[0-9a-z]*.cu")]
+    return {k.name: k for k in sorted(kernels, key=lambda k: (k.order, k.name))}
 
 
 def load_cuda_file(path: str | Path) -> CudaKernel:
@@ -103,11 +103,11 @@ def _loaded(path: Path, name: str) -> Kernel:
 
 
 def _only_kernel(module: ModuleType) -> Kernel:
-    found = [value for value in vars(module).values() if isinstance(value, Kernel)]
-    if len(found) != 1:
-        wrong = f"kernel file {module.__file__}: must declare exactly one kernel, found {len(found)}"
+    kernels = [value for value in vars(module).values() if isinstance(value, Kernel)]
+    if len(kernels) != 1:
+        wrong = f"kernel file {module.__file__}: must declare exactly one kernel, found {len(kernels)}"
         raise KernelFileError(f"{wrong}. One that works, to begin with:\n\n{TEMPLATE}")
-    return found[0]
+    return kernels[0]
 
 
 @overload

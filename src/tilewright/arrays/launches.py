@@ -32,18 +32,18 @@ class Launches:
             return
         copied: list[int | None] = [None, None]
         for offsets in _offsets(order):
-            given = [p + offsets[0], q + offsets[1], c + offsets[2]]
-            taken = list(given)
+            original = [p + offsets[0], q + offsets[1], c + offsets[2]]
+            used = list(original)
             for i, place in enumerate((order.p, order.q, order.c)):
                 if place.at is not None:
-                    taken[i] = workspace + place.at
+                    used[i] = workspace + place.at
             for i, copy in self.before:
-                if copied[i] != given[i]:  # a matrix that consecutive products share is copied once
-                    copy(given[i], taken[i], stream)
-                    copied[i] = given[i]
-            self.product(taken[0], taken[1], taken[2], stream)
+                if copied[i] != original[i]:  # a matrix that consecutive products share is copied once
+                    copy(original[i], used[i], stream)
+                    copied[i] = original[i]
+            self.product(used[0], used[1], used[2], stream)
             if self.after is not None:
-                self.after(taken[2], given[2], stream)
+                self.after(used[2], original[2], stream)
 
 
 def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
@@ -52,8 +52,8 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
     with gpu:
         product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
         before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
-        copies = tuple((i, prepared_copy(gpu, place.given, place.taken)) for i, place in before)
-        after = prepared_copy(gpu, order.c.taken, order.c.given) if order.c.at is not None else None
+        copies = tuple((i, prepared_copy(gpu, place.original, place.used)) for i, place in before)
+        after = prepared_copy(gpu, order.c.used, order.c.original) if order.c.at is not None else None
     return Launches(plan, product, copies, after)
 
 
@@ -63,7 +63,7 @@ def _offsets(order: Order) -> Iterator[tuple[int, int, int]]:
     for place in (order.p, order.q, order.c):
         total = np.zeros((1,) * len(order.batch), np.int64)
         for axis, (n, step) in enumerate(zip(order.batch, place.steps, strict=True)):
-            along = np.arange(n, dtype=np.int64) * step * np.dtype(place.given.dtype).itemsize
+            along = np.arange(n, dtype=np.int64) * step * np.dtype(place.original.dtype).itemsize
             total = total + along.reshape((n,) + (1,) * (len(order.batch) - axis - 1))
         columns.append(np.broadcast_to(total, order.batch).ravel().tolist())
     return zip(*columns, strict=True)

@@ -22,15 +22,15 @@ _ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class OrderedMatrix:
-    """One of the three matrices of a product: ``given`` is the caller's, ``taken`` the one that the kernel reads or writes.
+    """One of the three matrices of a product: ``original`` is the caller's, ``used`` the one that the kernel works on.
 
     ``steps``: elements from one matrix to the next along each axis of the batch. ``at``: the byte of the workspace where
     the kernel's copy begins; None where the kernel uses the caller's matrix.
     """
 
     label: str
-    given: Matrix
-    taken: Matrix
+    original: Matrix
+    used: Matrix
     steps: tuple[int, ...]
     at: int | None = None
 
@@ -68,7 +68,7 @@ class Order:
     @property
     def mnk(self) -> tuple[int, int, int]:
         """The sizes of the product as the kernel sees it."""
-        return self.p.given.rows, self.q.given.columns, self.p.given.columns
+        return self.p.original.rows, self.q.original.columns, self.p.original.columns
 
 
 def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, views: bool, compute: str = "") -> Order:
@@ -106,14 +106,16 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, v
     transposed = is_swapped and may_be_view and not c.is_row_major and c.dtype == compute
     if transposed:
         c, shape = row_major_matrix(c.rows, c.columns, c.dtype), (*batch, c.rows, c.columns)
-    places, used = [], 0
-    for label, given, steps in ((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps)):
-        taken = row_major_matrix(given.rows, given.columns, compute)
-        copied = given.dtype != compute or not given.is_row_major or (label == "C" and not disjoint)
-        places.append(OrderedMatrix(label, given, taken if copied else given, steps, used if copied else None))
-        used += -(-taken.nbytes // _ALIGNMENT) * _ALIGNMENT if copied else 0
+    places, workspace = [], 0
+    for label, original, steps in ((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps)):
+        copy = row_major_matrix(original.rows, original.columns, compute)
+        is_copied = original.dtype != compute or not original.is_row_major or (label == "C" and not disjoint)
+        places.append(
+            OrderedMatrix(label, original, copy if is_copied else original, steps, workspace if is_copied else None)
+        )
+        workspace += -(-copy.nbytes // _ALIGNMENT) * _ALIGNMENT if is_copied else 0
     first, second, result = places
-    return Order(shapes, batch, dtype, compute, is_swapped, first, second, result, shape, transposed, used)
+    return Order(shapes, batch, dtype, compute, is_swapped, first, second, result, shape, transposed, workspace)
 
 
 def _bytes_copied(
@@ -161,8 +163,8 @@ def _steps(batch: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def _copy_text(place: OrderedMatrix, swapped: bool) -> str:
-    given = place.given.transposed if swapped else place.given
-    why = f"{given.order}, {given.dtype}" if given.dtype != place.taken.dtype else given.order
-    if place.label == "C" and given.is_row_major and given.dtype == place.taken.dtype:
+    original = place.original.transposed if swapped else place.original
+    why = f"{original.order}, {original.dtype}" if original.dtype != place.used.dtype else original.order
+    if place.label == "C" and original.is_row_major and original.dtype == place.used.dtype:
         why = "it overlaps an operand"
-    return f"{place.label} ({why}), {place.taken.nbytes:,} bytes"
+    return f"{place.label} ({why}), {place.used.nbytes:,} bytes"

@@ -109,13 +109,13 @@ def explain(
     check_writeable("report", report_file)
     check_apart(json=json_file, report=report_file)
     request = ExplainRequest(kernels, size or "64", gpu, param or [], whole, measure, seed, max_steps)
-    found, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
-    _write(found, json_file, report_file)
+    explanations, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
+    _write(explanations, json_file, report_file)
     if interrupted:
         raise typer.Exit(130)
-    if any(e.wrong for e in found):
+    if any(e.wrong for e in explanations):
         raise typer.Exit(1)
-    if stopped := [e.kernel for e in found if e.stopped]:
+    if stopped := [e.kernel for e in explanations if e.stopped]:
         names = ", ".join(dict.fromkeys(stopped))
         raise UsageError(
             f"max-steps: {names} did not end within {max_steps:,} steps, so it was not verified: give more"
@@ -128,10 +128,10 @@ def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple
     from ..lab.explain import session
     from ..terminal import blocks_progress, show_explanations
 
-    found: list[Explanation] = []
+    explanations: list[Explanation] = []
 
     def finished(explanation: Explanation) -> None:
-        found.append(explanation)
+        explanations.append(explanation)
         if shown and not brief:
             show_explanations(Console(), [explanation])
 
@@ -140,9 +140,9 @@ def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple
         session.run_explanations(request, finished=finished, progress=partial(blocks_progress, Console(stderr=True)))
     except KeyboardInterrupt:
         interrupted = True
-    if found and shown and (brief or len(found) > 1):
-        show_explanations(Console(), found, brief=True)
-    return found, interrupted
+    if explanations and shown and (brief or len(explanations) > 1):
+        show_explanations(Console(), explanations, brief=True)
+    return explanations, interrupted
 
 
 def _device(kernels: list[str]) -> str:
@@ -173,39 +173,39 @@ def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: 
     from ..lab.explain import cpu as explain_cpu
     from ..terminal import show_cpu_explanation
 
-    found: list[explain_cpu.CpuExplanation] = []
+    explanations: list[explain_cpu.CpuExplanation] = []
     interrupted = False
     try:
         for kernel, m, n, k in explain_cpu.check_request(kernels, size, dtype, threads, seed):
-            found.append(explain_cpu.explain_cpu(kernel, m, n, k, dtype=dtype, threads=threads, seed=seed))
+            explanations.append(explain_cpu.explain_cpu(kernel, m, n, k, dtype=dtype, threads=threads, seed=seed))
             if json_file is None:
-                show_cpu_explanation(Console(), found[-1])
+                show_cpu_explanation(Console(), explanations[-1])
     except KeyboardInterrupt:
         interrupted = True
-    if json_file is not None and found:
-        items = [explanation.as_dict() for explanation in found]
+    if json_file is not None and explanations:
+        items = [explanation.as_dict() for explanation in explanations]
         write_json(json_file, items[0] if len(items) == 1 else items)
     if interrupted:
         raise typer.Exit(130)
-    if not all(explanation.verified["ok"] for explanation in found):
+    if not all(explanation.verified["ok"] for explanation in explanations):
         raise typer.Exit(1)
 
 
-def _write(found: list[Explanation], json_file: Path | None, report_file: Path | None) -> None:
+def _write(explanations: list[Explanation], json_file: Path | None, report_file: Path | None) -> None:
     """Write the requested files; none if nothing was finished."""
-    if not found:
+    if not explanations:
         return
     if json_file is not None:
         from ..records.explanation import to_json
 
         if str(json_file) == "-":
-            sys.stdout.write(to_json(found))
+            sys.stdout.write(to_json(explanations))
         else:
-            json_file.write_text(to_json(found), encoding="utf-8")
+            json_file.write_text(to_json(explanations), encoding="utf-8")
     if report_file is not None:
         from ..report import write_explanation
 
-        say(f"page: {write_explanation(found, report_file)}", file=sys.stderr if json_file else None)
+        say(f"page: {write_explanation(explanations, report_file)}", file=sys.stderr if json_file else None)
 
 
 @app.command()
@@ -226,7 +226,7 @@ def occupancy(
     from ..terminal import refusals, show_occupancy
 
     cards = [find_gpu(name) for name in gpu] if gpu else GPUS
-    found = [occupancy_of(card, threads, registers, shared) for card in cards]
-    if all(one.refusal for one in found):
-        raise UsageError(f"no such block can be launched: {'; '.join(refusals(found))}")
-    show_occupancy(Console(), found)
+    occupancies = [occupancy_of(card, threads, registers, shared) for card in cards]
+    if all(one.refusal for one in occupancies):
+        raise UsageError(f"no such block can be launched: {'; '.join(refusals(occupancies))}")
+    show_occupancy(Console(), occupancies)

@@ -90,8 +90,8 @@ def report(
     if explained:
         if figures is not None or len(explained) < len(files):
             raise UsageError("files: explanations make a page of their own, without records and without figures")
-        found = [explanation for file in files for explanation in read_explanations(file)]
-        say(f"page: {write_explanation(found, output, title=title)}")
+        explanations = [explanation for file in files for explanation in read_explanations(file)]
+        say(f"page: {write_explanation(explanations, output, title=title)}")
         return
     records = [record for file in files for record in read_records(file)]
     say(f"page: {write_page(records, output, title=title)}")
@@ -105,15 +105,15 @@ def _report_timelines(
     from ..records.timeline import read_timelines
     from ..report import save_timeline, write_timeline, write_trace
 
-    found = [timeline for file in files for timeline in read_timelines(file)]
-    if trace is not None and len(found) > 1:
-        raise UsageError(f"trace: holds one timeline, got {len(found)}")
-    say(f"page: {write_timeline(found, output, title=title)}")
+    timelines = [timeline for file in files for timeline in read_timelines(file)]
+    if trace is not None and len(timelines) > 1:
+        raise UsageError(f"trace: holds one timeline, got {len(timelines)}")
+    say(f"page: {write_timeline(timelines, output, title=title)}")
     if trace is not None:
-        say(f"trace: {write_trace(found[0], trace)}")
+        say(f"trace: {write_trace(timelines[0], trace)}")
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
-        for number, timeline in enumerate(found, 1):
-            name = f"timeline-{number}.svg" if len(found) > 1 else "timeline.svg"
+        for number, timeline in enumerate(timelines, 1):
+            name = f"timeline-{number}.svg" if len(timelines) > 1 else "timeline.svg"
             for path in save_timeline(timeline, figures / name):
                 say(f"figure: {path}")

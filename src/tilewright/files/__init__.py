@@ -46,10 +46,10 @@ def open_matrix(where: Any, *, shape: Shape | None = None, dtype: Any = None, na
     if not isinstance(where, (str, os.PathLike)):
         behind = file_behind(where) if isinstance(where, np.ndarray) else None
         return behind or ArraySource(where)
-    found, path, member = locate(os.fspath(where), name)
+    file_format, path, member = locate(os.fspath(where), name)
     wanted_shape = None if shape is None else admit_shape(shape, path)
     wanted = None if dtype is None else admit_dtype(dtype, path)
-    source = found.open(path, member, wanted_shape, wanted)
+    source = file_format.open(path, member, wanted_shape, wanted)
     try:
         agree(path, source.shape, source.dtype, wanted_shape, wanted)
     except BaseException:

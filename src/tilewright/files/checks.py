@@ -116,8 +116,8 @@ def explained(path: Path, doing: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         there = path.parent.is_dir()
-        lacking = path if there else f"the directory {path.parent}"
-        raise FileError(f"{path} cannot be {doing}: {lacking} does not exist") from error
+        missing_path = path if there else f"the directory {path.parent}"
+        raise FileError(f"{path} cannot be {doing}: {missing_path} does not exist") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise FileError(f"{path} cannot be {doing}: {_full(error, path)}") from error

@@ -133,8 +133,8 @@ def formats() -> dict[str, FileFormat]:
     """
     package = __name__.rpartition(".")[0]
     names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
-    found = [getattr(importlib.import_module(f"{package}.{name}"), "FORMAT", None) for name in names]
-    return {suffix: each for each in found if each for suffix in each.suffixes}
+    declared = [getattr(importlib.import_module(f"{package}.{name}"), "FORMAT", None) for name in names]
+    return {suffix: each for each in declared if each for suffix in each.suffixes}
 
 
 def locate(where: str, name: str | None = None) -> tuple[FileFormat, Path, str | None]:
@@ -167,7 +167,7 @@ def locate(where: str, name: str | None = None) -> tuple[FileFormat, Path, str |
 
 def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
     """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
-    found, path, member = locate(os.fspath(where))
+    file_format, path, member = locate(os.fspath(where))
     what = "the matrix to write"
     shape, dtype = admit_shape(shape, what), admit_dtype(dtype, what)
-    return Output(path, member, shape, dtype, found.directory, found.lost, overwrite)
+    return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite)

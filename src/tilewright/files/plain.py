@@ -86,8 +86,8 @@ class PlainSource:
             with explained(self.path, "read"):
                 self._read(*first, width * self.dtype.itemsize, out)
         except EndOfFile as error:
-            size, found = self.layout.end, error.args[0]
-            raise FileError(f"{self.path} ends at byte {found} of {size}: it was truncated while it was open") from None
+            size, end = self.layout.end, error.args[0]
+            raise FileError(f"{self.path} ends at byte {end} of {size}: it was truncated while it was open") from None
 
     def _read(self, row: int, column: int, pitch: int, out: np.ndarray) -> None:
         begin = self.layout.offset + row * pitch + column * self.dtype.itemsize
@@ -153,8 +153,8 @@ class PlainSink:
             raise
 
     def _refuse_another(self, file: BinaryIO) -> None:
-        wanted = FileLayout(self.shape, self.dtype, self.layout.offset)
-        if self.layout != wanted:
+        expected = FileLayout(self.shape, self.dtype, self.layout.offset)
+        if self.layout != expected:
             raise FileError(
                 f"{self.partial} is of shape {self.layout.shape} and dtype {self.layout.dtype}, not {self.shape} and "
                 f"{self.dtype}: remove it, or do not resume"

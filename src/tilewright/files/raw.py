@@ -32,8 +32,8 @@ def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
 
 def _open(path: Path, _: str | None, shape: Shape | None, dtype: np.dtype | None) -> Source:
     if shape is None or dtype is None:
-        lacking = " and ".join(name for name, value in (("shape", shape), ("dtype", dtype)) if value is None)
-        raise UsageError(f"{path} does not say what it holds: give {lacking}")
+        missing = " and ".join(name for name, value in (("shape", shape), ("dtype", dtype)) if value is None)
+        raise UsageError(f"{path} does not say what it holds: give {missing}")
     return PlainSource(path, _stated(shape, dtype))
 
 
@@ -44,8 +44,8 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
 
 def _lost(path: Path, output: Output) -> str | None:
     """A raw file does not describe what it holds, so a file of another size than the result may hold anything."""
-    size, wanted = path.stat().st_size, FileLayout(output.shape, output.dtype).end
-    return None if size == wanted else f"has {size} bytes, not the {wanted} of the result, and may hold anything"
+    size, needed = path.stat().st_size, FileLayout(output.shape, output.dtype).end
+    return None if size == needed else f"has {size} bytes, not the {needed} of the result, and may hold anything"
 
 
 FORMAT = FileFormat((".raw", ".bin"), _open, _create, _lost)

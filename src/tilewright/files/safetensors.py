@@ -57,11 +57,11 @@ def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _TensorEntry], int]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
         raise ValueError(f"its header has {twice!r:.80} twice")
-    return found
+    return entries
 
 
 def _tensor(name: str, of: Any) -> _TensorEntry:

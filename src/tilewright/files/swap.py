@@ -58,10 +58,10 @@ def put(work: OpenDirectories) -> None:
     Raises FileError where the existing file of that name must not be lost; then the matrix stays in the work directory.
     """
     work.output.check(kept=work.path)
-    found = inode(work.fd, DATA)
-    if found is None:
+    new_inode = inode(work.fd, DATA)
+    if new_inode is None:
         raise FileError(f"{work.path / DATA} was removed while {work.target} was computed: multiply again")
-    new = f"{_NEW}{found}"
+    new = f"{_NEW}{new_inode}"
     _rename((work.fd, DATA), (work.fd, new))
     _sync(work)
     try:
@@ -100,10 +100,10 @@ def settle_swap(work: OpenDirectories) -> None:
 
 def discard(directory: int, name: str) -> None:
     """Remove a file or a tree, if it is there. It is renamed first, so that no half of a tree ever has its name."""
-    found = inode(directory, name)
-    if found is None:
+    entry_inode = inode(directory, name)
+    if entry_inode is None:
         return
-    trash = f"{_TRASH}{found}"
+    trash = f"{_TRASH}{entry_inode}"
     _rename((directory, name), (directory, trash))
     _remove(directory, trash)
 

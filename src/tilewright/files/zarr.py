@@ -108,9 +108,9 @@ class ZarrSink:
     def _resume(self) -> Any:
         array = _array(self._root, self._name or None, "r+")
         if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.grain):
-            found = f"shape {array.shape}, dtype {array.dtype}, chunks {array.chunks}"
+            layout = f"shape {array.shape}, dtype {array.dtype}, chunks {array.chunks}"
             raise FileError(
-                f"{self.partial} is of {found}, not {self.shape}, {self.dtype}: remove it, or do not resume"
+                f"{self.partial} is of {layout}, not {self.shape}, {self.dtype}: remove it, or do not resume"
             )
         return array
 

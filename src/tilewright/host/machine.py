@@ -234,8 +234,8 @@ def _caches(root: Path) -> tuple[Cache, ...]:
     """The distinct kinds of cache of the usable CPUs by level: two of a level where cores differ."""
     cpus = root / "sys/devices/system/cpu"
     usable = affinity(root) or cpu_list(text_or_empty(cpus / "online"))
-    found = {_cache(index) for cpu in usable for index in (cpus / f"cpu{cpu}/cache").glob("index*")}
-    return tuple(sorted((c for c in found if c.level), key=lambda c: (c.level, c.type, -(c.size or 0))))
+    caches = {_cache(index) for cpu in usable for index in (cpus / f"cpu{cpu}/cache").glob("index*")}
+    return tuple(sorted((c for c in caches if c.level), key=lambda c: (c.level, c.type, -(c.size or 0))))
 
 
 def _cache(index: Path) -> Cache:

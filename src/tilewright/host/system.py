@@ -36,8 +36,8 @@ def cpuinfo(root: Path) -> list[dict[str, str]]:
 
 def meminfo(root: Path, name: str) -> int | None:
     """Bytes of a line of Linux's meminfo; None where there is no such line."""
-    found = re.search(rf"^{name}:\s+(\d+) kB$", text_or_empty(root / "proc/meminfo"), re.M)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(rf"^{name}:\s+(\d+) kB$", text_or_empty(root / "proc/meminfo"), re.M)
+    return int(match[1]) * 1024 if match else None
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:

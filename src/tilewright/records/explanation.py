@@ -197,8 +197,8 @@ _NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": 
 def from_dict(data: Any, where: str) -> Explanation:
     """An explanation from its parsed JSON; ``where`` names the file. Raises RecordError for anything else."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
-        given = data.get("kind") if isinstance(data, dict) else data
-        raise RecordError(f"{where}: kind must be {KIND!r}, got {value_excerpt(given)}")
+        actual = data.get("kind") if isinstance(data, dict) else data
+        raise RecordError(f"{where}: kind must be {KIND!r}, got {value_excerpt(actual)}")
     if data.get("schema") != SCHEMA:
         raise RecordError(f"{where}: schema must be {SCHEMA}, got {value_excerpt(data.get('schema'))}")
     hold_explanation(data, where)
@@ -222,13 +222,13 @@ def read_explanations(path: str | Path) -> list[Explanation]:
     """
     data = parse_json(read_text(path, "an explanation"), str(path), "explanation")
     several = isinstance(data, list)
-    found = [
+    explanations = [
         from_dict(item, f"{path}, explanation {i}" if several else str(path))
         for i, item in enumerate(data if several else [data], 1)
     ]
-    if not found:
+    if not explanations:
         raise RecordError(f"{path}: holds no explanation")
-    return found
+    return explanations
 
 
 def holds_explanations(path: str | Path) -> bool:

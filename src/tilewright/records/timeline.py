@@ -280,8 +280,8 @@ def holds_timelines(path: str | Path) -> bool:
 
 def _header(data: dict[str, Any], where: str) -> Timeline:
     if data["kind"] != KIND or data.get("schema") != SCHEMA:
-        given = f"{value_excerpt(data['kind'])} of schema {value_excerpt(data.get('schema'))}"
-        raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {given}")
+        actual = f"{value_excerpt(data['kind'])} of schema {value_excerpt(data.get('schema'))}"
+        raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {actual}")
     hold(data, _RULES, where)
     known = {f.name for f in fields(Timeline)} - {"pieces"}
     try:
