@@ -448,7 +448,7 @@ for ask in (lambda: tw.matmul(np.broadcast_to(a[:1, :1], (9000, 1)), np.broadcas
 with workspace.take_workspace(1 << 20):
     pass
 tw.matmul(a, a, out=c)
-print((c == 600).all(), sum(map(len, workspace._kept.values())) < 64 << 20)
+print((c == 600).all(), sum(map(len, workspace._cached.values())) < 64 << 20)
 """
 
 
@@ -456,7 +456,7 @@ print((c == 600).all(), sum(map(len, workspace._kept.values())) < 64 << 20)
 def test_too_little_memory_is_said_and_the_next_product_is_right() -> None:
     result, space, after = child(NO_MEMORY).splitlines()
     assert "309. MiB" in result or "Unable to allocate" in result
-    assert space == "this product needs a workspace of 1 GiB, which cannot be had"
+    assert space == "this product needs a workspace of 1 GiB, which could not be allocated"
     assert after == "True True"
 
 
@@ -468,7 +468,7 @@ def test_what_is_kept_makes_room_for_what_is_needed(monkeypatch: pytest.MonkeyPa
     refusals: list[int] = []
 
     def scarce(shape: tuple[int, ...], dtype: object) -> np.ndarray:
-        if workspace._kept:
+        if workspace._cached:
             refusals.append(shape[0])
             raise MemoryError
         return np.empty(shape, np.uint8)
@@ -476,8 +476,8 @@ def test_what_is_kept_makes_room_for_what_is_needed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(workspace, "aligned_empty", scarce)
     with workspace.take_workspace(500) as memory:
         assert memory.size == 1000
-        workspace._keep(np.empty(100, np.uint8))
-        workspace._keep(np.empty(200, np.uint8))
+        workspace._cache(np.empty(100, np.uint8))
+        workspace._cache(np.empty(200, np.uint8))
         with workspace.take_workspace(5000) as larger:
             assert larger.size == 5000
     assert refusals == [5000], "one was given up before, the other when that was not enough"
@@ -485,17 +485,17 @@ def test_what_is_kept_makes_room_for_what_is_needed(monkeypatch: pytest.MonkeyPa
 
 def test_workspace_that_is_kept_is_bounded() -> None:
     workspace.release_workspace()
-    with workspace.take_workspace(workspace.MOST_KEPT_BYTES + 1):
+    with workspace.take_workspace(workspace.MOST_CACHED_BYTES + 1):
         pass
-    assert not workspace._kept
+    assert not workspace._cached
     for _ in range(3):
-        blocks = [workspace.take_workspace(workspace.MOST_KEPT_BYTES // 2 - 100 * i) for i in range(12)]
+        blocks = [workspace.take_workspace(workspace.MOST_CACHED_BYTES // 2 - 100 * i) for i in range(12)]
         for block in blocks:
             block.__enter__()
         for block in blocks:
             block.__exit__(None, None, None)
-        assert len(workspace._kept) <= machine().usable_cores + 1
-        assert sum(map(len, workspace._kept.values())) <= workspace.MOST_KEPT_BYTES
+        assert len(workspace._cached) <= machine().usable_cores + 1
+        assert sum(map(len, workspace._cached.values())) <= workspace.MOST_CACHED_BYTES
     workspace.release_workspace()
 
 

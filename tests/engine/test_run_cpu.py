@@ -43,7 +43,7 @@ TUNABLE = MINE.replace("a, b, c", "a, b, c, *, first=3, second=4")
         ("bool", {}, "has no bool"),
         ("float32", {"threads": 0}, "threads must be at least 1, got 0"),
         ("float32", {"threads": -2}, "threads must be at least 1, got -2"),
-        ("float32", {"params": {"leeaf": 3}}, "leeaf is not a parameter of it; tunable: "),
+        ("float32", {"params": {"leeaf": 3}}, "leeaf is not one of its parameters; tunable: "),
     ],
 )
 def test_refused(kernel: Kernel, dtype: str, options: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Machine code kept on disk, with Numba's cache in a directory and under a key of our own."""
+"""Machine code cached on disk: Numba's cache, with Tilewright's directory and key."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ...host.machine import machine
 from ...kernels import Kernel
 from ...kernels.blocking import in_force
 
-#: What a user can set that changes the machine code, beside the processor, which Numba's own key has.
+#: Settings of Numba that change the machine code. The processor is in Numba's own key.
 _SETTINGS = ("OPT", "BOUNDSCHECK", "LOOP_VECTORIZE", "SLP_VECTORIZE", "DEBUGINFO_DEFAULT", "ENABLE_PROFILING")
 
 
 class _Locator(caching._CacheLocator):
-    """Keeps machine code in the user's private directory, keyed by everything that shapes it.
+    """Places machine code in the user's private directory, under a key of everything that determines it.
 
-    Numba's own key is the one file's time stamp: it does not notice an edited intrinsic, an edited helper in another
+    Numba's own key is the time stamp of one file: it does not notice an edited intrinsic, an edited function in another
     file, or a tile that was chosen for another machine.
     """
 
     def __init__(self, function: Any, source: str) -> None:
-        self._py_file = source  # which Numba names where it cannot cache a function
+        self._py_file = source  # Numba's message names it if a function cannot be cached
         self._key = fingerprint(_generator(), function.__qualname__, Path(source))
         self._path = private_directory("numba", self._key)
 
     def ensure_cache_path(self) -> None:
-        """Make it again where it was removed; Numba would, with the rights of any directory."""
+        """Create the directory again if it was removed: Numba would create it with default permissions."""
         private_directory("numba", self._key)
 
     def get_cache_path(self) -> str:
@@ -53,8 +53,8 @@ class _Locator(caching._CacheLocator):
 
 @functools.cache
 def _generator() -> str:
-    """All that shapes machine code beside the kernel's own file: generators, compilers and their settings, and the machine
-    it is made for."""
+    """A key of all that determines machine code except the kernel's own file: generators, compilers and their settings,
+    and the target machine."""
     here = machine()
     compilers = (nb.__version__, llvmlite.__version__, binding.llvm_version_info)
     settings = [getattr(nb.config, name, None) for name in _SETTINGS]
@@ -65,7 +65,7 @@ def _generator() -> str:
 
 class _Impl(caching.CompileResultCacheImpl):
     def __init__(self, function: Any) -> None:
-        """As the base class, which lets ``$NUMBA_CACHE_LOCATOR_CLASSES`` put the files elsewhere, under another key."""
+        """Like the base class, but ``$NUMBA_CACHE_LOCATOR_CLASSES`` cannot put the files elsewhere under another key."""
         source = inspect.getfile(function)
         self._lineno = function.__code__.co_firstlineno
         self._locator = _Locator(function, source)
@@ -74,11 +74,13 @@ class _Impl(caching.CompileResultCacheImpl):
 
 
 class CodeCache(caching.FunctionCache):
-    """One index a dtype, for numba's are lost or crossed when two processes write the same one at once; one a source as it
-    was loaded, which the file on disk may no longer be; and one a blocking, of which a tuner makes many.
+    """Numba's cache with one index file for each dtype, source and blocking.
 
-    A cache that fails costs a compilation, never a product: what a crash has torn is written anew, and where nothing can
-    be written (a full disk) that is said, once.
+    A shared index loses or mixes up entries when two processes write it at once. The source is the one that was loaded:
+    the file on disk may have changed since. A tuner makes many blockings.
+
+    A cache that fails costs a compilation, never a product: a file that a crash left incomplete is written again, and a
+    failure to write (a full disk) is reported once.
     """
 
     _impl_class = _Impl
@@ -94,16 +96,16 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As Numba's; None for what a crash has torn."""
+        """Like Numba's; None for a file that a crash left incomplete."""
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # torn pickles raise anything
+        except Exception:  # an incomplete pickle may raise any exception
             with contextlib.suppress(OSError):
                 self.flush()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """As Numba's; what cannot be written is said once."""
+        """Like Numba's; a failure to write is reported once."""
         try:
             super().save_overload(sig, data)
         except FileNotFoundError:  # the directory was removed a moment ago

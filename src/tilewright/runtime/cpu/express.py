@@ -1,18 +1,19 @@
 """The short way for small products: one call from Python into machine code, which reads the arrays itself.
 
-A product of 4×4 matrices takes 10 ns, asking an array for its shape 40, a call through Numba's own unpacking of arrays 300.
-So this makes a function that Python calls like its built-in ones (``METH_FASTCALL``). It reads shape, strides and flags
-where NumPy's C interface has kept them since 2006, checks what the long way checks, and calls the kernel that the long way
-would plan, for one product or a whole batch. It answers with the result; or with None where anything at all is not plain
-(other types, dtypes that differ, overlap, an empty axis, a wrong shape, much work), and the long way computes or refuses.
+A product of 4×4 matrices takes 10 ns; reading the shape of an array in Python takes 40 ns, and a call through Numba, which
+unpacks arrays, 300 ns. So this module makes a function that Python calls like a built-in one (``METH_FASTCALL``). The
+function reads shape, strides and flags at the offsets that NumPy's C interface has had since 2006, makes the checks of the
+long way, and calls the kernel that the long way would plan, for one product or a whole batch. It returns the result, or
+None for anything unusual (other types, different dtypes, overlap, an empty axis, a wrong shape, much work): then the long
+way computes the product or raises the error.
 
-Why machine code that reads NumPy's structs: for n from 2 to 16 it is 3.5 to 4.3 times as fast as ``np.matmul``. The plainer
-design, checks in Python and a call through Numba, is 1.0 to 1.2 times as fast, and the long way 0.4 times.
+Why machine code that reads NumPy's structs: for n from 2 to 16 it is 3.5 to 4.3 times as fast as ``np.matmul``. The simpler
+design, checks in Python and a call through Numba, is 1.0 to 1.2 times as fast as ``np.matmul``, and the long way 0.4 times.
 
-This module is its only door. No other module imports ``express_code``, which is that machine code, and only that one
-imports ``codegen.objects``. What it relies on is checked before it is used (``_as_expected``): CPython with its GIL, objects
-and arrays laid out as we read them, NumPy's C interface of version 2. Where anything differs, as in a free-threaded Python,
-or with ``TILEWRIGHT_EXPRESS=0``, every product goes the long way, with the same results.
+Only this module imports ``express_code``, which holds the machine code, and only ``express_code`` imports
+``codegen.objects``. Their assumptions are checked before the first use (``_as_expected``): CPython with its GIL, the layout
+of objects and arrays, NumPy's C interface of version 2. If one of them does not hold, as in a free-threaded Python, or with
+``TILEWRIGHT_EXPRESS=0``, every product goes the long way, with the same results.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from .code_cache import CodeCache
 from .express_code import KERNEL
 from .interrupts import apart
 
-#: ``short(a, b, out)`` is the product or None; with a fourth argument, the operands were admitted and any work will do.
+#: ``short(a, b, out)`` returns the product or None. A fourth argument says that the operands were checked before, and
+#: lifts the limit on work.
 Short = Callable[..., Any]
 
-#: What machine code points to.
+#: Objects that machine code points to: this list keeps them alive.
 _alive: list[Any] = []
 _learning = threading.Lock()
 
@@ -51,18 +53,18 @@ class _MethodDef(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("code", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
 
 
-#: Set to 0, it keeps every product on the long way.
+#: The environment variable that, set to 0, sends every product the long way.
 VARIABLE = "TILEWRIGHT_EXPRESS"
 
 _METH_FASTCALL = 0x80
-#: NPY_ABI_VERSION of every NumPy 2: the places of functions in its table, and the fields of an array, are of this version.
+#: NPY_ABI_VERSION of every NumPy 2. It fixes the positions in NumPy's table of C functions and the fields of an array.
 _NUMPY_ABI = 0x02000000
 _ADDRESS = types.voidptr
 
 
 @functools.cache
-def _made() -> tuple[Short, np.ndarray]:
-    """The function and the facts that it carries; as long as no dtype is in them, it answers None to everything."""
+def _function_and_facts() -> tuple[Short, np.ndarray]:
+    """The function, and the array of facts that it reads; it returns None for every dtype that is not in the facts."""
     facts = np.zeros(code.DTYPES // 8 + code.WORDS_OF_DTYPE * code.MOST_DTYPES, np.int64)
     if os.environ.get(VARIABLE) == "0" or not _as_expected():
         return never, facts
@@ -80,21 +82,21 @@ def _made() -> tuple[Short, np.ndarray]:
 
 
 def _cache(function: Any, dtype: np.dtype) -> CodeCache:
-    """Keyed by the kernel too: what suits it is part of the code."""
+    """The kernel's source is in the key: its ``suits`` is compiled into the function."""
     source: Any = SimpleNamespace(function=function, source_hash=KERNEL.source_hash)
     return CodeCache(source, dtype)
 
 
 def never(a: Any, b: Any, out: Any, admitted: bool = False, /) -> None:
-    """For a Python whose objects we cannot read: every product goes the long way."""
+    """The short way where it is unavailable: every product goes the long way."""
 
 
-#: The function that small products may take now; ``never`` until a dtype was learned.
+#: The function for small products; ``never`` until a dtype was learned.
 known: Short = never
 
 
 def _as_expected() -> bool:
-    """Whether this is CPython with its GIL and NumPy of that ABI, and an array's fields are where we read them."""
+    """Whether this is CPython with its GIL and NumPy of that ABI, and an array's fields lie at the assumed offsets."""
     if sys.implementation.name != "cpython" or object.__basicsize__ != 16 or sys.maxsize != 2**63 - 1:
         return False
     if "t" in getattr(sys, "abiflags", ""):  # without a GIL another thread may change an array while we read it
@@ -107,10 +109,11 @@ def _as_expected() -> bool:
     def word(at: int) -> int:
         return int.from_bytes(fields[at : at + 8], sys.byteorder)
 
-    whole = 2**64 - 1
+    all_bits = 2**64 - 1
     expected = (
-        *((code.TYPE, id(np.ndarray), whole), (code.DATA, x.ctypes.data, whole), (code.BASE, id(x.base), whole)),
-        *((code.DTYPE, id(x.dtype), whole), (code.AXES, x.ndim, 0xFFFF), (code.FLAGS, x.flags.num, 0x7FF)),
+        *((code.TYPE, id(np.ndarray), all_bits), (code.DATA, x.ctypes.data, all_bits)),
+        *((code.BASE, id(x.base), all_bits), (code.DTYPE, id(x.dtype), all_bits)),
+        *((code.AXES, x.ndim, 0xFFFF), (code.FLAGS, x.flags.num, 0x7FF)),
     )
     if any((word(at) ^ value) & mask for at, value, mask in expected):
         return False
@@ -121,14 +124,14 @@ def _as_expected() -> bool:
 
 
 def _numpy_functions() -> Any:
-    """Addresses of NumPy's functions for C, whose places in the table never change."""
+    """NumPy's table of C functions, as addresses; the positions in it never change."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     return (ctypes.c_int64 * 95).from_address(pointer(_multiarray_umath._ARRAY_API, None))
 
 
 def _machine_code(dtype: np.dtype) -> Any:
-    """What the kernel's loop over a batch becomes for ``dtype``."""
+    """The kernel's loop over a batch, compiled for ``dtype``."""
     njit: Any = nb.njit
     function = code.products_of_kernel.py_func
     dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(function)
@@ -140,9 +143,9 @@ def _machine_code(dtype: np.dtype) -> Any:
 
 
 def learn(dtype: np.dtype, most_work: int) -> Short:
-    """The function, which from now on knows ``dtype``; compiled at the first call, from disk where it was before.
+    """Add ``dtype`` to those that the function computes, and return the function; compiled now or loaded from the cache.
 
-    What takes more than ``most_work`` multiply-adds, all products of a batch together, it leaves: threads may share that.
+    It returns None for more than ``most_work`` multiply-adds in all products of a batch: threads may share those.
     """
     global known
     known = apart(functools.partial(_learned, dtype, most_work))
@@ -150,9 +153,9 @@ def learn(dtype: np.dtype, most_work: int) -> Short:
 
 
 def _learned(dtype: np.dtype, most_work: int) -> Short:
-    """On a thread that no interrupt reaches, for there is a lock."""
+    """Runs on a thread that no interrupt reaches, because it takes a lock."""
     with _learning:
-        function, facts = _made()
+        function, facts = _function_and_facts()
         facts[code.MOST_WORK // 8] = most_work
         dtypes = facts[code.DTYPES // 8 :].reshape(-1, code.WORDS_OF_DTYPE)
         if function is not never and id(dtype) not in dtypes[:, 0] and not dtypes[-1, 0]:
@@ -164,7 +167,7 @@ def _learned(dtype: np.dtype, most_work: int) -> Short:
 
 
 def _renew() -> None:
-    """A thread that was learning in the parent is not in the child."""
+    """A lock that was taken at the fork would never be released in the child."""
     global _learning
     _learning = threading.Lock()
 

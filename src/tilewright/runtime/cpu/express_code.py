@@ -1,6 +1,7 @@
-"""The machine code of ``express``: what it reads of Python's objects and NumPy's arrays, and what it makes of that.
+"""The machine code of ``express``: it reads Python's objects and NumPy's arrays, checks them, and calls the kernel.
 
-All of it is compiled; ``x`` is always the address of an array, ``facts`` that of the numbers below.
+Every function here is compiled. ``x`` is the address of an array object; ``facts`` is the address of the numbers that are
+listed below.
 """
 
 from __future__ import annotations
@@ -13,37 +14,40 @@ import numba as nb
 from ...catalog import catalog
 from ...codegen import objects
 
-#: What a product costs beside its multiply-adds, counted in them.
+#: Overhead of a product, in multiply-adds.
 WORK_OF_A_CALL = 1000
-#: Work from which other Python threads may run meanwhile: letting them costs 50 ns, this lasts a microsecond or more.
+#: Multiply-adds from which the GIL is released: that costs 50 ns, and so many last a microsecond or more.
 WORTH_RELEASING = 60_000
-#: Beyond, counts might overflow. Nobody has the time for so many either.
+#: The largest batch: beyond it, counts might overflow.
 MOST_PRODUCTS = 1 << 32
 
 KERNEL = catalog()["cpu/direct"]
 _module = sys.modules[KERNEL.function.__module__]
-#: The kernel's own loop over a batch, of which one product is a batch of one.
+#: The kernel's loop over a batch; a single product is a batch of one.
 products_of_kernel = _module.batch_products
 
 # Bytes from the start of a Python object, and of an array: PyArrayObject_fields of NumPy's ndarraytypes.h.
 TYPE, DATA, AXES, SHAPE, STRIDES, BASE, DTYPE, FLAGS = 8, 16, 24, 32, 40, 48, 56, 64
-# Flags that are asked for, and what they must be: aligned; and writeable, without a warning about writing.
+# A mask of flags and their required value. Operands: aligned. C: aligned and writeable, without a warning about writing.
 ALIGNED, WRITEABLE = (0x100, 0x100), (0x80000500, 0x500)
-# What the function must know, in bytes from the start of ``facts``; then, for each dtype: itself, its code, its size.
+# Offsets into ``facts``, in bytes. From DTYPES on, three words for each dtype: its address, its machine code, its itemsize.
 NDARRAY, NONE, CREATE, UNWRAP, MOST_WORK, DTYPES = 0, 8, 16, 24, 32, 40
 WORDS_OF_DTYPE, MOST_DTYPES = 3, 12
 
 _any_njit: Any = nb.njit
-_inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # nobody calls them but each other
+_inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
 _suits = _inner(KERNEL.suits)
 _better_transposed = _inner(
     getattr(_module.better_transposed, "py_func", _module.better_transposed)
-)  # itself where nothing compiles
+)  # a plain function where JIT is disabled
 
 
 @_inner
 def plain(x, facts, flags, admitted):
-    """Whether x is an ndarray itself, with these flags, and its memory an ndarray's own: nobody can have unmapped it."""
+    """Whether x is exactly an ndarray, with these flags, and its memory belongs to one and so cannot have been unmapped.
+
+    ``admitted`` says that the owner of the memory was checked before.
+    """
     asked, wanted = flags
     ndarray = objects.word(facts, NDARRAY)
     if objects.word(x, TYPE) != ndarray or objects.number(x, FLAGS) & asked != wanted:
@@ -69,7 +73,7 @@ def stride(x, axis):
 
 @_inner
 def byte_range(x, itemsize):
-    """The first byte of an array's memory, and the first behind it."""
+    """Address of the first byte of an array's memory, and of the first byte after it."""
     low = objects.word(x, DATA)
     high = low + itemsize
     for axis in range(objects.number(x, AXES)):
@@ -89,13 +93,13 @@ def disjoint(x, y, itemsize):
 
 @_inner
 def own(x):
-    """How many of an operand's axes belong to each product."""
+    """How many of an operand's axes belong to a single product; the others are those of the batch."""
     return min(2, objects.number(x, AXES))
 
 
 @_inner
 def batch(x, own_axes, axis):
-    """Size and stride of an axis of the batch, counted from the last, which is 1; stride 0 where it broadcasts."""
+    """Size and stride of an axis of the batch; the last axis is number 1. The stride is 0 where it broadcasts."""
     at = objects.number(x, AXES) - own_axes - axis
     length = size(x, at) if at >= 0 else 1
     return length, stride(x, at) if length > 1 else 0
@@ -103,7 +107,7 @@ def batch(x, own_axes, axis):
 
 @_inner
 def broadcast(x, y):
-    """The size that two become, −1 where they do not."""
+    """The common size of two axes by broadcasting, −1 if there is none."""
     if x == y or y == 1:
         return x
     return y if x == 1 else -1
@@ -111,7 +115,7 @@ def broadcast(x, y):
 
 @_inner
 def matrix(x, column):
-    """Address, rows, columns and strides of an operand's first matrix; one axis alone is a row, or a ``column``."""
+    """Address, rows, columns and strides of an operand's first matrix; a vector is a row, or with ``column`` a column."""
     axes, data = objects.number(x, AXES), objects.follow(x, DATA)
     if axes > 1:
         return data, size(x, axes - 2), size(x, axes - 1), stride(x, axes - 2), stride(x, axes - 1)
@@ -122,7 +126,7 @@ def matrix(x, column):
 
 @_inner
 def moved(x, offset):
-    """The matrix ``offset`` bytes behind."""
+    """The matrix that begins ``offset`` bytes after x."""
     return objects.behind(x[0], offset), x[1], x[2], x[3], x[4]
 
 
@@ -134,7 +138,7 @@ def transposed_matrix(x):
 
 @_inner
 def broadcast_products(code, itemsize, a, b, c, axes, count):
-    """All products of a batch of ``axes`` axes: along the last of them by the kernel itself, one call for all others."""
+    """All products of a batch of ``axes`` axes; one call of the kernel computes those along the last axis."""
     own_a, own_b, own_c = own(a), own(b), own(a) + own(b) - 2
     first_a, first_b, data = matrix(a, False), matrix(b, True), objects.follow(c, DATA)
     last = objects.number(c, AXES) - 1
@@ -167,7 +171,7 @@ def broadcast_products(code, itemsize, a, b, c, axes, count):
 
 @_inner
 def how_many(a, b, axes):
-    """The products of a batch; 0 where its axes do not broadcast, or the number might overflow."""
+    """The number of products in a batch; 0 if its axes do not broadcast, or the number might overflow."""
     own_a, own_b = own(a), own(b)
     count = 1
     for axis in range(1, axes + 1):
@@ -180,7 +184,7 @@ def how_many(a, b, axes):
 
 @_inner
 def fits(facts, c, a, b, m, n, axes, itemsize, admitted):
-    """Whether the caller's C is what the product may be written to, and lies apart from the operands."""
+    """Whether the caller's C has the flags, dtype and shape for the result, and is disjoint from the operands."""
     own_a, own_b = own(a), own(b)
     own_c = own_a + own_b - 2
     if not plain(c, facts, WRITEABLE, admitted):
@@ -197,7 +201,7 @@ def fits(facts, c, a, b, m, n, axes, itemsize, admitted):
 
 @_inner
 def new(facts, a, b, m, n, axes, count):
-    """An array for the result, of three axes at most."""
+    """A new array for the result, of at most three axes."""
     dtype = objects.follow(a, DTYPE)
     objects.new_reference(dtype)
     rows, columns = (m, n) if own(a) == 2 else (n, n)
@@ -208,7 +212,7 @@ def new(facts, a, b, m, n, axes, count):
 
 @_inner
 def entry_of(facts, dtype):
-    """Where this dtype stands in ``facts``, 0 if it does not."""
+    """The offset of this dtype in ``facts``, 0 if it is not there."""
     for at in range(DTYPES, DTYPES + 8 * WORDS_OF_DTYPE * MOST_DTYPES, 8 * WORDS_OF_DTYPE):
         if objects.word(facts, at) == dtype:
             return at
@@ -217,7 +221,10 @@ def entry_of(facts, dtype):
 
 @_inner
 def computed(facts, a, b, c, admitted):
-    """The result, a new reference; or None, which is not; or NULL with Python's error where it could not be allocated."""
+    """The result, as a new reference; NULL, with Python's exception set, if it could not be allocated.
+
+    Or None, as a borrowed reference: then the long way must compute the product.
+    """
     none = objects.follow(facts, NONE)
     if not plain(a, facts, ALIGNED, admitted) or not plain(b, facts, ALIGNED, admitted):
         return none
@@ -235,8 +242,8 @@ def computed(facts, a, b, c, admitted):
     work = count * (m * n * k + WORK_OF_A_CALL)
     if m * n * k * count == 0 or (not admitted and work > objects.word(facts, MOST_WORK)):
         return none
-    mine = objects.integer(c) == objects.integer(none)
-    if mine:
+    allocates = objects.integer(c) == objects.integer(none)
+    if allocates:
         if axes > 1:
             return none
         c = new(facts, a, b, m, n, axes, count)
@@ -249,18 +256,18 @@ def computed(facts, a, b, c, admitted):
     if work > WORTH_RELEASING:
         objects.restore_thread(thread)
     if not done:
-        if mine:
+        if allocates:
             objects.drop_reference(c)
         return none
-    if not mine:
+    if not allocates:
         objects.new_reference(c)
         return c
     return objects.unwrapped(objects.follow(facts, UNWRAP), c)
 
 
-# Not compiled yet: this is what ``express`` makes a C function of.
+# Not compiled here: ``express`` compiles it as a C function.
 def express(self: Any, arguments: Any, count: Any) -> Any:
-    """What Python calls, with the address of ``facts``' array, and of as many arguments as ``count`` says."""
+    """The function that Python calls: ``self`` is the array of ``facts``, ``arguments`` points to ``count`` objects."""
     facts = objects.follow(self, DATA)
     none = objects.follow(facts, NONE)
     result = none

@@ -1,9 +1,9 @@
 """Work whose clean-up no interrupt can prevent.
 
 Python raises KeyboardInterrupt, and whatever else a signal handler raises, between any two bytecodes: also between a
-``try`` and the statement before it, and inside a ``finally``. So no Python code can guarantee that its clean-up runs. Code
-that runs inside one call from C can: there are no bytecodes of the caller's in between. ``ensured`` is that call. ``apart``
-runs a function on a thread of its own, where no signal handler runs.
+``try`` and the statement before it, and inside a ``finally``. So no Python code can guarantee that its clean-up runs. One
+call of C code can: no bytecode of the caller lies in between. ``ensured`` is that call. ``apart`` runs a function on a
+thread of its own, where no signal handler runs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _engines: list[Any] = []
 
 
 def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
-    """The result of ``body()``, after ``cleanup()`` has run to its end, whatever was raised in either.
+    """The result of ``body()``, after ``cleanup()`` has run to its end, even if either raised an exception.
 
-    ``cleanup`` is called again each time an interrupt ends it early: it must do what is still to do, in any state, and raise
-    nothing of its own. Raises what was raised first.
+    ``cleanup`` is called again each time an interrupt ends it early: it must continue from any state and raise nothing
+    itself. Raises the first exception.
 
     >>> ensured(lambda: 3, lambda: print("cleaned up"))
     cleaned up
@@ -39,9 +39,9 @@ def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
 def apart(function: Callable[[], Result], stop: Callable[[], None] | None = None) -> Result:
     """The result of ``function()``, computed on another thread, in this one's context.
 
-    Meant for what an interrupt would leave broken: compilers, other libraries' locks, files. An interrupt ends the wait and
-    is raised at once; the function runs to its end all the same. With ``stop`` the function is not left running: an
-    interrupt calls ``stop()``, on another thread, which should let it end soon, and is raised when it has ended.
+    For code that an interrupt would leave broken: compilers, other libraries' locks, files. An interrupt ends the wait and
+    is raised at once, while the function runs on to its end. With ``stop``, an interrupt calls ``stop()`` on another thread,
+    which should make the function end soon, and the interrupt is raised when the function has ended.
 
     >>> apart(lambda: threading.current_thread() is threading.main_thread())
     False
@@ -55,7 +55,7 @@ def apart(function: Callable[[], Result], stop: Callable[[], None] | None = None
 
 
 class _Apart:
-    """A function on a thread of its own. Lists record what has happened: an interrupt may come at any bytecode."""
+    """A function on a thread of its own. Lists record its events by single operations: an interrupt may come at any time."""
 
     def __init__(self, function: Callable[[], Any], launch: Callable[[threading.Thread], object]) -> None:
         self._function, self._launch, self._context = function, launch, contextvars.copy_context()
@@ -65,7 +65,7 @@ class _Apart:
         self._closed = False
 
     def _work(self) -> None:
-        self._begun.append(None)  # before looking: ``settle`` closes first and looks then
+        self._begun.append(None)  # before reading _closed: ``settle`` sets _closed before it reads _begun
         ended: tuple[Any, BaseException | None] = (None, None)
         try:
             if not self._closed:
@@ -98,10 +98,10 @@ class _Apart:
 
 
 def _launch(thread: threading.Thread) -> None:
-    """Start it from yet another thread: an interrupted ``start`` would leave an entry behind in ``threading``.
+    """Start it from another thread: an interrupted ``start`` would leave an entry behind in ``threading``.
 
-    Until a new thread runs, CPython takes an exception that is set into its creator for one of the new thread's. It is
-    raised there before ``start`` begins, which is therefore repeated.
+    Until that other thread runs, CPython delivers to it an exception that was set in its creator. The exception is raised
+    before ``start`` begins, so ``ensured`` calls ``start`` as its clean-up, which is repeated.
     """
     _thread.start_new_thread(_ensured(), (int, thread.start))
 
@@ -109,12 +109,12 @@ def _launch(thread: threading.Thread) -> None:
 @functools.cache
 def _ensured() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
     work = _Apart(_compiled, lambda thread: _thread.start_new_thread(thread.start, ()))
-    work.start_and_wait()  # apart, for llvmlite has a lock that an interrupt would leave taken
+    work.start_and_wait()  # on another thread: an interrupt would leave llvmlite's lock taken
     return work.result()
 
 
 def _compiled() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
-    """``ensured`` in machine code: 15 ms once a process, and less than a microsecond a call.
+    """``ensured`` in machine code: compiled once in a process, in 15 ms; a call takes less than a microsecond.
 
     The same in C:
 

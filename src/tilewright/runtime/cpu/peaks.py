@@ -1,7 +1,7 @@
 """The roofs of this machine, measured: fused multiply-adds per second, bytes per second from memory and the last cache.
 
 A datasheet's clock is not the clock of a shared machine, so both are measured per dtype and thread count, by the best
-of several short runs (a roof is what the machine can do when nobody disturbs it), and kept on disk.
+of several short runs (a roof is what the machine reaches when no other program runs), and cached on disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _multiply_add(steps: int, x: np.ndarray) -> None:
 @nb.njit(nogil=True, fastmath={"contract"})
 def _triad(x: np.ndarray, y: np.ndarray, out: np.ndarray, repeats: int) -> None:
     for r in range(repeats):
-        factor = x.dtype.type(3 + r)  # another one each time, or a compiler may do it once
+        factor = x.dtype.type(3 + r)  # changes each time: otherwise the compiler may compute the loop once
         for i in range(out.size):
             out[i] = x[i] + factor * y[i]
 
@@ -48,7 +48,7 @@ def _triad(x: np.ndarray, y: np.ndarray, out: np.ndarray, repeats: int) -> None:
 def peak_gflops(dtype: str = "float32", threads: int = 1, *, fresh: bool = False) -> float:
     """The most fused multiply-adds this machine does, in 1e9 operations per second (an FMA is two).
 
-    ``fresh`` measures again (about 0.3 s) and keeps the better of the old and the new figure.
+    ``fresh`` measures again (about 0.3 s) and caches the higher of the old and the new figure.
     """
     return _remembered("fma", dtype, threads, _measure_peak, fresh)
 
@@ -113,7 +113,7 @@ def _last_cache() -> int:
 
 
 def _triad_gbs(dtype: str, threads: int, nbytes: int, repeats: int) -> float:
-    """Over ``nbytes`` in all, ``repeats`` times a sample."""
+    """The bandwidth of the triad over ``nbytes`` in all, ``repeats`` times a sample, in 1e9 bytes per second."""
     size = max(8, nbytes // 3 // np.dtype(dtype).itemsize // threads)
     arrays = [[aligned_empty(size, dtype) for _ in range(3)] for _ in range(threads)]
     for x, y, out in arrays:

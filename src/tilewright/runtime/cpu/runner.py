@@ -1,8 +1,8 @@
-"""Runs one CPU kernel: compiles it, keeps the machine code on disk, cuts C among threads.
+"""Runs one CPU kernel: compiles it, caches the machine code on disk, cuts C among threads.
 
-A kernel is a function of three matrices and knows no threads. What it declares is how its C may be cut: ``rows`` (bands
-of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides). A kernel for a ``team`` shares
-its work out itself: all threads run the same function on the same operands, and counters that all see tell each what to do.
+A kernel is a function of three matrices and does not know of threads. It declares how its C may be cut: ``rows`` (bands
+of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides). A ``team`` kernel distributes
+its own work: all threads run the same function on the same operands and take jobs by counters that they share.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .workspace import take_workspace
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
-#: What compiled code gets for dtypes that Numba does not know: integers with their bits (``codegen.row_converter``).
+#: The dtypes that Numba lacks reach compiled code as integers with the same bits (``codegen.row_converter``).
 _STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 
 
@@ -39,10 +39,10 @@ _STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 
 @functools.cache
 def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
-    """The kernel's machine code for ``dtype``: from disk where it was compiled before, else compiled now (about 1 s).
+    """The kernel's machine code for ``dtype``: loaded from the cache on disk, or compiled now (about 1 s).
 
-    On a thread of its own: an interrupt would leave the compiler's locks taken and its registries half filled. Raises
-    UnavailableError where ``$NUMBA_DISABLE_JIT`` is set.
+    Compiled on another thread: an interrupt would leave the compiler's locks taken and its registries half filled. Raises
+    UnavailableError if ``$NUMBA_DISABLE_JIT`` is set.
     """
     need_jit(kernel.name)
     return apart(functools.partial(_compile, kernel, dtype))
@@ -50,7 +50,7 @@ def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
 
 def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
-    dispatcher._cache = CodeCache(kernel, dtype)  # type: ignore[attr-defined]  # what njit(cache=True) does, with our directory and key
+    dispatcher._cache = CodeCache(kernel, dtype)  # type: ignore[attr-defined]  # as njit(cache=True), with Tilewright's directory and key
     element = nb.from_dtype(_STORAGE.get(dtype.name, dtype))
     matrix = types.Array(element, 2, "A" if kernel.strided else "C")
     shared = (types.Array(element, 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
@@ -62,7 +62,7 @@ def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
 
 @functools.cache
 def standby() -> CompiledStandby:
-    """The machine code by which workers wait awake."""
+    """The machine code by which workers stand by: they wait for the next product without sleeping."""
     return apart(_compile_standby)
 
 
@@ -93,7 +93,7 @@ def grid(m: int, n: int, threads: int) -> tuple[int, int]:
 
 
 class Composer(Team):
-    """What a composed kernel works with: the kernel it is built over, and additions, all on the same threads."""
+    """What a composed kernel calls: products by its base kernel, and additions, all on the same threads."""
 
     def __init__(self, threads: int, base: Product) -> None:
         super().__init__(threads)
@@ -120,8 +120,8 @@ def runner(
 ) -> Product:
     """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
 
-    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides; every element of ``c`` is written, none is read; with
-    ``add`` the product is added to what ``c`` holds, by a kernel that ``adds``.
+    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides; every element of ``c`` is written, none is read. With
+    ``add``, which needs a kernel that ``adds``, the product is added to ``c``.
     Raises UsageError for a dtype, thread count or parameter that the kernel does not have.
     """
     dtype = np.dtype(dtype)
@@ -150,15 +150,15 @@ def runner(
 
 
 def _check_shapes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """Machine code trusts its arguments: what does not fit here would be written to somebody else's memory."""
+    """Machine code does not check its arguments: with wrong shapes it would write to memory outside C."""
     if a.shape[1] != b.shape[0] or c.shape != (a.shape[0], b.shape[1]):
         raise ShapeError(f"a is {a.shape}, b is {b.shape}, c is {c.shape}: must be (m, k), (k, n), (m, n)")
 
 
 def call_once(run: Product, dtype: Any) -> None:
-    """Multiply 1×1 matrices: a library is looked for, and code of a kernel's own making compiled, at the first call.
+    """Multiply 1×1 matrices: the first call of a kernel may search for a library or compile code of its own.
 
-    Raises what the kernel raises, UnavailableError for a library that is not installed.
+    Raises the kernel's own exceptions, UnavailableError for a library that is not installed.
     """
     a, b, c = (np.ones((1, 1), dtype) for _ in range(3))
     run(a, b, c)
@@ -167,7 +167,7 @@ def call_once(run: Product, dtype: Any) -> None:
 def _checked(kernel: Kernel, params: dict[str, Any]) -> dict[str, Any]:
     for name in params:
         if name not in kernel.tunable:
-            rule = "is fixed in its source" if name in kernel.params else "is not a parameter of it"
+            rule = "is fixed in its source" if name in kernel.params else "is not one of its parameters"
             raise UsageError(f"{kernel.name}: {name} {rule}; tunable: {', '.join(sorted(kernel.tunable)) or 'none'}")
     return params
 
@@ -200,7 +200,7 @@ def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, 
 def _run_team(
     code: Callable[..., None], team: Team, kernel: Kernel, add: bool, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> None:
-    """For kernels that share their work out themselves. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
+    """For kernels that distribute their own work. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
     _check_shapes(a, b, c)
     if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
         a, b, c = b.T, a.T, c.T
@@ -213,10 +213,10 @@ def _run_team(
     counters[-2:] = add, team.threads
     with take_workspace(elements * c.itemsize) as memory:
         arrays = a, b, c, memory[: elements * c.itemsize].view(c.dtype), counters
-        awake = (
+        posted = (
             () if team.threads == 1 or isinstance(code, functools.partial) else (call_words(code, *arrays), standby())
         )
-        run_stoppable(team, functools.partial(code, *arrays), counters, 2 * math.prod(shape), *awake)
+        run_stoppable(team, functools.partial(code, *arrays), counters, 2 * math.prod(shape), *posted)
 
 
 def _run_tiles(

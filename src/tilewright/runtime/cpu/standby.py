@@ -1,4 +1,4 @@
-"""Workers that wait awake for the next product: the machine code for it, and a product in its words."""
+"""The machine code by which workers stand by for the next product without sleeping, and how a call is encoded for them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import numpy as np
 
 from ...codegen import crew
 
-#: Seconds that a worker waits awake for the next product: more than one takes that has to wake 15 of them, 0.5 to 0.9 ms on
-#: a virtual machine, or those who came first would be asleep again when it ends, and the next one have to wake them all.
+#: Seconds that a worker stands by. A product that must wake 15 workers takes 0.5 to 0.9 ms on a virtual machine. With less
+#: time than that, the first workers to finish would sleep before it ends, and the next product would wake them again.
 AWAKE_S = 1e-3
 
 _WORDS, _INDEX, _FLAG = nb.types.int64[::1], nb.types.intp, nb.types.boolean
 
 
 class CompiledStandby:
-    """What ``threads.Standby`` asks for; ``compile`` makes machine code of a function and a signature."""
+    """Implements ``threads.Standby``; ``compile_`` compiles a function for a signature."""
 
     def __init__(self, compile_: Callable[[Any, Any], Any]) -> None:
         self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX))
@@ -34,7 +34,11 @@ class CompiledStandby:
         self._stand_by(mailbox, self._looks)
 
     def _looks_for(self, seconds: float) -> int:
-        """A processor's pause takes 10 to 140 cycles, so it is measured; the quickest of some, for others may run too."""
+        """How often a worker looks at its mailbox in so many seconds.
+
+        It is measured, because a processor's pause takes 10 to 140 cycles. The fastest of four runs counts, because other
+        programs may run meanwhile.
+        """
         mailbox, looks = np.zeros(crew.WORDS, np.int64), 1000
         taken = []
         for _ in range(4):
@@ -47,7 +51,7 @@ class CompiledStandby:
 def call_words(
     code: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, space: np.ndarray, counters: np.ndarray
 ) -> np.ndarray:
-    """A call of a kernel for a team, as a mailbox holds it behind its state. The arrays must outlive it."""
+    """A call of a ``team`` kernel, encoded as a mailbox holds it after its state. The arrays must outlive it."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [space.ctypes.data, space.size, counters.ctypes.data, counters.size]
     return np.array([_address(code), c.itemsize, *matrices, *numbers], np.int64)
@@ -60,5 +64,5 @@ def _address(code: Any) -> int:
 
 
 def source_of(function: Any) -> SimpleNamespace:
-    """What the cache of machine code wants to know of a function: here as if it were a kernel."""
+    """The attributes of a kernel that ``CodeCache`` reads, for a function that is not a kernel."""
     return SimpleNamespace(function=function, source_hash=Path(function.__code__.co_filename).stem)

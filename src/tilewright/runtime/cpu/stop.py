@@ -1,11 +1,11 @@
-"""Ctrl-C during a long product: Python can raise it only between steps of Python, and machine code takes none.
+"""Ctrl-C during a long product: Python raises KeyboardInterrupt only between bytecodes, and machine code has none.
 
-So the caller of a long product does not compute. It waits, which Ctrl-C interrupts, and then tells the threads to stop by
-the counters through which they share out the work: every counter is set to STOP, after which nothing is left to take and
-everything waited for is there. What they still write is inside C and the workspace, and C is lost anyway.
+So the thread that calls a long product does not compute. It waits, and Ctrl-C interrupts the wait. Then it sets every
+counter by which the threads share the work to STOP: no job is left to take, and every count that a thread waits for is
+reached. What the threads still write goes to C and the workspace only, and C is invalid after an interrupt.
 
-A run of many products, from files to a file, is on a thread of its own altogether (``stoppable``): an interrupt asks its
-``Stop``, which tells the product under way and whatever else listens.
+A run of many products, from files to a file, has a thread of its own (``stoppable``). An interrupt calls its ``Stop``, which
+calls the current product and every other listener.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .threads import Standby, Team
 
 Result = TypeVar("Result")
 
-#: Far above every count of jobs, and so small that a kernel may multiply it by the size of a block without overflow.
+#: Far above every count of jobs, and small enough that a kernel may multiply it by the size of a block without overflow.
 STOP = 1 << 40
-#: Operations from which a product is long: a second or two of a fast core. Below, the few milliseconds that it may take to
-#: wake one thread more, on a processor that is taken, are not worth it.
+#: Operations from which a product is long: a second or two of a fast core. A shorter one is not worth the additional thread
+#: that computes for the caller: waking it on a busy processor may take a few milliseconds.
 LONG = 400_000_000_000
 
 
@@ -43,14 +43,14 @@ class Stop:
         self._listeners: list[Callable[[], None]] = []
 
     def ask(self) -> None:
-        """Tell every listener, in the order in which they began to listen. May be called again."""
+        """Call every listener, in the order in which they were added. May be called again."""
         self.asked = True
         for listener in list(self._listeners):
             listener()
 
     @contextlib.contextmanager
     def tells(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Within the block ``listener`` is told, at once where the run was asked to stop before."""
+        """Within the block, ``ask`` calls ``listener``. It is called at once if the run was asked to stop before."""
         self._listeners.append(listener)
         try:
             if self.asked:
@@ -64,21 +64,21 @@ _current: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("tilewrig
 
 
 def current_stop() -> Stop:
-    """That of the run in which this is called; outside of one, a Stop that is never asked."""
+    """The Stop of the run in which this is called; outside of a run, a Stop that is never asked."""
     return _current.get() or Stop()
 
 
 def stoppable(work: Callable[[], Result]) -> Result:
-    """The result of ``work()``, which runs where no interrupt reaches it and ends early when one comes.
+    """The result of ``work()``, which runs on a thread that no interrupt reaches; an interrupt asks it to end early.
 
-    An interrupt is raised when the work has ended. Within a run that is stoppable already, this only calls ``work``.
+    The interrupt is raised when the work has ended. Within a run that is stoppable already, this only calls ``work``.
     """
     if _current.get() is not None:
         return work()
     stop = Stop()
 
     def inside() -> Result:
-        _current.set(stop)  # in a context of its own
+        _current.set(stop)  # in the copy of the context that ``apart`` makes
         return work()
 
     return apart(inside, stop.ask)
@@ -94,8 +94,8 @@ def run_stoppable(
 ) -> None:
     """Run ``job`` on every thread of the team; Ctrl-C ends a long product soon, a short one when it is done.
 
-    ``call`` says the same job to workers that stand by (``Team.rally``). Raises KeyboardInterrupt, or Stopped inside of
-    ``stoppable``, when no thread writes to C or the workspace any more.
+    ``call`` is the same job, encoded for workers that stand by (``Team.rally``). Raises KeyboardInterrupt, or Stopped inside
+    of ``stoppable``, once no thread writes to C or the workspace any more.
     """
 
     def end() -> None:

@@ -1,12 +1,12 @@
 """Threads that work on one product together.
 
-They are Python's own: compiled code releases the GIL, callers on several threads never wait for each other, and a forked
-child starts fresh ones. Waking a thread costs 20 to 100 µs, so small products stay on one.
+They are threads of Python, for compiled code releases the GIL. Callers on several threads never wait for each other, and a
+forked child starts new workers. Waking a thread costs 20 to 100 µs, so a small product runs on one.
 
-Between products that follow each other closely no thread need be woken: a worker that has done its part of a product stands
-by for a millisecond, awake, without the GIL, and takes what is posted in its mailbox in about a microsecond (see
-``Standby``). That is all the processor time that is ever spent on waiting for a next product. The caller does not wait for a
-late worker: what it has not begun when the caller is done is taken back.
+Products that follow each other closely need not wake threads: a worker that has finished its part of a product stands by for
+a millisecond, without sleeping and without the GIL, and takes a call that is posted in its mailbox in about a microsecond
+(see ``Standby``). No other processor time is spent on waiting for a next product. The caller does not wait for a late
+worker: it takes back a call that the worker has not begun when the caller is done.
 
 Where the system allows, each thread is woken on a processor of its own. Left alone, Linux may wake a worker on the very
 processor that the caller computes on and start it 4 ms late, while another is idle: seen on 2 cores after numpy's
@@ -33,28 +33,28 @@ from .interrupts import apart, ensured
 
 Job = Callable[[], None]
 
-#: Words of a worker's mailbox, with a cache line to spare on either side: threads that look at others must not slow it.
+#: Words of a worker's mailbox, with a spare cache line on either side to avoid false sharing.
 _MAILBOX = 48
 
 
 class Standby(Protocol):
-    """How workers wait awake. All three let go of the GIL; the mailbox's first word is 0 while its owner is asleep."""
+    """How workers wait without sleeping, and without the GIL. A mailbox's first word is 0 while its worker sleeps."""
 
     def stand_by(self, mailbox: np.ndarray) -> None:
-        """Do what is posted in the mailbox, until nothing was posted for a while."""
+        """Run the calls that are posted in the mailbox, until none was posted for a while."""
 
     def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
-        """Post a call, if the mailbox's owner stands by."""
+        """Post a call if the mailbox's worker stands by; return whether it does."""
 
     def settle(self, mailbox: np.ndarray) -> None:
-        """Take back what was posted and not begun; return when what was begun is done."""
+        """Take back a posted call that has not begun; wait for the end of one that has."""
 
 
 class Team:
     """A number of threads, of which the caller is one.
 
-    An interrupt may come at any bytecode. Whatever a call has begun is recorded before it has an effect, in steps that are
-    one operation of C each, and ``ensured`` undoes it: no thread works for a call that has returned, and no worker is lost.
+    An interrupt may come at any bytecode. Each step of a call is recorded before it takes effect, by one operation of C, and
+    ``ensured`` undoes the recorded steps: no thread works for a call that has returned, and no worker is lost.
 
     >>> seen = []
     >>> Team(2).run([lambda: seen.append(1), lambda: seen.append(2)])
@@ -66,10 +66,10 @@ class Team:
         self.threads = threads
 
     def run(self, jobs: Sequence[Job], stop: Job | None = None) -> None:
-        """Do every job, each on a thread of its own and the first on the calling one; raises the first error of any.
+        """Run every job, each on a thread of its own and the first on the calling one; raises the first error of any.
 
-        An interrupt skips the jobs that no thread has begun, calls ``stop``, which may end the others early and must do no
-        harm when it is called again, and is raised when those others have ended.
+        An interrupt skips the jobs that have not begun and calls ``stop``, which may make the others end early and must
+        allow to be called again. The interrupt is raised when the jobs that had begun have ended.
         """
         if len(jobs) == 1:
             jobs[0]()
@@ -81,24 +81,24 @@ class Team:
             _crew.seat(workers, task.here, task.allowed)
             for worker, job in zip(workers, jobs[1:], strict=True):
                 worker.inbox.put((task, job))
-            own: Exception | None = None
+            own_error: Exception | None = None
             try:
                 jobs[0]()
             except Exception as error:
-                own = error
+                own_error = error
             task.wait(len(workers))
-            if own is not None:
-                raise own
+            if own_error is not None:
+                raise own_error
 
         ensured(body, task.settle)
         task.raise_error()
 
     def rally(self, job: Job, call: np.ndarray | None = None, standby: Standby | None = None) -> None:
-        """Do ``job`` here, and on as many other threads of the team as begin it before it is done here.
+        """Run ``job`` on this thread, and on each other thread of the team that begins before this one has finished.
 
-        The job must share out its work by itself, so that nothing is missing where no other thread begins it. ``call`` is
-        the same job in the words of ``standby``: workers that stand by are called by it. Raises the first error, and an
-        interrupt when no other thread is at work.
+        The job must distribute its own work, so that it is complete even if no other thread begins. ``call`` is the same
+        job encoded for ``standby``; workers that stand by receive it. Raises the first error, and an interrupt once no other
+        thread is at work.
         """
         if self.threads == 1:
             job()
@@ -124,14 +124,14 @@ class Team:
 class _TeamCall:
     """One call of ``Team``: the workers that it has claimed, and how many have begun and ended their job.
 
-    With ``shared``, the job of ``rally``, each worker that begins wakes two more first: waking one takes 10 to 50 µs, and
-    fifteen of them would take the caller the time of half a product of 1000³.
+    With ``shared``, the job of ``rally``, each worker that begins first wakes two others (a wake-up tree): waking one takes
+    10 to 50 µs, so waking fifteen would take the caller half the time of a product of 1000³.
     """
 
     def __init__(self, shared: Job | None = None, standby: Standby | None = None, stop: Job | None = None) -> None:
-        self.here, self.allowed = _processor(), _allowed()  # the caller's, also where a worker wakes another
+        self.here, self.allowed = _processor(), _allowed()  # of the caller, also when a worker wakes another
         self.standby = standby
-        #: Workers that this task tried to claim, in order; those it did claim are in the crew's ``claims``.
+        #: Workers that this task tried to claim, in order; those that it did claim are in the crew's ``claims``.
         self.tried: list[_Worker] = []
         self.asleep: list[_Worker] = []
         self._shared, self._stop = shared, stop
@@ -142,37 +142,39 @@ class _TeamCall:
 
     def do(self, job: Job) -> None:
         """Called by a worker, on which no signal handler runs. Does nothing once the task is closed."""
-        self._begun.append(None)  # before looking: ``settle`` closes first and counts then
+        self._begun.append(None)  # before reading _closed: ``settle`` sets _closed before it counts
         error = None
         try:
             if not self._closed:
                 if self._shared is not None:
                     self.wake(2)
                 job()
-        except BaseException as raised:  # whatever it is, it is raised again on the caller's thread
+        except BaseException as raised:  # of any kind: it is raised again on the caller's thread
             error = raised
         self._ended.append(error)
         if len(self._ended) == len(self._begun):
-            self._bell.put(None)  # the last alone: every ring wakes the caller, who takes the GIL from the others
+            self._bell.put(
+                None
+            )  # by the last one only: each ring wakes the caller, which takes the GIL from the workers
 
     def wake(self, count: int) -> None:
-        """Wake that many of those that are still asleep, for the shared job."""
+        """Wake up to ``count`` workers that are still asleep, for the shared job."""
         assert self._shared is not None
         for _ in range(count):
             try:
                 worker = self.asleep.pop()
-            except IndexError:  # other threads wake some at the same time
+            except IndexError:  # other threads wake workers at the same time
                 return
             _crew.seat([worker], self.here, self.allowed)
             worker.inbox.put((self, self._shared))
 
     def wait(self, count: int) -> None:
-        """Until so many jobs have ended. They are counted in the list: an interrupt may swallow a ring of the bell."""
+        """Wait until ``count`` jobs have ended. The list is counted, because an interrupt may swallow a ring of the bell."""
         while len(self._ended) < count:
             self._bell.get()
 
     def settle(self) -> None:
-        """Until no thread works for this task and none will begin; then its workers are others' to claim.
+        """Wait until no thread works for this task and none will begin; then other tasks may claim its workers.
 
         May be interrupted anywhere and called again.
         """
@@ -189,14 +191,14 @@ class _TeamCall:
             _crew.claims.pop(worker, None)
 
     def raise_error(self) -> None:
-        """Raise what a worker raised first, if any did."""
+        """Raise the first error of a worker, if there is one."""
         for error in self._ended:
             if error is not None:
                 raise error
 
 
 class _Worker(threading.Thread):
-    """Does one job after another from its inbox; idle, it stands by for a while and then sleeps there."""
+    """Runs one job after another from its inbox; when the inbox is empty, it stands by for a while and then sleeps."""
 
     def __init__(self, crew: _Crew) -> None:
         super().__init__(name="tilewright", daemon=True)
@@ -214,7 +216,9 @@ class _Worker(threading.Thread):
             task, job = self.inbox.get()
             if self.pinned:
                 self.pinned = False
-                os.sched_setaffinity(0, self.allowed or ())  # awake and seated: from here the scheduler may move it
+                os.sched_setaffinity(
+                    0, self.allowed or ()
+                )  # it runs on its seat: from now on the scheduler may move it
             task.do(job)
             standby = task.standby
             del task, job
@@ -233,15 +237,15 @@ class _Crew:
         self.claims: dict[_Worker, _TeamCall] = {}
 
     def claim(self, task: _TeamCall, count: int) -> list[_Worker]:
-        """Idle workers, the same ones each time where they are free: they may stand by. Where there are too few, new ones.
+        """Claim idle workers: the same ones each time if they are free, for they may stand by; new ones if too few are.
 
-        A worker that was tried is noted first, so that ``settle`` finds what was claimed even if this is interrupted.
+        A worker is noted in ``tried`` before the claim, so that ``settle`` finds every claim even if this is interrupted.
         """
         claimed: list[_Worker] = []
         seen = 0
         while len(claimed) < count:
             if seen == len(self.workers):
-                # Unclaimed, for this may be interrupted: then they are idle workers of the next task.
+                # Hired without a claim: if this is interrupted, they are idle workers for the next task.
                 apart(functools.partial(self._hire, count - len(claimed)))
             worker = self.workers[seen]
             seen += 1
@@ -258,14 +262,14 @@ class _Crew:
             time.sleep(1e-5)  # each enters itself into the list as soon as it runs
 
     def seat(self, workers: list[_Worker], here: int | None, allowed: set[int] | None) -> None:
-        """Before a job is put into their inboxes: none stands by any more, and each has a processor to wake on.
+        """Prepare workers for a job in their inboxes: end their standing by, and pin each to a processor to wake on.
 
-        It is one of those ``allowed`` to the caller, who is ``here``. A worker keeps its seat when it is done, for it may
-        stand by there.
+        That is one of the processors ``allowed`` to the caller, and not ``here``, the caller's own, if there is another. A
+        worker keeps its seat after the job, because it may stand by there.
         """
         for worker in workers:
             worker.mailbox[0] = 0
-            worker.allowed = allowed  # its own: callers on other threads may be allowed other processors
+            worker.allowed = allowed  # for each job: callers on other threads may be allowed other processors
             if here is not None and allowed is not None:
                 self._seat(worker, allowed - {here} or {here})
 
