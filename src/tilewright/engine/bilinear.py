@@ -1,6 +1,6 @@
-"""Schemes that multiply 2×2 matrices by 7 products, written down as what they add to what, for any number of levels.
+"""Schemes that multiply 2×2 matrices of blocks with 7 products, as tables of terms, for any number of levels.
 
-A product is a sum of blocks of A, with signs, times a sum of blocks of B, added with signs to blocks of C.
+A product is a signed sum of blocks of A times a signed sum of blocks of B; it is added, with signs, to blocks of C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Scheme = list[Product]
 A, B, C = range(3)
 
 #: Strassen's scheme: of those with 7 products it has the fewest terms in all, 12 of each operand. Winograd's needs fewer
-#: additions, for it adds to sums that are there already; but here sums are never anywhere.
+#: additions because it reuses partial sums, but here partial sums are never materialised.
 STRASSEN = (
     ("+11+22", "+11+22", "+11+22"),
     ("+21+22", "+11", "+21-22"),
@@ -50,7 +50,7 @@ def scheme_of_levels(levels: int) -> Scheme:
 
 
 def _within(outer: list[Term], text: str) -> list[Term]:
-    """The quarters that ``text`` names, of each block of ``outer``."""
+    """The quarters that ``text`` names, in each block of ``outer``; the signs are multiplied."""
     return [(2 * r + x, 2 * s + y, t * sign) for r, s, t in outer for x, y, sign in _quarters(text)]
 
 
@@ -72,8 +72,8 @@ def coefficients(side: int) -> list[list[int]]:
 def tables(schemes: Sequence[Scheme]) -> tuple[np.ndarray, np.ndarray]:
     """The products of all ``schemes``, one after another, as arrays of integers that compiled code reads.
 
-    The first is [product, operand, term, (row, column, sign, first)], ``first`` being 1 where no product of the scheme
-    before goes to that block of C; the second [product, operand], the number of terms.
+    The first is [product, operand, term, (row, column, sign, first)]: ``first`` is 1 if no earlier product of the scheme is
+    added to that block of C. The second is [product, operand]: the number of terms.
     """
     flat = [product for scheme in schemes for product in scheme]
     terms = np.zeros((len(flat), 3, max(len(side) for product in flat for side in product), 4), np.int64)

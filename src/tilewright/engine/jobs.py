@@ -1,16 +1,15 @@
 """The driver of every kernel that packs: a product is one list of jobs, and each thread of a team takes the next one.
 
 The tile is that of cpu/register_tile: NV vectors wide and MR rows high. Around it, the loops over panels are one flat list
-of jobs, which the threads share out by a counter:
+of jobs, and a shared counter gives each thread the next one:
 
     pack B₀ | multiply ½ | pack B₁ | multiply ½ | multiply ½ | pack B₂ | multiply ½ | …
             └─── phase 0 ─────────────────────┘ └─── phase 1 ───────────────────┘
 
 A phase is KC steps of k for NC columns of C. The jobs that pack B for the next phase stand in the middle of this phase and
-write to the other of two buffers. So a panel is packed long before it is needed, and a thread that comes late finds work
-instead of a barrier. A job waits only for jobs that were handed out before it, so no thread waits for one that never comes.
-An element of C gets its phases in order, each one chain of multiply-adds: its bits do not depend on the number of threads,
-nor on how m and n are cut.
+write to the other of two buffers. So a panel is packed long before it is needed, and a late thread finds work instead of a
+barrier. A job waits only for earlier jobs of the list, so threads cannot deadlock. The phases of an element of C are added
+in order, each as one chain of multiply-adds: its bits depend neither on the number of threads nor on how m and n are cut.
 
 The jobs of a phase are bands of rows of C, cut into parts of a panel's columns. A thread takes the next part of the band
 whose rows of A it packed last, and when that band has no part left, of the next band that has one.
@@ -35,19 +34,19 @@ from ..kernels.blocking import Blocking
 
 #: Threads that can have a block of A; further threads of a team do nothing.
 BLOCKS = max(4, machine().usable_cores)
-#: Jobs of a phase for each thread, at least: threads differ by part of a job when a phase ends.
+#: Jobs of a phase for each thread, at least: threads end a phase within the time of one job.
 JOBS = 8
 #: Words from one counter to the next: one counter per cache line avoids false sharing.
 LINE = 8
-#: Steps of k that make a job of packing a row-major B: rows are read whole, for each may be a page of its own.
+#: Steps of k in a job that packs a row-major B: rows are read whole, because each may lie on a page of its own.
 STEPS = 32
 
 
 class PackedBlocks:
-    """The blocks of a kernel whose elements have ``itemsize`` bytes or more as they are packed.
+    """The block sizes of a kernel whose packed elements have ``itemsize`` bytes or more.
 
-    ``chosen`` has the tile, and how much of each cache may be taken. A phase has at most ``kc`` steps, and no more than
-    ``chosen.kc_of_8_bytes`` where elements have 8 bytes.
+    ``chosen`` has the tile, and how much of each cache may be used. A phase has at most ``kc`` steps, and no more than
+    ``chosen.kc_of_8_bytes`` if elements have 8 bytes.
     """
 
     def __init__(self, chosen: Blocking, kc: int, itemsize: int) -> None:
@@ -57,7 +56,7 @@ class PackedBlocks:
         # Rows of a block of A lie a cache line further apart than they are long: at 512 elements, a power of two, they
         # would all fall into the same sets of the first-level cache.
         self.a_stride = kc + 16
-        self.tile_at = (2 * self.mc + self.mr) * self.a_stride  # behind a block of A of 4-byte elements
+        self.tile_at = (2 * self.mc + self.mr) * self.a_stride  # after a block of A of 4-byte elements
         self.block = self.tile_at + self.mr * self.nr
 
     @property
@@ -67,12 +66,12 @@ class PackedBlocks:
         return {**tile, "kc": self.kc, "mc": self.mc, "nc": self.nc}
 
     def workspace(self, m: int, n: int, k: int) -> int:
-        """Elements of the workspace for a product of this shape; like its arguments, as they are packed."""
+        """Elements of the workspace for a product of this shape; both count packed elements."""
         blocks = min(BLOCKS, -(-m // self.mr) * -(-n // self.nr))
         return 2 * min(k, self.kc) * (min(n, self.nc) + self.nr) + blocks * self.block
 
     def counters(self, m: int, n: int, k: int) -> int:
-        """Counters for a product of this shape, as it is packed."""
+        """The number of counters for a product of this shape, which counts packed elements."""
         fewest = -(-m // self.mc)
         bands = max(fewest, min(-(-m // (4 * self.mr)), fewest + JOBS * BLOCKS))  # at most
         jobs = min(bands * -(-min(n, self.nc) // self.nr), bands + 2 * JOBS * BLOCKS)
@@ -109,10 +108,10 @@ def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tup
 
 @register_jitable
 def bands_and_parts(m: int, n: int, threads: int, itemsize: int, mr: int, nr: int, mc: int, nc: int) -> tuple[int, int]:
-    """How many bands of rows, and parts of a panel's columns, a phase is cut into; one thread wants them large.
+    """How many bands of rows, and parts of a panel's columns, a phase is cut into; for one thread, as few as possible.
 
-    A thread stays with a band, whose rows of A it packs once, for as long as there are parts. The panel of B streams past
-    every band, so there are no more bands than threads need: past 24 rows, at 150 GFLOPS, it would run at 12 GB/s.
+    A thread stays with a band, whose rows of A it packs once, while the band has parts left. Every band reads the whole
+    panel of B, so there are no more bands than threads need: with bands of 24 rows, 150 GFLOPS take 12 GB/s of B.
     """
     fewest = math.ceil(m * max(4, itemsize) / (8 * mc))
     if threads == 1:
@@ -125,7 +124,7 @@ def bands_and_parts(m: int, n: int, threads: int, itemsize: int, mr: int, nr: in
 
 @nb.njit(nogil=True)
 def next_job(counters, taken, bands, parts, home):
-    """A part that no thread has taken: of the band ``home``, or of the first band behind it that has one left."""
+    """Take the next part of the band ``home``, or of the first band after it that has one left: (band, part)."""
     for x in range(bands):
         band = (home + x) % bands
         part = codegen.take_below(counters, (taken + band) * LINE, parts)
@@ -177,17 +176,17 @@ def team_product(
 ) -> Callable[..., None]:
     """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
 
-    ``m``, ``n`` and ``k`` count elements as they are packed, and ``space`` holds such; it is cut along k at multiples of
-    ``grain``. The dtypes are known to three compiled functions only:
+    ``m``, ``n`` and ``k`` count packed elements, and ``space`` holds such elements; k is cut at multiples of ``grain``. Only
+    three compiled functions know the dtypes:
 
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to ``target``,
       from element ``at`` on, ``ld`` apart;
     - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes these steps of columns of B;
     - ``write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner)`` multiplies a band of packed rows,
       from pointer ``a`` on, by a sliver of packed columns into C, or adds the product to it where ``accumulate`` is not 0.
-      ``tiles`` are the rows of the low tiles, how many of the first ones are a row higher, and how many there are in all.
-      With ``ends`` no more steps of k follow; ``corner`` has room for a tile. It loops over the tiles itself: inlined, it
-      counts references to its arrays at every call.
+      ``tiles`` is (rows of a low tile, how many of the first tiles are a row higher, number of tiles). With ``ends`` no more
+      steps of k follow; ``corner`` has room for a tile. ``write`` contains the loop over tiles, because each call of an
+      inlined function counts references to its arrays.
 
     None of them is called for a product without elements or without steps.
     """
@@ -198,7 +197,7 @@ def team_product(
 
     @nb.njit(nogil=True, inline="always")
     def pack_block(a, top, rows, low, kc, block):
-        """Where no tile is as low as the last rows, rows of zeros follow them."""
+        """Pack rows of A; rows of zeros follow where the last rows may be fewer than those of the lowest tile."""
         pack_rows(a, top, rows, low, kc, block, 0, a_stride)
         if rows < mr * (mr - 1):
             for r in range(rows, rows + mr):
@@ -207,7 +206,7 @@ def team_product(
 
     @nb.njit(nogil=True, inline="always")
     def pack_sliver(b, low, kc, left, columns, panel, at, width):
-        """Rows of ``width``, which zeros fill."""
+        """Pack columns of B in rows of ``width``, filled up with zeros."""
         pack_columns(b, low, kc, left, columns, panel, at, width)
         if columns < width:
             for row in range(at, at + kc * width, width):
@@ -228,14 +227,14 @@ def team_product(
         wide = math.ceil(slivers / panels)
         deep = math.ceil(k / (most_steps if itemsize <= 4 else most_steps_of_8_bytes))
         tiles = math.ceil(m / mr)
-        low_rows, higher = m // tiles, m % tiles  # as ``part_start`` cuts, without a division for each tile
+        low_rows, higher = m // tiles, m % tiles  # as by ``part_start``, without a division for each tile
         threads = max(1, min(BLOCKS, counters[counters.size - 1]))
         bands, parts = bands_and_parts(m, n, threads, itemsize, mr, nr, mc, nc)
-        if LINE * (2 + bands * parts + panels * deep * (1 + bands)) > counters.size - 2:  # made for more processors
+        if LINE * (2 + bands * parts + panels * deep * (1 + bands)) > counters.size - 2:  # compiled for more processors
             threads = 1
             bands, parts = bands_and_parts(m, n, threads, itemsize, mr, nr, mc, nc)
         jobs, last = bands * parts, panels * deep - 1
-        # One thread packs the next panel over the last one, which may still lie in L2.
+        # A single thread overwrites the last panel with the next one: its memory may still be in L2.
         buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
         steps = math.ceil(k // grain / deep) * grain
         panel_size = steps * wide * nv * lanes
@@ -258,7 +257,7 @@ def team_product(
             first, end = j * wide, min(slivers, (j + 1) * wide)
             panel = space[t % buffers * panel_size : (t % buffers + 1) * panel_size]
             if packs:
-                for x in range(jobs):  # the panel that lies there now is needed until then
+                for x in range(jobs):  # until then the panel in this buffer is in use
                     codegen.wait_for(counters, (done + x) * LINE, t + 1 - buffers)
                 begin, stop = 0, kc
                 if by_steps:

@@ -1,4 +1,4 @@
-"""NumPy's own product, for what no kernel multiplies. It is not in the catalog: neither a kernel of ours nor a reference."""
+"""NumPy's matmul, for dtypes that no kernel multiplies. It is not in the catalog: it is neither a kernel nor a reference."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ from ..operands import NUMPY_DTYPES
     compiled=False,
 )
 def numpy_product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """Of matrices, or of batches of them."""
+    """Multiply matrices, or batches of them."""
     with np.errstate(all="ignore"):  # as every kernel: NaN and infinity propagate without a warning
         np.matmul(a, b, out=c)

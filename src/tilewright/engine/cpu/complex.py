@@ -1,12 +1,12 @@
-"""The kernel for complex numbers: a real product of twice the size, of which only packing knows that it is complex.
+"""The kernel for complex numbers: a real product of twice the size; only packing treats them as complex.
 
     (x + iy)·(u + iv) = [x y] · ⎡ u  v⎤      A stays as it lies: k complex numbers are a row of 2k real ones.
                                ⎣−v  u⎦      Each row of B is packed twice: as it lies, and times i.
 
-The product of A's real m × 2k and B's 2k × 2n is C as it lies, m × 2n: nothing is taken apart, and nothing put together
-again (the 1m method of Van Zee, SIAM J. Sci. Comput. 2020, with the roles of A and B exchanged, for rows). It takes four
-multiply-adds a product, as the formula does, in one chain of 2k for each real or imaginary part: γ_2k bounds its error, and
-NaN and infinity stand where the formula has them.
+The product of the real matrices m × 2k and 2k × 2n is C as it lies, m × 2n: real and imaginary parts are never separated
+(the 1m method of Van Zee, SIAM J. Sci. Comput. 2020, with the roles of A and B exchanged, for rows). It takes four
+multiply-adds for each product of elements, as the formula does, in one chain of 2k for each real or imaginary part: γ_2k
+bounds its error, and NaN and infinity occur where the formula has them.
 """
 
 import numba as nb
@@ -23,12 +23,12 @@ A_STRIDE = BLOCKS.a_stride
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 parts, times_i = codegen.real_parts, codegen.row_times_i(CHOSEN.vector_bits)
 pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.compiled_tile(BLOCKS)
-LINE = codegen.ALIGNMENT // 16  # complex128 in a line of the cache
+LINE = codegen.ALIGNMENT // 16  # complex128 numbers in a cache line
 
 
 @nb.njit(nogil=True)
 def copy_rows(x, top, rows, left, columns, target, at, ld):
-    """Complex numbers of any strides, row after row, ``ld`` real numbers apart."""
+    """Copy complex numbers of any strides to rows that lie ``ld`` real numbers apart."""
     if x.strides[1] == x.itemsize:
         for r in range(rows):
             codegen.copy(codegen.offset(target, at + r * ld), parts(codegen.address(x, top + r, left)), 2 * columns)
@@ -58,7 +58,7 @@ def pack_columns(b, low, kc, left, columns, target, at, ld):
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
-    """For ``team_product``: into C as real numbers, or by way of the corner."""
+    """For ``team_product``: write to C as real numbers, or by way of ``corner``."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     low, higher, count = tiles
     for x in range(count):
@@ -75,7 +75,7 @@ def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, cor
 
 @nb.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
-    """Write a finished tile, in rows of ``width`` real numbers, to a C that no vector can write."""
+    """Write a finished tile, in rows of ``width`` real numbers, to a C that vectors cannot write."""
     for r in range(rows):
         for s in range(columns):
             element = complex(corner[r * width + 2 * s], corner[r * width + 2 * s + 1])

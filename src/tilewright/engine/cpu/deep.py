@@ -1,13 +1,14 @@
-"""The kernel for a small C and a huge k: threads share out k, and what each piece of k gives is added up in order.
+"""The kernel for a small C and a huge k: threads share the pieces of k, whose products are added in order.
 
-No cut of C keeps several threads busy with 32 × 32 elements, so k is cut, into at most 64 pieces of a length that depends
-on k alone. Each piece's product goes to the workspace, and whoever finishes last adds them in the order of k: the bits do
-not depend on the number of threads, nor on which came first. Nothing is packed that can be read where it lies:
+A C of 32 × 32 elements is too small to share among threads, so k is cut, into at most 64 pieces of a length that depends on
+k alone. Each piece's product goes to the workspace, and the thread that finishes last adds them in the order of k: the bits
+depend neither on the number of threads nor on their timing. Operands are read where they lie if possible:
 
-- rows of B (or columns of A) of at least half a vector: register tiles, elements of A broadcast from where they are. What
-  comes 128 steps later is asked for, for no prefetcher follows rows of B that are half a line: 2 to 3 times as fast;
-- fewer: dot products along k, with lanes of partial sums. Two to four columns side by side, which have no unit stride
-  along k, are parted by shuffles, as many steps as L1 holds.
+- rows of B (or columns of A) of at least half a vector: register tiles, with elements of A broadcast from memory. The
+  elements of 128 steps later are prefetched, because no hardware prefetcher follows rows of B of half a line: 2 to 3 times
+  as fast;
+- shorter rows: dot products along k, with partial sums in the lanes of vectors. Two to four adjacent columns have no unit
+  stride along k: shuffles separate them, for as many steps as L1 holds.
 """
 
 import numba as nb
@@ -19,10 +20,10 @@ from tilewright.kernels import kernel
 
 BITS = machine().vector_bits or 128
 MANY = (machine().vector_registers or 16) >= 32
-#: The tile of C where rows of B fill vectors; and of dot products.
+#: The tile of C where rows of B fill vectors; then the tile of dot products.
 MR, NV = (8 if MANY else 4), 2
 ROWS, COLUMNS = (4 if MANY else 2), 4
-#: Steps of k that are read again and again, from L1 or L2; and how many of them ahead to ask memory for.
+#: Steps of k that stay in L1 or L2 while they are read repeatedly; and the distance of prefetches, in steps.
 KC, AHEAD = 512, 128
 #: The number of pieces of k, at most, and steps in one, at least.
 PIECES, SHORTEST = 64, 1024
@@ -53,7 +54,7 @@ def piece_count(k):
 
 @register_jitable
 def area(m, n):
-    """Elements of a partial product, up to whole tiles of any of its two orientations."""
+    """Elements of a partial product, rounded up to whole tiles for both of its orientations."""
     return -(-m // 16) * 16 * (-(-n // 16) * 16)
 
 
@@ -72,7 +73,7 @@ def tiled(x, y, partial, pitch):
             y_part, columns = codegen.address(y, p, j), min(n - j, NV * lanes)
             for i in range(0, m, MR):
                 x_part, to, live = codegen.address(x, i, p), codegen.ahead(partial, i * pitch + j), min(MR, m - i)
-                y_ahead = AHEAD * y_step if i == 0 else 0  # the first tile brings Y for those below it
+                y_ahead = AHEAD * y_step if i == 0 else 0  # the first tile prefetches Y for the tiles below it
                 if columns > lanes:
                     tile_2(kc, x_part, x_row, x_step, live, y_part, y_step, columns, to, pitch, p, x_ahead, y_ahead)
                 else:
@@ -98,7 +99,7 @@ def columns_to_rows(y, target):
 
 @nb.njit(nogil=True)
 def dotted(x, y, partial, pitch):
-    """partial = X·Y by dot products along k; what has no unit stride along k is copied for them."""
+    """partial = X·Y by dot products along k; an operand without unit stride along k is copied first."""
     m, k = x.shape
     n = y.shape[1]
     size = codegen.itemsize(x)

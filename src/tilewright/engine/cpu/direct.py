@@ -1,18 +1,18 @@
-"""The kernel for small products, of operands where they lie (S1.10): packing them would take as long as multiplying.
+"""The kernel for small products, which reads operands where they lie (S1.10): packing would take as long as multiplying.
 
-What fits into the first-level cache is read from there as fast as from a packed panel, so a small product is nothing but
-tiles: an element of A, wherever it lies, is broadcast from memory into the multiply-adds with up to NV vectors of a row of
-B. There is a tile for every height and width, the last vector masked, and C is cut into tiles of nearly equal size:
-no arithmetic is done on padding but in the lanes of that last vector.
+Operands in the first-level cache are read as fast as a packed panel, so a small product consists of tiles only: an element
+of A, of any strides, is broadcast from memory into the multiply-adds with up to NV vectors of a row of B. There is a tile
+for every height and width, the last vector masked, and C is cut into tiles of nearly equal size: only the masked lanes of
+the last vector compute on padding.
 
-A tile has at most 8 rows, even where registers are left: two units with a latency of four cycles are busy from eight
-accumulators on, and more rows would want more address registers than there are.
+A tile has at most 8 rows, even if registers are left: two units with a latency of four cycles are busy from eight
+accumulators on, and more rows would need more address registers than there are.
 
     for j in even steps of ≤ NV vectors       a panel of B's columns: K rows of it stay in the first-level cache
       for i in even steps of ≤ MR             tile(rows, vectors): K steps in registers, one write
 
-B without unit stride along a row is copied first; of a C without it the product is computed in a buffer and copied last.
-A column of C would use one lane of each vector: it is computed by dot products instead.
+A B without unit stride along a row is copied first. For such a C, the product is computed in a buffer and copied last.
+A C of one column would use one lane of each vector: it is computed by dot products instead.
 """
 
 import math
@@ -32,7 +32,7 @@ MR = 8
 # mr·nv accumulators, nv vectors of B, an element of A and the mask: 8, 8, 8 rows with 32 registers, 8, 6, 3 with 16.
 HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 
-# A of so many rows and columns stays in the second-level cache, from which every panel of B reads it once more.
+# An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B.
 LARGEST = math.isqrt((machine().l2 or 256 << 10) // 8)
 # Rows of C that a thread of a team takes at a time: four tiles, some microseconds.
 BAND = 4 * MR
@@ -68,14 +68,14 @@ def rows_like(x):
 
 @nb.njit(nogil=True)
 def better_transposed(m, n, a_row, a_column, b_row, b_column, c_row, one):
-    """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, by sizes and strides: a matrix that lies by columns, times a vector."""
+    """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, by sizes and strides: a column-major matrix times a vector."""
     by_columns = n == 1 and m > 1 and a_row == one and a_column != one and c_row == one
     return by_columns or (m == 1 and n > 1 and b_row == one and b_column != one)
 
 
 @nb.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def dots(a, b, c):
-    """A matrix that lies by rows times a column, two rows at a time: each sum is spread over the lanes of vectors."""
+    """A row-major matrix times a column, two rows at a time: each sum is spread over the lanes of vectors."""
     m, k = a.shape
     column, down = codegen.as_row(b, k), a.strides[0]
     for i in range(0, m, 2):
@@ -89,7 +89,7 @@ def dots(a, b, c):
 
 
 def copy_rows(x: Any, rows: int, columns: int, target: Any, ld: int) -> None:
-    """Rows of x, ``ld`` elements apart."""
+    """Copy rows of x to ``target``, ``ld`` elements apart."""
 
 
 @overload(copy_rows)
@@ -107,7 +107,7 @@ def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below t
 
 @nb.njit(nogil=True)
 def batch_products(a, b, c, count, step_a, step_b, step_c):
-    """``count`` products of one shape, whose matrices lie so many bytes behind those before them."""
+    """``count`` products of one shape; each matrix lies ``step_…`` bytes after that of the previous product."""
     m, k = a.shape
     n = b.shape[1]
     a_row, a_column = a.strides
@@ -117,7 +117,7 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
     b_rows, c_rows = b if straight_b else rows_like(b), c if straight_c else rows_like(c)
     b_row, c_row = b_rows.strides[0], c_rows.strides[0]
     rows_by_column = n == 1 and k > 0 and a_column == one and b_row == one
-    # Where one tile is all, it does the whole batch.
+    # A tile that covers the whole product computes the whole batch.
     one_tile = straight_b and straight_c and 0 < n <= lanes * NV and m <= HEIGHTS[(n - 1) // lanes]
     at_once = count if one_tile and not rows_by_column else 1
     for which in range(0, count, at_once):
@@ -167,7 +167,7 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
     suits=lambda m, n, k: max(m, n, k) <= LARGEST,
     params={"mr": MR, "nv": NV, "vector_bits": BITS},
 )
-def direct(a, b, c, space, counters):  # noqa: ARG001  # nothing is kept from job to job
+def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
     m, n = c.shape
     (a_row, a_column), (b_row, b_column) = a.strides, b.strides
     if better_transposed(m, n, a_row, a_column, b_row, b_column, c.strides[0], codegen.itemsize(c)):

@@ -1,9 +1,10 @@
 """The kernel for float16 and bfloat16, multiplied as float32: widened while they are packed, rounded once at the end.
 
-Between phases of k, C stands in the workspace as float32; the last phase rounds each tile while it is in the cache. So no
-operand is copied whole, and an element is the float32 product's, rounded: to nearest, to infinity beyond the largest.
+Between phases of k, C is in the workspace as float32; the last phase rounds each tile while it is in the cache. So no
+operand is copied as a whole, and an element is that of the float32 product, rounded: to nearest, and to infinity beyond the
+largest number.
 
-Numba knows neither dtype: compiled code sees float16 as unsigned and bfloat16 as signed 16-bit integers.
+Numba has neither dtype: compiled code sees float16 as unsigned and bfloat16 as signed 16-bit integers.
 """
 
 import numba as nb
@@ -24,7 +25,7 @@ tile = jobs.compiled_tile(BLOCKS)
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):
-    """Into the wide C; from there, when it is complete, into the caller's."""
+    """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
     narrow, wide = c
     width = vectors * LANES
     low, higher, count = tiles

@@ -1,8 +1,8 @@
 """The kernel for 8-bit and 16-bit integers, multiplied in lanes of 16 bits: 8-bit ones are widened while they are packed.
 
-Products and sums are wanted modulo 2⁸ or 2¹⁶, as numpy's. Arithmetic modulo 2⁸ survives arithmetic modulo 2¹⁶, of which
-only the lower half is kept, whatever the upper one was; so one tile serves signed and unsigned, 8 bits and 16. No processor
-multiplies vectors of 8-bit integers without taking them apart, at every step of k; packing takes them apart once.
+Products and sums are computed modulo 2⁸ or 2¹⁶, as in NumPy. The lower 8 bits of a result modulo 2¹⁶ are the result modulo
+2⁸, whatever the upper 8 bits are; so one tile serves signed and unsigned integers of 8 and 16 bits. No processor multiplies
+vectors of 8-bit integers without widening them at every step of k; packing widens them once.
 """
 
 import numba as nb
@@ -23,7 +23,7 @@ tile = jobs.compiled_tile(BLOCKS)
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
-    """By way of the corner: C is narrower than the tile. What C holds is widened and added to."""
+    """By way of ``corner``: C may be narrower than the tile. To accumulate, C is widened into ``corner`` first."""
     width = vectors * LANES
     low, higher, count = tiles
     for x in range(count):

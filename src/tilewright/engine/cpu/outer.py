@@ -1,13 +1,13 @@
-"""The kernel for a small k, where the product is mostly its own result, written once and past the caches.
+"""The kernel for a small k, where writing C takes most of the time: C is written once, and past the caches.
 
-At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so memory sets the time, and it is memory's *writes* that do:
-a store that goes through the caches first fetches the line that it overwrites, which carries every byte of C twice. So a C
-that exceeds the caches leaves by streaming stores, straight from the registers where it was summed: 41 GB/s in place of 25,
-where numpy's loop writes 19. That takes rows of C that all begin on multiples of a vector; other rows are asked for while
-their sums are made, since a store of part of a line would fetch it only when its turn comes: 2 to 3 times as fast.
+At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so the *writes* to memory set the time. A store through the
+caches first fetches the line that it overwrites, so every byte of C moves twice. A C larger than the caches is therefore
+written by streaming stores, straight from the accumulators: 41 GB/s instead of 25; numpy's loop writes 19. This needs rows
+of C that all begin on multiples of a vector. Other rows are prefetched while their sums are computed, because a store to
+part of a line would fetch the line only when it executes: 2 to 3 times as fast.
 
 Nothing is packed: k elements of a row of A and k rows of B are in L1 or L2 where they lie. A buffer for finished tiles,
-streamed from there row by row, was no faster than plain stores: a core waits for its stores where it has nothing else to do.
+streamed to C row by row, was no faster than plain stores: the core had nothing to compute while it waited for its stores.
 """
 
 import numba as nb
@@ -17,13 +17,13 @@ from tilewright.host.machine import machine
 from tilewright.kernels import kernel
 
 BITS = machine().vector_bits or 128
-#: The tile: 8 × 2 vectors of sums, or 4 × 2 of 16 registers.
+#: The tile: 8 × 2 vectors of sums, or 4 × 2 with 16 registers.
 MR = 8 if (machine().vector_registers or 16) >= 32 else 4
 NV = 2
-#: Bytes of C that a thread takes at once: so many that it seldom asks for more, for then the processor waits until all that
-#: it streamed has left.
+#: Bytes of C in a job. Large, because a thread that takes the next job waits until all its streaming stores have reached
+#: memory.
 JOB = 1 << 17
-#: Bytes of C from which it is streamed: what one core's share of the caches does not hold.
+#: Bytes from which C is streamed: more than one core's share of the caches holds.
 STREAM = max(machine().l2 or 0, (machine().l3 or 0) // 8, 1 << 20)
 
 tile_1 = codegen.tile_in_place(MR, 1, BITS)

@@ -1,8 +1,8 @@
 """The kernel for large products of floats and of integers of 32 or 64 bits, of any shape and any strides.
 
 Operands are packed as they are, by vectors (``codegen.packer``), and tiles are written to C where they lie. A tile that no
-vector can write, because rows of C have no unit stride or are fewer than a tile's, is computed beside C and copied. How
-jobs and blocks are cut is told in ``engine/jobs.py``.
+vector can write, because rows of C have no unit stride or are fewer than a tile's, is computed in a buffer and copied.
+``engine/jobs.py`` explains how jobs and blocks are cut.
 """
 
 import numba as nb
@@ -21,7 +21,7 @@ pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.compiled_tile(BLOCKS)
 
 @nb.njit(nogil=True, inline="always")
 def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
-    """For ``team_product``: into C where it lies, or by way of the corner."""
+    """For ``team_product``: write to C where it lies, or by way of ``corner``."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     low, higher, count = tiles
     for x in range(count):
@@ -38,7 +38,7 @@ def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, cor
 
 @nb.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
-    """Write a finished tile, in rows of ``width``, to a C that no vector can write, or that is lower than any tile."""
+    """Write a finished tile, in rows of ``width``, to a C that vectors cannot write, or that is lower than any tile."""
     for r in range(rows):
         for s in range(columns):
             value = corner[r * width + s]

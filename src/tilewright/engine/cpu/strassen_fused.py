@@ -1,10 +1,10 @@
 """The kernel of ``algorithm="strassen"``: blocks are added up while they are packed, products while they are written back.
 
-The ladder's kernels (S1.13 to S1.15) put the scheme on top of a finished product, and pay for its additions with
-temporaries and memory traffic. Here it works on what the engine touches anyway (the idea of Huang, Smith, Henry and van de
-Geijn, Strassen's algorithm reloaded, 2016): packing reads four quarters once and writes the seven sums that are
-multiplied, and a product goes from the registers to the tiles of all quarters of C that it belongs to. More levels are the
-same with blocks for quarters: a term of the outer scheme is one more block to read, or one more to write.
+The ladder's kernels (S1.13 to S1.15) apply the scheme around complete products, and pay for its additions with
+temporaries and memory traffic. Here the additions are part of accesses that the engine makes anyway (the idea of Huang,
+Smith, Henry and van de Geijn, Strassen's algorithm reloaded, 2016): packing reads four quarters once and writes the seven
+sums that are multiplied, and a product is added from registers to the tiles of every quarter of C that the scheme names.
+With more levels, blocks take the place of quarters: each term of the outer scheme is one more block to read or to write.
 
     for columns j0, steps of k p0            NC columns of each block, KC steps: a panel of B
       for outer in 7^(levels − 1)            products of the outer levels
@@ -16,9 +16,10 @@ same with blocks for quarters: a term of the outer scheme is one more block to r
               for tiles of the strip         micro-kernel → tiles of four quarters, which stay in L2
             tiles → C                        once a term of the outer scheme
 
-So a term reads and writes C 4 times in 7 products, where a classical product would each time, and the workspace is panels
-only. m and n are cut into blocks, k is not: every KC·2^levels of it are a product of their own, which keeps the error
-bound low. Sizes need not be even: blocks end at whole tiles, and what lies outside A and B is read as zero.
+So a term of the outer scheme reads and writes 4 tiles of C for 7 products, where a classical product does so for each, and
+the workspace holds panels and tiles only. m and n are cut into blocks, k is not: every KC·2^levels steps of k are a product
+of their own, which keeps the error bound low. Sizes need not be even: blocks end at whole tiles, and elements outside A and
+B are read as zero.
 """
 
 import math
@@ -43,19 +44,19 @@ STRIP = 4
 # Half of L2 for a sliver of B, a block of A and a strip's tiles, of 8-byte elements: 128 + 192 + 192 KiB of 1 MiB.
 HALF_L2 = (machine().l2 or 256 << 10) // 2
 MC = max(4 * MR, (HALF_L2 - KC * NV * BITS // 8) // (8 * KC + 4 * STRIP * NV * BITS // 8) // MR * MR)
-# Seven panels of B twice, now and a phase ahead: 28 MiB of 8-byte elements.
+# Seven panels of B for this phase and seven for the next: 28 MiB of 8-byte elements.
 NC = max(NR, 512 // NR * NR)
-# Rows of B that one job packs, and columns that are summed at once: 7 panels receive them, each whole lines in a row.
+# Rows of B that one job packs, and columns that are summed at once: each of 7 panels receives several whole cache lines.
 BAND, WIDE = 16, 256
-# Every thread of a team has a block of A; who comes when none is left has nothing to do.
+# Every thread of a team has blocks of A; a thread that finds none left does nothing.
 SLOTS = max(16, machine().usable_cores)
 MOST_LEVELS = 3
-# Sizes above which two and three levels pay, measured on Zen 5 in float32 and float64. Where one pays, two do.
+# Sizes above which two and three levels pay, measured on Zen 5 in float32 and float64. Where one level pays, two do.
 TWO_FROM, THREE_FROM = 1280, 7000
 
 # The outer levels of one, two and three levels: product p of l outer levels is number (7^l − 1)/6 + p.
 TERMS, COUNTS = tables([scheme_of_levels(levels) for levels in range(MOST_LEVELS)])
-# Where the seven products of the innermost level go: quarter, sign, first.
+# Where the seven products of the innermost level are added: quarter, sign, first.
 INNER, INNER_COUNTS = tables([scheme_of_levels(1)])
 INNER = np.stack([2 * INNER[:, C, :, 0] + INNER[:, C, :, 1], INNER[:, C, :, 2], INNER[:, C, :, 3]], axis=-1).reshape(
     7, -1
@@ -72,7 +73,7 @@ copy_in = codegen.packer(BITS)
 
 @nb.njit(nogil=True)
 def levels_of(m, n, k, leaf):
-    """How many levels: halving goes on while all sizes are above ``leaf``; 0 means the rule measured on this engine."""
+    """How many levels: sizes are halved while all are above ``leaf``; 0 means the rule measured on this engine."""
     least = min(m, n, k)
     if leaf == 0:
         return 3 if least > THREE_FROM else 2 if least > TWO_FROM else 0
@@ -94,16 +95,16 @@ def corner_of(part, side, t, quarter):
 
 
 @nb.njit(nogil=True)
-def sum_quarters(x, side, part, space, sums, apart):
-    """The quarters of an outer sum, one ``apart`` behind the other, in rows as long as the part; zeros outside x.
+def sum_quarters(x, side, part, space, sums, distance):
+    """Write the quarters of an outer sum, ``distance`` elements apart, in rows as long as the part; zeros outside x.
 
-    What lies neither in rows nor in columns, or in columns, goes to rows first, behind the sums.
+    An x without unit stride along its rows is copied to rows first, after the sums.
     """
     outer, halves, (rows, columns) = part[0], part[1], part[4]
     in_rows = x.strides[1] == x.itemsize
     ahead = x.strides[0] // x.itemsize if in_rows else columns
     for quarter in range(halves * halves):
-        at, copied = sums + quarter * apart, sums + 4 * apart
+        at, copied = sums + quarter * distance, sums + 4 * distance
         for t in range(COUNTS[outer, side]):
             top, left = corner_of(part, side, t, quarter)
             high, wide = min(rows, x.shape[0] - top), min(columns, x.shape[1] - left)
@@ -119,29 +120,29 @@ def sum_quarters(x, side, part, space, sums, apart):
 
 @nb.njit(nogil=True)
 def pack_a(a, part, space, sums, at):
-    """Seven blocks, or one without a level, of rows A_STRIDE apart."""
+    """Pack seven blocks of A, or one without levels, in rows A_STRIDE apart."""
     outer, halves, block, (top, left), (height, depth) = part
     in_rows = a.strides[1] == a.itemsize
     high, wide = (
         (1, KC) if in_rows else (BAND, WIDE)
-    )  # a row at a time stays in the first-level cache; columns need squares
-    apart = high * wide
+    )  # single rows stay in the first-level cache; a column-major A needs squares
+    distance = high * wide
     for i in range(0, height, high):
         for p in range(0, depth, wide):
             rows, columns = min(high, height - i), min(wide, depth - p)
-            sum_quarters(a, A, (outer, halves, block, (top + i, left + p), (rows, columns)), space, sums, apart)
+            sum_quarters(a, A, (outer, halves, block, (top + i, left + p), (rows, columns)), space, sums, distance)
             for r in range(rows):
                 target = codegen.offset(space, at + (i + r) * A_STRIDE + p)
                 source = codegen.offset(space, sums + r * columns)
                 if halves == 2:
-                    sums_of_a(source, apart, target, MC * A_STRIDE, columns)
+                    sums_of_a(source, distance, target, MC * A_STRIDE, columns)
                 else:
                     codegen.copy(target, source, columns)
 
 
 @nb.njit(nogil=True)
 def pack_b(b, part, space, sums, at, panel, sliver, nr):
-    """BAND rows of seven panels, or one, ``panel`` apart, of slivers ``sliver`` apart of rows of ``nr``."""
+    """Pack BAND rows of seven panels of B, or of one: panels lie ``panel`` apart, slivers ``sliver``, and rows ``nr``."""
     outer, halves, block, (top, left), (height, width) = part
     for j in range(0, width, WIDE):
         columns = min(WIDE, width - j)
@@ -188,7 +189,7 @@ def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, 
 
 @nb.njit(nogil=True)
 def to_c(space, tile, c, part, quarter, overwrite):
-    """Write a tile to its places in C, one for each term of the outer product; or ask for them, if ``tile`` is −1."""
+    """Write a tile to its places in C, one for each term of the outer product; or prefetch them, if ``tile`` is −1."""
     outer, (mr, nr) = part[0], part[4]
     ldc = c.strides[0] // c.itemsize
     for t in range(COUNTS[outer, C]):
@@ -208,11 +209,11 @@ def to_c(space, tile, c, part, quarter, overwrite):
 
 # ---- the kernel ------------------------------------------------------------------------------------------------------
 
-# A thread's own: blocks of A, tiles, and rows of sums with what a vector reads too much.
+# The workspace of a thread: blocks of A, tiles, and rows of sums with room for what the last vector reads beyond them.
 BLOCKS, TILES = 7 * MC * A_STRIDE, 4 * MC * STRIP * NR
 SUMS = 5 * BAND * WIDE + NR
 SLOT = BLOCKS + TILES + SUMS
-# Counters: the next job, slots taken; by buffer, bands packed and jobs done; then how many phases each job has behind it.
+# Counters: the next job; slots taken; for each buffer, bands packed and jobs done; then, for each job, its phases done.
 TICKET, TAKEN, PACKED, DONE, FIRST_JOB = 0, 1, 2, 4, 6
 
 
@@ -238,7 +239,7 @@ def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
 
 @nb.njit(nogil=True)
 def strassen_job_of(ticket, bands, jobs):
-    """Phase, number, and whether to pack: what a phase needs is packed in the middle of the one before."""
+    """Phase, number, and whether to pack: the panels of a phase are packed in the middle of the phase before."""
     if ticket < bands:
         return 0, ticket, True
     t, index = (ticket - bands) // (bands + jobs), (ticket - bands) % (bands + jobs)

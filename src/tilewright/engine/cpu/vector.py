@@ -2,14 +2,14 @@
 
 Packing reads a matrix, writes it and reads it again, which pays where each element is used many times. Here each is used
 once for every column of the narrow operand: with six columns and float32, 12 operations for 4 bytes, where a core does 28
-for each byte that memory brings. So the wide operand X of Z = X·Y (X is A; or Bᵀ, where C has fewer rows than columns)
-streams past:
+for each byte that memory brings. So the wide operand X of Z = X·Y (X is A; or Bᵀ, if C has fewer rows than columns) is
+streamed:
 
 - its rows have unit stride along k: dot products of four rows at a time with the columns of Y, which stay in cache;
 - its columns have unit stride: four of them at a time, scaled, are added to a strip of Z that stays in L1.
 
-Four streams are what the hardware's prefetchers follow best: two, eight and sixteen were slower by 3 to 15 %. For more than
-one vector they need help: with six, 29 GB/s where the next four rows are asked for, 19 where they are not.
+Hardware prefetchers follow four streams best: two, eight and sixteen were slower by 3 to 15 %. With more than one vector,
+prefetch instructions help: with six, 29 GB/s if the next four rows are prefetched, 19 if not.
 """
 
 import numba as nb
@@ -26,12 +26,12 @@ STEPS = 4
 KC = 2048
 #: Rows of X that a thread takes at once.
 BAND = 32
-#: Bytes of a row of X that are read at a stretch: long for one vector; for more of them, so short that the next four
-#: rows' stretches, asked for meanwhile, fit into L1 beside these.
+#: Bytes of a row of X that are read before the next rows: many for one vector; for more vectors so few that those of the
+#: next four rows, which are prefetched meanwhile, also fit into L1.
 DOTS_STRETCH, DOTS_STRETCH_OF_ONE = 4096, 8192
 #: The same of a column of X, and of Z, whose strip stays in L1.
 UPDATE_STRETCH, UPDATE_STRETCH_OF_ONE = 2048, 16384
-#: Parts of the product for threads to share, where strips alone give fewer; and the fewest steps of k in a part.
+#: Jobs for threads to share: with fewer strips than this, k is cut as well; and the fewest steps of k in a piece.
 JOBS, SHORTEST = 16, 128
 
 dots_1 = codegen.row_dots(ROWS, 1, 2, BITS)
@@ -128,8 +128,8 @@ def copy_rows(x, target):
 def by_updates(x, y, z, space, counters):
     """X has unit stride down its columns. Z is cut into strips, and where there are few, k into pieces.
 
-    The pieces of a strip, and a strip whose Z has no unit stride, are made in ``space``; whoever finishes a strip's last
-    piece adds them up in the order of k.
+    The pieces of a strip, and a strip whose Z has no unit stride, are computed in ``space``; the thread that finishes a
+    strip's last piece adds the pieces in the order of k.
     """
     f, k = x.shape
     t = y.shape[1]
@@ -189,7 +189,7 @@ def add_pieces(parts, pieces, z):
 
 
 def workspace(m: int, n: int, k: int) -> int:
-    """Columns of Y side by side; or Z; or the pieces of its strips, of which there are few where there are many pieces."""
+    """Room for copied columns of Y, for Z, or for the pieces of its strips: where pieces are many, strips are few."""
     f, t = max(m, n), min(m, n)
     width = (UPDATE_STRETCH if t > 1 else UPDATE_STRETCH_OF_ONE) // 4
     return t * max(f, k, min(f, width) * JOBS)

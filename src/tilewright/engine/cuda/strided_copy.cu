@@ -1,5 +1,5 @@
-// Copies a matrix of any strides, of either floating-point type into either. A warp reads along the shorter stride of the source
-// and writes along that of the target, so that both meet whole sectors; where they differ, the tile turns in shared memory.
+// Copies a matrix of any strides from float32 or float64 to float32 or float64. A warp reads along the shorter stride of the source
+// and writes along that of the target, so that both access whole sectors; if these differ, shared memory transposes the tile.
 
 template <typename From, typename To>
 __device__ void copy(
