@@ -1,8 +1,8 @@
 """Explicit vectors for kernels written in Python: LLVM vector IR behind Numba intrinsics.
 
-Numba has no vector type, so what needs exact control of registers is generated here as LLVM IR and called from a
-kernel like any function. The generator knows no machine: it takes the tile (``mr`` rows × ``nv`` vectors) and the
-vector width, and serves AVX2, AVX-512 and NEON alike.
+Numba has no vector type, so code that needs exact control of registers is generated here as LLVM IR and called from a
+kernel like any function. The generator does not depend on the machine: it takes the tile (``mr`` rows × ``nv`` vectors)
+and the vector width, and serves AVX2, AVX-512 and NEON alike.
 """
 
 from .atomics import fetch_add, take_below, wait_for

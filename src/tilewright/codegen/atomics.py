@@ -1,6 +1,6 @@
-"""What threads tell each other while they compute: counters in an array of 64-bit integers that all of them see.
+"""Counters by which threads coordinate while they compute: an array of 64-bit integers that all of them share.
 
-They never sleep here, for a wait lasts microseconds: whoever waits does so for work that another thread has begun.
+Waiting threads do not sleep: they wait for work that another thread has begun, which takes microseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-#: Looks at a counter before a waiting thread offers its processor to others.
+#: Reads of a counter before a waiting thread offers its processor to others.
 _PATIENCE = 2000
 
 #: By processor, LLVM's name of the hint that a thread waits, and its arguments: x86's pause, Arm's yield. Inline assembly
@@ -87,24 +87,24 @@ offer_processor: Callable[..., None] = _offer_processor
 
 @nb.njit(nogil=True)
 def fetch_add(counters: np.ndarray, index: int, amount: int) -> int:
-    """Add to ``counters[index]``; the value before. What this thread wrote is seen by whoever reads the new value."""
+    """Add to ``counters[index]``; returns the old value. Threads that read the new value see this thread's writes."""
     return _add(counters, index, amount)
 
 
 @nb.njit(nogil=True)
 def take_below(counters: np.ndarray, index: int, limit: int) -> int:
-    """The next number of ``counters[index]`` that nobody has taken; ``limit`` when all below that are taken."""
-    if load(counters, index) >= limit:  # a look leaves the cache line to others
+    """Take the next number from ``counters[index]``; returns ``limit`` when all numbers below it are taken."""
+    if load(counters, index) >= limit:  # a read does not take the cache line from other cores
         return limit
     return min(limit, _add(counters, index, 1))
 
 
 @nb.njit(nogil=True)
 def wait_for(counters: np.ndarray, index: int, least: int) -> None:
-    """Return once ``counters[index]`` is ``least`` or more; then what was written before it became so is seen."""
-    looks = 0
+    """Wait until ``counters[index]`` is at least ``least``; this thread then sees what was written before that."""
+    reads = 0
     while load(counters, index) < least:
         pause()
-        looks += 1
-        if looks > _PATIENCE:
+        reads += 1
+        if reads > _PATIENCE:
             offer_processor()

@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones: what is needed to compute with them by a kernel that knows real ones alone."""
+"""Complex numbers as pairs of real ones, for kernels that compute with real numbers only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _real_parts(typingctx: Any, pointer: Any) -> Any:  # noqa: ARG001
 def row_times_i(vector_bits: int) -> Callable[..., None]:
     """An intrinsic ``times_i(source, target, count)``: ``count`` real numbers, pairs (x, y), become pairs (−y, x).
 
-    ``count`` is a whole number of vectors. No rounding: signs change, places change.
+    ``count`` is a whole number of vectors. No rounding: only signs and positions change.
     """
 
     @intrinsic
@@ -36,7 +36,7 @@ def row_times_i(vector_bits: int) -> Callable[..., None]:
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             scalar = context.get_data_type(signature.args[0].dtype)
-            _turn(Vectors(builder, scalar, vector_bits // bits_of(scalar)), *args)
+            _emit_row(Vectors(builder, scalar, vector_bits // bits_of(scalar)), *args)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -44,16 +44,16 @@ def row_times_i(vector_bits: int) -> Callable[..., None]:
     return times_i
 
 
-def _turn(vectors: Vectors, source: Any, target: Any, count: Any) -> None:
-    def turn(index: Any, values: list[Any]) -> list[Any]:
+def _emit_row(vectors: Vectors, source: Any, target: Any, count: Any) -> None:
+    def step(index: Any, values: list[Any]) -> list[Any]:
         vectors.store(times_i(vectors, vectors.load(source, index)), target, index)
         return values
 
-    counted_loop(vectors.builder, I64(0), count, vectors.lanes, [], turn)
+    counted_loop(vectors.builder, I64(0), count, vectors.lanes, [], step)
 
 
 def times_i(vectors: Vectors, pairs: Any) -> Any:
-    """Pairs (x, y) of one vector → pairs (−y, x): no rounding, signs and places change."""
+    """Pairs (x, y) of one vector → pairs (−y, x): no rounding, only signs and positions change."""
     lanes, builder = vectors.lanes, vectors.builder
     # −y from the negative, x as it is.
     swapped = [lane ^ 1 if lane % 2 else lanes + (lane ^ 1) for lane in range(lanes)]

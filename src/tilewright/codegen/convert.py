@@ -1,4 +1,4 @@
-"""Rows of one element type turned into another: what is stored narrow is computed wide."""
+"""Conversion of rows to another element type: narrow elements are computed in a wider type."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .vectors import I8, I32, I64, Vectors, bits_of
 def row_converter(vector_bits: int) -> Callable[..., None]:
     """An intrinsic ``convert(source, source_step, target, target_step, count)`` for ``count`` elements of a row.
 
-    Pointers are to elements, steps are bytes from one to the next, any; where both rows have unit stride, vectors are
-    converted. Integers become integers modulo the target's size. Between 16-bit integers and float32, integers are bits of
-    a float: unsigned ones those of a float16, signed ones those of a bfloat16, for Numba has neither. float32 is rounded to
-    nearest, ties to even, and to infinity beyond the largest.
+    ``source`` and ``target`` point to elements; the steps from one to the next are any number of bytes. If both rows have
+    unit stride, whole vectors are converted. Integers become integers modulo the target's size. Between 16-bit integers and
+    float32, the integers are the bits of a float, because Numba lacks these types: unsigned for float16, signed for
+    bfloat16. float32 is rounded to nearest, ties to even, and to infinity beyond the largest number.
     """
 
     @intrinsic
@@ -46,7 +46,7 @@ def row_converter(vector_bits: int) -> Callable[..., None]:
     return convert
 
 
-#: Elements of a column that are converted at a time: each goes to a line of its own, and these stay in L1.
+#: Elements of a column that are converted at a time: each goes to a cache line of its own, and these lines stay in L1.
 _LINES = 64
 
 
@@ -123,7 +123,7 @@ def _bfloat16(old: Vectors, new: Vectors, value: Any) -> Any:
         return builder.bitcast(builder.shl(builder.zext(value, word.vector), each(16)), new.vector)
     bits = builder.bitcast(value, word.vector)
     upper = builder.lshr(bits, each(16))
-    tie = builder.add(each(0x7FFF), builder.and_(upper, each(1)))  # to the even one
+    tie = builder.add(each(0x7FFF), builder.and_(upper, each(1)))  # ties to even
     rounded = builder.lshr(builder.add(bits, tie), each(16))
     quiet = builder.or_(upper, each(0x40))  # a NaN must not carry over into infinity
     is_nan = builder.fcmp_unordered("uno", value, value)

@@ -1,13 +1,13 @@
-"""Threads that wait awake: one posts a call of machine code in another's mailbox, which runs it a moment later.
+"""Threads that wait without sleeping: one posts a call of machine code in the mailbox of another, which then runs it.
 
-A mailbox is an array of 64-bit words that two threads know: its owner, who stands by, and whoever hired it. Its first word
-is the state, by which they agree; then follow the address of a kernel for a team, and what it is called for.
+A mailbox is an array of 64-bit words that two threads share: its owner, which stands by, and the caller that has claimed the
+owner. Its first word is the state; then follow the address of a ``team`` kernel and its arguments.
 
     ASLEEP → STANDING → POSTED → RUNNING → STANDING → … → ASLEEP
 
-The owner takes the steps from ASLEEP, from POSTED to RUNNING and back to STANDING, and falls ASLEEP when nobody has posted
-for a while. The other posts, takes back what the owner has not begun, and may send a STANDING owner to sleep. No lock,
-no system call and nothing of Python is in between.
+The owner changes the state from ASLEEP, from POSTED to RUNNING and back to STANDING, and to ASLEEP when no call was posted
+for a while. The caller posts, takes back a call that the owner has not begun, and may set a STANDING owner to ASLEEP. A call
+passes from one to the other without a lock, a system call or Python code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASLEEP, STANDING, POSTED, RUNNING = 0, 1, 2, 3
 #: Words of a mailbox: state, address of the code, itemsize, then the arrays a, b, c (address, shape, strides), the workspace
 #: and the counters (address, size).
 CODE, ITEMSIZE, ARRAYS, WORDS = 1, 2, 3, 24
-#: Looks at a running kernel before a waiting thread offers its processor to others.
+#: Reads of the state of a running kernel before a waiting thread offers its processor to others.
 _PATIENCE = 20000
 
 
@@ -36,15 +36,15 @@ _PATIENCE = 20000
 def _replace(typingctx: Any, words: Any, index: Any, expected: Any, new: Any) -> Any:  # noqa: ARG001
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = _element(context, builder, signature, args)
-        found = builder.cmpxchg(word, args[2], args[3], "acq_rel", "acquire")
-        return builder.extract_value(found, 1)
+        exchanged = builder.cmpxchg(word, args[2], args[3], "acq_rel", "acquire")
+        return builder.extract_value(exchanged, 1)
 
     return types.boolean(words, types.intp, types.int64, types.int64), codegen
 
 
 @intrinsic
 def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
-    """Call the kernel of a mailbox, which Numba compiled, whatever its dtype: pointers to all of them look alike."""
+    """Call the compiled kernel of a mailbox. Arrays of int64 stand for any dtype: only their pointers are passed."""
     kinds = [types.Array(types.int64, 2, "A")] * 3 + [types.Array(types.int64, 1, "C")] * 2
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -53,7 +53,7 @@ def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
         def word(at: int) -> Any:
             return builder.load(builder.gep(box, [I64(at)]))
 
-        def pointer(at: int, kind: Any) -> Any:  # loaded as such: a number made a pointer would hide where it points
+        def pointer(at: int, kind: Any) -> Any:  # LLVM would not know what a converted integer points to
             return builder.load(builder.bitcast(builder.gep(box, [I64(at)]), kind.as_pointer()))
 
         values: list[Any] = []
@@ -86,9 +86,9 @@ call_team: Callable[..., None] = _call_team
 
 
 def stand_by(mailbox: np.ndarray, looks: int) -> int:
-    """Run what is posted, until ``looks`` looks in a row have found nothing; how many calls there were.
+    """Run posted calls, until ``looks`` reads of the state in a row have found none; returns the number of calls.
 
-    From the first fifth on, every look offers the processor to others, who may be waiting for it.
+    After a fifth of these reads, each one offers the processor to other threads, which may wait for it.
     """
     replace(mailbox, 0, ASLEEP, STANDING)
     calls, left = 0, looks
@@ -108,7 +108,7 @@ def stand_by(mailbox: np.ndarray, looks: int) -> int:
 
 
 def post(mailbox: np.ndarray, call: np.ndarray) -> bool:
-    """Post a call, words CODE and following; False where the owner does not stand by."""
+    """Post a call in the words from CODE on; False if the owner does not stand by."""
     if load(mailbox, 0) != STANDING:
         return False
     for i in range(call.size):
@@ -117,11 +117,11 @@ def post(mailbox: np.ndarray, call: np.ndarray) -> bool:
 
 
 def settle(mailbox: np.ndarray) -> None:
-    """Take back what was posted, or wait until it has been done."""
+    """Take back a posted call, or wait until it has ended if the owner has begun it."""
     replace(mailbox, 0, POSTED, STANDING)
-    looks = 0
+    reads = 0
     while load(mailbox, 0) == RUNNING:
         pause()
-        looks += 1
-        if looks > _PATIENCE:
+        reads += 1
+        if reads > _PATIENCE:
             offer_processor()

@@ -22,17 +22,17 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
 
         tile(rows, vectors, columns, k, a, a_row, a_column, b, b_row, c, c_row, count, a_next, b_next, c_next)
 
-    - It writes C = A·B for ``rows`` × ``columns`` of C, never reading C; ``k`` may be 0. The columns fill ``vectors``
-      vectors, the last as far as there are columns: 1 ≤ ``vectors`` ≤ len(heights), 1 ≤ ``rows`` ≤ heights[vectors − 1].
+    - It writes C = A·B for ``rows`` × ``columns`` of C, never reading C; ``k`` may be 0. The columns take ``vectors``
+      vectors, the last of which may be partial: 1 ≤ ``vectors`` ≤ len(heights), 1 ≤ ``rows`` ≤ heights[vectors − 1].
     - Pointers are to floats, doubles or integers. Strides are bytes: any for A; B and C have unit stride along a row.
-    - It does the same for ``count`` − 1 more products, whose operands lie ``a_next``, ``b_next`` and ``c_next`` bytes behind
-      those before them. ``count`` is at least 1.
+    - It does the same for ``count`` − 1 more products, whose operands lie ``a_next``, ``b_next`` and ``c_next`` bytes after
+      those of the previous product. ``count`` is at least 1.
 
-    With ``vector_bits`` 512 the last vector is always masked, which costs nothing there. AVX2 and NEON have masked loads
-    that are slow or none at all, so tiles of whole vectors stand beside the masked ones.
+    With ``vector_bits`` 512 the last vector is always masked, which costs nothing there. AVX2's masked loads are slow and
+    NEON has none, so for these there are tiles of whole vectors as well as masked ones.
 
-    Each size of tile is a function of its own, found by its number in a table, so no tile computes a row that nobody asked
-    for. An element is summed over k in order whatever its tile: its bits do not depend on how C was cut.
+    Each size of tile is a function of its own, selected by a table, so no tile computes a row that is not needed. Every tile
+    sums an element over k in order: its bits do not depend on how C was cut.
     """
 
     @intrinsic
@@ -118,7 +118,7 @@ def _tile(module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, wh
 
 
 class _DirectTile:
-    """Emits ``mr`` rows of ``nv`` vectors; of the last one as much as there are ``columns``, all where that is None."""
+    """Emits ``mr`` rows of ``nv`` vectors. The last vector is masked to ``columns``, or whole if that is None."""
 
     def __init__(self, vectors: Vectors, mr: int, nv: int, columns: Any) -> None:
         self.vectors, self.builder, self.mr, self.nv = vectors, vectors.builder, mr, nv
@@ -136,7 +136,7 @@ class _DirectTile:
         left, *places = (builder.phi(first.type) for first in (count, a[0], b[0], c[0]))
         self._write(self._multiply(k, places[0], rows, a[2], places[1], b[1]), places[2], c[1])
         following = builder.sub(left, I64(1))
-        nexts = [self._behind(place, step) for place, step in zip(places, steps, strict=True)]
+        nexts = [self._after(place, step) for place, step in zip(places, steps, strict=True)]
         firsts = [count, a[0], b[0], c[0]]
         for phi, first, following_value in zip([left, *places], firsts, [following, *nexts], strict=True):
             phi.add_incoming(first, before)
@@ -145,7 +145,7 @@ class _DirectTile:
         builder.position_at_end(done)
 
     def _multiply(self, k: Any, a: Any, rows: list[Any], a_column: Any, b: Any, b_row: Any) -> list[Any]:
-        """The loop over k: the accumulators, ``nv`` of the first row, then of the second, …"""
+        """The loop over k. Returns the accumulators: ``nv`` of the first row, then of the second, …"""
         builder, zero = self.builder, self.vectors.zero
         before = builder.block
         loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
@@ -153,10 +153,10 @@ class _DirectTile:
         builder.position_at_end(loop)
         left, a_now, b_now = builder.phi(I64), builder.phi(a.type), builder.phi(b.type)
         tile = [builder.phi(self.vectors.vector) for _ in range(self.mr * self.nv)]
-        updated = self._step([self._behind(a_now, row) for row in rows], b_now, tile)
+        updated = self._step([self._after(a_now, row) for row in rows], b_now, tile)
         following = builder.sub(left, I64(1))
-        a_next = self._opaque(self._behind(a_now, a_column))
-        carried = [(left, k, following), (a_now, a, a_next), (b_now, b, self._behind(b_now, b_row))]
+        a_next = self._opaque(self._after(a_now, a_column))
+        carried = [(left, k, following), (a_now, a, a_next), (b_now, b, self._after(b_now, b_row))]
         carried += [(old, zero, new) for old, new in zip(tile, updated, strict=True)]
         for phi, first, next_value in carried:
             phi.add_incoming(first, before)
@@ -171,7 +171,7 @@ class _DirectTile:
 
     def _write(self, tile: list[Any], c: Any, c_row: Any) -> None:
         for r in range(self.mr):
-            row = self._behind(c, self.builder.mul(c_row, I64(r)))
+            row = self._after(c, self.builder.mul(c_row, I64(r)))
             for v, value in enumerate(tile[r * self.nv : (r + 1) * self.nv]):
                 if self.mask is None or v < self.nv - 1:
                     self.vectors.store(value, row, v * self.vectors.lanes)
@@ -195,16 +195,16 @@ class _DirectTile:
         return updated
 
     def _opaque(self, value: Any) -> Any:
-        """``value``, of which LLVM no longer knows what it was computed from.
+        """``value``, without LLVM's knowledge of how it was computed.
 
-        Else it walks from row to row by adding the distance, each addition waiting for the last, or unrolls the loop and
-        wants a register for each row of each step: both take more cycles than the arithmetic of a narrow tile. So every
-        row's distance stays in a register, and only the place in A moves.
+        Otherwise LLVM computes each row's address from that of the row before, a chain of dependent additions, or unrolls
+        the loop and needs a register for each row of each step: both take more cycles than the arithmetic of a narrow tile.
+        This way the offset of every row stays in a register, and only the pointer into A moves.
         """
         return self.builder.asm(ir.FunctionType(value.type, [value.type]), "", "=r,0", [value], side_effect=False)
 
-    def _behind(self, pointer: Any, count: Any) -> Any:
-        """The address ``count`` bytes behind ``pointer``."""
+    def _after(self, pointer: Any, count: Any) -> Any:
+        """The address ``count`` bytes after ``pointer``."""
         start = self.builder.bitcast(pointer, I8.as_pointer())
         return self.builder.bitcast(self.builder.gep(start, [count]), pointer.type)
 
@@ -214,9 +214,9 @@ class _ComplexTile(_DirectTile):
 
     def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:
         row_of_b = self._row_of_b(b)
-        turned = [times_i(self.vectors, vector) for vector in row_of_b]
+        row_times_i = [times_i(self.vectors, vector) for vector in row_of_b]
         updated = tile
-        for part, row in enumerate((row_of_b, turned)):
+        for part, row in enumerate((row_of_b, row_times_i)):
             elements = [self.vectors.broadcast(self.vectors.scalar_at(place, part)) for place in column_of_a]
             pairs = enumerate(updated)
             updated = [self.vectors.multiply_add(elements[i // self.nv], row[i % self.nv], x) for i, x in pairs]
@@ -224,10 +224,10 @@ class _ComplexTile(_DirectTile):
 
 
 class _ComplexTileByRows(_ComplexTile):
-    """The same sums, both parts of a row before the next row.
+    """The same sums, but both parts of one row of A before the next row.
 
-    AVX-512's multiply-adds broadcast an element of A from memory; elsewhere each takes a register first. With the rows of a
-    part together LLVM loads those of all rows ahead, for which 16 registers have no room beside the accumulators.
+    AVX-512's multiply-adds broadcast an element of A from memory; elsewhere each element needs a register. If all rows came
+    first for one part, LLVM would load their elements ahead, and 16 registers have no room for these and the accumulators.
     """
 
     def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:

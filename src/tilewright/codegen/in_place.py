@@ -1,4 +1,4 @@
-"""A tile of C from operands where they lie, unpacked, and room on the stack."""
+"""A tile of C from operands where they lie, unpacked; and buffers on the stack."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .vectors import I64, Vectors
 def tile_in_place(
     rows: int, nv: int, vector_bits: int, *, prefetch: bool = False, stream: bool = False
 ) -> Callable[..., None]:
-    """A tile of ``rows`` × ``nv`` vectors, all of k in registers, from an A of any strides and a B of unit stride.
+    """A tile of ``rows`` × ``nv`` vectors, summed over k in registers, from an A of any strides and a B of unit stride.
 
     The result is an intrinsic ``tile(kc, a, a_row, a_step, live, b, b_step, columns, c, c_row, accumulate)``:
     ``c[i, j] = Σ a[i, p]·b[p, j]`` for p < ``kc``, i < ``live`` ≤ ``rows`` and j < ``columns`` ≤ nv · lanes, both at least
     1; added to what is there unless ``accumulate`` is 0. Strides count elements. Nothing else is read or written.
 
-    With ``prefetch`` two more arguments, ``a_ahead`` and ``b_ahead``, say how many elements ahead to ask for more. With
-    ``stream`` C is written past the caches: it must lie on multiples of a vector, and ``columns`` fill the tile.
+    With ``prefetch`` two more arguments, ``a_ahead`` and ``b_ahead``, are the distances of prefetches in elements. With
+    ``stream`` C is written past the caches: its rows must begin on multiples of a vector, and ``columns`` fill the tile.
     """
 
     def emit(
@@ -53,10 +53,10 @@ def tile_in_place(
         with builder.if_else(builder.icmp_signed("<", columns, I64(nv * vectors.lanes))) as (narrow, full):
             with narrow:
                 masks = [vectors.mask(builder.sub(columns, I64(v * vectors.lanes))) for v in range(nv)]
-                tile.ask_for_c()
+                tile.prefetch_c()
                 tile.write(tile.product(kc, masks, ahead), masks, Vectors.store)
             with full:
-                tile.ask_for_c()
+                tile.prefetch_c()
                 tile.write(tile.product(kc, None, ahead), None, Vectors.store)
 
     return emitted("ipiiipiipii" + "ii" * prefetch, vector_bits, emit)
@@ -64,7 +64,7 @@ def tile_in_place(
 
 @dataclass
 class _InPlaceTile:
-    """Rows beyond the live ones repeat the last: they compute the same, and store it once more."""
+    """Rows beyond the live ones repeat the last one: they compute and store the same elements again."""
 
     vectors: Vectors
     of_a: Values
@@ -81,15 +81,15 @@ class _InPlaceTile:
         sums = [self.vectors.zero] * (height * self.nv)
         start = I64(0)
 
-        def turn(p: Any, sums: Values) -> Values:
-            for row, asked in enumerate(self.of_a):  # as many steps as rows, each of which asks for one row of A
-                at = builder.add(p, I64(row))
-                self._prefetch(at, asked, *ahead)
+        def steps(p: Any, sums: Values) -> Values:
+            for number, row in enumerate(self.of_a):  # as many steps as rows: each step prefetches one row of A
+                at = builder.add(p, I64(number))
+                self._prefetch(at, row, *ahead)
                 sums = self._step(at, sums, masks)
             return sums
 
         if ahead:
-            start, sums = counted_loop(builder, start, kc, height, sums, turn)
+            start, sums = counted_loop(builder, start, kc, height, sums, steps)
         return counted_loop(builder, start, kc, 1, sums, lambda p, sums: self._step(p, sums, masks))[1]
 
     def _step(self, p: Any, sums: Values, masks: Values | None) -> Values:
@@ -114,8 +114,8 @@ class _InPlaceTile:
         for v in range(self.nv):
             self.vectors.prefetch(self.b, builder.add(row_of_b, I64(v * self.vectors.lanes)))
 
-    def ask_for_c(self) -> None:
-        """A masked store fetches its line only when its turn comes, while others wait behind it: ask for it now."""
+    def prefetch_c(self) -> None:
+        """Prefetch the tile of C: a masked store fetches its line only when it executes, and later stores wait for it."""
         for row in self.of_c:
             for v in range(self.nv):
                 self.vectors.prefetch(row, v * self.vectors.lanes, write=True)
@@ -132,7 +132,7 @@ class _InPlaceTile:
                     vectors.store_masked(masks[v], value, row, v * vectors.lanes)
 
         with builder.if_else(builder.icmp_signed("!=", self.accumulate, I64(0))) as (add, overwrite):
-            with add:  # all is read before the first is stored: rows repeat
+            with add:  # all are read before the first is stored: rows repeat
                 old = [self._load(row, v, masks) for row, v in places]
                 put([vectors.add(before, value) for before, value in zip(old, sums, strict=True)])
             with overwrite:
@@ -142,7 +142,7 @@ class _InPlaceTile:
 def stack_buffer(size: int) -> Callable[..., Any]:
     """An intrinsic ``buffer(like)``: a pointer to ``size`` elements of ``like``'s dtype on the stack, 64-byte aligned.
 
-    They are uninitialised and last until the function that asked returns; for kernels that may allocate nothing.
+    They are uninitialised and last until the calling function returns; for kernels that must not allocate.
     """
 
     @intrinsic
@@ -161,7 +161,7 @@ def stack_buffer(size: int) -> Callable[..., Any]:
 
 @intrinsic
 def _ahead(typingctx: Any, pointer: Any, elements: Any) -> Any:  # noqa: ARG001
-    """Pointer ``elements`` behind ``pointer``."""
+    """Pointer to the element that lies ``elements`` after ``pointer``."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
         return builder.gep(args[0], [args[1]])

@@ -1,4 +1,4 @@
-"""Whether Numba compiles in this process: ``$NUMBA_DISABLE_JIT`` lets it leave every function as Python."""
+"""Whether Numba compiles in this process: ``$NUMBA_DISABLE_JIT`` makes it leave every function as Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VARIABLE = "NUMBA_DISABLE_JIT"
 
 @nb.njit
 def _example() -> None:
-    """What became of it says what becomes of the others: the setting may have changed since they were decorated."""
+    """Shows whether functions were compiled when they were decorated: the setting may have changed since."""
 
 
 def jit_is_disabled() -> bool:
@@ -20,6 +20,6 @@ def jit_is_disabled() -> bool:
 
 
 def need_jit(what: str) -> None:
-    """Raises UnavailableError where ``what`` cannot be compiled."""
+    """Raise UnavailableError if ``what`` cannot be compiled."""
     if jit_is_disabled():
         raise UnavailableError(f"{what} must be compiled, and ${VARIABLE} is set: unset it")

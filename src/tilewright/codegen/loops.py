@@ -19,8 +19,8 @@ def emitted(kinds: str, vector_bits: int, emit: Callable[..., None]) -> Callable
     """An intrinsic whose code ``emit(vectors, *args)`` writes; ``kinds`` says of each argument whether it is an (i)nteger
     or a (p)ointer to elements, all of one type: ``"ip"`` for ``f(count, x)``."""
 
-    def run(typingctx: Any, *given: Any) -> Any:  # noqa: ARG001
-        pointer = given[kinds.index("p")]
+    def run(typingctx: Any, *argument_types: Any) -> Any:  # noqa: ARG001
+        pointer = argument_types[kinds.index("p")]
         signature = types.void(*[pointer if kind == "p" else types.intp for kind in kinds])
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
@@ -41,7 +41,7 @@ def counted_loop(
 ) -> tuple[Any, Values]:
     """``body(index, values)`` → new values, for index = start, start + step, … while a whole step fits before ``stop``.
 
-    Returns the index of the first step that did not fit, and the last values: those ``carried`` in where none did.
+    Returns the index of the first step that did not fit, and the last values: ``carried`` if no step fitted.
     """
     before, head = builder.block, builder.append_basic_block("loop.head")
     inside, done = builder.append_basic_block("loop.body"), builder.append_basic_block("loop.done")
@@ -65,10 +65,11 @@ def counted_loop(
 def vector_loop(
     vectors: Vectors, count: Any, chains: int, carried: Sequence[Any], body: Callable[..., Values]
 ) -> Values:
-    """``body(index, values, load, store, chain)`` over ``count`` elements, a vector at a time, ``chains`` vectors a turn.
+    """``body(index, values, load, store, chain)`` over ``count`` elements by vectors, ``chains`` in an iteration.
 
-    ``load(pointer, index)`` and ``store(value, pointer, index)`` are masked for the vector that ``count`` cuts: behind it
-    nothing is touched and zeros are read. ``chain`` numbers the vectors of a turn; those left over have chain 0.
+    ``load(pointer, index)`` and ``store(value, pointer, index)`` are masked for the last vector, if it is partial: elements
+    from ``count`` on are not accessed, and zeros are loaded. ``chain`` numbers the vectors of an iteration; those of the
+    remainder have chain 0.
     """
     builder, lanes = vectors.builder, vectors.lanes
 
@@ -109,8 +110,8 @@ def sum_of_lanes(vectors: Vectors, value: Any) -> Any:
 def row_pointers(builder: Any, first: Any, stride: Any, rows: int, live: Any) -> Values:
     """Pointers to ``rows`` rows; those from the ``live``-th on repeat the last live one, so that all may be read."""
     last = builder.sub(live, I64(1))
-    found = []
+    pointers = []
     for row in range(rows):
         inside = builder.icmp_signed("<", I64(row), live)
-        found.append(builder.gep(first, [builder.mul(builder.select(inside, I64(row), last), stride)]))
-    return found
+        pointers.append(builder.gep(first, [builder.mul(builder.select(inside, I64(row), last), stride)]))
+    return pointers

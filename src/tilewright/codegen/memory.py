@@ -14,7 +14,7 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-#: A cache line, and the widest vector of any machine we know, in bytes: what every buffer is aligned to (S1.1).
+#: Bytes to which every buffer is aligned: a cache line, and the widest vector of any supported machine (S1.1).
 ALIGNMENT = 64
 
 
@@ -66,7 +66,7 @@ def _itemsize(typingctx: Any, array: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def _moved(typingctx: Any, array: Any, distance: Any) -> Any:  # noqa: ARG001
-    """The same view of the memory ``distance`` bytes behind: of the next matrix of a batch."""
+    """The same view, moved by ``distance`` bytes: to the next matrix of a batch."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         view = context.make_array(signature.return_type)(context, builder, args[0])

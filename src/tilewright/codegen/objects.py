@@ -1,7 +1,7 @@
-"""Compiled code that is called by Python itself: it reads the objects it is given, and calls other machine code.
+"""Intrinsics for compiled code that Python calls directly: they read Python's objects and call other machine code.
 
-Addresses are ``void*``; nothing is checked, and nothing but ``restore_thread`` may be called without the GIL that touches
-an object.
+Addresses are ``void*``; nothing is checked. Without the GIL, only ``restore_thread`` and functions that touch no object may
+be called.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _integer(typingctx: Any, address: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def _write_words(typingctx: Any, values: Any) -> Any:  # noqa: ARG001
-    """Where the 64-bit numbers of the tuple ``values`` stand, on the stack."""
+    """Store the 64-bit numbers of the tuple ``values`` on the stack; returns their address."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
         place = cgutils.alloca_once(builder, I64, size=len(values))
@@ -70,8 +70,8 @@ def _write_words(typingctx: Any, values: Any) -> Any:  # noqa: ARG001
 def _call(typingctx: Any, code: Any, itemsize: Any, a: Any, b: Any, c: Any, numbers: Any) -> Any:  # noqa: ARG001
     """Call a function that Numba compiled, at address ``code``, for three matrices and a tuple of numbers.
 
-    Each matrix is (address, rows, columns, two strides in bytes). The answer is whether the function ran to its end: it may
-    have had no memory.
+    Each matrix is (address, rows, columns, two strides in bytes). Returns whether the function ran to its end: it may fail
+    to allocate memory.
     """
     kinds = [_MATRIX] * 3 + list(numbers)
 
@@ -127,7 +127,7 @@ def _python_function(name: str, result: Any, arguments: list[Any]) -> Any:
 
 @intrinsic
 def _new_array(typingctx: Any, create: Any, kind: Any, dtype: Any, axes: Any, shape: Any) -> Any:  # noqa: ARG001
-    """``PyArray_NewFromDescr``, which stands at address ``create`` and takes over a reference to ``dtype``."""
+    """``PyArray_NewFromDescr``, whose address is ``create``; it takes over a reference to ``dtype``."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
         create, kind, dtype, axes, shape = args
@@ -141,7 +141,7 @@ def _new_array(typingctx: Any, create: Any, kind: Any, dtype: Any, axes: Any, sh
 
 @intrinsic
 def _unwrapped(typingctx: Any, unwrap: Any, array: Any) -> Any:  # noqa: ARG001
-    """``PyArray_Return``, which stands at address ``unwrap``: an array without axes becomes a scalar."""
+    """``PyArray_Return``, whose address is ``unwrap``: an array without axes becomes a scalar."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
         function = ir.FunctionType(_ADDRESS, [_ADDRESS])

@@ -1,4 +1,4 @@
-"""Packing: part of a matrix of any strides, written row after row, at the speed of vectors.
+"""Packing: copies part of a matrix of any strides to consecutive rows, with vector instructions.
 
 Where neighbours in memory are neighbours in a row (forwards or backwards), rows are copied; where they are neighbours in
 a column, squares are transposed in registers. A matrix that has neither is gathered element by element.
@@ -19,8 +19,8 @@ def packer(vector_bits: int) -> Callable[..., None]:
     """A compiled function ``pack(source, top, rows, left, columns, target, at, ld)``.
 
     It writes ``target[at + r·ld + s] = source[top + r, left + s]`` for all ``rows`` and ``columns``: ``source`` is a matrix
-    of any strides, ``target`` a contiguous array of the same dtype. What lies between the rows, where ``ld`` is more than
-    the number of columns, is left alone.
+    of any strides, ``target`` a contiguous array of the same dtype. If ``ld`` exceeds the number of columns, the elements
+    between the rows are not written.
     """
     transpose = square_transpose(vector_bits)
     gather = strided_copy(vector_bits)
@@ -33,7 +33,7 @@ def packer(vector_bits: int) -> Callable[..., None]:
         down, along = source.strides
         item = source.itemsize
         lanes = vector_bits // 8 // item
-        high, wide = 0, 0  # what vectors have done
+        high, wide = 0, 0  # rows and columns that vectors copy
         if along == item or along == -item:
             high, wide = rows, columns // lanes * lanes
             for r in range(rows):
@@ -45,7 +45,7 @@ def packer(vector_bits: int) -> Callable[..., None]:
                         backwards(address(source, top + r, left + s), offset(target, at + r * ld + s))
         elif down == item or down == -item:
             high, wide = rows // lanes * lanes, columns // lanes * lanes
-            first, step = (0, ld) if down > 0 else (lanes - 1, -ld)  # where rows come out of the registers last first
+            first, step = (0, ld) if down > 0 else (lanes - 1, -ld)  # a negative stride reverses the rows
             for s in range(0, wide, lanes):
                 for r in range(first, high, lanes):
                     transpose(address(source, top + r, left + s), along, offset(target, at + r * ld + s), step)

@@ -1,4 +1,4 @@
-"""Nothing but multiply-adds: what a core can do at most."""
+"""Multiply-adds only, to measure the most that a core can do."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .vectors import I32, Vectors, bits_of
 def fma_chains(chains: int, vector_bits: int) -> Callable[..., None]:
     """Nothing but fused multiply-adds: the arithmetic peak of a core, as an intrinsic ``run(steps, x)``.
 
-    ``x`` points to two scalars of float32 or float64, multiplier and addend; the first is overwritten at the end so
-    that nothing can be left out. Each step does ``chains`` independent vector FMAs, all operands in registers.
+    ``x`` points to two scalars of float32 or float64, multiplier and addend; the first is overwritten at the end, so
+    that the compiler cannot remove the loop. Each step does ``chains`` independent vector FMAs, all operands in registers.
     """
 
     @intrinsic
@@ -34,7 +34,7 @@ def fma_chains(chains: int, vector_bits: int) -> Callable[..., None]:
 
 
 def _emit(vectors: Vectors, count: int, steps: Any, x: Any) -> None:
-    """acc ← acc·x[0] + x[1] for ``count`` accumulators that know nothing of each other."""
+    """acc ← acc·x[0] + x[1] for ``count`` independent accumulators."""
     builder = vectors.builder
     factor = vectors.broadcast(builder.load(x))
     addend = vectors.broadcast(builder.load(builder.gep(x, [steps.type(1)])))

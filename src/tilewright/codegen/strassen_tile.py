@@ -1,8 +1,8 @@
-"""What a scheme such as Strassen's adds to the classical inner loops: sums while packing, one tile added to several.
+"""The inner loops of a scheme such as Strassen's: operands are summed while they are packed, a tile is added to several.
 
 A product of such a scheme is (±A₁ ± A₂ …)·(±B₁ ± B₂ …), added with signs to several blocks of C. Operands are copied into
-panels anyway, so their sums cost no memory of their own; and a finished tile is in registers anyway, from where it goes to
-as many places as the scheme says.
+panels anyway, so their sums need no memory of their own. A finished tile is in registers anyway, from which it is added to
+every place that the scheme names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from .tile import MicroKernelEmitter
 from .vectors import I64, Vectors, bits_of
 
-#: What says where a finished product goes: the number of a tile, a sign, and whether it is the first to go there.
+#: The fields of a term, which says where a product is added: number of a tile, sign, whether it is the first product there.
 _TILE, _SIGN, _FIRST = range(3)
 _FIELDS = 3
 
@@ -46,7 +46,7 @@ def spreading_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unrol
 
 
 class _SpreadTile(MicroKernelEmitter):
-    """Tiles asked for → loop over k → write-back to each of them."""
+    """Prefetch of the tiles → loop over k → write-back to each of them."""
 
     def spread(self, kc: Any, a: Any, b: Any, tiles: Any, terms: Any, count: Any) -> None:
         builder, index = self.builder, kc.type
@@ -74,7 +74,7 @@ class _SpreadTile(MicroKernelEmitter):
 
 
 def tile_adder(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
-    """A finished tile to its place in C, as an intrinsic ``add(tile, c, ldc, sign, overwrite)``.
+    """Add a finished tile to C, as an intrinsic ``add(tile, c, ldc, sign, overwrite)``.
 
     ``tile`` is contiguous; rows of C have unit stride and lie ``ldc`` elements apart. With ``overwrite`` C is not read.
     """
@@ -97,7 +97,7 @@ def tile_adder(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
 
 
 def tile_prefetch(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
-    """Ask for a tile of C that will be written soon, as an intrinsic ``prefetch(c, ldc)``."""
+    """Prefetch a tile of C that will be written soon, as an intrinsic ``prefetch(c, ldc)``."""
 
     @intrinsic
     def prefetch(typingctx: Any, c: Any, ldc: Any) -> Any:  # noqa: ARG001
@@ -115,10 +115,10 @@ def tile_prefetch(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
 
 
 def row_adder(vector_bits: int) -> Callable[..., None]:
-    """Part of a sum of rows, as an intrinsic ``add(target, source, count, sign, overwrite, ahead)``.
+    """Add one row to a sum of rows, as an intrinsic ``add(target, source, count, sign, overwrite, ahead)``.
 
-    target[x] = sign·source[x], plus target[x] unless ``overwrite`` is set, for x < ``count``. What lies ``ahead`` elements
-    behind the source is asked for: the row that will be added next.
+    target[x] = sign·source[x], plus target[x] unless ``overwrite`` is set, for x < ``count``. The elements that lie
+    ``ahead`` after those of the source are prefetched: the row that will be added next.
     """
 
     @intrinsic
@@ -147,31 +147,31 @@ def row_adder(vector_bits: int) -> Callable[..., None]:
 
 
 def combiner(coefficients: Sequence[Sequence[int]], vector_bits: int) -> Callable[..., None]:
-    """The sums that a scheme multiplies, as an intrinsic ``combine(source, apart, target, target_apart, count)``.
+    """The sums that a scheme multiplies, as an intrinsic ``combine(source, source_ld, target, target_ld, count)``.
 
     ``coefficients`` has a row for each sum and a column for each term, of 0, 1 and −1. The terms are rows of ``count``
-    elements, ``apart`` elements one behind another; the sums go to rows ``target_apart`` elements apart. ``count`` is
-    rounded up to whole vectors.
+    elements, ``source_ld`` elements apart; the sums go to rows ``target_ld`` elements apart. ``count`` is rounded up to
+    whole vectors.
     """
 
     @intrinsic
-    def combine(typingctx: Any, source: Any, apart: Any, target: Any, target_apart: Any, count: Any) -> Any:  # noqa: ARG001
+    def combine(typingctx: Any, source: Any, source_ld: Any, target: Any, target_ld: Any, count: Any) -> Any:  # noqa: ARG001
         signature = types.void(source, types.intp, source, types.intp, types.intp)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             vectors = _vectors(context, builder, signature.args[0], vector_bits)
-            source, apart, target, target_apart, count = args
+            source, source_ld, target, target_ld, count = args
             lanes, index = vectors.lanes, count.type
             whole = builder.sdiv(builder.add(count, index(lanes - 1)), index(lanes))
             with cgutils.for_range(builder, whole) as loop:
                 at = builder.mul(loop.index, index(lanes))
 
-                def behind(distance: Any, number: int, at: Any = at) -> Any:
-                    return builder.add(at, builder.mul(distance, index(number)))
+                def in_row(ld: Any, number: int, at: Any = at) -> Any:
+                    return builder.add(at, builder.mul(ld, index(number)))
 
-                terms = [vectors.load(source, behind(apart, t)) for t in range(len(coefficients[0]))]
+                terms = [vectors.load(source, in_row(source_ld, t)) for t in range(len(coefficients[0]))]
                 for number, row in enumerate(coefficients):
-                    vectors.store(_sum(vectors, row, terms), target, behind(target_apart, number))
+                    vectors.store(_sum(vectors, row, terms), target, in_row(target_ld, number))
             return context.get_dummy_value()
 
         return signature, codegen
@@ -202,7 +202,7 @@ def _places(vectors: Vectors, mr: int, nv: int, ldc: Any) -> list[Any]:
 
 
 def _signed(vectors: Vectors, values: list[Any], sign: Any, overwrite: Any, target: Any, places: Any) -> None:
-    """±values, a value itself where ``overwrite`` is not 0, else added to what is there: rounded once."""
+    """Store ±values if ``overwrite`` is not 0, else add them to the elements stored there, rounded once."""
     builder = vectors.builder
     factor = vectors.broadcast(builder.sitofp(sign, vectors.scalar))
     with builder.if_else(builder.icmp_signed("!=", overwrite, overwrite.type(0))) as (write, add):

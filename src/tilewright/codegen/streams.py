@@ -1,8 +1,8 @@
 """Products that memory bounds: loops that read a matrix once, in long runs of unit stride.
 
-With one multiply-add a load, the processor itself looks so far ahead that the hardware's prefetchers keep up, and every
-prefetch by instruction cost time. With six, its window is full of arithmetic that waits: then asking for the same part of
-the next few rows brings half as much again.
+With one multiply-add per load, the processor executes loads so far ahead that the hardware prefetchers keep up, and every
+prefetch instruction cost time. With six, its out-of-order window is full of arithmetic that waits: then prefetching the same
+part of the next few rows raises the bandwidth by half.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, prefetch
     The result is an intrinsic ``dots(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)``:
     ``z[i, j] = Σ x[i, p]·y[j, p]`` for i < ``x_live`` ≤ ``rows``, j < ``y_live`` ≤ ``columns`` (both at least 1) and
     p < ``kc``; added to what is there unless ``accumulate`` is 0. Strides count elements. ``chains`` vectors along k are
-    summed apart, where rows · columns is too few to keep the multipliers busy. ``prefetch`` asks for as many rows of X
-    behind these.
+    summed separately, for tiles whose rows · columns are too few to keep the multipliers busy. With ``prefetch``, the next
+    ``rows`` rows of X are prefetched.
     """
 
     def emit(
@@ -52,7 +52,7 @@ def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, prefetch
         tile = sums[: rows * columns]
         for chain in range(1, chains):
             part = sums[chain * rows * columns : (chain + 1) * rows * columns]
-            tile = [vectors.add(one, other) for one, other in zip(tile, part, strict=True)]
+            tile = [vectors.add(x, y) for x, y in zip(tile, part, strict=True)]
         _write_sums(vectors, tile, (rows, x_live), (columns, y_live), *out)
 
     return emitted("ipiipiipiii", vector_bits, emit)
@@ -61,7 +61,7 @@ def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, prefetch
 def _write_sums(
     vectors: Vectors, tile: Values, rows: Any, columns: Any, z: Any, z_row: Any, z_column: Any, accumulate: Any
 ) -> None:
-    """Rows and columns beyond the live ones repeat the last: what is stored twice is the same."""
+    """Rows and columns beyond the live ones repeat the last one: the same element is stored twice."""
     builder = vectors.builder
     places = [
         pointer
@@ -84,8 +84,8 @@ def row_updates(rows: int, steps: int, vector_bits: int, *, prefetch: bool = Fal
 
     The result is an intrinsic ``update(count, x, x_row, y, y_row, y_column, z, z_row, live)``:
     ``z[i, j] += Σ y[i, q]·x[q, j]`` for i < ``live`` ≤ ``rows`` (at least 1), q < ``steps`` and j < ``count``. Strides count
-    elements. The rows · steps elements of Y are held in registers, X is read once. ``prefetch`` asks for the next ``steps``
-    rows of X.
+    elements. The rows · steps elements of Y stay in registers, X is read once. With ``prefetch``, the next ``steps``
+    rows of X are prefetched.
     """
 
     def emit(
@@ -131,9 +131,9 @@ def row_updates(rows: int, steps: int, vector_bits: int, *, prefetch: bool = Fal
 
 
 def stream_store(vectors: Vectors, value: Any, pointer: Any, elements: Any) -> None:
-    """A store past the caches, for what is written once; the address is a multiple of the vector.
+    """A store past the caches, for elements that are written once; the address must be a multiple of a vector.
 
-    Others may read it when the thread that stored it has called ``settle``.
+    Other threads may read the elements once the thread that stored them has called ``settle``.
     """
     store = vectors.builder.store(value, vectors.at(pointer, elements))
     store.align = vectors.lanes * vectors.itemsize
@@ -143,9 +143,9 @@ def stream_store(vectors: Vectors, value: Any, pointer: Any, elements: Any) -> N
 def deinterleave(columns: int, vector_bits: int) -> Callable[..., None]:
     """Shuffle a narrow row-major matrix into columns of unit stride.
 
-    The result is an intrinsic ``apart(count, source, target, target_row)``: ``target[j · target_row + p] =
-    source[p · columns + j]`` for p < ``count``. It writes whole vectors of ``target``: up to one less than a vector's
-    lanes behind ``count`` is overwritten, with zeros.
+    The result is an intrinsic ``deinterleave(count, source, target, target_row)``: ``target[j · target_row + p] =
+    source[p · columns + j]`` for p < ``count``. It writes whole vectors of ``target``: after the ``count`` elements, up to
+    lanes − 1 elements are overwritten with zeros.
     """
 
     def emit(vectors: Vectors, count: Any, source: Any, target: Any, target_row: Any) -> None:
@@ -178,7 +178,7 @@ def deinterleave(columns: int, vector_bits: int) -> Callable[..., None]:
 
 
 def _every(vectors: Vectors, parts: Values, first: int) -> Any:
-    """Of consecutive vectors every ``len(parts)``-th element from ``first`` on: a vector, merged from two at a time."""
+    """Every ``len(parts)``-th element of consecutive vectors, from ``first`` on, as one vector: merged two at a time."""
     lanes, step = vectors.lanes, len(parts)
     wanted = [divmod(first + step * lane, lanes) for lane in range(lanes)]  # (which vector, which of its lanes)
     merged = parts[0]
@@ -203,5 +203,5 @@ def _settle(typingctx: Any) -> Any:  # noqa: ARG001
     return types.void(), codegen
 
 
-#: Wait until what was streamed past the caches is seen by other threads.
+#: Wait until other threads see what this thread has stored past the caches.
 settle: Callable[..., None] = _settle

@@ -24,8 +24,8 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
 
     Each step of k loads ``nv`` vectors of B and, per row, broadcasts one element of A into ``nv`` fused
     multiply-adds: an outer product that touches memory ``mr + nv`` times for ``mr · nv`` vector operations. ``unroll``
-    steps make one turn of the loop. Every element of C is one chain of multiply-adds in the order of k, whatever the
-    tile: its bits do not tell where in a tile, or in which one, it was computed.
+    steps make one iteration of the loop. Every element of C is one chain of multiply-adds in the order of k: its bits do
+    not depend on the tile, nor on its position in the tile.
     """
 
     @intrinsic
@@ -46,8 +46,8 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
 def edge_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
     """``micro_kernel`` with one more argument, ``columns``: how many of the tile's columns lie inside C.
 
-    ``b`` is as wide as the whole tile; what it holds beyond ``columns`` reaches no element of C, and memory beside C is
-    neither read nor written. A tile that is inside is written without masks.
+    ``b`` is as wide as the whole tile; its elements beyond ``columns`` affect no element of C, and memory outside C is
+    neither read nor written. A tile that lies inside C is written without masks.
     """
 
     @intrinsic
@@ -65,11 +65,11 @@ def edge_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: in
     return micro
 
 
-#: Steps of k between asking for the last line of C and needing it: some 1,500 cycles. Memory takes a third of that, and
-#: lines of B that were asked for meanwhile come first. Each line is asked for in a turn of its own: all of a row at once
-#: would fill the queue of what is on its way, and the lines of B would wait behind them (up to 6 % slower, never faster).
+#: Steps of k between the prefetch of the last line of C and its use: some 1,500 cycles. Memory takes a third of that, and
+#: lines of B that are prefetched meanwhile arrive first. An iteration prefetches one line of C: a whole row at once would
+#: fill the queue of pending loads, and lines of B would wait in it (up to 6 % slower, never faster).
 _C_AHEAD = 128
-#: Steps of k between asking for a row of B and needing it, where it comes from the last cache: some 200 cycles.
+#: Steps of k between the prefetch of a row of B and its use, if it comes from the last cache: some 200 cycles.
 _B_AHEAD = 16
 #: Bytes that one prefetch brings.
 _LINE = 64
@@ -86,12 +86,12 @@ class MicroKernelEmitter:
         """Emit the whole tile; with ``columns``, only that many of its columns are written."""
         builder, index = self.builder, kc.type
         tile = [[self.vectors.zero] * self.nv for _ in range(self.mr)]
-        turns = builder.udiv(kc, index(self.unroll))
-        asking = self._least(turns, index(self.mr * self.nv))
-        last = self._least(builder.sub(turns, asking), index(_C_AHEAD // self.unroll))
-        first = builder.sub(builder.sub(turns, asking), last)
+        iterations = builder.udiv(kc, index(self.unroll))
+        prefetching = self._least(iterations, index(self.mr * self.nv))
+        last = self._least(builder.sub(iterations, prefetching), index(_C_AHEAD // self.unroll))
+        first = builder.sub(builder.sub(iterations, prefetching), last)
         tile, a, b = self._loop(first, self.unroll, a, b, tile)
-        tile, a, b = self._loop(asking, self.unroll, a, b, tile, prefetch=(c, ldc))  # a line of C a turn
+        tile, a, b = self._loop(prefetching, self.unroll, a, b, tile, prefetch=(c, ldc))  # a line of C an iteration
         tile, a, b = self._loop(last, self.unroll, a, b, tile)
         if self.unroll > 1:
             tile, a, b = self._loop(builder.urem(kc, index(self.unroll)), 1, a, b, tile)
@@ -110,35 +110,35 @@ class MicroKernelEmitter:
         return self.builder.select(self.builder.icmp_signed("<", x, y), x, y)
 
     def _loop(
-        self, turns: Any, steps: int, a: Any, b: Any, tile: list[list[Any]], prefetch: Any = None
+        self, iterations: Any, steps: int, a: Any, b: Any, tile: list[list[Any]], prefetch: Any = None
     ) -> tuple[list[list[Any]], Any, Any]:
-        """``turns`` times ``steps`` steps of k, possibly none; the tile and the pointers behind them."""
-        builder, index = self.builder, turns.type
+        """``iterations`` times ``steps`` steps of k, possibly none. Returns the tile, and the pointers to the next step."""
+        builder, index = self.builder, iterations.type
         before = builder.block
         loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
-        some = builder.icmp_signed(">", turns, index(0))
+        some = builder.icmp_signed(">", iterations, index(0))
         builder.cbranch(some, loop, done)
         builder.position_at_end(loop)
-        turn = builder.phi(index)
+        iteration = builder.phi(index)
         old = [builder.phi(value.type) for value in self._flat(tile, a, b)]
         now, a_now, b_now = self._unflat(old)
         if prefetch is not None:
             c, ldc = prefetch
-            row, column = builder.udiv(turn, index(self.nv)), builder.urem(turn, index(self.nv))
+            row, column = builder.udiv(iteration, index(self.nv)), builder.urem(iteration, index(self.nv))
             line = builder.add(builder.mul(row, ldc), builder.mul(column, index(self.lanes)))
             self.vectors.prefetch(c, line, write=True)
         for step in range(steps):
             now = self._step(now, a_now, b_now, step)
         a_next = builder.gep(a_now, [index(steps)])
         b_next = builder.gep(b_now, [index(steps * self.nv * self.lanes)])
-        following = builder.add(turn, index(1))
+        following = builder.add(iteration, index(1))
         new = self._flat(now, a_next, b_next)
         for phi, first, next_value in zip(
-            [turn, *old], [index(0), *self._flat(tile, a, b)], [following, *new], strict=True
+            [iteration, *old], [index(0), *self._flat(tile, a, b)], [following, *new], strict=True
         ):
             phi.add_incoming(first, before)
             phi.add_incoming(next_value, loop)
-        builder.cbranch(builder.icmp_signed("<", following, turns), loop, done)
+        builder.cbranch(builder.icmp_signed("<", following, iterations), loop, done)
         builder.position_at_end(done)
         ended = []
         for first, last in zip(self._flat(tile, a, b), new, strict=True):
@@ -159,18 +159,18 @@ class MicroKernelEmitter:
         def of_b(v: int) -> Any:
             return vectors.load(b, (step * self.nv + v) * self.lanes)
 
-        # The shorter side is held, the longer one passes through a single register: 3×4 has but 16 in all.
+        # The shorter side stays in registers, the longer one passes through a single one: 3×4 takes 16 registers in all.
         if self.nv <= self.mr:
-            held = [of_b(v) for v in range(self.nv)]
+            shorter = [of_b(v) for v in range(self.nv)]
             return [
-                [vectors.multiply_add(x, y, old) for y, old in zip(held, row, strict=True)]
+                [vectors.multiply_add(x, y, old) for y, old in zip(shorter, row, strict=True)]
                 for x, row in ((of_a(r), tile[r]) for r in range(self.mr))
             ]
-        held = [of_a(r) for r in range(self.mr)]
+        shorter = [of_a(r) for r in range(self.mr)]
         columns = []
         for v in range(self.nv):
             y = of_b(v)
-            columns.append([vectors.multiply_add(x, y, row[v]) for x, row in zip(held, tile, strict=True)])
+            columns.append([vectors.multiply_add(x, y, row[v]) for x, row in zip(shorter, tile, strict=True)])
         return [list(row) for row in zip(*columns, strict=True)]
 
     def _flat(self, tile: list[list[Any]], a: Any, b: Any) -> list[Any]:

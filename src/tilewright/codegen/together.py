@@ -1,4 +1,4 @@
-"""What the threads of a team do together before each takes its own part of a product."""
+"""Copies that all threads of a team make together before they share a product."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _BLOCK = 1024
 
 @nb.njit(nogil=True)
 def copy_together(source: np.ndarray, target: np.ndarray, counters: np.ndarray, first: int) -> None:
-    """Copy ``source`` (rows × columns, any strides) to the 1-D ``target`` in row-major order; return when all is there.
+    """Copy ``source`` (rows × columns, any strides) to the 1-D ``target`` in row-major order; return when all is copied.
 
-    Every thread of the team calls it. The counters ``first`` and ``first + 1`` are used up.
+    Every thread of the team calls it. It uses the counters ``first`` and ``first + 1``, which must be 0 before.
     """
     rows, columns = source.shape
     blocks = (columns + _BLOCK - 1) // _BLOCK

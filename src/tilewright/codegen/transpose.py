@@ -1,4 +1,4 @@
-"""Moving a square of elements whose columns lie together to where its rows lie together, and reversing rows."""
+"""Copies of one vector or one square of elements: transposed, gathered from any stride, or reversed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _emit(vectors: Vectors, source: Any, stride: Any, target: Any, ld: Any) -> N
 
 
 def exchange(lanes: int, block: int) -> tuple[list[int], list[int]]:
-    """Which lanes of two rows side by side make the new upper and the new lower one, where blocks change places.
+    """The lanes of two concatenated rows that form the new upper and the new lower row when blocks are exchanged.
 
     >>> exchange(4, 1), exchange(4, 2)
     (([0, 4, 2, 6], [1, 5, 3, 7]), ([0, 1, 4, 5], [2, 3, 6, 7]))
@@ -95,7 +95,7 @@ def strided_copy(vector_bits: int) -> Callable[..., None]:
 def vector_copy(vector_bits: int, *, backwards: bool = False) -> Callable[..., None]:
     """An intrinsic ``copy(source, target)`` of one vector.
 
-    With ``backwards`` it is reversed: ``source`` points to what comes first in ``target``, the others precede it.
+    With ``backwards`` it is reversed: ``source`` points to the first element of ``target``; the others precede it in memory.
     """
 
     @intrinsic

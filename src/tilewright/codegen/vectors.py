@@ -31,22 +31,22 @@ class Vectors:
     # ---- memory ------------------------------------------------------------------------------------------------------
 
     def at(self, pointer: Any, elements: Any) -> Any:
-        """The address, ``elements`` (a number or a value) behind ``pointer``, of a vector."""
+        """The address of the vector that lies ``elements`` (a number or a value) after ``pointer``."""
         index = I64(elements) if isinstance(elements, int) else elements
         return self.builder.bitcast(self.builder.gep(pointer, [index]), self.vector.as_pointer())
 
     def load(self, pointer: Any, elements: Any = 0) -> Any:
-        """A vector, ``elements`` behind ``pointer``."""
+        """The vector that lies ``elements`` after ``pointer``."""
         load = self.builder.load(self.at(pointer, elements))
         load.align = self.itemsize
         return load
 
     def store(self, value: Any, pointer: Any, elements: Any = 0) -> None:
-        """Write a vector, ``elements`` behind ``pointer``."""
+        """Write a vector, ``elements`` after ``pointer``."""
         self.builder.store(value, self.at(pointer, elements)).align = self.itemsize
 
     def scalar_at(self, pointer: Any, elements: int) -> Any:
-        """One scalar, ``elements`` behind ``pointer``."""
+        """The scalar that lies ``elements`` after ``pointer``."""
         return self.builder.load(self.builder.gep(pointer, [I64(elements)]))
 
     def mask(self, count: Any) -> Any:
@@ -56,19 +56,19 @@ class Vectors:
         return self.builder.icmp_signed("<", numbers, limit)
 
     def load_masked(self, mask: Any, pointer: Any, elements: Any = 0) -> Any:
-        """Zeros where ``mask`` is not set; what lies there in memory is not touched."""
+        """A vector with zeros where ``mask`` is not set; memory is not accessed there."""
         kind = ir.FunctionType(self.vector, [self.vector.as_pointer(), I32, mask.type, self.vector])
         function = self.declared(f"llvm.masked.load.{self._suffix}.p0", kind)
         return self.builder.call(function, [self.at(pointer, elements), I32(self.itemsize), mask, self.zero])
 
     def store_masked(self, mask: Any, value: Any, pointer: Any, elements: Any = 0) -> None:
-        """Write the lanes that ``mask`` sets; the others' memory is not touched."""
+        """Write the lanes that ``mask`` sets; memory is not accessed for the others."""
         kind = ir.FunctionType(ir.VoidType(), [self.vector, self.vector.as_pointer(), I32, mask.type])
         function = self.declared(f"llvm.masked.store.{self._suffix}.p0", kind)
         self.builder.call(function, [value, self.at(pointer, elements), I32(self.itemsize), mask])
 
     def prefetch(self, pointer: Any, elements: Any = 0, *, write: bool = False) -> None:
-        """Ask for a line of memory that will be needed soon, into the first-level cache."""
+        """Prefetch a line of memory that will be needed soon into the first-level cache."""
         kind = ir.FunctionType(ir.VoidType(), [_POINTER, I32, I32, I32])
         line = self.builder.bitcast(self.at(pointer, elements), _POINTER)
         self.builder.call(self.declared("llvm.prefetch.p0", kind), [line, I32(int(write)), I32(3), I32(1)])
@@ -96,7 +96,7 @@ class Vectors:
     # ---- the module --------------------------------------------------------------------------------------------------
 
     def declared(self, name: str, kind: Any) -> Any:
-        """An LLVM intrinsic by its name: llvmlite's declare_intrinsic knows neither vector nor opaque pointer types."""
+        """An LLVM intrinsic by its name: llvmlite's declare_intrinsic supports neither vector nor opaque pointer types."""
         module = self.builder.module
         return module.globals.get(name) or ir.Function(module, kind, name)
 
