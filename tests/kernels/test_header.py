@@ -268,7 +268,7 @@ def test_a_wrong_header_names_file_key_and_rule(header: str, message: str, tmp_p
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"TIEL": 8}, "my/mine: TIEL is not a parameter of it: did you mean TILE?"),
+        ({"TIEL": 8}, "my/mine: TIEL is not one of its parameters: did you mean TILE?"),
         ({"TILE": 12}, "my/mine: TILE must be one of 8, 16, 32, got 12"),
         ({"TILE": "8"}, "TILE must be one of 8, 16, 32, got '8'"),
         ({"TILE": True}, "got True"),

@@ -1,15 +1,15 @@
 """The tile and the blocks of the engine: computed from this machine's registers and caches, or found by a search here.
 
-The tile is four vectors wide and as many rows high as the registers hold. The cuts, for L1, L2 and L3 of the machine and
-elements of 8 bytes (MC twice as many of 4):
+The tile is four vectors wide and as many rows high as the registers hold. The blocks follow from L1, L2 and L3 of the
+machine, for elements of 8 bytes (with 4 bytes, MC is twice as large):
 
     KC   a sliver of B (KC × 4 vectors) takes 1/8 of L2 and a panel of A (MR × KC) half of L1, at most: the larger the
          better, for C is read and written k/KC times
-    MC   a block of A (MC × KC) takes two thirds of L2: slivers of B, which stream past it, find room
+    MC   a block of A (MC × KC) takes two thirds of L2: the rest is for slivers of B, which are streamed
     NC   a panel of B (KC × NC) takes a quarter of L3, for there are two of them
 
-A kernel asks ``blocking()`` when its module is loaded, and its code is made for the answer. ``tilewright tune`` loads
-modules anew with other answers, measures them beside the analytic one, and keeps what is faster for later processes.
+A kernel calls ``blocking()`` when its module is loaded, and is compiled for the result. ``tilewright tune`` loads modules
+again with other blockings, measures them in turns with the analytic one, and stores a faster one for later processes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ..host import sources
 from ..host.disk import CacheFile, fingerprint
 from ..host.machine import Machine, machine
 
-#: Columns of a panel of B, however large the last cache is.
+#: Columns of a panel of B at most, however large the last cache is.
 MOST_COLUMNS = 4096
-#: Steps of k come in lines of the cache, of 4-byte elements.
+#: KC is a multiple of this: a cache line of 4-byte elements.
 STEPS = 16
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """A tile of ``mr`` rows by ``nv`` vectors, whose loop is ``unroll`` steps long, and how large the blocks around it are.
+    """A tile of ``mr`` rows by ``nv`` vectors, whose loop is unrolled by ``unroll`` steps, and the sizes of its blocks.
 
-    ``kc`` is in steps of k, for elements of 4 bytes or less, ``kc_of_8_bytes`` for larger ones, and no more;
-    ``block_bytes`` may be taken by a block of A, ``panel_bytes`` by a panel of B. MC and NC follow from them.
+    ``kc`` is in steps of k, for elements of 4 bytes or less; ``kc_of_8_bytes``, at most ``kc``, is for larger elements. A
+    block of A may take ``block_bytes`` and a panel of B ``panel_bytes``: MC and NC follow from these.
     """
 
     vector_bits: int
@@ -59,13 +59,13 @@ class Blocking:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """As the field names them, for a record and for people."""
+        """The sizes under the names that the field uses, for records and for texts."""
         mc, nc = self.mc(self.kc), self.nc(self.kc, self.nv * self.vector_bits // 32)
         steps = {"kc": self.kc, "kc_of_8_bytes": self.kc_of_8_bytes}
         return {"mr": self.mr, "nv": self.nv, "unroll": self.unroll, **steps, "mc": mc, "nc": nc}
 
     def sound(self, here: Machine) -> bool:
-        """Whether code made for it is right, and fits the registers and caches of a machine."""
+        """Whether code compiled for it is correct, and fits the registers and caches of a machine."""
         if not all(type(value) is int and value > 0 for value in astuple(self)):
             return False
         _, l2, l3 = caches(here)
@@ -83,7 +83,7 @@ class Blocking:
 
 
 def caches(here: Machine) -> tuple[int, int, int]:
-    """Bytes of L1, L2 and L3; modest ones where they are not known."""
+    """Bytes of L1, L2 and L3; small ones if they are not known."""
     return here.l1d or 32 << 10, here.l2 or 256 << 10, here.l3 or 8 << 20
 
 
@@ -92,7 +92,7 @@ def _registers(here: Machine) -> int:
 
 
 def tallest(here: Machine, nv: int) -> int:
-    """Rows of the tallest tile of ``nv`` vectors: it, its shorter side and one vector of the longer have registers.
+    """Rows of the tallest tile of ``nv`` vectors: the tile, its shorter side and one vector of the longer fit the registers.
 
     >>> tallest(machine(), 4) in (3, 6)
     True
@@ -102,7 +102,7 @@ def tallest(here: Machine, nv: int) -> int:
 
 
 def analytic(here: Machine, *, mr: int = 0, nv: int = 4) -> Blocking:
-    """What the module's docstring says, for a machine; with another tile, if one is given."""
+    """The blocking that the module's docstring describes, for a machine; ``mr`` and ``nv`` choose another tile."""
     bits, mr = here.vector_bits or 128, mr or tallest(here, nv)
     l1, l2, l3 = caches(here)
 
@@ -119,7 +119,7 @@ _tried: ContextVar[Blocking | None] = ContextVar("tried", default=None)
 
 
 def blocking() -> Blocking:
-    """The one to make a kernel for, now: what a search kept on this machine, else the analytic one.
+    """The blocking to compile a kernel for: the one under trial, else the one in force.
 
     >>> blocking().mr * blocking().nv < 32
     True
@@ -129,14 +129,17 @@ def blocking() -> Blocking:
 
 @functools.cache
 def in_force() -> Blocking:
-    """That of this process's kernels, whatever is kept meanwhile."""
+    """The blocking of this process: the one that a search stored on this machine, else the analytic one.
+
+    It stays the same even if a search stores another one meanwhile.
+    """
     found = kept()
     return found.blocking if found else analytic(machine())
 
 
 @contextlib.contextmanager
 def trying(candidate: Blocking) -> Iterator[None]:
-    """Within it, ``blocking()`` is the candidate."""
+    """Within the block, ``blocking()`` returns the candidate."""
     token = _tried.set(candidate)
     try:
         yield
@@ -149,7 +152,7 @@ def trying(candidate: Blocking) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a search found: ``found`` says by which kernel, dtype, shape and threads, and how much faster (``ratio``)."""
+    """A blocking that a search stored; ``found`` has the kernel, dtype, shape, threads and ``ratio`` of the search."""
 
     blocking: Blocking
     found: dict[str, Any]
@@ -159,12 +162,12 @@ class Kept:
 
 
 def keep(chosen: Blocking, found: dict[str, Any]) -> Path | None:
-    """Keep a blocking for the processes to come on this machine; None if nothing can be written."""
+    """Store a blocking for later processes on this machine; returns None if it cannot be written."""
     return _kept_in().write_json({"made_for": _made_for(), "blocking": asdict(chosen), "found": found})
 
 
 def kept() -> Kept | None:
-    """What ``keep`` kept on this machine with these very sources; None where nothing was, or nothing sound."""
+    """The blocking stored on this machine with the same sources; None if there is none, or it is not sound."""
     return _kept_in().read_as(_sound)
 
 
@@ -174,7 +177,7 @@ def _sound(known: dict[str, Any]) -> Kept | None:
 
 
 def forget_blocking() -> bool:
-    """Remove what is kept; whether there was anything."""
+    """Remove the stored blocking; returns whether there was one."""
     return _kept_in().remove()
 
 
@@ -202,14 +205,14 @@ def _machine_facts() -> tuple[Any, ...]:
 
 
 def _made_for() -> str:
-    """The machine, the compiler and the sources."""
+    """A fingerprint of the machine, the compiler and the sources."""
     import llvmlite
     import numba
 
-    files = sources.files(sources.MACHINE_CODE)  # a search knows nothing of any other
+    files = sources.files(sources.MACHINE_CODE)  # a search depends on no other source
     return fingerprint(*_machine_facts(), numba.__version__, llvmlite.__version__, *files)
 
 
 def _kept_in() -> CacheFile:
-    """A file a machine: several may share the directory."""
+    """One file for each machine: several may share the directory."""
     return CacheFile("tuned", f"blocking-{fingerprint(*_machine_facts())}.json")

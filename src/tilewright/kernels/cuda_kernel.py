@@ -1,4 +1,4 @@
-"""A CUDA kernel as its file describes it, and how it is launched for a size."""
+"""A CUDA kernel as its file declares it, and how it is launched for a size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Dim3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Launch:
-    """How many blocks of how many threads, along x, y, z, with how many bytes of dynamic shared memory each."""
+    """The size of a launch: blocks, and threads of a block, along x, y, z; bytes of dynamic shared memory of a block."""
 
     grid: Dim3
     block: Dim3
@@ -29,12 +29,12 @@ class Launch:
 
     @property
     def blocks(self) -> int:
-        """Blocks in all: 0 where C has no elements, and nothing is to be launched."""
+        """Blocks in all: 0 if C has no elements, and nothing is to be launched."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def threads(self) -> int:
-        """Threads a block."""
+        """Threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
@@ -48,7 +48,7 @@ class Parameter:
 
     @property
     def rule(self) -> str:
-        """The values that it may have, in words."""
+        """The values that it may have, as text."""
         if isinstance(self.values, range):
             step = f" in steps of {self.values.step}" if self.values.step > 1 else ""
             return f"from {self.values[0]} to {self.values[-1]}{step}"
@@ -57,8 +57,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Preset:
-    """Parameters that some sizes want instead of the defaults. ``rate`` is their speed in percent of the defaults', where
-    every multiprocessor has work to the end; ``when``, over m, n and k, says for which sizes they may be taken."""
+    """Parameters that suit some sizes better than the defaults. ``rate`` is their speed in percent of the defaults', if all
+    multiprocessors have work to the end; ``when`` is a condition on m, n and k under which they may be taken."""
 
     rate: int
     when: Expression
@@ -67,9 +67,10 @@ class Preset:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CudaKernel:
-    """What a ``.cu`` says of itself, and its source. The fields are those of the header (see the module).
+    """What a ``.cu`` declares in its header, and its source. The fields are the keys of the header (see ``header``).
 
-    ``source_hash`` is that of the source as it was read, which is what runs; ``capability`` is such as "7.5" or "9.0a".
+    ``source_hash`` is the hash of ``source``, which was read from the file once and is what runs. A ``capability`` is, for
+    example, "7.5" or "9.0a".
     """
 
     name: str
@@ -118,16 +119,16 @@ class CudaKernel:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a record repeats, so that a report needs no kernel."""
+        """What a record repeats, so that a report does not need the kernel."""
         return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
 
     def checked(self, params: Mapping[str, int]) -> dict[str, int]:
-        """All parameters, ``params`` over the defaults. Raises UsageError for one it does not have or cannot take."""
+        """All parameters: ``params``, else the defaults. Raises UsageError for an unknown name or a forbidden value."""
         known = {p.name: p for p in self.parameters}
         for name, value in params.items():
             if name not in known:
                 hint = did_you_mean(name, known) if known else "it has none"
-                raise UsageError(f"{self.name}: {name} is not a parameter of it: {hint}")
+                raise UsageError(f"{self.name}: {name} is not one of its parameters: {hint}")
             if type(value) is not int or value not in known[name].values:
                 raise UsageError(f"{self.name}: {name} must be {known[name].rule}, got {value!r}")
         chosen = self.params | dict(params)
@@ -140,17 +141,17 @@ class CudaKernel:
     def preset(self, m: int, n: int, k: int, sms: int) -> Preset | None:
         """The preset for a size, on a GPU of ``sms`` multiprocessors; None where the defaults are best.
 
-        It is the one whose busiest multiprocessor is done first: of its blocks, each makes a tile, at the preset's rate.
+        It is the one whose busiest multiprocessor is done first: its time is its blocks times their tile over the rate.
         """
 
-        def seconds(preset: Preset) -> float:
+        def time(preset: Preset) -> float:
             width, height = (side(m=m, n=n, k=k, **self.params | preset.params) for side in self.tile)
             blocks = self.launch(m, n, k, **preset.params).blocks
             return -(-blocks // sms) * width * height / preset.rate
 
         defaults = Preset(100, Expression.parse(1, ()), {})
         able = [preset for preset in self.presets if preset.when(m=m, n=n, k=k)]
-        best = min([defaults, *able], key=seconds) if able else defaults
+        best = min([defaults, *able], key=time) if able else defaults
         return None if best is defaults else best
 
     def fits(self, capability: str) -> bool:

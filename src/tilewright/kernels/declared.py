@@ -1,8 +1,8 @@
 """How a kernel for the CPU declares itself: a Python function under the ``@kernel`` decorator, alone in its file.
 
-The decorator says what no compiler can know: the idea in a sentence, the parent kernel that it improves, the row of
-``docs/sources.md`` that it answers. Runner, bench, tests, report and documents read that, so **adding a kernel means adding
-one file**. A user's own file with this decorator, anywhere on disk, is a first-class kernel too.
+The decorator states what no compiler can know: the idea in a sentence, the parent kernel that it improves on, the row of
+``docs/sources.md`` that it implements. Runner, bench, tests, report and documents read that, so **adding a kernel means
+adding one file**. A user's own file with this decorator, anywhere on disk, is a first-class kernel too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NUMERIC = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernel:
-    """What a kernel says of itself, and its function.
+    """What a kernel declares, and its function.
 
     ``function(a, b, c)`` computes C = A·B for float arrays of shapes (m, k), (k, n), (m, n); it writes every element
     of C and never reads C first. It is compiled by Numba unless ``compiled`` is false. A kernel ``over`` another one,
@@ -46,25 +46,21 @@ class Kernel:
     elements that the kernel allocates on one thread. ``grain`` is the tile that cuts among threads should respect.
     ``params`` are its numbers (tile sizes, leaf), of which those in ``tunable`` can be set at each call.
 
-    A kernel for a ``team`` is called by every thread of it at once, as ``function(a, b, c, space, counters)``: ``space`` is
-    ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised, ``counters`` are
-    ``counters(m, n, k)`` 64-bit zeros (one if not said), by which the threads share out the work (``codegen.fetch_add``,
-    ``codegen.wait_for``), and two more behind them: whether the product is to be added to C, of a kernel that says it
-    ``adds``, and how many threads were asked. It must be right with any number of threads, whichever of them come first,
-    and no thread that others wait for may allocate: an error on one would leave the others waiting. Ctrl-C sets all
-    counters to 2^40 in the middle of anything: then every thread must return soon, and touch nothing beyond its operands
-    and its space.
+    A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``. ``space`` is
+    ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised. ``counters`` are
+    ``counters(m, n, k)`` 64-bit zeros (one if not declared), by which the threads share the work (``codegen.fetch_add``,
+    ``codegen.wait_for``), followed by two more: whether to add the product to C, for a kernel that ``adds``, and the number
+    of threads that were asked to work. The kernel must be right with any number of threads, in whatever order they begin.
+    A thread that others wait for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C sets
+    all counters to 2^40 at any moment: then every thread must return soon, and access only its operands and ``space``.
 
-    ``blocking`` is what ``blocking()`` answered when the kernel's module was loaded, said by a kernel that takes its tile
-    and blocks from there alone: ``tilewright tune`` may look for better ones.
+    ``blocking`` is the result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and
+    blocks follow from it alone: then ``tilewright tune`` may search for a better one.
 
-    ``variants(dtype)`` is of a library that has several kernels for one product: functions ``(a, b, c)`` by name, the first
-    as the library is installed. The bench takes the fastest of them for each shape.
-
-    ``order`` is the place in the reading order: of a rung its file's number, of a kernel of the engine what it declares.
-    Of the engine's kernels that have the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds;
-    of those without ``suits`` it takes the highest where no other suits. It never takes a rung: the ladder is for reading.
-    ``source_hash`` is that of the kernel's file as it was when the kernel was declared.
+    ``order`` is the place in the reading order: the number of a rung's file, or what a kernel of the engine declares. Of the
+    engine's kernels with the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds; if none
+    holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for reading.
+    ``source_hash`` is the hash of the kernel's file at the time of the declaration.
     """
 
     name: str
@@ -93,7 +89,7 @@ class Kernel:
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
-        # Taken now and not when asked for: a file edited since is not what this function does.
+        # Computed now and not at the first use: if the file is edited later, this function is still the old one.
         object.__setattr__(self, "source_hash", hashlib.sha256(self.path.read_bytes()).hexdigest()[:16])
 
     def __repr__(self) -> str:
@@ -116,7 +112,7 @@ class Kernel:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a record repeats, so that a report needs no kernel."""
+        """What a record repeats, so that a report does not need the kernel."""
         return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
 
 

@@ -1,7 +1,7 @@
-"""Whole-number arithmetic as text: what a kernel's header says of its grid, block, memory and parameters.
+"""Whole-number arithmetic as text: grid, block, memory and parameters in a kernel's header.
 
-Headers come from files of anybody's, so an expression is never run as Python: it is parsed, every node is checked against
-the few that are arithmetic, and those are computed here.
+A header may come from any file, so an expression is never run as Python: it is parsed, every node must be one of the few
+kinds of arithmetic, and those are computed here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import UsageError, did_you_mean
 
-#: Longer ones are no size of anything, and a parser can be exhausted.
+#: Characters of an expression at most: no size needs more, and long ones can exhaust the parser.
 LONGEST = 300
 
 
@@ -28,7 +28,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "cdiv": cdiv}
-#: How many arguments each takes, at least and at most.
+#: How many arguments each function takes, at least and at most.
 _ARGUMENTS = {"min": (2, 9), "max": (2, 9), "cdiv": (2, 2)}
 _ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], int]] = {
     ast.Add: operator.add,
@@ -46,7 +46,7 @@ _COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge,
 }
 
-#: Names that an expression gives a meaning of its own.
+#: Names that have a meaning in every expression.
 RESERVED = frozenset({"m", "n", "k", *_FUNCTIONS})
 
 
@@ -86,7 +86,7 @@ class Expression:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names it needs a value of."""
+        """The names that need a value."""
         return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)) - _FUNCTIONS.keys()
 
 

@@ -3,7 +3,7 @@
     /*
     idea = "What it does differently, in a sentence."
     parent = "cuda/coalesced"                       # the rung below; none for a first one
-    row = "S0.5"                                    # what it answers of the project's sources
+    row = "S0.5"                                    # the row of docs/sources.md that it implements
     block = ["TILE", "TILE"]                        # threads along x, y, z
     grid = ["cdiv(n, TILE)", "cdiv(m, TILE)"]       # blocks along x, y, z
     shared = "2 * TILE * TILE * 4"                  # bytes of dynamic shared memory at launch; default 0
@@ -18,12 +18,12 @@
     suits = "n >= 8"                                # where matmul prefers it to the rungs below; default: where none does
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
 
-    [formulas]                                      # what a reader counts at whole blocks; explain sets it beside the count
+    [formulas]                                      # counts by hand, for whole blocks; explain compares its own with them
     global_load_sectors = "m * n // 32 * k * 5"
 
-    [[presets]]                                     # what matmul takes where the defaults leave multiprocessors idle;
-    rate = 80                                       # its speed elsewhere, in percent of the defaults'; needs a tile
-    when = "m * n < 65536"                          # where it may be taken; default everywhere
+    [[presets]]                                     # parameters for sizes at which the defaults leave multiprocessors idle
+    rate = 80                                       # their speed at large sizes, in percent of the defaults'; needs a tile
+    when = "m * n < 65536"                          # where matmul may take them; default everywhere
     params = { TILE = 16 }
 
     [params]                                        # each becomes a macro of the source
@@ -33,10 +33,10 @@
 Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile`` and the formulas are arithmetic
 over m, n, k and the parameters (see ``expression``); ``suits`` and ``when`` are over m, n and k. A formula is named after
 what it counts: ``global`` or ``shared``, ``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory
-``wavefronts``). Above the comment may stand lines with ``//`` or ``#``.
+``wavefronts``). Lines with ``//`` or ``#`` may precede the comment.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
-any m, n, k ≥ 0. One that ``adds`` does C += A·B where it is compiled with ACCUMULATE; then with k = 0 it leaves C alone.
+any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ grid = ["cdiv(n, 32)", "cdiv(m, 32)"]
 """
 _EXAMPLE = f"the file must begin with a comment that says how the kernel is launched, such as:\n\n{TEMPLATE}"
 
-#: What may stand above the header: lines of ``//`` and of the preprocessor.
+#: What may precede the header: lines of ``//`` and of the preprocessor.
 _ABOVE = r"(?:\s|//[^\n]*+|#[^\n]*+)*+"
 _COMMENTS = r"//[^\n]*|/\*.*?\*/"
 #: The name of a function after ``__global__``, its type, and attributes such as ``__launch_bounds__(256)``.
@@ -68,9 +68,9 @@ _FUNCTION = r"\b__global__\b(?:[^;{}()]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*
 
 
 def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
-    """The kernel in the file ``path``; ``entry`` is its function where the header names none and the file has several.
+    """The kernel in the file ``path``; ``entry`` is its function if the header names none and the file has several.
 
-    Raises HeaderError with the file, the key and the rule where the header is missing or wrong.
+    Raises HeaderError with the file, the key and the rule if the header is missing or wrong.
     """
     try:
         source = path.read_text(encoding="utf-8-sig")
@@ -84,20 +84,20 @@ def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
 
 
 def _only_function(source: str) -> str | None:
-    """The kernel that a source defines, None where it has several, or none that is written out."""
+    """The kernel that a source defines; None if it defines several, or none outside of macros."""
     found = set(re.findall(_FUNCTION, re.sub(_COMMENTS, " ", source, flags=re.DOTALL)))
     return found.pop() if len(found) == 1 else None
 
 
 class _WrongError(Exception):
-    """A header that is missing or wrong, in words that do not name the file yet."""
+    """A header that is missing or wrong; the message does not name the file yet."""
 
 
 def _toml(source: str) -> dict[str, Any]:
     match = re.match(_ABOVE + r"/\*(.*?)\*/", source, re.DOTALL)
     if match is None:
         raise _WrongError(f"has no header: {_EXAMPLE}")
-    above = "\n" * source.count("\n", 0, match.start(1))  # so that TOML counts the lines of the file
+    above = "\n" * source.count("\n", 0, match.start(1))  # so that TOML's errors name the lines of the file
     try:
         return tomllib.loads(above + match[1].replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:  # TOML's own error is a ValueError, as is that of a number too long
@@ -129,7 +129,7 @@ _FORMULA = r"global_(load|store)_(requests|sectors)|shared_(load|store)_(request
 
 
 class _Header:
-    """The tables of a header, taken apart key by key; every rule is here."""
+    """The tables of a header, read key by key; every rule is here."""
 
     def __init__(self, toml: dict[str, Any]) -> None:
         self.toml = toml
@@ -270,7 +270,7 @@ class _Header:
             if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
                 raise _WrongError(f"{key}.{part} must be {rule}, got {value!r:.80}")
             if any(abs(number) >= 1 << 31 for number in numbers):
-                raise _WrongError(f"{key}.{part} must be below 2^31, for it becomes an int of the source")
+                raise _WrongError(f"{key}.{part} must be below 2^31, because it becomes an int of the source")
         for part in ("default",) if "values" in table else ("default", "min", "max"):
             if part not in table:
                 raise _WrongError(f"{key}.{part} is missing")

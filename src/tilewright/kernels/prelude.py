@@ -1,4 +1,4 @@
-"""What several CPU rungs share: moving square blocks between a matrix and a buffer. No rung's idea lives here."""
+"""What several CPU rungs share: copies of blocks between a matrix and a buffer. No rung's idea is here."""
 
 import numba as nb
 
@@ -18,7 +18,7 @@ def load_block(source, row, column, block):
 
 @nb.njit(nogil=True)
 def store_block(block, target, row, column):
-    """Copy what lies inside ``target`` of the block that starts at (row, column)."""
+    """Copy the part of ``block`` that lies inside ``target``, from (row, column) on."""
     height, width = block.shape
     for r in range(min(height, target.shape[0] - row)):
         for s in range(min(width, target.shape[1] - column)):

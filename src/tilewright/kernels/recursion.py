@@ -1,7 +1,7 @@
 """What the three Strassen rungs share: quarters, odd edges and the error bound. The schedules are in their files.
 
-The schemes halve all three dimensions. An odd dimension is peeled: the scheme multiplies the even core, and what is left,
-a column of A with a row of B, a column of C and a row of C, is a thin product each for the kernel below.
+The schemes halve all three dimensions. An odd dimension is peeled: the scheme multiplies the even core, and the base kernel
+computes the rest as thin products: a column of A with a row of B, a column of C, and a row of C.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def quarters(x: np.ndarray) -> Quarters:
 
 
 def is_leaf(m: int, n: int, k: int, leaf: int) -> bool:
-    """Whether a product is small enough for the kernel below: one more halving would not pay."""
+    """Whether a product is small enough for the base kernel: another level would not pay."""
     return min(m, n, k) <= max(leaf, 1)
 
 
@@ -61,7 +61,7 @@ def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
 
     max|C − Ĉ| ≤ [growth^L · (k₀² + linear·k₀) − (linear)·k] · u · max|A| · max|B| after L levels down to k₀ = k/2^L.
     The growth is 12 for Strassen's scheme (linear term 5) and 18 for Winograd's (6). Without a level it is None: then
-    the classical componentwise bound of the kernel below holds.
+    the classical componentwise bound of the base kernel holds.
     """
 
     def bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
@@ -88,7 +88,7 @@ def in_one_buffer(
 ) -> None:
     """c = a·b by a scheme whose temporaries, on all levels, are cut from one buffer.
 
-    ``one_level(a, b, c, buffer, team, multiply)`` does one halving of matrices with even dimensions. It takes its
+    ``one_level(a, b, c, buffer, team, multiply)`` does one level for matrices with even dimensions. It takes its
     temporaries from the start of ``buffer`` and multiplies halves by ``multiply(x, y, out, rest)`` with the rest of it.
     """
 

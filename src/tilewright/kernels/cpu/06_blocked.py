@@ -1,9 +1,9 @@
-"""Blocks: a 256×128 block of C is held while the blocks of A and B that feed it are copied next to it (S1.7).
+"""Blocks: a 256×128 block of C stays in the cache while the blocks of A and B that feed it are copied next to it (S1.7).
 
 Each element of A that is fetched from memory is used 128 times, each of B 256 times: traffic falls from about m·n·k elements
 to m·n·k/128 + m·n·k/256 + m·n. The blocks are 320 KiB in float32 and 640 KiB in float64, inside the second-level cache of
 today's cores. S1.7 took blocks of 64: where ikj still finds B in a large last cache, copying them costs as much as it saves.
-Blocks at the edges are padded with zeros in the copy, so the multiplication itself knows no edges.
+Blocks at the edges are padded with zeros in the copy, so the multiplication needs no edge cases.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """The same blocks, each starting on a 64-byte boundary (S1.8).
 
-A 512-bit vector is a whole cache line. Numba's allocator promises 32 bytes: from there every vector of a row touches
-two lines, and the core's load ports do each such load twice.
+A 512-bit vector is a whole cache line. Numba's allocator aligns to 32 bytes only: then every vector of a row may lie in
+two lines, and the core's load ports make each such load twice.
 """
 
 from tilewright.codegen import aligned_buffer

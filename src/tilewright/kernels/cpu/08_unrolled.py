@@ -1,6 +1,6 @@
 """Two rows of C and four steps of k at a time: 2×4×N (S1.9).
 
-The plain inner loop loads and stores a vector of C for every multiply-add. Here one visit to two rows of C does eight:
+The plain inner loop loads and stores a vector of C for every multiply-add. Here one pass over two rows of C makes eight:
 four vectors of B are loaded, each used by both rows, and C is loaded and stored once for four steps of k. Memory
 operations per multiply-add fall from 3 (load b, load c, store c) to (4 + 2 + 2) / 8 = 1.
 """

@@ -1,10 +1,10 @@
 """A tile of C lives in registers for a whole panel of k (S1.10 on AVX2, S1.11 on AVX-512).
 
-The tile is four vectors wide and as many rows high as the registers hold: mr·4 accumulators, one broadcast element of A
-a row, one vector of B, so 5·mr + 1 ≤ registers. 16 registers give 3×(4 vectors), 32 give 6×(4 vectors): the tiles
+The tile is four vectors wide and as many rows high as the registers hold: mr·4 accumulators, a broadcast element of A
+for each row, one vector of B, so 5·mr + 1 ≤ registers. 16 registers give 3×(4 vectors), 32 give 6×(4 vectors): the tiles
 that S1.10 and S1.11 found by hand. Each step of k loads mr + 4 times for 4·mr fused multiply-adds, 10 for 24.
 
-Around it stand the five loops of the field. A and B are packed into panels that the tile walks straight through, whatever
+Around it are the five loops that the field uses. A and B are packed into panels that the tile reads sequentially, whatever
 the operands' strides are: B in rows of NR elements, A in MR rows side by side. A needs no transposing for that, because the
 rows lie a constant KC apart, and a constant offset is free in a load; so packing is copying whole rows.
 

@@ -1,7 +1,7 @@
-"""Strassen in one buffer: three half-size temporaries, and behind them the next level's three (S1.14).
+"""Strassen in one buffer: three half-size temporaries, followed by the three of the next level (S1.14).
 
 The buffer is allocated once, a third of A, B and C together (for square matrices: one n×n matrix, as S1.14 cuts it).
-Products land in C's own quarters where they can, and each is added on as soon as it exists, so a temporary is
+Products are written to C's own quarters where possible, and each is added as soon as it is computed, so a temporary is
 still in the cache when it is used.
 """
 
@@ -31,7 +31,7 @@ def strassen_buffer(a, b, c, team, *, leaf=2048):
 def one_level(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, buffer: np.ndarray, team: Any, multiply: Callable[..., None]
 ) -> None:
-    """One halving, by temporaries from the start of ``buffer``; ``multiply`` gets the rest of it."""
+    """One level, with temporaries from the start of ``buffer``; ``multiply`` gets the rest of it."""
     a11, a12, a21, a22 = recursion.quarters(a)
     b11, b12, b21, b22 = recursion.quarters(b)
     c11, c12, c21, c22 = recursion.quarters(c)

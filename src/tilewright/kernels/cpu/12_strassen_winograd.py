@@ -1,7 +1,7 @@
 """Winograd's form of Strassen's scheme: the same 7 products, 15 additions instead of 18 (S1.15).
 
 Sums of sums are reused: s2 = s1 − a11, u3 = u2 + p7, and so on. S1.15 spent six temporaries on it; the order below needs
-two, one shaped like a quarter of A or C and one like a quarter of B, with the other products waiting in C's quarters
+two, one shaped like a quarter of A or C and one like a quarter of B, and keeps the other products in C's quarters
 (Boyer, Dumas, Pernet and Zhou, Memory efficient scheduling of Strassen-Winograd's matrix multiplication, 2009, table 1).
 """
 
@@ -31,7 +31,7 @@ def strassen_winograd(a, b, c, team, *, leaf=2048):
 def one_level(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, buffer: np.ndarray, team: Any, multiply: Callable[..., None]
 ) -> None:
-    """One halving, by temporaries from the start of ``buffer``; ``multiply`` gets the rest of it."""
+    """One level, with temporaries from the start of ``buffer``; ``multiply`` gets the rest of it."""
     a11, a12, a21, a22 = recursion.quarters(a)
     b11, b12, b21, b22 = recursion.quarters(b)
     c11, c12, c21, c22 = recursion.quarters(c)

@@ -1,1 +1,1 @@
-"""The libraries to beat, each behind the same three arguments as the ladder."""
+"""The references: vendors' libraries, called with the same three arguments as the ladder's kernels."""

@@ -1,4 +1,4 @@
-"""Calling a BLAS through its C interface, found at run time."""
+"""Calls of a BLAS, found at run time, through its C interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.errors import UnavailableError
 
 _ROW_MAJOR, _NO_TRANS = 101, 111
 
-#: BLAS's own: s, d, c, z.
+#: The dtypes of BLAS: s, d, c, z.
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -68,10 +68,12 @@ def beside_python(name: str) -> list[Path]:
 def _call(functions: dict[str, Callable[..., None]], integer: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     (m, k), n = a.shape, b.shape[1]
     if k == 0 or 0 in c.shape:
-        c[...] = 0  # some libraries leave C as it was
+        c[...] = 0  # some libraries do not write C then
         return
     one, zero = np.ones(1, c.dtype), np.zeros(1, c.dtype)
-    scalar = {"f": ctypes.c_float, "d": ctypes.c_double}.get(c.dtype.char, ctypes.c_void_p)  # complex ones by address
+    scalar = {"f": ctypes.c_float, "d": ctypes.c_double}.get(
+        c.dtype.char, ctypes.c_void_p
+    )  # complex scalars go by address
     alpha, beta = (scalar(x.ctypes.data if c.dtype.kind == "c" else x[0]) for x in (one, zero))
     functions[c.dtype.char](
         *map(ctypes.c_int, (_ROW_MAJOR, _NO_TRANS, _NO_TRANS)),

@@ -5,8 +5,8 @@ import os
 from tilewright.kernels import kernel
 from tilewright.kernels.ref import _cblas
 
-# Read when the library is loaded. Beside another library's GNU threads MKL would join those, where products of 128 take
-# milliseconds; and its own threads, left alone, would spin 200 ms after each call and take a core from whoever is next.
+# The library reads these when it is loaded. By default, MKL uses the GNU threads of another library if they are loaded, and
+# products of 128 take milliseconds there; its own threads spin for 200 ms after each call and slow what is measured next.
 if _cblas.beside_python("iomp5"):
     os.environ.setdefault("MKL_THREADING_LAYER", "INTEL")
     os.environ.setdefault("KMP_BLOCKTIME", "10")

@@ -1,4 +1,4 @@
-"""PyTorch's product on the CPU: on x86-64 it brings oneMKL along, under threads of its own."""
+"""PyTorch's product on the CPU: on x86-64 PyTorch contains oneMKL, with threads of its own."""
 
 import importlib
 
@@ -22,7 +22,7 @@ def torch(a, b, c):
     except ImportError:
         raise UnavailableError("torch is not installed here: pip install torch") from None
     threads = get_threads()
-    if library.get_num_threads() != threads:  # a number of its own, which no other library's limit reaches
+    if library.get_num_threads() != threads:  # PyTorch has its own limit, which those of other libraries do not change
         library.set_num_threads(threads)
     x, y, out = (library.from_numpy(writeable_alias(matrix)) for matrix in (a, b, c))
     library.mm(x, y, out=out)
