@@ -57,6 +57,9 @@ class Kernel:
     ``blocking`` is the result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and
     blocks follow from it alone: then ``tilewright tune`` may search for a better one.
 
+    ``variants(dtype)`` is for a library with several kernels for one product: functions ``(a, b, c)`` by name, the first of
+    which is the library as installed. The bench takes the fastest of them for each shape.
+
     ``order`` is the place in the reading order: the number of a rung's file, or what a kernel of the engine declares. Of the
     engine's kernels with the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds; if none
     holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for reading.

@@ -1,9 +1,9 @@
 """What a compiled kernel needs of a multiprocessor, read from the binary itself.
 
-A cubin is an ELF file. ptxas notes a kernel's registers, stack and launch bounds as attributes in the sections ``.nv.info``
-(one for the file, one a kernel), and the sizes of ``.nv.shared.<kernel>`` and ``.nv.constant<bank>`` are the memory they
-name. This is what the driver reads at launch, on any architecture and with no tool of the toolkit at hand; the words that
-ptxas prints are for people and change with its version. The attributes' numbers are those that ``nvdisasm`` and
+A cubin is an ELF file. ptxas writes a kernel's registers, stack and launch bounds as attributes in the sections ``.nv.info``
+(one for the file, one for each kernel); the sizes of the sections ``.nv.shared.<kernel>`` and ``.nv.constant<bank>`` are
+those of the memory that they name. The driver reads the same at launch. It is there for every architecture and needs no tool
+of the toolkit; the text that ptxas prints changes with its version. The attributes' numbers are those that ``nvdisasm`` and
 ``cuobjdump -elf`` name ``EIATTR_…``.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import UnavailableError
 
-# An attribute is a byte of format, a byte of what it is, and two bytes: the value, or the size of the payload that follows.
+# An attribute is a byte of format, a byte of kind, and two bytes: the value, or the size of the payload that follows.
 _SIZED = 0x04
 _MAX_THREADS = 0x05
 _REQUIRED_THREADS = 0x10
@@ -25,22 +25,22 @@ _FRAME_SIZE = 0x11
 _PARAMETER_SIZE = 0x19
 _REGISTERS = 0x2F
 
-#: The sections, one a kernel, of constant bank 0, where its arguments are.
+#: Prefix of the sections of constant bank 0, one for each kernel, which hold its arguments.
 _ARGUMENTS = ".nv.constant0."
 
-#: From compute capability 9.0 the system's own kibibyte of every block's shared memory is counted in the kernel's section.
+#: Bytes of every block's shared memory that the system uses. From compute capability 9.0 the kernel's section counts them.
 _RESERVED_SHARED = 1024
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes: registers a thread; bytes of local memory a thread; bytes of shared memory a block.
+    """What one kernel takes: registers and bytes of local memory of a thread, bytes of shared memory of a block.
 
     ``local_bytes`` is the stack frame: registers that did not fit (spills) and arrays that are indexed at run time.
-    ``shared_bytes`` is what the source declares with a size; dynamic shared memory comes on top at launch, and on every GPU
-    from compute capability 8.0 the kibibyte that the system takes of each block.
+    ``shared_bytes`` is what the source declares with a size. At launch, dynamic shared memory is added, and on every GPU
+    from compute capability 8.0 the kibibyte that the system uses in each block.
     ``constant_bytes`` are ``__constant__`` variables and literals of the module, ``parameter_bytes`` the kernel's arguments.
-    ``max_threads`` is the largest block, in threads, where the source sets launch bounds, else None.
+    ``max_threads`` is the largest block, in threads, if the source sets launch bounds, else None.
     """
 
     registers: int
@@ -54,7 +54,7 @@ class Resources:
 def read_resources(cubin: bytes) -> dict[str, Resources]:
     """The resources of every kernel (``__global__`` function) in a cubin, by its name in the binary.
 
-    Raises UnavailableError without pyelftools, ValueError for bytes that are no cubin.
+    Raises UnavailableError without pyelftools, ValueError for bytes that are not a cubin.
     """
     try:
         from elftools.common.exceptions import ELFError
@@ -106,7 +106,7 @@ def _by_function(info: bytes, symbols: list[str]) -> dict[tuple[int, str], int]:
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes of an ``.nv.info`` section: what each is, and its payload (or its two bytes of value)."""
+    """The attributes of an ``.nv.info`` section: the kind of each, and its payload (or its two bytes of value)."""
     at = 0
     while at + 4 <= len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, at)

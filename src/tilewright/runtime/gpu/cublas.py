@@ -1,8 +1,8 @@
-"""NVIDIA's cuBLAS, the library to beat: found at run time, called through its C interface, never linked.
+"""NVIDIA's cuBLAS, the reference on GPUs: found at run time, called through its C interface, never linked.
 
-It comes with the CUDA toolkit, with PyTorch, or as ``nvidia-cublas`` from PyPI; ``cuda.pathfinder`` knows all their places.
-cuBLAS stores matrices by column. A row-major C = A·B is what it calls Cᵀ = Bᵀ·Aᵀ, so the operands swap places and
-nothing is transposed.
+It comes with the CUDA toolkit, with PyTorch, or as ``nvidia-cublas`` from PyPI; ``cuda.pathfinder`` finds all of these.
+cuBLAS takes column-major matrices. A row-major C = A·B is Cᵀ = Bᵀ·Aᵀ in column-major order, so the operands are exchanged
+and nothing is transposed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .memory import Memory
 _DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 _COMPUTE_32F, _COMPUTE_64F = 68, 70
 _NO_TRANSPOSE, _DEFAULT_ALGORITHM = 0, -1
-#: ``precision`` → compute type of float32: what its operands may be rounded to on the way into tensor cores.
+#: ``precision`` → compute type of float32: to what its operands may be rounded for tensor cores.
 _FLOAT32 = {"standard": _COMPUTE_32F, "tf32": 77, "bf16": 75, "f16": 74}
 
 _STATUS = {
@@ -39,7 +39,7 @@ _STATUS = {
     16: "LICENSE_ERROR",
 }
 
-#: What a user's environment may say that changes cuBLAS's arithmetic, whatever is asked of it.
+#: Environment variables that change cuBLAS's arithmetic, whatever compute type a call gives.
 ARITHMETIC_VARIABLES = (
     "NVIDIA_TF32_OVERRIDE",
     "CUBLAS_EMULATE_SINGLE_PRECISION",
@@ -50,7 +50,7 @@ ARITHMETIC_VARIABLES = (
 
 @dataclass(frozen=True)
 class Reference:
-    """A library where a kernel could be: what a bench and its records ask of either."""
+    """A library in place of a kernel: it has the attributes of a kernel that the bench and its records use."""
 
     name: str
     idea: str
@@ -61,7 +61,7 @@ class Reference:
 
     @property
     def params(self) -> dict[str, Any]:
-        """cuBLAS has none that we set."""
+        """None: Tilewright sets no parameter of cuBLAS."""
         return {}
 
     @property
@@ -71,7 +71,7 @@ class Reference:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a record repeats, so that a report needs no kernel."""
+        """What a record repeats, so that a report does not need the kernel."""
         return {"idea": self.idea, "parent": None, "row": "", "order": self.order}
 
 
@@ -88,7 +88,7 @@ _MATH_MODE = 0 | 16
 
 
 class Cublas:
-    """A handle on one GPU's stream. Raises UnavailableError where there is no cuBLAS, or one that does not start."""
+    """A handle on one GPU's stream. Raises UnavailableError if cuBLAS is not installed or does not start."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
@@ -120,12 +120,12 @@ class Cublas:
         *,
         precision: str = "standard",
     ) -> Submission:
-        """C[m×n] = A[m×k]·B[k×n], row-major, as a call to make as often as wanted; ``shape`` is (m, n, k).
+        """C[m×n] = A[m×k]·B[k×n], row-major, as a function that may be called repeatedly; ``shape`` is (m, n, k).
 
-        ``dtype`` is that of A, B and C: float32, float64, float16 or bfloat16, of which the last two are added up in
-        float32. ``precision`` "standard" is that, strictly; "tf32", "bf16" and "f16" let float32 operands be rounded to
-        those. A call raises LaunchError with cuBLAS's name for what went wrong. Raises UsageError for any other dtype or
-        precision.
+        ``dtype`` is that of A, B and C: float32, float64, float16 or bfloat16; products of the last two are summed in
+        float32. With ``precision`` "standard" no operand is rounded; with "tf32", "bf16" and "f16" float32 operands may be
+        rounded to those types. A call raises LaunchError with cuBLAS's name of the error. Raises UsageError for any other
+        dtype or precision.
         """
         m, n, k = shape
         kind, scalar = _data_type(dtype), ctypes.c_double if dtype == "float64" else ctypes.c_float
@@ -147,7 +147,7 @@ class Cublas:
         )
 
     def close(self) -> None:
-        """Gives the library its handle back."""
+        """Destroy the library's handle."""
         if self._handle:
             self._call("cublasDestroy_v2", self._handle)
             self._handle = ctypes.c_void_p()
@@ -162,7 +162,7 @@ def _library() -> ctypes.CDLL:
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
         library = ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cublas").abs_path)
-    except Exception as error:  # a missing package, a library that is not there or does not load: each raises its own
+    except Exception as error:  # a package or library that is missing or does not load: each raises another class
         lines = str(error).splitlines()
         reason = lines[0] if lines else type(error).__name__
         raise UnavailableError(f"cuBLAS is not here ({reason}); pip install nvidia-cublas") from None

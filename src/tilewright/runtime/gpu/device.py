@@ -1,6 +1,6 @@
-"""One GPU of this process: facts, the current context, memory, streams, kernels; every refusal is one error.
+"""One GPU of this process: facts, the current context, memory, streams, kernels.
 
-A GPU is opened once, and what was compiled and loaded for it stays. Libraries share its primary context with it.
+A GPU is opened once, and kernels that were loaded for it stay loaded. Other libraries share its primary context.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _pages = HostPages()
 def gpu_at(ordinal: int) -> Device:
     """The GPU of that number; the calling thread's current context stays as it is.
 
-    Raises UnavailableError, with the reason, where there is no driver, no such GPU, or no ``cuda.core``.
+    Raises UnavailableError, with the reason, if there is no driver, no such GPU, or no ``cuda.core``.
     """
     return _open.get(ordinal) or _opened(ordinal)
 
 
 def open_device(ordinal: int = 0) -> Device:
-    """The same, made current for this thread.
+    """The GPU of that number, made current for this thread.
 
     >>> gpu = open_device()  # doctest: +SKIP
     >>> gpu.get(gpu.put(np.arange(3)), np.int64, (3,))  # doctest: +SKIP
@@ -60,24 +60,24 @@ def _opened(ordinal: int) -> Device:
                 device = core.Device(ordinal)
                 device.set_current()
                 _open[ordinal] = Device(core, device)
-            except Exception as error:  # a missing package, library, driver or device: each raises its own
+            except Exception as error:  # a missing package, library, driver or device: each raises another class
                 raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}") from None
         return _open[ordinal]
 
 
 def _wake(ordinal: int) -> None:
-    """Start the driver and make the GPU's context, for 0.2 s, while ``cuda.core`` is imported; who opens it tells errors."""
+    """Start the driver and create the GPU's context (0.2 s) while ``cuda.core`` is imported; ``_opened`` reports errors."""
     with contextlib.suppress(Exception):
         driver().cuInit(0)
         driver().cuDevicePrimaryCtxRetain(driver().cuDeviceGet(ordinal)[1])
 
 
 class Device:
-    """A GPU, with one stream on which its own methods work in order, and others by ``new_stream``.
+    """A GPU, with one stream on which its own methods work in order; ``new_stream`` makes others.
 
-    ``with gpu:`` makes it the thread's current one, and then the one before again. A thread that works with it alone calls
-    ``make_current`` once. After a kernel was stopped (an illegal address, say) CUDA refuses everything else that this
-    process asks of the GPU.
+    ``with gpu:`` makes it the thread's current GPU and restores the previous one at the end. A thread that uses no other GPU
+    calls ``make_current`` once. After a kernel was stopped (by an illegal address, say) CUDA refuses all further work of
+    this process on the GPU.
     """
 
     def __init__(self, core: Any, device: Any) -> None:
@@ -85,7 +85,7 @@ class Device:
         self._kernels = Kernels(core, device)
         (self.context,) = call("the GPU", "cuCtxGetCurrent")
         self._push, self._pop = driver().cuCtxPushCurrent, driver().cuCtxPopCurrent
-        # Whoever waits for an event leaves the processor to others, except for a timer.
+        # A thread that waits for an event sleeps; for a timer's event it spins.
         timed = functools.partial(core.EventOptions, timing_enabled=True)
         self._make_event = functools.partial(device.create_event, timed(blocking_sync=True))
         self._make_spinning_event = functools.partial(device.create_event, timed())
@@ -125,11 +125,11 @@ class Device:
 
     @property
     def pci_bus_id(self) -> str:
-        """Where it is plugged in, such as "0000:17:00.0": the one name that every tool knows it by."""
+        """Its place on the bus, such as "0000:17:00.0": the one name that every tool uses."""
         return str(self._device.pci_bus_id)
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Bytes of its memory that are free now, and all."""
+        """Bytes of its memory that are free now, and bytes in all."""
         with self:
             free, total = call("its memory", "cuMemGetInfo")
         return int(free), int(total)
@@ -146,7 +146,7 @@ class Device:
         call("the GPU", "cuCtxSetCurrent", self.context)
 
     def __enter__(self) -> Device:
-        # The driver's own functions: ``attempt`` would be felt in a product of small arrays.
+        # The driver's functions themselves: ``attempt`` would cost much of the time of a small product.
         if self._push(self.context)[0]:
             raise LaunchError(f"GPU {self.ordinal} cannot be made the current one")
         return self
@@ -158,15 +158,15 @@ class Device:
 
     @property
     def stream(self) -> int:
-        """The handle of its own stream, for libraries that take one."""
+        """The handle of its own stream, for libraries that take a stream."""
         return self._stream.handle
 
     def new_stream(self) -> Stream:
-        """A stream that waits for no other by itself."""
+        """A new stream, which does not wait for any other by itself."""
         return self._stream_of(attempt("make a stream", self._device.create_stream))
 
     def wait(self, what: str = "the GPU") -> None:
-        """Until all work of its own stream is done. Raises LaunchError for what went wrong meanwhile."""
+        """Wait until all work of its own stream is done. Raises LaunchError for an error of that work."""
         self._stream.wait(what)
 
     def timer(self) -> Timer:
@@ -174,7 +174,7 @@ class Device:
         return Timer(self._own, self._make_spinning_event)
 
     def order(self, earlier: int, later: int) -> None:
-        """Work that is submitted to the stream ``later`` from now on begins when that of ``earlier`` is done; by handles."""
+        """Work submitted to the stream ``later`` from now on waits for the present work of ``earlier``; both are handles."""
         if earlier == later:
             return
         with self:
@@ -182,7 +182,7 @@ class Device:
             attempt(f"GPU {self.ordinal}, order of streams", streams[0].wait, streams[1])
 
     def keep_until_now(self, stream: int, things: Any) -> None:
-        """Things live until all work that was submitted to the stream so far is done; nothing waits."""
+        """Keep ``things`` alive until all work submitted to the stream so far is done; does not wait."""
         with _lock, self:
             while self._waiting and self._waiting[0][0].is_reached:
                 self._waiting.popleft()
@@ -200,24 +200,24 @@ class Device:
         return bool(call("reach a GPU", "cuDeviceCanAccessPeer", *devices)[0])
 
     def reach(self, other: Device) -> None:
-        """From now on this GPU reads the other's memory by itself; where the driver refuses, copies pass the host."""
+        """Let this GPU read the other's memory directly; if the driver refuses, copies go through the host."""
         with self:
             attempt("reach a GPU", driver().cuCtxEnablePeerAccess, other.context, 0)
 
     # ---- memory
 
     def allocate(self, nbytes: int) -> Memory:
-        """Memory of ``nbytes`` bytes, with anything in it, freed in the order of its own stream.
+        """Uninitialised memory of ``nbytes`` bytes, freed in the order of its own stream.
 
-        Raises LaunchError where the GPU has not as much.
+        Raises LaunchError if the GPU does not have enough.
         """
         what = f"{nbytes:,} bytes on {self.name}"
         return Memory(attempt(what, self._device.allocate, max(1, nbytes), stream=self._own), nbytes)
 
     def reserve(self, nbytes: int) -> Memory:
-        """The same, but of no pool: other GPUs reach it, and ``close`` frees it at once, where this GPU is the current one.
+        """Uninitialised memory that comes from no pool: other GPUs can access it, and ``close`` frees it at once.
 
-        Raises MemoryLimitError.
+        This GPU must be the current one at ``close``. Raises MemoryLimitError if the GPU does not have enough.
         """
         free = self.memory_bytes()[0]
         if nbytes > free:
@@ -233,7 +233,7 @@ class Device:
         return memory
 
     def copy_to(self, memory: Memory, array: NDArray[Any]) -> None:
-        """Copy a NumPy array into memory of as many bytes. Raises UsageError where the sizes differ."""
+        """Copy a NumPy array into memory of as many bytes. Raises UsageError if the sizes differ."""
         host = np.ascontiguousarray(array)
         if host.nbytes != memory.nbytes:
             raise UsageError(f"the array has {host.nbytes} bytes, the memory on the GPU {memory.nbytes}: give as many")
@@ -242,7 +242,7 @@ class Device:
         self.wait("copy to the GPU")
 
     def get(self, memory: Memory, dtype: Any, shape: int | Sequence[int]) -> NDArray[Any]:
-        """What is in memory now, as a NumPy array. Raises UsageError where the sizes differ."""
+        """A copy of GPU memory as a NumPy array. Raises UsageError if the sizes differ."""
         host = np.empty(shape, dtype)
         if host.nbytes != memory.nbytes:
             raise UsageError(f"the array has {host.nbytes} bytes, the memory on the GPU {memory.nbytes}: give as many")
@@ -257,7 +257,7 @@ class Device:
             self._stream.fill(memory.pointer, byte, memory.nbytes)
 
     def copy(self, to: Memory, source: Memory) -> None:
-        """Copy memory into memory of as many bytes, on the GPU; does not wait. Raises UsageError where the sizes differ."""
+        """Copy memory into memory of as many bytes, on the GPU; does not wait. Raises UsageError if the sizes differ."""
         if to.nbytes != source.nbytes:
             raise UsageError(f"{source.nbytes} bytes cannot be copied into memory of {to.nbytes}: give as many")
         if to.nbytes:
@@ -266,7 +266,7 @@ class Device:
     # ---- kernels
 
     def attributes(self, compiled: Compiled, entry: str) -> Attributes:
-        """What the driver says of a kernel; loads it first. Raises LaunchError where the driver refuses the binary."""
+        """The driver's facts about a kernel, which is loaded first. Raises LaunchError if the driver refuses the binary."""
         return self._kernels.attributes(compiled, entry)
 
     def launch(
@@ -274,10 +274,10 @@ class Device:
     ) -> None:
         """Run kernel ``entry`` once and wait until it has ended.
 
-        ``grid`` in blocks, ``block`` in threads, each up to three numbers; ``shared_bytes`` of dynamic shared memory a
-        block, also beyond 48 KiB. ``args``: ``Memory`` where the kernel takes a pointer, else numbers, whose width is the
-        parameter's. Raises LaunchError with the cause where the GPU refuses or stops it, UsageError and OperandError for
-        arguments that do not fit.
+        ``grid`` is in blocks, ``block`` in threads, each up to three numbers; ``shared_bytes`` are bytes of dynamic shared
+        memory of a block, also beyond 48 KiB. ``args`` are ``Memory`` for pointers and numbers otherwise, converted to the
+        width of the kernel's parameter. Raises LaunchError with the cause if the GPU refuses or stops the kernel, UsageError
+        and OperandError for arguments that do not fit.
         """
         self.submit(compiled, entry, grid, block, args, shared_bytes)
         self.wait(f"{compiled.name}: {entry}")
@@ -285,20 +285,20 @@ class Device:
     def submit(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """As ``launch``, but without waiting: what stops the kernel is raised by the next ``wait``."""
+        """Like ``launch``, but without waiting: the next ``wait`` raises an error that stops the kernel."""
         self.prepare(compiled, entry, grid, block, args, shared_bytes)()
 
     def prepare(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> Submission:
-        """A launch that is checked now: each call of it is one ``submit``, and costs microseconds."""
+        """A launch that is checked now: each call of the result submits it once, which takes microseconds."""
         launch = self._kernels.launcher(compiled, entry, grid, block, shared_bytes)
         return functools.partial(launch, self.stream, *self._kernels.arguments(compiled, entry, args))
 
     def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
-        """A launch that is checked now, of what each call is given: ``launch(stream, *args)``, which does not wait.
+        """A launch whose size is checked now: each call ``launch(stream, *args)`` submits it, and does not wait.
 
-        ``stream`` is the handle of any stream of this GPU. An address is an int, a number is NumPy's, as wide as the kernel
-        takes it: they are not checked. This GPU must be the thread's current one.
+        ``stream`` is the handle of any stream of this GPU. Arguments are not checked: an address is an int, a number is a
+        NumPy scalar as wide as the kernel's parameter. This GPU must be the thread's current one.
         """
         return self._kernels.launcher(compiled, entry, grid, block, shared_bytes)

@@ -1,4 +1,4 @@
-"""CUDA's driver, through NVIDIA's bindings: calls, what its errors mean, and the context that is current."""
+"""CUDA's driver, through NVIDIA's bindings: calls, the meaning of errors, and the current context."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import LaunchError
 
-#: What the driver's names of errors mean; the driver's own words follow them.
+#: The meaning of the driver's errors; a message gives it before the driver's own text.
 _CAUSES = {
     "CUDA_ERROR_ILLEGAL_ADDRESS": "it reads or writes memory that is not there",
     "CUDA_ERROR_MISALIGNED_ADDRESS": "it reads or writes at an address that is no multiple of the access",
@@ -24,24 +24,24 @@ _CAUSES = {
 }
 
 
-def message(what: str, words: str) -> str:
-    """``what`` went wrong, in our words where there are any, and in the driver's.
+def message(what: str, text: str) -> str:
+    """The message that ``what`` failed: the meaning of the error, if it is known, and the driver's own ``text``.
 
     >>> message("k", "CUDA_ERROR_OUT_OF_MEMORY")
     "k: the GPU's memory is full (CUDA_ERROR_OUT_OF_MEMORY)"
     """
-    cause = next((meaning for name, meaning in _CAUSES.items() if name in words), "")
-    return f"{what}: {cause} ({words})" if cause else f"{what}: {words}"
+    cause = next((meaning for name, meaning in _CAUSES.items() if name in text), "")
+    return f"{what}: {cause} ({text})" if cause else f"{what}: {text}"
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, or its class."""
+    """The first line of an error's message, or the name of its class."""
     lines = str(error).splitlines()
     return lines[0] if lines and lines[0] else type(error).__name__
 
 
 def attempt(what: str, function: Any, *args: Any, **named: Any) -> Any:
-    """A function of ``cuda.core``, which raises a class of its own; here LaunchError for ``what`` was attempted."""
+    """Call a function of ``cuda.core``; its exceptions are raised as LaunchError, with ``what`` was attempted."""
     try:
         return function(*args, **named)
     except Exception as error:  # cuda.core's own class is not public
@@ -49,7 +49,7 @@ def attempt(what: str, function: Any, *args: Any, **named: Any) -> Any:
 
 
 def call(what: str, function: str, *args: Any) -> tuple[Any, ...]:
-    """A function of the driver, which returns its status and then its answers. Raises LaunchError for the status."""
+    """Call a function of the driver; returns its results after the status. Raises LaunchError if the status is an error."""
     status, *answer = attempt(what, getattr(driver(), function), *args)
     if status != 0:
         raise LaunchError(message(what, status.name))
@@ -66,7 +66,7 @@ def driver() -> Any:
 def restored_context() -> Iterator[None]:
     """Within the block any GPU may become the calling thread's; afterwards the previous CUDA context is current again."""
     known, before = False, None
-    with contextlib.suppress(Exception):  # no driver here: no context either
+    with contextlib.suppress(Exception):  # without a driver there is no context
         _, before = driver().cuCtxGetCurrent()
         known = True
     try:
@@ -77,7 +77,7 @@ def restored_context() -> Iterator[None]:
 
 
 def device_of(pointer: int) -> int:
-    """The number of the GPU that an address lies on; 0 of no address. Raises LaunchError where it lies on none."""
+    """The number of the GPU that an address lies on; 0 for the null address. Raises LaunchError if it lies on no GPU."""
     if not pointer:
         return 0
     attribute = driver().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

@@ -1,7 +1,7 @@
 """Launches: blocks and threads, arguments as wide as the kernel's parameters, and kernels loaded on a GPU and checked.
 
-Only what the driver says is trusted: a kernel's registers and memory are asked of it, and a launch it would refuse without
-a reason (``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit and the value.
+A kernel's registers and memory are those that the driver reports. A launch that the driver would refuse without a reason
+(``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit and the value.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .driver import attempt, call, driver, first_line, message
 from .memory import Memory
 from .nvrtc import Compiled
 
-#: A launch, or a call of a library, that was checked once and is submitted again by each call.
+#: A launch, or a call of a library, that was checked once; each call submits it again.
 Submission = Callable[[], None]
-#: The same of any stream and arguments: ``Kernels.launcher`` says what a call is given.
+#: The same for any stream and arguments: ``Device.launcher`` describes the arguments of a call.
 Launcher = Callable[..., None]
 
 #: ``CU_STREAM_LEGACY``
@@ -30,8 +30,8 @@ _LEGACY_STREAM = 1
 
 @dataclass(frozen=True)
 class Attributes:
-    """What the driver says of a loaded kernel: registers a thread, bytes of static shared memory a block, bytes of local
-    memory a thread, and the largest block, in threads, that these allow."""
+    """The driver's facts about a loaded kernel: registers of a thread, bytes of static shared memory of a block, bytes of
+    local memory of a thread, and the largest block, in threads, that these allow."""
 
     registers: int
     shared_bytes: int
@@ -45,7 +45,7 @@ class Kernels:
     def __init__(self, core: Any, device: Any) -> None:
         self._core, self._device = core, device
         self._loaded: dict[tuple[bytes, str], Any] = {}
-        #: Streams as ``cuda.core`` has them, by handle.
+        #: The stream objects of ``cuda.core``, by handle.
         self.streams: dict[int, Any] = {}
         limits = device.properties
         self._limits = {
@@ -55,13 +55,13 @@ class Kernels:
         self._max_shared_bytes = int(limits.max_shared_memory_per_block_optin)
 
     def attributes(self, compiled: Compiled, entry: str) -> Attributes:
-        """What the driver says of a kernel; loads it first. Raises LaunchError where the driver refuses the binary."""
+        """The driver's facts about a kernel, which is loaded first. Raises LaunchError if the driver refuses the binary."""
         kernel = self._load(compiled, entry)
         known = attempt(f"{compiled.name}: {entry}", lambda: kernel.attributes[self._device])
         return Attributes(known.num_regs, known.shared_size_bytes, known.local_size_bytes, known.max_threads_per_block)
 
     def arguments(self, compiled: Compiled, entry: str, args: Sequence[Any]) -> list[Any]:
-        """As the kernel takes them. Raises UsageError and OperandError for those that it cannot take."""
+        """The arguments, converted for the kernel. Raises UsageError and OperandError for those that it cannot take."""
         kernel = self._load(compiled, entry)
         sizes = [size for _, size in attempt(f"{compiled.name}: {entry}", lambda: kernel.arguments_info)]
         if len(sizes) != len(args):
@@ -69,7 +69,7 @@ class Kernels:
         return [argument(i, size, value) for i, (size, value) in enumerate(zip(sizes, args, strict=True))]
 
     def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
-        """As ``Device.launcher``."""
+        """See ``Device.launcher``."""
         blocks, threads = extent("grid", grid), extent("block", block)
         shape = f"{blocks} blocks of {threads} threads, {shared_bytes} bytes of dynamic shared memory"
         what = f"{compiled.name}: {entry}, {shape}"
@@ -83,14 +83,13 @@ class Kernels:
         def launch(stream: int, *args: Any) -> None:
             try:
                 run(streams.get(stream) or self.stream_of(stream), config, kernel, *args)
-            except Exception as error:  # as in ``attempt``, of which a call more is a microsecond
+            except Exception as error:  # as in ``attempt``, whose call would cost a microsecond
                 raise LaunchError(message(what, first_line(error))) from None
 
         return launch
 
     def stream_of(self, handle: int) -> Any:
-        """The stream with that handle, which may be a library's; 0 is the legacy default stream, whatever bindings take it
-        for."""
+        """The stream with that handle, which may be another library's; 0 is the legacy default stream."""
         if handle not in self.streams:
             self.streams[handle] = self._core.Stream.from_handle(handle or _LEGACY_STREAM)
         return self.streams[handle]
@@ -108,7 +107,7 @@ class Kernels:
         return self._loaded[key]
 
     def _check(self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
-        """Refuse what the driver would refuse without saying why."""
+        """Refuse what the driver would refuse without a reason."""
         for name, sizes in (("grid", grid), ("block", block)):
             if any(size > most for size, most in zip(sizes, self._limits[name], strict=True)):
                 raise LaunchError(f"{what}: a {name} can be at most {self._limits[name]}")
@@ -125,7 +124,7 @@ class Kernels:
             )
 
     def _allow_shared(self, what: str, kernel: Any, shared_bytes: int) -> None:
-        """More than 48 KiB of shared memory must be asked for before the launch."""
+        """Allow more than 48 KiB of dynamic shared memory, which the driver requires before the launch."""
         attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         number = driver().CUdevice(self._device.device_id)
         call(what, "cuKernelSetAttribute", attribute, shared_bytes, kernel.handle, number)
@@ -156,7 +155,7 @@ def extent(name: str, value: Extent) -> tuple[int, int, int]:
 def argument(index: int, size: int, value: Any) -> Any:
     """An argument as ``cuda.core`` takes it: an address as an int, a number as the unsigned integer with its bits.
 
-    ``size`` is what the kernel takes there, in bytes. Raises OperandError for a value that does not fit.
+    ``size`` is the size of the kernel's parameter in bytes. Raises OperandError for a value that does not fit.
     """
     name = f"argument {index}"
     if isinstance(value, Memory):

@@ -1,4 +1,4 @@
-"""Bytes on a GPU, as launches and copies are given them, and page-locked bytes of the host."""
+"""Memory of a GPU, for launches and copies, and page-locked memory of the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .driver import call
 
 
 class Memory:
-    """Bytes on a GPU; freed by ``close``, at the end of a ``with``, or with the object."""
+    """Memory of a GPU; freed by ``close``, at the end of a ``with``, or with the object."""
 
     def __init__(self, buffer: Any, nbytes: int) -> None:
         self._buffer = buffer
@@ -27,13 +27,13 @@ class Memory:
         return int(self._buffer.handle)
 
     def part(self, start: int, nbytes: int) -> Memory:
-        """``nbytes`` of these bytes from byte ``start``, which stay this memory's. Raises UsageError beyond its end."""
+        """A view of ``nbytes`` bytes from byte ``start``, which frees nothing. Raises UsageError beyond the end."""
         if not 0 <= start <= start + nbytes <= self.nbytes:
             raise UsageError(f"bytes {start} to {start + nbytes} are not all of the {self.nbytes} bytes of this memory")
         return Memory(SimpleNamespace(handle=self.pointer + start, close=lambda: None, whole=self), nbytes)
 
     def close(self) -> None:
-        """Frees it."""
+        """Free it."""
         self._buffer.close()
 
     def __enter__(self) -> Memory:
@@ -48,8 +48,8 @@ Pages = np.ndarray[Any, Any]
 
 
 class HostPages:
-    """Memory of the host that GPUs read and write by themselves. Locking takes long, so what is given back stays locked for
-    the next user of as many bytes. A GPU must be the calling thread's current one to lock and to free."""
+    """Page-locked memory of the host, which GPUs access directly. Locking takes long, so memory that is given back stays
+    locked for the next request of the same size. To lock and to free, a GPU must be the calling thread's current one."""
 
     #: Bytes that are cached at most: the chunks of four GPUs.
     MOST_CACHED = 2 << 30
@@ -57,11 +57,11 @@ class HostPages:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._cached: dict[int, list[Pages]] = {}
-        #: Addresses of what is page-locked.
+        #: Addresses of page-locked memory.
         self._locked: set[int] = set()
 
     def take(self, nbytes: int) -> Pages:
-        """In huge pages where the system has them, to be locked by ``lock``; until ``give_back``."""
+        """Memory of ``nbytes`` bytes until ``give_back``, in huge pages if the system has them; ``lock`` locks it."""
         with self._guard:
             if self._cached.get(nbytes):
                 return self._cached[nbytes].pop()
@@ -71,7 +71,7 @@ class HostPages:
         return np.frombuffer(pages, np.uint8)
 
     def lock(self, pages: Pages) -> None:
-        """Page-lock them for all GPUs, if they are not. It takes a seventh of the time once they were written."""
+        """Page-lock the memory for all GPUs, unless it is locked: in a seventh of the time if it was written before."""
         address = pages.ctypes.data
         if address not in self._locked:
             portable = 1  # CU_MEMHOSTREGISTER_PORTABLE
@@ -79,14 +79,14 @@ class HostPages:
             self._locked.add(address)
 
     def take_locked(self, nbytes: int) -> Pages:
-        """Pages of so many bytes, touched and page-locked."""
+        """Memory of ``nbytes`` bytes, written once and page-locked."""
         pages = self.take(nbytes)
         pages[:: mmap.PAGESIZE] = 0
         self.lock(pages)
         return pages
 
     def give_back(self, pages: Pages, *, cache: bool = True) -> None:
-        """Cached as they are for the next ``take``; freed beyond a limit, or without ``cache``."""
+        """Cache the memory for the next ``take``; free it beyond a limit, or without ``cache``."""
         with self._guard:
             cached = sum(nbytes * len(of_size) for nbytes, of_size in self._cached.items())
             if cache and cached + pages.nbytes <= self.MOST_CACHED:

@@ -1,7 +1,7 @@
-"""What a GPU's own instruments say: clocks, power, temperature, and what holds the clocks down.
+"""Readings of a GPU: clocks, power, temperature, and the reasons for low clocks.
 
 They are read through NVIDIA's management library (NVML), which comes with the driver, in about a millisecond and without
-touching what runs on the GPU.
+disturbing work on the GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 _SM, _MEMORY = 1, 2
 _GPU_SENSOR = 0
 
-#: Reasons for a low clock, as bits (nvml.h); not those that are no fault: idle, and a clock that was asked for.
+#: Reasons for a low clock, as bits (nvml.h), except those that are expected: an idle GPU, and a clock that a user has set.
 _REASONS = {
     0x04: "power limit",
     0x08: "hardware slowdown",
@@ -24,7 +24,7 @@ _REASONS = {
 
 
 class Gauge:
-    """The instruments of one GPU, by its place on the bus; every reading is None where they do not answer."""
+    """Readings of one GPU, found by its place on the bus; a reading that fails is None."""
 
     def __init__(self, pci_bus_id: str) -> None:
         self._nvml: Any = None
@@ -33,11 +33,11 @@ class Gauge:
             nvml.init_v2()
             self._device = nvml.device_get_handle_by_pci_bus_id_v2(pci_bus_id)
             self._nvml = nvml
-        except Exception:  # no bindings, no driver, no such GPU: each raises its own
+        except Exception:  # no bindings, no driver, no such GPU: each raises another class
             return
 
     def facts(self) -> dict[str, Any]:
-        """What does not change: driver version, power limit in watts, highest clocks in MHz."""
+        """Facts that do not change: driver version, power limit in watts, highest clocks in MHz."""
         return {
             "driver": self._read("system_get_driver_version"),
             "power_limit_w": _thousandth(self._of_device("enforced_power_limit")),
@@ -46,14 +46,14 @@ class Gauge:
         }
 
     def read(self) -> dict[str, Any]:
-        """What there is now: clocks in MHz, watts, degrees Celsius, and what holds the clocks down, in words."""
+        """Present readings: clocks in MHz, watts, degrees Celsius, and the reasons for low clocks as text."""
         reasons = self._of_device("current_clocks_event_reasons")
         return {
             "clock_mhz": self._of_device("clock_info", _SM),
             "memory_clock_mhz": self._of_device("clock_info", _MEMORY),
             "power_w": _thousandth(self._of_device("power_usage")),
             "temperature_c": self._of_device("temperature_v", _GPU_SENSOR),
-            "throttled": [words for bit, words in _REASONS.items() if (reasons or 0) & bit],
+            "throttled": [reason for bit, reason in _REASONS.items() if (reasons or 0) & bit],
         }
 
     def _of_device(self, reading: str, *which: int) -> int | None:
@@ -62,7 +62,7 @@ class Gauge:
     def _read(self, function: str, *args: Any) -> Any:
         try:
             return getattr(self._nvml, function)(*args)
-        except Exception:  # the library's own class, or a function that this release does not have
+        except Exception:  # the library's own class, or a function that its release lacks
             return None
 
 

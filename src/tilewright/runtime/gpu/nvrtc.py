@@ -1,7 +1,7 @@
 """Compiles CUDA C++ for any GPU, on any machine: NVRTC through ``cuda.core``, both from PyPI, no toolkit and no GPU needed.
 
-What comes out is what a GPU runs (the cubin), what the microscope runs (the PTX), and what the kernel needs of a
-multiprocessor (read from the cubin). It is kept on disk under a key of everything that shaped it.
+The result is the cubin, which a GPU runs, the PTX, which the microscope runs, and the kernel's resources, read from the
+cubin. It is cached on disk under a key of everything that determines it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DEFAULT_ARCH = "sm_90a"
 #: Where ``prelude.cuh`` is, for the kernels of the package and for those of users.
 PRELUDE = PACKAGE / "kernels" / "cuda"
 
-#: What a file for nvcc includes of the host's headers, as far as a kernel needs them: NVRTC has none.
+#: Replacements for the host's headers that sources for nvcc include: NVRTC has none of these.
 HOST_HEADERS = PRELUDE / "host_headers"
 
-#: Changes when what is kept, or how it is compiled, does.
+#: Part of the cache key: to be changed with the content of the cache or the way of compiling.
 _FORMAT = 1
 
 
@@ -52,7 +52,7 @@ class Compiled:
 
     @functools.cached_property
     def resources(self) -> dict[str, Resources]:
-        """What each of its kernels takes. Reading it from the binary takes 0.1 s, which no product needs."""
+        """The resources of each of its kernels. Products do not need them: reading the binary takes 0.1 s."""
         return read_resources(self.cubin)
 
     @property
@@ -63,21 +63,21 @@ class Compiled:
     def entry(self, function: str) -> str:
         """The name in the binary of the kernel that the source calls ``function``, ``extern "C"`` or not.
 
-        Raises UsageError where there is none, or several (overloads, instances of a template).
+        Raises UsageError if there is none, or several (overloads, instances of a template).
         """
         if function in self.entries:
             return function
         mangled = f"_Z{len(function)}{function}"
-        found = [entry for entry in self.entries if entry.startswith(mangled)]
-        if len(found) != 1:
-            what = "is not one" if not found else f"is several ({', '.join(found)})"
+        matches = [entry for entry in self.entries if entry.startswith(mangled)]
+        if len(matches) != 1:
+            what = "is not one" if not matches else f"is several ({', '.join(matches)})"
             names = ", ".join(dict.fromkeys(map(demangled, self.entries)))
             raise UsageError(f"{self.name}: {function} {what} of its kernels: {names or 'it has none'}")
-        return found[0]
+        return matches[0]
 
 
 def demangled(entry: str) -> str:
-    """The name of a function as its source has it, without types; what is no plain C++ name stays as it is.
+    """The name of a function as its source has it, without types; other than plain C++ names stay as they are.
 
     >>> demangled("_Z5scalePfi"), demangled("plain"), demangled("_ZN2my5scaleEPf")
     ('scale', 'plain', '_ZN2my5scaleEPf')
@@ -90,10 +90,10 @@ def demangled(entry: str) -> str:
 
 
 def compile_kernel(kernel: CudaKernel, *, arch: str = DEFAULT_ARCH, add: bool | int = False, **params: int) -> Compiled:
-    """``kernel`` with its parameters at ``params``, the others at their defaults; with ``add`` its product is added to C.
+    """``kernel`` compiled with ``params``, and defaults for the others; with ``add`` its product is added to C.
 
-    Raises UsageError for a parameter it cannot take, for an architecture below the least it needs, for a kernel that cannot
-    ``add``, and where its function is not in the file; and what ``compile_source`` raises.
+    Raises UsageError for a forbidden parameter, for an architecture below the least that it needs, for a kernel that cannot
+    ``add``, and if its function is not in the file; and what ``compile_source`` raises.
     """
     values = kernel.checked(params)
     _check_capability(kernel, arch)
@@ -108,11 +108,11 @@ def compile_kernel(kernel: CudaKernel, *, arch: str = DEFAULT_ARCH, add: bool | 
 def compile_source(
     source: str, *, name: str = "kernel.cu", arch: str = DEFAULT_ARCH, defines: Mapping[str, object] | None = None
 ) -> Compiled:
-    """CUDA C++ text, compiled for ``arch`` with line numbers; from disk where it was compiled before.
+    """CUDA C++ text, compiled for ``arch`` with line numbers, or loaded from the cache on disk.
 
-    ``name`` is the file it came from: messages and line numbers carry it, and files beside it can be included. Each of
-    ``defines`` is a macro. Raises CompileError with the compiler's words, UsageError for an architecture this NVRTC does not
-    know, UnavailableError without ``cuda.core`` or NVRTC.
+    ``name`` is the file of the text: it is in messages and line numbers, and files in the same folder can be included. Each
+    of ``defines`` is a macro. Raises CompileError with the compiler's message, UsageError for an architecture that this
+    NVRTC does not support, UnavailableError without ``cuda.core`` or NVRTC.
 
     >>> compile_source('extern "C" __global__ void one(float* x) { *x = 1; }').resources["one"].local_bytes  # doctest: +SKIP
     0
@@ -121,11 +121,11 @@ def compile_source(
     check_arch(arch)
     includes = _included(source, name)
     key = fingerprint(_FORMAT, source, name, arch, macros, includes, compiler())
-    result = _kept(key) if includes.complete else None
+    result = _cached(key) if includes.complete else None
     if result is None:
         result = _compile(source, name, arch, macros, headers=includes.elsewhere)
         if includes.complete:
-            _keep(key, result)
+            _cache(key, result)
     ptx, cubin, log = result
     return Compiled(name, arch, ptx, cubin, log)
 
@@ -133,7 +133,7 @@ def compile_source(
 def compile_file(
     path: str | Path, *, arch: str = DEFAULT_ARCH, defines: Mapping[str, object] | None = None
 ) -> Compiled:
-    """``compile_source`` of a file. Raises UsageError where it cannot be read."""
+    """``compile_source`` of a file. Raises UsageError if it cannot be read."""
     try:
         source = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -142,7 +142,7 @@ def compile_file(
 
 
 def _compile(source: str, name: str, arch: str, macros: Mapping[str, str], headers: bool) -> tuple[str, bytes, str]:
-    """PTX, cubin and the compiler's log, of one run of the compiler; ``headers`` are CUDA's own (``cuda_fp16.h``, …)."""
+    """PTX, cubin and log of one run of the compiler; ``headers`` adds CUDA's own (``cuda_fp16.h``, …)."""
     core, nvrtc = _cuda()
     options = core.ProgramOptions(
         name=name,
@@ -158,8 +158,8 @@ def _compile(source: str, name: str, arch: str, macros: Mapping[str, str], heade
         try:
             cubin = bytes(program.compile("cubin", logs=log).code)
         except Exception as error:  # cuda.core's own class, not public
-            raise CompileError(_words(nvrtc, program, error)) from None
-        # cuda.core would compile again for PTX, and asks for a driver first.
+            raise CompileError(_message(nvrtc, program, error)) from None
+        # Not by cuda.core, which would compile again for PTX and needs a driver for it.
         _, size = nvrtc.nvrtcGetPTXSize(program.handle)
         ptx = bytearray(size)
         nvrtc.nvrtcGetPTX(program.handle, ptx)
@@ -168,17 +168,17 @@ def _compile(source: str, name: str, arch: str, macros: Mapping[str, str], heade
         program.close()
 
 
-def _words(nvrtc: Any, program: Any, error: Exception) -> str:
-    """What the compiler said, or where it said nothing, what ``cuda.core`` did."""
+def _message(nvrtc: Any, program: Any, error: Exception) -> str:
+    """The compiler's log, with a hint for missing headers; if the log is empty, the message of ``cuda.core``."""
     _, size = nvrtc.nvrtcGetProgramLogSize(program.handle)
     log = bytearray(size)
     nvrtc.nvrtcGetProgramLog(program.handle, log)
-    said = log.decode(errors="replace").strip("\0\n ") or str(error)
-    missing = re.search(r'cannot open source file "([^"]+)"', said)
-    if missing is None and "host function" not in said:
-        return said
+    text = log.decode(errors="replace").strip("\0\n ") or str(error)
+    missing = re.search(r'cannot open source file "([^"]+)"', text)
+    if missing is None and "host function" not in text:
+        return text
     guarded = f"#include <{missing[1]}>" if missing else "int main() { … }"
-    return f"{said}\n{_HINT.format(guarded)}"
+    return f"{text}\n{_HINT.format(guarded)}"
 
 
 _HINT = """hint: the compiler is NVRTC, without the host's headers and functions; keep them from it:
@@ -192,12 +192,12 @@ _HINT = """hint: the compiler is NVRTC, without the host's headers and functions
 
 @functools.cache
 def _cuda() -> tuple[Any, Any]:
-    """``cuda.core`` and the bindings of NVRTC; raises UnavailableError where either, or NVRTC itself, is not there."""
+    """``cuda.core`` and the bindings of NVRTC; raises UnavailableError if one of them, or NVRTC itself, is missing."""
     try:
         core = importlib.import_module("cuda.core")
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()
-    except Exception as error:  # a library that does not load raises anything
+    except Exception as error:  # a library that does not load may raise any class
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnavailableError(f"cuda.core with NVRTC is not here ({reason}); pip install 'tilewright[cuda]'") from None
     return core, nvrtc
@@ -224,10 +224,10 @@ def architectures() -> tuple[str, ...]:
 
 
 def check_arch(arch: str) -> None:
-    """Raises UsageError for an architecture that this NVRTC cannot compile for.
+    """Raise UsageError for an architecture that this NVRTC cannot compile for.
 
-    "sm_90" runs on every later GPU of its generation, "sm_90a" has the instructions that only it has (from 9.0), "sm_100f"
-    those of its family (from 10.0).
+    Code for "sm_90" runs on every later GPU of its generation. "sm_90a" adds the instructions of this architecture alone
+    (from 9.0), "sm_100f" those of its family (from 10.0).
     """
     match = re.fullmatch(r"(sm_(\d+))([af]?)", arch)
     known = architectures()
@@ -239,7 +239,7 @@ def check_arch(arch: str) -> None:
 
 
 def _check_capability(kernel: CudaKernel, arch: str) -> None:
-    """Raises UsageError where ``arch`` is below the least compute capability of the kernel."""
+    """Raise UsageError if ``arch`` is below the least compute capability of the kernel."""
     check_arch(arch)
     needed = kernel.capability.replace(".", "")
     least, exactly = int(needed.rstrip("af")), needed[-1] in "af"
@@ -256,17 +256,17 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\n]+)"|<([^
 
 
 def _folders(name: str) -> list[Path]:
-    """Where includes are looked for: beside the file, beside the package's own kernels, in place of the host's."""
-    beside = Path(name).absolute().parent
-    return [*([beside] if "/" in name or os.sep in name else []), PRELUDE, HOST_HEADERS]
+    """The folders of includes: that of the file, that of the package's kernels, and that of replaced host headers."""
+    own = Path(name).absolute().parent
+    return [*([own] if "/" in name or os.sep in name else []), PRELUDE, HOST_HEADERS]
 
 
 @dataclass(frozen=True)
 class _Includes:
-    """The files that a source includes, also through others, each with its digest.
+    """The files that a source includes, directly or through other files, each with its digest.
 
-    ``elsewhere``: there are more, not in our folders: those that come with the compiler, whose version is in the key.
-    ``complete``: there are none whose name only a macro tells, so this is all that there is to know.
+    ``elsewhere``: some includes are not in these folders. They come with the compiler, whose version is in the cache key.
+    ``complete``: no include is named by a macro, so all included files are known.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -292,23 +292,23 @@ def _included(source: str, name: str) -> _Includes:
     return _Includes(tuple(sorted((str(path), digest) for path, digest in found.items())), elsewhere, complete)
 
 
-# ---- kept on disk ----------------------------------------------------------------------------------------------------
+# ---- the cache on disk -----------------------------------------------------------------------------------------------
 
 
 def _cache_file(key: str) -> CacheFile:
     return CacheFile("nvrtc", f"{key}.json")
 
 
-def _kept(key: str) -> tuple[str, bytes, str] | None:
-    """What was kept under ``key``; None where nothing was, or where it is not whole any more."""
+def _cached(key: str) -> tuple[str, bytes, str] | None:
+    """The result that is cached under ``key``; None if there is none, or its file is incomplete."""
     digest, _, body = (_cache_file(key).read() or b"").partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         return None
-    kept = json.loads(body)
-    return kept["ptx"], base64.b64decode(kept["cubin"]), kept["log"]
+    cached = json.loads(body)
+    return cached["ptx"], base64.b64decode(cached["cubin"]), cached["log"]
 
 
-def _keep(key: str, compiled: tuple[str, bytes, str]) -> None:
+def _cache(key: str, compiled: tuple[str, bytes, str]) -> None:
     ptx, cubin, log = compiled
     body = json.dumps({"ptx": ptx, "cubin": base64.b64encode(cubin).decode(), "log": log}).encode()
     _cache_file(key).write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)

@@ -1,6 +1,6 @@
 """One product of a GPU's matrices by one kernel, prepared once for a shape: each call of it is one launch.
 
-Operands are addresses of contiguous row-major matrices on that GPU. Nothing is allocated, and nothing waits.
+Operands are addresses of contiguous row-major matrices on that GPU. A call allocates nothing and does not wait.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ...kernels.cuda_kernel import CudaKernel
 from .device import Device
 from .nvrtc import Compiled, compile_kernel
 
-#: ``product(a, b, c, stream)``: addresses, and the handle of a stream of that GPU (an int, or what has it as ``handle``).
+#: ``product(a, b, c, stream)``: addresses, and the handle of a stream of that GPU (an int, or an object with a ``handle``).
 GpuProduct = Callable[[int, int, int, Any], None]
 
-#: Kernels count rows, columns and steps in 32 bits, and round them up to whole tiles.
+#: The largest size: kernels count rows, columns and steps in 32 bits, and round them up to whole tiles.
 MOST = 2**31 - 1024
 
 #: Parameters, by name.
 Chosen = tuple[tuple[str, int], ...]
 
-#: Loading is not for two threads at once.
+#: Only one thread at a time may load kernels.
 _lock = threading.Lock()
 
 _beginning = threading.Lock()
@@ -45,14 +45,14 @@ def prepare_gpu_product(
     add: bool = False,
     params: Mapping[str, int] | None = None,
 ) -> GpuProduct:
-    """C[m×n] = A[m×k]·B[k×n] on ``device``, or with ``add`` C += A·B: compiled, loaded and checked now, kept from then on.
+    """C[m×n] = A[m×k]·B[k×n] on ``device``, or with ``add`` C += A·B: compiled, loaded and checked now, and cached.
 
-    ``params`` are the kernel's that are not to be its defaults. The device must be the calling thread's current one when it
-    is prepared and at each call, which costs microseconds and returns when the work is queued. What stops the kernel shows
-    where somebody waits for the stream.
+    ``params`` are the kernel's parameters that differ from the defaults. The device must be the calling thread's current one
+    now and at each call. A call takes microseconds and returns when the work is queued; an error that stops the kernel is
+    raised when a thread waits for the stream.
 
-    Raises UsageError for a dtype, a size or parameters that the kernel does not take, or where it cannot ``add``;
-    CompileError; LaunchError where the GPU refuses the launch.
+    Raises UsageError for a dtype, a size or parameters that the kernel does not take, or if it cannot ``add``; CompileError;
+    LaunchError if the GPU refuses the launch.
 
     >>> product = prepare_gpu_product(gpu, cuda_catalog()["cuda/register_banks"], "float32", 512, 512, 512)  # doctest: +SKIP
     >>> product(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream().cuda_stream)  # doctest: +SKIP
@@ -86,17 +86,17 @@ def _prepared(
 
 
 def compile_ahead(device: Device, kernel: CudaKernel, params: Mapping[str, int]) -> None:
-    """Begin to compile a kernel, both for C = A·B and for C += A·B, on threads of their own, unless that was begun.
+    """Begin to compile a kernel, both for C = A·B and for C += A·B, on threads of their own, unless this has begun before.
 
-    ``prepare_gpu_product`` waits for the one that it needs, and raises what went wrong. A compilation takes seconds, and the
-    compiler works on two at once.
+    ``prepare_gpu_product`` waits for the compilation that it needs, and raises its error. A compilation takes seconds, and
+    two can run at once.
     """
     for add in (False, True):
         _compilation(kernel, device.arch, add, _chosen(params))
 
 
 def _compilation(kernel: CudaKernel, arch: str, add: bool, chosen: Chosen) -> Future[Compiled]:
-    """The compilation of a kernel, which is begun once; again only after it failed."""
+    """The compilation of a kernel, which begins once, and again only after it has failed."""
     key = kernel, arch, add, chosen
     with _beginning:
         job = _compilations.get(key)
@@ -118,4 +118,4 @@ def _chosen(params: Mapping[str, int] | None) -> Chosen:
 
 
 def _nothing(a: int, b: int, c: int, stream: Any) -> None:
-    """There is no C, or nothing to add to it."""
+    """The product if C is empty, or if nothing is to be added to it."""

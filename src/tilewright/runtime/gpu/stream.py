@@ -1,4 +1,4 @@
-"""Streams of a GPU and events on them, by ``cuda.core``; the copies that a stream does."""
+"""Streams of a GPU, events on them, by ``cuda.core``, and copies on a stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Event:
         self.event, self._unused = event, unused
 
     def wait(self) -> None:
-        """Until it is reached; other threads go on. Raises LaunchError for what stopped the GPU before."""
+        """Wait until it is reached, without the GIL. Raises LaunchError for an error that stopped the GPU before."""
         attempt("the GPU", self.event.sync)
 
     @property
@@ -26,7 +26,7 @@ class Event:
         return bool(attempt("the GPU", lambda: self.event.is_done))
 
     def since(self, earlier: Event) -> float:
-        """Seconds from another event, by the GPU's clock; both must be reached."""
+        """Seconds since the event ``earlier``, by the GPU's clock; both must be reached."""
         milliseconds = attempt("read the clock", lambda: self.event - earlier.event)
         return float(milliseconds) / 1000
 
@@ -35,8 +35,9 @@ class Event:
 
 
 class Stream:
-    """Work of one GPU that is done in order. ``make_event`` and ``unused`` are its device's: making an event takes longer
-    than recording one, so they are used again. In ``known`` launches find the stream by its handle until it is closed."""
+    """Work of one GPU that is done in order. ``make_event`` and ``unused`` belong to its device: making an event takes
+    longer than recording one, so events are reused. Until it is closed, launches find the stream in ``known`` by its
+    handle."""
 
     def __init__(
         self, stream: Any, context: Any, make_event: Callable[[], Any], unused: list[Any], known: dict[int, Any]
@@ -46,7 +47,7 @@ class Stream:
         known[self.handle] = stream
 
     def mark(self) -> Event:
-        """The present end of the stream."""
+        """An event at the present end of the stream."""
         try:
             event = self._unused.pop()
         except IndexError:
@@ -59,34 +60,34 @@ class Stream:
         attempt("wait for another stream", self._stream.wait, event.event)
 
     def wait(self, what: str = "the GPU") -> None:
-        """Until all submitted work is done. Raises LaunchError for what went wrong with ``what`` meanwhile."""
+        """Wait until all submitted work is done. Raises LaunchError for an error of that work, which ``what`` names."""
         attempt(what, self._stream.sync)
 
     def close(self) -> None:
-        """Submitted work is still done; no more can be submitted."""
+        """Close the stream: submitted work is still done, but no more can be submitted."""
         self._known.pop(self.handle, None)
         attempt("close a stream", self._stream.close)
 
-    # ---- copies: none waits
+    # ---- copies, which do not wait
 
     def copy_in(self, to: int, source: np.ndarray[Any, Any]) -> None:
-        """From contiguous memory of the host, page-locked where the host shall not wait for the copy."""
+        """Copy from contiguous memory of the host. If it is not page-locked, the host waits for the copy."""
         call("copy to the GPU", "cuMemcpyHtoDAsync", to, source.ctypes.data, source.nbytes, self.handle)
 
     def copy_out(self, to: np.ndarray[Any, Any], source: int) -> None:
-        """To contiguous memory of the host, as ``copy_in``."""
+        """Copy to contiguous memory of the host; see ``copy_in``."""
         call("copy from the GPU", "cuMemcpyDtoHAsync", to.ctypes.data, source, to.nbytes, self.handle)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """Within the GPU's memory."""
+        """Copy within the GPU's memory."""
         call("copy on the GPU", "cuMemcpyDtoDAsync", to, source, nbytes, self.handle)
 
     def copy_over(self, to: int, context: Any, source: int, nbytes: int) -> None:
-        """From the memory of another GPU, which has that context."""
+        """Copy from the memory of another GPU, whose context is ``context``."""
         call("copy between GPUs", "cuMemcpyPeerAsync", to, self._context, source, context, nbytes, self.handle)
 
     def fill(self, to: int, byte: int, nbytes: int) -> None:
-        """Set every byte of the GPU's memory there."""
+        """Set ``nbytes`` bytes of the GPU's memory from address ``to`` on."""
         call("fill memory", "cuMemsetD8Async", to, byte, nbytes, self.handle)
 
 
@@ -98,11 +99,11 @@ class Timer:
         self._start, self._end = (attempt("create an event", make_event) for _ in range(2))
 
     def start(self) -> None:
-        """From here: when all that was submitted before is done."""
+        """Start the clock at the time when all work submitted before is done."""
         attempt("start the clock", self._stream.record, self._start)
 
     def stop(self) -> float:
-        """Seconds from ``start`` until all that was submitted since is done; waits for that. Raises what ``wait`` does."""
+        """Seconds from ``start`` until all work submitted since is done; waits for it. Raises as ``Stream.wait`` does."""
         attempt("stop the clock", self._stream.record, self._end)
         attempt("the GPU", self._end.sync)
         return float(attempt("read the clock", lambda: self._end - self._start)) / 1000
