@@ -71,8 +71,11 @@ def test_every_rung_is_there() -> None:
 
 @pytest.mark.parametrize("kernel", cuda_catalog().values(), ids=lambda kernel: kernel.name)
 def test_the_smallest_tile(kernel: CudaKernel) -> None:
-    recorded = [row for row in ROWS if (row["kernel"], row["kernel_source"]) == (kernel.name, kernel.source_hash)]
     params = measured_rungs.smallest(kernel)
+    recorded = [row for row in ROWS if row["kernel"] == kernel.name and row["params"].keys() == params.keys()]
+    assert bool(recorded) == (kernel in measured_rungs.rungs() and kernel.name != "cuda/register_banks"), (
+        "STRIPS is newer"
+    )
     assert all(row["params"] == params for row in recorded)
     whole = kernel.launch(1024, 1024, 1, **params).blocks
     assert whole >= kernel.launch(1024, 1024, 1).blocks

@@ -17,7 +17,7 @@ BLOCK_X = { default = 32, values = [8, 16, 32] }
 BLOCK_Y = { default = 32, values = [8, 16, 32] }
 */
 
-// The compiler may spend no more registers than a block of this size can have.
+// The compiler may use no more registers than a block of this size can have.
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y)
 coalesced(const float* a, const float* b, float* c, int m, int n, int k)
 {

@@ -17,7 +17,7 @@ shared_load_requests = "m * n // 32 * k * 2"
 TILE = { default = 32, values = [8, 16, 32] }
 */
 
-// The compiler may spend no more registers than a block of this size can have.
+// The compiler may use no more registers than a block of this size can have.
 extern "C" __global__ void __launch_bounds__(TILE * TILE)
 shared_tile(const float* a, const float* b, float* c, int m, int n, int k)
 {
@@ -27,20 +27,20 @@ shared_tile(const float* a, const float* b, float* c, int m, int n, int k)
     const long long col = (long long)blockIdx.x * TILE + x;
 
     // A grid holds at most 65,535 blocks along y; a matrix with more rows is walked in steps of the grid. The whole block
-    // takes the same steps: a thread that left early would be missed at the barriers.
+    // takes the same steps: a thread that left early would be missing at the barriers.
     for (long long top = (long long)blockIdx.y * TILE; top < m; top += (long long)gridDim.y * TILE) {
         const long long row = top + y;
         float sum = 0;
 
         for (long long p = 0; p < k; p += TILE) {
-            // Each thread fetches one element of each tile. Beyond the edge it is zero, so the multiplication knows no edge.
+            // Each thread fetches one element of each tile. Beyond the edge it is zero, so the multiplication needs no edge case.
             a_tile[y][x] = row < m && p + x < k ? a[row * k + p + x] : 0;
             b_tile[y][x] = p + y < k && col < n ? b[(p + y) * n + col] : 0;
-            __syncthreads();  // every element is there before anyone reads it
+            __syncthreads();  // the tiles are complete before any thread reads them
 
             for (int i = 0; i < TILE; i++)
                 sum += a_tile[y][i] * b_tile[i][x];
-            __syncthreads();  // everyone has read before the next tile overwrites it
+            __syncthreads();  // all threads have read the tiles before the next ones overwrite them
         }
 
         if (row < m && col < n) c[row * n + col] = sum;

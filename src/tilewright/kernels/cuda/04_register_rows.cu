@@ -18,9 +18,9 @@ TILE = { default = 32, values = [8, 16, 32] }
 ROWS = { default = 8, values = [2, 4, 8, 16, 32] }
 */
 
-constexpr int APART = TILE / ROWS;  // between two rows of a thread, and rows of threads in a block: 32/8 = 4
+constexpr int APART = TILE / ROWS;  // the distance of a thread's rows, and a block's rows of threads: 32/8 = 4
 
-// The compiler may spend no more registers than a block of this size can have.
+// The compiler may use no more registers than a block of this size can have.
 extern "C" __global__ void __launch_bounds__(TILE * APART)
 register_rows(const float* a, const float* b, float* c, int m, int n, int k)
 {
@@ -30,22 +30,22 @@ register_rows(const float* a, const float* b, float* c, int m, int n, int k)
     const long long col = (long long)blockIdx.x * TILE + x;
 
     // A grid holds at most 65,535 blocks along y; a matrix with more rows is walked in steps of the grid. The whole block
-    // takes the same steps: a thread that left early would be missed at the barriers.
+    // takes the same steps: a thread that left early would be missing at the barriers.
     for (long long top = (long long)blockIdx.y * TILE; top < m; top += (long long)gridDim.y * TILE) {
         float sum[ROWS] = {};
 
         for (long long p = 0; p < k; p += TILE) {
-            // Each thread fetches ROWS elements of each tile. Beyond the edge they are zero, so the multiplication knows no edge.
+            // Each thread fetches ROWS elements of each tile. Beyond the edge they are zero: multiplication needs no edge case.
             #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const int i = y + r * APART;
                 a_tile[i][x] = top + i < m && p + x < k ? a[(top + i) * k + p + x] : 0;
                 b_tile[i][x] = p + i < k && col < n ? b[(p + i) * n + col] : 0;
             }
-            __syncthreads();  // every element is there before anyone reads it
+            __syncthreads();  // the tiles are complete before any thread reads them
 
             // One element of B serves ROWS multiply-adds, so a step costs (ROWS + 1)/ROWS shared loads for each, not 2: 9/8 for
-            // 8 rows. They are independent, so one need not wait for the other. What is lost is threads: 128 a block, not 1024.
+            // 8 rows. They are independent, so none waits for another. The price is fewer threads: 128 in a block, not 1024.
             #pragma unroll
             for (int i = 0; i < TILE; i++) {
                 const float of_b = b_tile[i][x];
@@ -53,7 +53,7 @@ register_rows(const float* a, const float* b, float* c, int m, int n, int k)
                 for (int r = 0; r < ROWS; r++)
                     sum[r] += a_tile[y + r * APART][i] * of_b;
             }
-            __syncthreads();  // everyone has read before the next tile overwrites it
+            __syncthreads();  // all threads have read the tiles before the next ones overwrite them
         }
 
         #pragma unroll

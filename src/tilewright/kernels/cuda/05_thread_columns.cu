@@ -21,7 +21,7 @@ COLS = { default = 4, values = [2, 4, 8, 16] }
 
 constexpr int THREADS = BN / COLS * BM;  // 128/4 · 32 = 1024
 
-// The compiler may spend no more registers than a block of this size can have.
+// The compiler may use no more registers than a block of this size can have.
 extern "C" __global__ void __launch_bounds__(THREADS)
 thread_columns(const float* a, const float* b, float* c, int m, int n, int k)
 {
@@ -32,12 +32,12 @@ thread_columns(const float* a, const float* b, float* c, int m, int n, int k)
     const long long left = (long long)blockIdx.x * BN;
 
     // A grid holds at most 65,535 blocks along y; a matrix with more rows is walked in steps of the grid. The whole block
-    // takes the same steps: a thread that left early would be missed at the barriers.
+    // takes the same steps: a thread that left early would be missing at the barriers.
     for (long long top = (long long)blockIdx.y * BM; top < m; top += (long long)gridDim.y * BM) {
         float sum[COLS] = {};
 
         for (long long p = 0; p < k; p += BK) {
-            // The tiles are no longer of the block's shape: the threads walk them element by element, neighbours along a row.
+            // The tiles do not have the block's shape: threads copy them element by element, neighbouring threads along a row.
             #pragma unroll
             for (int e = 0; e < BM * BK; e += THREADS) {
                 const int row = (e + thread) / BK, i = (e + thread) % BK;
@@ -48,9 +48,9 @@ thread_columns(const float* a, const float* b, float* c, int m, int n, int k)
                 const int i = (e + thread) / BN, col = (e + thread) % BN;
                 b_tile[i][col] = p + i < k && left + col < n ? b[(p + i) * n + left + col] : 0;
             }
-            __syncthreads();  // every element is there before anyone reads it
+            __syncthreads();  // the tiles are complete before any thread reads them
 
-            // Rows of a thread lie apart and cost a load each; its columns lie together, and 4 of them are one load of 128 bits.
+            // The rows of a thread (rung 4) cost a load each; its columns are adjacent, and 4 of them are one load of 128 bits.
             #pragma unroll
             for (int i = 0; i < BK; i++) {
                 const float of_a = a_tile[y][i];
@@ -58,7 +58,7 @@ thread_columns(const float* a, const float* b, float* c, int m, int n, int k)
                 for (int j = 0; j < COLS; j++)
                     sum[j] += of_a * b_tile[i][x * COLS + j];
             }
-            __syncthreads();  // everyone has read before the next tile overwrites it
+            __syncthreads();  // all threads have read the tiles before the next ones overwrite them
         }
 
         const long long row = top + y, col = left + x * COLS;

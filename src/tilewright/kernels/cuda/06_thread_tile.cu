@@ -22,9 +22,9 @@ TN = { default = 8, values = [4, 8] }
 */
 
 constexpr int THREADS = BM / TM * (BN / TN);               // 128/8 · 128/8 = 256
-constexpr int BLOCKS = THREADS < 512 ? 512 / THREADS : 1;  // on a multiprocessor at once: 2
+constexpr int BLOCKS = THREADS < 512 ? 512 / THREADS : 1;  // at once on a multiprocessor: 2
 
-// A multiprocessor has 65,536 registers: 128 for each of 512 threads. Left alone the compiler takes a few more, and only one
+// A multiprocessor has 65,536 registers: 128 for each of 512 threads. Without a limit the compiler takes a few more, and only one
 // block fits instead of two.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 thread_tile(const float* a, const float* b, float* c, int m, int n, int k)
@@ -51,9 +51,9 @@ thread_tile(const float* a, const float* b, float* c, int m, int n, int k)
             const int i = (e + thread) / BN, col = (e + thread) % BN;
             b_tile[i][col] = p + i < k && left + col < n ? b[(size_t)(p + i) * n + left + col] : 0;
         }
-        __syncthreads();  // every element is there before anyone reads it
+        __syncthreads();  // the tiles are complete before any thread reads them
 
-        // An outer product a step: 8 + 8 elements for 64 multiply-adds, a quarter of an element each; it was 1.25 with 4
+        // A step is an outer product: 8 + 8 elements for 64 multiply-adds, a quarter of an element each; it was 1.25 with 4
         // columns a thread. From global memory the block reads each element of A once for 128 columns, and B for 128 rows.
         // Unrolled by 2 only, for the same reason.
         #pragma unroll 2
@@ -68,7 +68,7 @@ thread_tile(const float* a, const float* b, float* c, int m, int n, int k)
                 #pragma unroll
                 for (int s = 0; s < TN; s++) sum[r][s] += of_a[r] * of_b[s];
         }
-        __syncthreads();  // everyone has read before the next tile overwrites it
+        __syncthreads();  // all threads have read the tiles before the next ones overwrite them
     }
 
     #pragma unroll

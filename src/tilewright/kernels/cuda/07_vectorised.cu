@@ -21,20 +21,20 @@ TN = { default = 8, values = [4, 8, 16] }
 */
 
 constexpr int THREADS = BM / TM * (BN / TN);               // 128/8 · 128/8 = 256
-constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // on a multiprocessor at once: 2
-constexpr int A_LOADS = BM * BK / 4 / THREADS;             // of 4 elements, a thread and tile: 128·8/4/256 = 1
+constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // at once on a multiprocessor: 2
+constexpr int A_LOADS = BM * BK / 4 / THREADS;             // of 4 elements, by a thread for a tile: 128·8/4/256 = 1
 constexpr int B_LOADS = BK * BN / 4 / THREADS;
 
-// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;
 }
 
-// Elements column … column + 3 of a row, and zero where the row has ended.
+// Elements column … column + 3 of a row, and zeros beyond the end of the row.
 __device__ float4 load4(const float* row, unsigned column, int columns, bool aligned)
 {
-    if (aligned && column < columns) return *(const float4*)(row + column);  // an aligned row ends with whole fours
+    if (aligned && column < columns) return *(const float4*)(row + column);  // an aligned row is a whole number of fours
     float4 v;
     v.x = column + 0 < columns ? row[column + 0] : 0;
     v.y = column + 1 < columns ? row[column + 1] : 0;
@@ -55,8 +55,8 @@ __device__ void store4(float* row, unsigned column, int columns, bool aligned, c
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 vectorised(const float* a, const float* b, float* c, int m, int n, int k)
 {
-    // A's columns lie along the rows of its tile: a thread's TM elements of a step are neighbours. 4 more a row, so that the
-    // stores below, which walk down the rows, meet different banks: 132 mod 32 = 4.
+    // The tile of A is transposed, so that a thread's TM elements of a step are neighbours. Rows are 4 longer, so that the
+    // stores below, which go from row to row, access different banks: 132 mod 32 = 4.
     __shared__ __align__(16) float a_tile[BK][BM + 4];  // 8·132 floats: 4.1 KiB
     __shared__ __align__(16) float b_tile[BK][BN];
     const int x = threadIdx.x, y = threadIdx.y, thread = y * (BN / TN) + x;
@@ -81,9 +81,9 @@ vectorised(const float* a, const float* b, float* c, int m, int n, int k)
             const int e = (thread + l * THREADS) * 4, i = e / BN, col = e % BN;
             *(float4*)&b_tile[i][col] = load4(b + (size_t)(p + i) * n, left + col, p + i < k ? n : 0, b_aligned);
         }
-        __syncthreads();  // every element is there before anyone reads it
+        __syncthreads();  // the tiles are complete before any thread reads them
 
-        // 8 + 8 elements are 4 loads of 128 bits for 64 multiply-adds; with A along its rows they were 6, of 4 and of 2 elements.
+        // 8 + 8 elements are 4 loads of 128 bits for 64 multiply-adds; without transposing A they were 6, of 4 and of 2 elements.
         #pragma unroll
         for (int i = 0; i < BK; i++) {
             float of_a[TM], of_b[TN];
@@ -96,7 +96,7 @@ vectorised(const float* a, const float* b, float* c, int m, int n, int k)
                 #pragma unroll
                 for (int s = 0; s < TN; s++) sum[r][s] += of_a[r] * of_b[s];
         }
-        __syncthreads();  // everyone has read before the next tile overwrites it
+        __syncthreads();  // all threads have read the tiles before the next ones overwrite them
     }
 
     #pragma unroll

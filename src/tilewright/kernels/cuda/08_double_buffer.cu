@@ -22,20 +22,20 @@ TN = { default = 8, values = [4, 8, 16] }
 */
 
 constexpr int THREADS = BM / TM * (BN / TN);               // 128/8 · 128/8 = 256
-constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // on a multiprocessor at once: 2
-constexpr int A_LOADS = BM * BK / 4 / THREADS;             // of 4 elements, a thread and tile: 128·8/4/256 = 1
+constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // at once on a multiprocessor: 2
+constexpr int A_LOADS = BM * BK / 4 / THREADS;             // of 4 elements, by a thread for a tile: 128·8/4/256 = 1
 constexpr int B_LOADS = BK * BN / 4 / THREADS;
 
-// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;
 }
 
-// Elements column … column + 3 of a row, and zero where the row has ended.
+// Elements column … column + 3 of a row, and zeros beyond the end of the row.
 __device__ float4 load4(const float* row, unsigned column, int columns, bool aligned)
 {
-    if (aligned && column < columns) return *(const float4*)(row + column);  // an aligned row ends with whole fours
+    if (aligned && column < columns) return *(const float4*)(row + column);  // an aligned row is a whole number of fours
     float4 v;
     v.x = column + 0 < columns ? row[column + 0] : 0;
     v.y = column + 1 < columns ? row[column + 1] : 0;
@@ -65,7 +65,7 @@ double_buffer(const float* a, const float* b, float* c, int m, int n, int k)
     const unsigned top = blockIdx.x / across * BM, left = blockIdx.x % across * BN;
     float sum[TM][TN] = {};  // 64 registers
 
-    // A tile travels in two halves: fetch starts the loads into registers, put stores them in shared memory once they are there.
+    // A tile is copied in two steps: fetch starts the loads into registers, put stores them in shared memory when they arrive.
     float4 of_a_tile[A_LOADS], of_b_tile[B_LOADS];
     auto fetch = [&](unsigned p) {
         #pragma unroll
@@ -102,7 +102,7 @@ double_buffer(const float* a, const float* b, float* c, int m, int n, int k)
     int buffer = 0;
     for (unsigned p = 0; p < k; p += BK) {
         // The loads start here and are waited for below: 8 steps of 64 multiply-adds lie in between.
-        fetch(p + BK);  // beyond the last tile: zeros, from nowhere
+        fetch(p + BK);  // beyond the last tile: zeros, nothing is read
 
         #pragma unroll
         for (int i = 0; i < BK; i++) {
@@ -117,10 +117,10 @@ double_buffer(const float* a, const float* b, float* c, int m, int n, int k)
                 for (int s = 0; s < TN; s++) sum[r][s] += of_a[r] * of_b[s];
         }
 
-        // The other buffer was last read before the barrier of the tile before, so nobody waits to overwrite it.
+        // All threads read the other buffer before the last barrier, so it can be overwritten without another barrier.
         buffer ^= 1;
         put(buffer);
-        __syncthreads();  // the next tile is there
+        __syncthreads();  // the next tile is complete
     }
 
     #pragma unroll

@@ -25,20 +25,20 @@ TN = { default = 8, values = [4, 8, 16] }
 
 constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 4·2 warps: 256
 constexpr int LANES_M = WM / TM, LANES_N = WN / TN;                                    // of a warp: 4·8
-constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // on a multiprocessor at once: 2
-constexpr int A_LOADS = BM * BK / 4 / THREADS;  // of 4 elements, a thread and tile: 128·8/4/256 = 1
+constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // at once on a multiprocessor: 2
+constexpr int A_LOADS = BM * BK / 4 / THREADS;  // of 4 elements, by a thread for a tile: 128·8/4/256 = 1
 constexpr int B_LOADS = BK * BN / 4 / THREADS;
 
-// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;
 }
 
-// Elements column … column + 3 of a row, and zero where the row has ended.
+// Elements column … column + 3 of a row, and zeros beyond the end of the row.
 __device__ float4 load4(const float* row, unsigned column, int columns, bool aligned)
 {
-    if (aligned && column < columns) return *(const float4*)(row + column);  // an aligned row ends with whole fours
+    if (aligned && column < columns) return *(const float4*)(row + column);  // an aligned row is a whole number of fours
     float4 v;
     v.x = column + 0 < columns ? row[column + 0] : 0;
     v.y = column + 1 < columns ? row[column + 1] : 0;
@@ -64,9 +64,9 @@ warp_tile(const float* a, const float* b, float* c, int m, int n, int k)
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const bool a_aligned = rows_are_aligned(a, k), b_aligned = rows_are_aligned(b, n), c_aligned = rows_are_aligned(c, n);
 
-    // A thread's first row and column in the block's tile. Its rows and columns are quads of 4, and quad q of all the warp's
-    // lanes lies side by side: LANES_N·4 = 32 columns. Eight lanes that read 128 bits each at once then read 32 banks once;
-    // with 8 columns a thread in one piece, two lanes met in each bank.
+    // A thread's first row and column in the block's tile. Its rows and columns are quads of 4, and the quads q of all the
+    // warp's lanes are adjacent: LANES_N·4 = 32 columns. Eight lanes that read 128 bits each then read each of 32 banks once;
+    // with 8 adjacent columns for each thread, two lanes read from each bank.
     const int y = warp / WARPS_N * WM + lane / LANES_N * 4, x = warp % WARPS_N * WN + lane % LANES_N * 4;
     auto row_of = [](int r) { return r / 4 * (LANES_M * 4) + r % 4; };
     auto column_of = [](int s) { return s / 4 * (LANES_N * 4) + s % 4; };
@@ -75,7 +75,7 @@ warp_tile(const float* a, const float* b, float* c, int m, int n, int k)
     const unsigned top = blockIdx.x / across * BM, left = blockIdx.x % across * BN;
     float sum[TM][TN] = {};  // 64 registers
 
-    // A tile travels in two halves: fetch starts the loads into registers, put stores them in shared memory once they are there.
+    // A tile is copied in two steps: fetch starts the loads into registers, put stores them in shared memory when they arrive.
     float4 of_a_tile[A_LOADS], of_b_tile[B_LOADS];
     auto fetch = [&](unsigned p) {
         #pragma unroll
@@ -111,9 +111,9 @@ warp_tile(const float* a, const float* b, float* c, int m, int n, int k)
 
     int buffer = 0;
     for (unsigned p = 0; p < k; p += BK) {
-        fetch(p + BK);  // beyond the last tile: zeros, from nowhere
+        fetch(p + BK);  // beyond the last tile: zeros, nothing is read
 
-        // Of a step the warp reads 32 + 64 elements for its 32·64 tile, each from shared memory once or twice.
+        // In a step the warp reads 32 + 64 elements for its 32·64 tile, each once or twice from shared memory.
         #pragma unroll
         for (int i = 0; i < BK; i++) {
             float of_a[TM], of_b[TN];
@@ -127,10 +127,10 @@ warp_tile(const float* a, const float* b, float* c, int m, int n, int k)
                 for (int s = 0; s < TN; s++) sum[r][s] += of_a[r] * of_b[s];
         }
 
-        // The other buffer was last read before the barrier of the tile before, so nobody waits to overwrite it.
+        // All threads read the other buffer before the last barrier, so it can be overwritten without another barrier.
         buffer ^= 1;
         put(buffer);
-        __syncthreads();  // the next tile is there
+        __syncthreads();  // the next tile is complete
     }
 
     #pragma unroll

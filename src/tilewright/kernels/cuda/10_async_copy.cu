@@ -30,14 +30,14 @@ STAGES = { default = 4, min = 2, max = 8 }
 
 constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 4·2 warps: 256
 constexpr int LANES_M = WM / TM, LANES_N = WN / TN;                                    // of a warp: 4·8
-constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // on a multiprocessor at once: 2
+constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // at once on a multiprocessor: 2
 
 struct Stage {
     float a_tile[BK][BM + 4];  // transposed: 8·132 floats
     float b_tile[BK][BN];      // 8·128 floats; both together 8.1 KiB, four stages 32.5 KiB
 };
 
-// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;
@@ -69,12 +69,12 @@ async_copy(const float* a, const float* b, float* c, int m, int n, int k)
     const unsigned top = blockIdx.x / across * BM, left = blockIdx.x % across * BN;
     float sum[TM][TN] = {};  // 64 registers
 
-    // A copy of 4 bytes may land anywhere, so it transposes A for nothing: 8 of k by 4 rows a warp, which meet 32 banks once.
-    // What lies beyond the edge is copied as zero, and not read.
+    // A copy of 4 bytes may go anywhere, so it transposes A at no cost: a warp copies 8 of k by 4 rows, each to another bank.
+    // Beyond the edge nothing is read, and zeros are copied.
     auto fetch = [&](int tile) {
         Stage& stage = stages[tile % STAGES];
         const unsigned p = (unsigned)tile * BK;
-        #pragma unroll 2  // their addresses are what costs registers now
+        #pragma unroll 2  // more would take registers for their addresses
         for (int e = 0; e < BM * BK; e += THREADS) {
             const int row = (e + thread) / BK, i = (e + thread) % BK;
             const bool inside = top + row < m && p + i < k;
@@ -98,12 +98,12 @@ async_copy(const float* a, const float* b, float* c, int m, int n, int k)
     #pragma unroll
     for (int tile = 0; tile < STAGES - 1; tile++) {
         if (tile < tiles) fetch(tile);
-        copy_async_commit();  // a group a tile, also where there is none: the count below stays the same
+        copy_async_commit();  // one group for each tile, also if there is none: so the count below is right
     }
 
     for (int tile = 0; tile < tiles; tile++) {
-        copy_async_wait<STAGES - 2>();  // of the STAGES - 1 tiles under way, the oldest has arrived: this thread's part of it
-        __syncthreads();                // and everyone's; and everyone has done with the tile before, whose stage is next
+        copy_async_wait<STAGES - 2>();  // of the STAGES - 1 tiles under way, the oldest has arrived: this thread's part
+        __syncthreads();                // and all others' parts; all have read the last tile, whose stage is next
         if (tile + STAGES - 1 < tiles) fetch(tile + STAGES - 1);
         copy_async_commit();
 

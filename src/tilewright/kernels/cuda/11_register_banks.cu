@@ -61,7 +61,7 @@ struct Stage {
     float b_tile[BK][BN];      // 8·256 floats; both together 12.125 KiB, six stages 72.75 KiB
 };
 
-// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;
@@ -75,12 +75,12 @@ __device__ __forceinline__ void multiply(
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 
     // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
-    // Rows of A and columns of B beyond the edge are read as the last one there is: what they make of C is not stored, and no
-    // copy needs a guard. Only k must end exactly, so the first tile is the short one, of 1 to BK steps: the loop below has
-    // whole tiles only. A warp copies 8 steps of 4 rows of A, which meet 32 banks once; 4 such copies a thread and 2 of B.
+    // Rows of A and columns of B beyond the edge repeat the last one: the elements of C that they give are not stored, and no
+    // copy needs a guard. Only k must be exact, so the first tile is the short one, of 1 to BK steps: the loop below has
+    // whole tiles only. A warp copies 8 steps of 4 rows of A, each to another bank; 4 such copies for each thread, and 2 of B.
     constexpr int A_ROWS = THREADS / 8, A_PASSES = BM / A_ROWS;  // a pass of the block over A: 32 rows of 8 steps; 4 passes
     constexpr int PASS = THREADS * WIDTH;                        // elements of B a pass: 1024, which are
-    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;            // 4 rows (where a pass is less than a row: a part of one)
+    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;            // 4 rows (if a pass is less than a row: part of one)
     constexpr int PARTS = PASS > BN ? 1 : BN / PASS;
     const int a_step = lane % 8, a_row = thread / 8;
     const int b_step = thread * WIDTH / BN, b_col = thread * WIDTH % BN;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void multiply(
         if (WIDTH == 4) copy_async_16(to, from, inside);
         else copy_async_4(to, from, inside);
     };
-    // Where steps is BK, as it is in the loop, the compiler knows that all is inside.
+    // If steps is BK, as it is in the loop, the compiler knows that everything is inside.
     auto fetch = [&](Stage& stage, int steps) {
         #pragma unroll
         for (int l = 0; l < A_PASSES; l++) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ void multiply(
             for (int l = 0; l < PARTS; l++) {
                 const bool inside = steps == BK || b_step + i < steps;
                 copy_b(&stage.b_tile[b_step + i][b_col + l * PASS], inside ? b_from[l] : b, inside);
-                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // all in all steps rows
+                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // steps rows in all
             }
     };
 
@@ -127,9 +127,9 @@ __device__ __forceinline__ void multiply(
     }
 
     // ---- SHARED → REGISTERS ----------------------------------------------------------------------------------------------
-    // A load of 128 bits is served in four passes, in two where every lane asks for the same as its neighbour (lane ^ 1), or
-    // every lane the same as its neighbour but one (lane ^ 2). So bit 0 of the lane picks columns, and bit 1 rows: then both
-    // hold, the one for A, the other for B. With lane / 4 and lane % 4 a step cost 20 passes, so it costs 12.
+    // A load of 128 bits takes four passes; it takes two if every lane reads the same as its neighbour (lane ^ 1), or every
+    // lane the same as the neighbour but one (lane ^ 2). So bit 0 of the lane selects columns, and bit 1 rows: the first is
+    // then true for A, the second for B. With lane / 4 and lane % 4 a step cost 20 passes; this way it costs 12.
     const int lane_x = lane % 2 + lane / 4 % (LANES_N / 2) * 2, lane_y = lane / 2 % 2 + lane / 4 / (LANES_N / 2) * 2;
     const int y = warp % WARPS_M * WM + lane_y * 4, x = warp / WARPS_M * WN + lane_x * 4;
     auto row_of = [](int r) { return r / 4 * (LANES_M * 4) + r % 4; };
@@ -137,8 +137,8 @@ __device__ __forceinline__ void multiply(
 
     float of_a[2][TM], of_b[2][TN];  // of this step and of the next
     const float *a_at = &stages[0].a_tile[0][y], *b_at = &stages[0].b_tile[0][x];
-    // In whatever order the loads stand, the compiler moves them among the multiply-adds. From this one it leaves three or more
-    // between two loads; from A first, rising, it makes clumps of eight, and the loop took 7 % longer.
+    // The compiler moves the loads among the multiply-adds, whatever their order. With this order it leaves three or more
+    // between two loads; with A first, rising, it puts eight loads together, and the loop took 7 % longer.
     auto load = [&](int i, int buffer) {
         #pragma unroll
         for (int s = TN - 4; s >= 0; s -= 4) *(float4*)&of_b[buffer][s] = *(const float4*)(b_at + i * BN + column_of(s));
@@ -151,7 +151,7 @@ __device__ __forceinline__ void multiply(
     if (tiles > 0) load(0, 0);
 
     // ---- MULTIPLY ----------------------------------------------------------------------------------------------------------
-    // Unrolled 8 steps deep the loop is 18 KB of instructions; 16 deep, 35 KB, 5 % of fetches missed their cache: 4 % longer.
+    // Unrolled by 8 steps the loop has 18 KB of instructions. By 16 it has 35 KB, 5 % of fetches missed the cache: 4 % longer.
     float sum[TM][TN] = {};  // 128 registers
     int now = 0;
     for (int tile = 0; tile < tiles; tile++) {
@@ -159,16 +159,16 @@ __device__ __forceinline__ void multiply(
         #pragma unroll
         for (int i = 0; i < BK; i++) {
             if (i == BK - 1) {
-                copy_async_wait<STAGES - 2>();  // the next tile has arrived, this thread's part of it
-                __syncthreads();                // and everyone's; and everyone has read this tile's last step
+                copy_async_wait<STAGES - 2>();  // this thread's part of the next tile has arrived
+                __syncthreads();                // and all other threads' parts; all have read this tile's last step
                 if (tile + 1 < tiles) now = now + 1 == STAGES ? 0 : now + 1;
                 a_at = &stages[now].a_tile[0][y];
                 b_at = &stages[now].b_tile[0][x];
             }
             load((i + 1) % BK, (i + 1) % 2);
 
-            // A multiply-add reads three registers, and there are two banks, even and odd, with one read a cycle each. So one of
-            // the three must be kept from the instruction before: an element of B all along a column, one of A where it turns.
+            // A multiply-add reads three registers from two banks, even and odd, which serve one read a cycle each. So one of the
+            // three must be reused from the last instruction: within a column that of B, from one column to the next that of A.
             #pragma unroll
             for (int s = 0; s < TN; s++)
                 #pragma unroll
@@ -182,9 +182,9 @@ __device__ __forceinline__ void multiply(
     }
 
     // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------------
-    // The other two must lie in different banks: sum[r][s] not in that of A's r, so all of a row in one bank. But four numbers
-    // that one instruction stores lie in four registers in order, two in either bank. So what is stored must be a copy, and the
-    // compiler must not see that it is one: zero is 0, because k is not negative, but only we know.
+    // The other two must lie in different banks: sum[r][s] not in that of A's r, so a whole row in one bank. But the four numbers
+    // that one instruction stores lie in consecutive registers, two in either bank. So copies are stored, and the compiler must
+    // not see that they are copies: zero is 0 because k is not negative, which the compiler does not know.
     const int zero = k >> 31;
     const bool c_aligned = rows_are_aligned(c, n);
     #pragma unroll
@@ -212,10 +212,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 register_banks(const float* a, const float* b, float* c, int m, int n, int k)
 {
     extern __shared__ __align__(16) char memory[];
-    if (ACCUMULATE && k == 0) return;  // not even −0 of C becomes 0
+    if (ACCUMULATE && k == 0) return;  // C stays unchanged, also its −0
 
-    // Strips (see edges.cuh) come last: such short work fits where the last whole tiles leave multiprocessors idle.
-    // Where all of C is one, STRIPS = 0 is better: a thread a column, each on its way along all of k, keeps too little under way.
+    // Strips (see edges.cuh) come last: they are short, and fill multiprocessors that the last whole tiles leave idle.
+    // If all of C is one strip, STRIPS = 0 is better: one thread for each column, along all of k, has too few loads under way.
     const int thin = STRIPS ? THIN : 0;
     const unsigned down = (m - 1 - thin + BM) / BM, across = (n - 1 - thin + BN) / BN;
     if (blockIdx.x >= down * across) {
@@ -228,7 +228,7 @@ register_banks(const float* a, const float* b, float* c, int m, int n, int k)
     }
 
     // Blocks that run together should share rows of A and columns of B in the second-level cache: they are numbered down
-    // GROUP tiles, then across. Of 8192×8192, 132 at a time read 8·128 rows and 17·256 columns; row by row, 5·128 and 32·256.
+    // GROUP tiles, then across. Of 8192×8192, 132 at a time read 8·128 rows and 17·256 columns; in row order, 5·128 and 32·256.
     const unsigned group = blockIdx.x / (GROUP * across), place = blockIdx.x % (GROUP * across);
     const unsigned rows = min(GROUP, down - group * GROUP);
     const unsigned top = (group * GROUP + place % rows) * BM, left = place / rows * BN;

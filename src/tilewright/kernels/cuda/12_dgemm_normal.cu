@@ -20,10 +20,10 @@ R = { default = 16, values = [8, 16, 32] }
 ROWS = { default = 4, values = [1, 2, 4, 8, 16] }
 */
 
-constexpr int APART = W / ROWS;       // between two rows of a thread: 32/4 = 8
+constexpr int APART = W / ROWS;       // the distance of a thread's rows: 32/4 = 8
 constexpr int THREADS = H * APART;    // 64·8 = 512
 
-// The compiler may spend no more registers than a block of this size can have.
+// The compiler may use no more registers than a block of this size can have.
 extern "C" __global__ void __launch_bounds__(THREADS)
 dgemm_normal(const double* a, const double* b, double* c, int m, int n, int k)
 {
@@ -47,7 +47,7 @@ dgemm_normal(const double* a, const double* b, double* c, int m, int n, int k)
             const int i = (e + thread) / H, col = (e + thread) % H;
             b_tile[i][col] = p + i < k && left + col < n ? b[(size_t)(p + i) * n + left + col] : 0;
         }
-        __syncthreads();  // every element is there before anyone reads it
+        __syncthreads();  // the tiles are complete before any thread reads them
 
         // Every operation takes an operand from shared memory: 5 reads of 8 bytes for 4 multiply-adds. Unrolled by 4 only: more
         // steps at a time do not fit the 64 registers a thread with which two blocks share a multiprocessor.
@@ -57,7 +57,7 @@ dgemm_normal(const double* a, const double* b, double* c, int m, int n, int k)
             #pragma unroll
             for (int r = 0; r < ROWS; r++) sum[r] += a_tile[y + r * APART][i] * of_b;
         }
-        __syncthreads();  // everyone has read before the next tile overwrites it
+        __syncthreads();  // all threads have read the tiles before the next ones overwrite them
     }
 
     #pragma unroll

@@ -61,7 +61,7 @@ struct Stage {
     double b_tile[BK][BN + 4];  // 16·68 doubles: 8.5 KiB; both, in three stages, 55.5 KiB: four blocks
 };
 
-// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
 __device__ bool rows_are_aligned(const double* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 8) % 16 == 0;
@@ -75,10 +75,10 @@ __device__ __forceinline__ void multiply(
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 
     // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
-    // As in register_banks: rows and columns beyond the edge are read as the last one, and the first tile is the short one.
+    // As in register_banks: rows and columns beyond the edge repeat the last one, and the first tile is the short one.
     constexpr int A_ROWS = THREADS * A_WIDTH / BK, A_COPIES = BM / A_ROWS;  // a pass of the block over A: 8 rows; 8 passes
     constexpr int PASS = THREADS * B_WIDTH;                                 // elements of B a pass: 128, which are
-    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;                       // 2 rows (where less than a row: a part of one)
+    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;                       // 2 rows (if a pass is less than a row: part of one)
     constexpr int PARTS = PASS > BN ? 1 : BN / PASS;
     const int a_step = thread * A_WIDTH % BK, a_row = thread * A_WIDTH / BK;
     const int b_step = thread * B_WIDTH / BN, b_col = thread * B_WIDTH % BN;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void multiply(
     for (int l = 0; l < PARTS; l++)
         b_from[l] = b + (size_t)b_step * n + min(left + b_col + l * PASS, n - B_WIDTH);
 
-    // Where steps is BK, as it is in the loop, the compiler knows that all is inside.
+    // If steps is BK, as it is in the loop, the compiler knows that everything is inside.
     auto fetch = [&](Stage& stage, int steps) {
         #pragma unroll
         for (int l = 0; l < A_COPIES; l++) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void multiply(
                 double* to = &stage.b_tile[b_step + i][b_col + l * PASS];
                 if (B_WIDTH == 2) copy_async_16(to, inside ? b_from[l] : b, inside);
                 else copy_async_8(to, inside ? b_from[l] : b, inside);
-                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // all in all steps rows
+                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // steps rows in all
             }
     };
 
@@ -122,9 +122,9 @@ __device__ __forceinline__ void multiply(
     }
 
     // ---- SHARED → REGISTERS ----------------------------------------------------------------------------------------------
-    // With g = lane / 4 and t = lane % 4 the instruction wants of the lane, for every 4 steps of k, step t of rows g and g + 8 of
-    // A and of column g of B. A load of 64 bits is served half a warp at a time: 4 rows of 4 doubles, which meet 32 banks once
-    // where rows are 4 doubles more than a multiple of 16 apart: 20 and 68.
+    // With g = lane / 4 and t = lane % 4 the instruction needs of the lane, for every 4 steps of k, step t of rows g and g + 8 of
+    // A and of column g of B. A load of 64 bits serves half a warp at a time: 4 rows of 4 doubles, which cover the banks once
+    // if the distance of rows is 4 doubles more than a multiple of 16: 20 and 68.
     const int g = lane / 4, t = lane % 4, y = warp % WARPS_M * WM, x = warp / WARPS_M * WN;
 
     double of_a[2][MMAS_M][MMA_K / 2], of_b[2][MMAS_N][MMA_K / 4];  // of this step and of the next
@@ -153,8 +153,8 @@ __device__ __forceinline__ void multiply(
         #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             if (i == STEPS - 1) {
-                copy_async_wait<STAGES - 2>();  // the next tile has arrived, this thread's part of it
-                __syncthreads();                // and everyone's; and everyone has read this tile's last step
+                copy_async_wait<STAGES - 2>();  // this thread's part of the next tile has arrived
+                __syncthreads();                // and all other threads' parts; all have read this tile's last step
                 if (tile + 1 < tiles) now = now + 1 == STAGES ? 0 : now + 1;
                 a_at = &stages[now].a_tile[y + g][t];
                 b_at = &stages[now].b_tile[t][x + g];
@@ -196,7 +196,7 @@ dgemm_tensor(const double* a, const double* b, double* c, int m, int n, int k)
 {
     extern __shared__ __align__(16) char memory[];
     Stage* stages = (Stage*)memory;
-    if (ACCUMULATE && k == 0) return;  // not even −0 of C becomes 0
+    if (ACCUMULATE && k == 0) return;  // C stays unchanged, also its −0
 
     // Numbered down GROUP tiles, then across, so that blocks that run together share rows and columns in the second-level cache.
     const unsigned down = (m - 1) / BM + 1, across = (n - 1) / BN + 1;

@@ -38,7 +38,7 @@ struct Stage {
     float b_tile[BK][BN + 8];  // 32·264 floats: 33 KiB; both, in four stages, 204 KiB
 };
 
-// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;
@@ -52,10 +52,10 @@ __device__ __forceinline__ void multiply(
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 
     // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
-    // As in register_banks: rows and columns beyond the edge are read as the last one, and the first tile is the short one.
+    // As in register_banks: rows and columns beyond the edge repeat the last one, and the first tile is the short one.
     constexpr int A_ROWS = THREADS * A_WIDTH / BK, A_COPIES = BM / A_ROWS;  // a pass of the block over A: 32 rows; 4 passes
     constexpr int PASS = THREADS * B_WIDTH;                                 // elements of B a pass: 1024, which are
-    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;                       // 4 rows (where less than a row: a part of one)
+    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;                       // 4 rows (if a pass is less than a row: part of one)
     constexpr int PARTS = PASS > BN ? 1 : BN / PASS;
     const int a_step = thread * A_WIDTH % BK, a_row = thread * A_WIDTH / BK;
     const int b_step = thread * B_WIDTH / BN, b_col = thread * B_WIDTH % BN;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void multiply(
     for (int l = 0; l < PARTS; l++)
         b_from[l] = b + (size_t)b_step * n + min(left + b_col + l * PASS, n - B_WIDTH);
 
-    // Where steps is BK, as it is in the loop, the compiler knows that all is inside.
+    // If steps is BK, as it is in the loop, the compiler knows that everything is inside.
     auto fetch = [&](Stage& stage, int steps) {
         #pragma unroll
         for (int l = 0; l < A_COPIES; l++) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void multiply(
                 float* to = &stage.b_tile[b_step + i][b_col + l * PASS];
                 if (B_WIDTH == 4) copy_async_16(to, inside ? b_from[l] : b, inside);
                 else copy_async_4(to, inside ? b_from[l] : b, inside);
-                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // all in all steps rows
+                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // steps rows in all
             }
     };
 
@@ -99,10 +99,10 @@ __device__ __forceinline__ void multiply(
     }
 
     // ---- SHARED → REGISTERS ----------------------------------------------------------------------------------------------
-    // With g = lane / 4 and t = lane % 4 the instruction wants of the lane steps t and t + 4 of k, of rows g and g + 8 of A and
-    // of column g of B. load_matrix brings A: what it takes for 8 rows of 8 halves are 8 rows of 4 floats, 36 apart. Which
-    // column of B is taken for column g is all one, as long as C's is stored there: column g of four instructions are columns
-    // 4·g … 4·g + 3, one load of 128 bits. The 8 lanes served together read 4 rows, 264 apart, of 8: 32 banks once.
+    // With g = lane / 4 and t = lane % 4 the instruction needs from the lane steps t and t + 4 of k, of rows g and g + 8 of A
+    // and of column g of B. load_matrix loads A: 8 rows of 4 floats, 36 apart, in place of 8 rows of 8 halves. Any column of B
+    // may serve as column g, if C's is stored to the same column: the columns g of four instructions are columns
+    // 4·g … 4·g + 3, one load of 128 bits. The 8 lanes served together read 4 rows of 8 floats, 264 apart: each of 32 banks once.
     const int g = lane / 4, t = lane % 4, y = warp % WARPS_M * WM, x = warp / WARPS_M * WN;
 
     unsigned of_a[2][MMAS_M][4], of_b[2][MMAS_N][2];  // of this step and of the next
@@ -134,8 +134,8 @@ __device__ __forceinline__ void multiply(
         #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             if (i == STEPS - 1) {
-                copy_async_wait<STAGES - 2>();  // the next tile has arrived, this thread's part of it
-                __syncthreads();                // and everyone's; and everyone has read this tile's last step
+                copy_async_wait<STAGES - 2>();  // this thread's part of the next tile has arrived
+                __syncthreads();                // and all other threads' parts; all have read this tile's last step
                 if (tile + 1 < tiles) now = now + 1 == STAGES ? 0 : now + 1;
             }
             load(stages[now], (i + 1) % STEPS, (i + 1) % 2);
@@ -157,7 +157,7 @@ __device__ __forceinline__ void multiply(
     }
 
     // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------------
-    // Of four instructions the lane holds columns 2·t and 2·t + 1, which are columns 8·t … 8·t + 7 of C.
+    // The lane holds columns 2·t and 2·t + 1 of four instructions, which are columns 8·t … 8·t + 7 of C.
     const bool c_aligned = rows_are_aligned(c, n);
     #pragma unroll
     for (int r = 0; r < 2 * MMAS_M; r++) {

@@ -37,19 +37,19 @@ typedef unsigned short bf16;
 constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 2·4 warps: 256
 constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8, STEPS = BK / 16;                      // of a warp's tile: 4·8; of k: 2
 
-// Rows are 16 bytes longer than a multiple of 64, so that 8 of them, 16 bytes each, meet 32 banks once.
+// Rows are 16 bytes longer than a multiple of 64, so that 8 rows, 16 bytes of each, cover the 32 banks once.
 struct Stage {
     bf16 a_tile[BM][BK + 8];  // 128·40 elements: 10 KiB
     bf16 b_tile[BK][BN + 8];  // 32·264 elements: 16.5 KiB; both, in four stages, 106 KiB
 };
 
-// 128-bit accesses need addresses that are multiples of 16 bytes, of every row: the first one's and the distance of two.
+// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
 __device__ bool rows_are_aligned(const bf16* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 2) % 16 == 0;
 }
 
-// One tile of C at (top, left). Where all rows are aligned 8 elements travel by themselves; else each is loaded and stored.
+// One tile of C at (top, left). If all rows are aligned, 8 elements are copied asynchronously; else each is loaded and stored.
 template <bool ALIGNED>
 __device__ __forceinline__ void multiply(
     const bf16* a, const bf16* b, bf16* c, int m, int n, int k, unsigned top, unsigned left, Stage* stages)
@@ -58,7 +58,7 @@ __device__ __forceinline__ void multiply(
     const int tiles = k > 0 ? (k - 1) / BK + 1 : 0, head = k - (tiles - 1) * BK;
 
     // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
-    // As in register_banks: rows and columns beyond the edge are read as the last one, and the first tile is the short one.
+    // As in register_banks: rows and columns beyond the edge repeat the last one, and the first tile is the short one.
     constexpr int A_ROWS = THREADS * 8 / BK, A_COPIES = BM / A_ROWS;  // a pass of the block over A: 64 rows; 2 passes
     constexpr int B_ROWS = THREADS * 8 / BN;                          // and over B: 8 rows; 4 passes
     const int a_step = thread * 8 % BK, a_row = thread * 8 / BK, b_step = thread * 8 / BN, b_col = thread * 8 % BN;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void multiply(
         for (int i = 0; i < BK; i += B_ROWS) {
             const bool inside = steps == BK || b_step + i < steps;
             copy_async_16(&stage.b_tile[b_step + i][b_col], inside ? b_from : b, inside);
-            b_from += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // all in all steps rows
+            b_from += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // steps rows in all
         }
     };
     auto fetch_singly = [&](Stage& stage, int tile) {
@@ -106,8 +106,8 @@ __device__ __forceinline__ void multiply(
     }
 
     // ---- SHARED → REGISTERS ----------------------------------------------------------------------------------------------
-    // load_matrix brings what the instruction wants of each lane: four 8×8 quarters of a 16×16 of A, and of B, which lies there
-    // with k down the rows, the transposes of four that are two instructions' worth.
+    // load_matrix gives each lane its elements: of A, four 8×8 quarters of a 16×16 part; of B, whose rows in shared memory are
+    // steps of k, the transposes of four 8×8 parts, which two instructions multiply.
     const int y = warp % WARPS_M * WM, x = warp / WARPS_M * WN;
     unsigned of_a[2][MMAS_M][4], of_b[2][MMAS_N / 2][4];  // of this step and of the next
     auto load = [&](const Stage& stage, int i, int buffer) {
@@ -131,8 +131,8 @@ __device__ __forceinline__ void multiply(
         #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             if (i == STEPS - 1) {
-                copy_async_wait<STAGES - 2>();  // the next tile has arrived, this thread's part of it
-                __syncthreads();                // and everyone's; and everyone has read this tile's last step
+                copy_async_wait<STAGES - 2>();  // this thread's part of the next tile has arrived
+                __syncthreads();                // and all other threads' parts; all have read this tile's last step
                 if (tile + 1 < tiles) now = now + 1 == STAGES ? 0 : now + 1;
             }
             load(stages[now], (i + 1) % STEPS, (i + 1) % 2);
@@ -153,7 +153,7 @@ __device__ __forceinline__ void multiply(
     }
 
     // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------------
-    // The lane holds two neighbours of a row, 4 bytes together.
+    // The lane holds two neighbouring elements of a row, 4 bytes together.
     const bool pairs = ((unsigned long long)c | (unsigned long long)n * 2) % 4 == 0;
     #pragma unroll
     for (int r = 0; r < 2 * MMAS_M; r++) {

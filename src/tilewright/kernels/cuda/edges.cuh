@@ -1,12 +1,12 @@
-// Where a tile of C is but a strip, THIN rows or columns at most, a whole tile's multiply-adds are not worth it. What a strip takes
-// is reading B, or A, once: so these keep many loads under way, and nothing in shared memory. A block makes a strip.
+// For strips at the edges of C, of at most THIN rows or columns: whole tiles would waste multiply-adds. A strip takes the time of
+// reading B, or A, once: so these functions keep many loads under way and use no shared memory. A block computes a strip.
 #pragma once
 
 #include "prelude.cuh"
 
 constexpr int THIN = 8;
 
-// C[rows×columns] = A[rows×k]·B[k×columns] (or += it, as prelude.cuh says), where a row of B and of C is n long and rows ≤ THIN: a thread makes a column of it,
+// C[rows×columns] = A[rows×k]·B[k×columns] (or += it, as prelude.cuh says), for rows of B and C of length n and rows ≤ THIN: a thread computes a column,
 // 32 steps of k at a time.
 template <int THREADS, typename T>
 __device__ __forceinline__ void multiply_rows(const T* a, const T* b, T* c, int rows, int columns, int n, int k)
@@ -30,7 +30,7 @@ __device__ __forceinline__ void multiply_rows(const T* a, const T* b, T* c, int 
     }
 }
 
-// The same where columns ≤ THIN: a warp makes 8 rows of it, each of its lanes every 32nd step; in the end the lanes add up.
+// The same for columns ≤ THIN: a warp computes 8 rows; each lane takes every 32nd step, and in the end the lanes' sums are added.
 template <int THREADS, typename T>
 __device__ __forceinline__ void multiply_columns(const T* a, const T* b, T* c, int rows, int columns, int n, int k)
 {

@@ -1,10 +1,10 @@
-// Instructions that CUDA C++ has no name for, as functions, and how C is stored; nothing else lives here. What each instruction
-// does is in the PTX ISA.
+// Functions for instructions that CUDA C++ has no name for, and for storing C; nothing else is here. The PTX ISA describes
+// each instruction.
 #pragma once
 
 // ---- C --------------------------------------------------------------------------------------------------------------------
-// A kernel that says it ``adds`` is compiled once more with ACCUMULATE: then its product is added to what C holds. Else no
-// kernel reads C.
+// A kernel that declares ``adds`` is also compiled with ACCUMULATE: then its product is added to C. Without it, no kernel
+// reads C.
 #ifndef ACCUMULATE
 #define ACCUMULATE 0
 #endif
@@ -32,9 +32,9 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer)
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// ---- copies from global to shared memory that pass no register and arrive later (8.0) ------------------------------------
+// ---- asynchronous copies from global to shared memory, without registers (8.0) -------------------------------------------
 
-// 4 bytes, or zeros where not inside: then nothing is read.
+// Copies 4 bytes; if not inside, it writes zeros and reads nothing.
 __device__ __forceinline__ void copy_async_4(void* to, const void* from, bool inside = true)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 4 : 0) : "memory");
@@ -45,7 +45,7 @@ __device__ __forceinline__ void copy_async_8(void* to, const void* from, bool in
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 8 : 0) : "memory");
 }
 
-// Both addresses multiples of 16. Passes by the first-level cache.
+// Both addresses must be multiples of 16. Bypasses the first-level cache.
 __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool inside = true)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
@@ -66,7 +66,7 @@ __device__ __forceinline__ void copy_async_wait()
 
 // ---- matrices of 8×8 16-bit elements from shared memory into a warp's fragments (7.5) -------------------------------------
 
-// Lane 8·i + r gives the address of row r of matrix i; a lane gets elements 2·(lane % 4) and the next of row lane / 4 of each.
+// Lane 8·i + r gives the address of row r of matrix i; of each, a lane gets elements 2·(lane % 4) and the next of row lane / 4.
 __device__ __forceinline__ void load_matrix_x4(unsigned (&v)[4], const void* row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -83,7 +83,7 @@ __device__ __forceinline__ void load_matrix_x4_transposed(unsigned (&v)[4], cons
 // ---- a warp's product of fragments: c += a·b -------------------------------------------------------------------------------
 // With g = lane / 4 and t = lane % 4, c holds rows g and g + 8, columns 2·t and 2·t + 1.
 
-// 16×8×16, bfloat16 into float32 (8.0). a: rows g and g + 8 by columns 2·t, 2·t + 1, then 8 columns on; b: those as rows, column g.
+// 16×8×16, bfloat16 into float32 (8.0). a: rows g and g + 8 by columns 2·t, 2·t + 1, then both + 8; b: those as rows, column g.
 __device__ __forceinline__ void multiply_bf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -128,7 +128,7 @@ __device__ __forceinline__ void multiply_f64(double (&c)[4], const double (&a)[2
 
 // ---- rounding (8.0) --------------------------------------------------------------------------------------------------------
 
-// To the nearest TF32, ties away from zero: without it the tensor core takes the upper 19 bits as they are.
+// To the nearest TF32, ties away from zero: without it the tensor core uses the upper 19 bits, unrounded.
 __device__ __forceinline__ unsigned round_tf32(float x)
 {
     unsigned bits;

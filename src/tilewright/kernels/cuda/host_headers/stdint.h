@@ -1,5 +1,5 @@
 #pragma once
-// NVRTC knows no integers of a given size by name.
+// NVRTC has no names for integers of a given size.
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef signed short int16_t;
