@@ -135,7 +135,7 @@ def test_verdict_counts_defects_and_says_what_was_run():
     )
     assert explain_findings.verdict(wrong).bad
     assert (
-        "Counts are estimates: 14 of 5,000 blocks were run; they differ"
+        "Counts are estimates: 14 of 5,000 blocks were run; blocks of one kind differ"
         in explain_findings.verdict(sampled(bare())).words
     )
     assert "The result was not verified." in explain_findings.verdict(bare()).words

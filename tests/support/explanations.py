@@ -193,8 +193,8 @@ def unrated(made: Explanation) -> Explanation:
 
 
 def sampled(made: Explanation) -> Explanation:
-    """Counted from a part of its blocks that did not do alike."""
-    words = "14 of 5,000 blocks were run; they differ, so that counts may be off by 2.1%"
+    """Counted from a part of its blocks of which one kind gave different counts."""
+    words = "14 of 5,000 blocks were run; blocks of one kind differ, so counts may be off by 2.1%"
     return replace(made, run={"blocks_run": 14, "blocks_total": 5000, "exact": False, "words": words, "seconds": 1.0})
 
 

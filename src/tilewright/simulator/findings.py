@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The one kind that is no defect yet: the run was stopped, and whether it would have ended is not known.
+#: The only kind that does not prove a defect: the run reached its step limit, and might have ended later.
 STEP_LIMIT = "step limit"
-#: Every kind of finding there is.
+#: All kinds of findings.
 KINDS = (
     "out of bounds",
     "misaligned",
@@ -39,5 +39,5 @@ class Finding:
 
     @property
     def text_in_place(self) -> str:
-        """The finding in words, without its file and line."""
+        """The finding as text, without its file and line."""
         return f"{self.kind} in {self.kernel}, block {self.block}, thread {self.thread}: {self.text}"

@@ -1,4 +1,4 @@
-"""Cards as data: what a multiprocessor holds, and how fast the card can be. None where we are not sure.
+"""GPUs as data: the limits of a multiprocessor, and the peak rates of a card. None where a figure is not certain.
 
 Where the facts come from:
 
@@ -6,7 +6,7 @@ Where the facts come from:
   Capability", and the toolkit's own ``cuda_occupancy.h`` (allocation units, sub-partitions, reserved bytes); for
   1.3, which both have dropped, the guide of CUDA 2.3 to 5 and the CUDA Occupancy Calculator spreadsheet;
 - counts of multiprocessors, clocks and bandwidths: the datasheet or whitepaper named at each card. Peaks are
-  multiprocessors x operations a cycle x boost clock, and agree with the datasheet's figure as it is rounded there.
+  multiprocessors x operations per cycle x boost clock, and agree with the datasheet's figure as it is rounded there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ KIB = 1024
 class Limits:
     """What one multiprocessor (SM) of a compute capability holds. Memory in bytes, registers of 32 bits.
 
-    Registers are allotted in units of ``register_unit``: a warp at a time, or a block at a time where
-    ``registers_by_block``. ``sub_partitions`` share a multiprocessor's warps and registers between them.
+    Registers are allocated in units of ``register_unit``: per warp, or per block if ``registers_by_block``. The warps and
+    registers of a multiprocessor are divided among its ``sub_partitions``.
     """
 
     max_threads_per_sm: int
@@ -38,7 +38,7 @@ class Limits:
     register_unit: int
     shared_per_sm: int
     shared_per_block_optin: int  # with MAX_DYNAMIC_SHARED_SIZE_BYTES
-    shared_reserved_per_block: int  # taken by the driver from each block's share
+    shared_reserved_per_block: int  # reserved by the driver in each block
     shared_unit: int
     sub_partitions: int = 4
     registers_by_block: bool = False
@@ -51,11 +51,11 @@ class Limits:
 
 
 def _modern(threads: int, blocks: int, shared: int, optin: int, reserved: int, unit: int) -> Limits:
-    """Since 6.1 only these differ: 65,536 registers a multiprocessor in units of 256 a warp, four sub-partitions."""
+    """Limits since 6.1, all with 65,536 registers per multiprocessor, in units of 256 per warp, and four sub-partitions."""
     return Limits(threads, 1024, blocks, 65536, 65536, 255, 256, shared, optin, reserved, unit)
 
 
-#: By compute capability. On 1.3 two warps are allotted together, so ``sub_partitions`` is 2 there.
+#: By compute capability. On 1.3 registers are allocated to two warps together, so ``sub_partitions`` is 2 there.
 LIMITS = {
     (1, 3): Limits(
         *(1024, 512, 8, 16384, 16384, 124, 512, 16 * KIB, 16 * KIB, 0, 512),
@@ -88,7 +88,7 @@ class GpuModel:
     clock_mhz: int | None
     fp32_gflops: float | None
     fp64_gflops: float | None
-    fp64_tensor_gflops: float | None  # matrix instructions; None also where there are none
+    fp64_tensor_gflops: float | None  # matrix instructions; None also for a card without them
     bandwidth_gbs: float | None
     source: str
     tensor_gflops: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -100,7 +100,7 @@ class GpuModel:
 
     @property
     def arch(self) -> str:
-        """As the compiler calls it.
+        """The compiler's name of the compute capability.
 
         >>> find_gpu("h200").arch
         'sm_90'
@@ -113,14 +113,14 @@ def _card(
     name: str, cc: tuple[int, int], sms: int, mhz: int, fp32: int, fp64: float, bandwidth: float, source: str,
     *, fp64_tensor: int | None = None, **tensor: float,
 ) -> GpuModel:  # fmt: skip
-    """A card from operations a cycle and multiprocessor: an FMA counts two. ``tensor`` in TFLOPS, as datasheets have it."""
+    """A card from operations per cycle and multiprocessor; an FMA counts two. ``tensor`` in TFLOPS, as in datasheets."""
     per_op = sms * mhz / 1000
     fp64_peak = fp64_tensor and fp64_tensor * per_op
     peaks = {name: 1e3 * tflops for name, tflops in tensor.items()}
     return GpuModel(name, cc, sms, mhz, fp32 * per_op, fp64 * per_op, fp64_peak, bandwidth, source, peaks)
 
 
-#: Every card the sources used (S0-S4), the data-centre cards since, and cards that people own.
+#: Every card the sources used (S0-S4), later data-centre cards, and common consumer cards.
 GPUS = (
     _card("GTX 260", (1, 3), 27, 1242, 16, 2, 111.9,
           "GeForce GTX 260 with 216 cores (27 SMs, shader clock 1242 MHz): the only one whose peak is S3's 67.07 "
@@ -158,9 +158,9 @@ GPUS = (
 )  # fmt: skip
 
 _MAKER = ("nvidia", "geforce", "tesla")
-#: What a driver's name has after the card's: how it is built in, its memory. Anything else makes another card of it.
+#: What a driver appends to the name of a card: form factor and memory. Any other suffix means another card.
 _FORM = r"(?:sxm\d?|pcie|hbm\d\w?|\d+gb)*"
-#: Of which the table has no card, though the name begins alike: 114 multiprocessors.
+#: Not in the table, although the name begins like one that is: the H100 PCIe has 114 multiprocessors.
 _OTHERS = ("h100pcie",)
 
 
@@ -169,7 +169,7 @@ def _key(name: str) -> str:
 
 
 def find_gpu(name: str) -> GpuModel:
-    """The card of that name; case, spaces and the maker's prefixes do not matter, nor form and memory after it.
+    """The card of that name; case, spaces, the maker's prefixes and a suffix of form factor and memory are ignored.
 
     Raises UsageError, with all names, for a card the table does not have.
 
@@ -189,7 +189,7 @@ def find_gpu(name: str) -> GpuModel:
 
 
 def named_in_full(name: str, gpu: GpuModel) -> bool:
-    """Whether ``name`` says more than the card's: the form and memory of a card that the table may not have.
+    """Whether ``name`` says more than the card's name: form factor or memory, which may differ from the table's card.
 
     >>> named_in_full("NVIDIA A100-SXM4-40GB", find_gpu("a100")), named_in_full("nvidia a100", find_gpu("a100"))
     (True, False)

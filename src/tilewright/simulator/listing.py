@@ -14,7 +14,7 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class ListingLine:
-    """A line of the listing: what stands in the margin, the source, or in red what is wrong with the line above."""
+    """A line of the listing: counters in the margin and the source, or a finding about the line above (printed in red)."""
 
     margin: str
     source: str
@@ -22,7 +22,7 @@ class ListingLine:
 
 
 def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
-    """The lines that speak with their neighbours, headings first; nothing where none speaks."""
+    """A line of headings, then the source lines with counters or findings and their neighbours; empty if there are none."""
     shown = excerpt(all_rows)
     if not shown:
         return []
@@ -39,7 +39,7 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
             found.append(ListingLine(aligned(cell, ""), "…"))
             continue
         found.append(ListingLine(aligned(cell, str(row.number)), row.text))
-        found += [ListingLine("", "", words) for words in row.wrong]
+        found += [ListingLine("", "", finding) for finding in row.wrong]
     return found
 
 
@@ -56,7 +56,7 @@ def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], n
 
 
 def wrapped(wrong: str, width: int) -> str:
-    """What is wrong with the line above, under a mark."""
+    """A finding about the line above, marked with ``^`` and wrapped to ``width`` columns."""
     return textwrap.fill(f"^ {wrong}", width, initial_indent="  ", subsequent_indent="    ")
 
 
@@ -67,6 +67,6 @@ def shortened_line(line: str, width: int) -> str:
 
 
 def counter_lines(counters: Mapping[str, int]) -> list[str]:
-    """Each counter with its words."""
+    """The value and the label of each counter, except counters of bytes."""
     width = max((len(f"{value:,}") for value in counters.values()), default=0)
     return [f"{value:>{width},}  {LABELS.get(name, name)}" for name, value in counters.items() if "bytes" not in name]

@@ -1,4 +1,4 @@
-"""Runs any CUDA kernel on the CPU and says what it did: results, transactions by source line, and what is wrong."""
+"""Runs any CUDA kernel on the CPU and reports its results, its memory transactions by source line, and its defects."""
 
 from __future__ import annotations
 
@@ -43,17 +43,19 @@ def microscope(
 ) -> Observation:
     """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
 
-    ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; ``kernel`` its function, needed only
-    where there are several. ``grid`` and ``block`` are blocks, and threads a block, along x, y, z. ``args`` are the kernel's
-    parameters in order: NumPy arrays, which are copied, and numbers. ``shared_bytes`` is dynamic shared memory. ``outputs``
-    are positions of arrays that the kernel is to write in full. ``arch`` and ``defines`` (macros) are for the compiler.
+    ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; ``kernel`` is the name of its
+    function, needed only if it has several. ``grid`` is the number of blocks, and ``block`` the number of threads per
+    block, along x, y, z. ``args`` are the kernel's parameters in order: NumPy arrays, which are copied, and numbers.
+    ``shared_bytes`` is dynamic shared memory. ``outputs`` are the positions in ``args`` of arrays that the kernel must
+    write in full. ``arch`` and ``defines`` (macros) are passed to the compiler.
 
-    ``sampled`` runs corners, edges and some of the inside and scales the counts to the grid; ``Observation.exact``
-    says whether blocks of one kind did alike. ``progress`` is called with blocks done and blocks to do. A run stops with a
-    finding after ``max_steps`` steps, and is refused where it needs more than ``max_bytes``.
+    ``sampled`` runs only blocks at corners, at edges and some inner ones, and scales the counts to the grid;
+    ``Observation.exact`` says whether blocks of one kind gave the same counts. ``progress`` is called with the number of
+    blocks done and of all blocks to run. A run stops with a finding after ``max_steps`` steps, and is refused if it needs
+    more than ``max_bytes``.
 
-    Raises CompileError with the compiler's words; UsageError for PTX, an instruction, arguments or a launch that cannot be
-    run; OperandError for an argument of no use; UnavailableError without the compiler (PTX needs none).
+    Raises CompileError with the compiler's messages; UsageError for PTX, an instruction, arguments or a launch that cannot
+    be run; OperandError for an argument of an unusable type; UnavailableError without the compiler (PTX needs none).
 
     >>> import numpy as np, tilewright as tw
     >>> source = '''
@@ -75,7 +77,7 @@ def microscope(
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The text of a kernel, the file it came from, and what the compiler made of it; None where it is PTX itself."""
+    """The text of a kernel, the name of its file, and the result of compiling it; ``compiled`` is None for PTX."""
 
     text: str
     name: str
@@ -92,10 +94,10 @@ def observe(
     *,
     sampled: bool = False,
 ) -> Observation:
-    """``microscope`` for what is compiled and linked already. Of ``options``, ``blocks`` and ``observer`` are set here."""
+    """``microscope`` for a kernel that is compiled and linked; ignores ``blocks`` and ``observer`` of ``options``."""
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
-    machine, notes = _machine(compiled, program)
+    machine, notes = _machine_accesses(compiled, program)
     blocks = sample(dimensions("grid", grid)) if sampled else None
     survey = _Surveyor(machine, source.name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
@@ -119,7 +121,7 @@ def observe(
 
 
 class _Surveyor:
-    """Counts a whole run; or a sample twice, by either choice of blocks, so that the two can be compared."""
+    """Counts a whole run, or a sample twice: once for each choice of blocks, so that the two totals can be compared."""
 
     def __init__(self, machine: MachineAccesses, name: str, blocks: Sample | None, block: tuple[int, int, int]) -> None:
         threads = block[0] * block[1] * block[2]
@@ -133,33 +135,33 @@ class _Surveyor:
             self.second.on_access(*access)
 
     def verdict(self, run: Run, program: Program) -> tuple[bool, str]:
-        """Whether the counts are those of the whole grid, and in words how they came about."""
+        """Whether the counts are those of the whole grid, and a text that says which blocks were counted."""
         if not run.complete:
             return False, f"the run was stopped: the counts are those of its first {run.steps:,} steps"
         if self.second is None or not run.sampled:
             return True, f"all {run.blocks_total:,} blocks were run" if run.blocks_total > 1 else "the block was run"
-        one, other = self.first.counters.total(), self.second.total()
-        apart = max((abs(one.get(c, 0) - other.get(c, 0)) / max(one.get(c, 0), other.get(c, 0)) for c in one | other),
-                    default=0.0)  # fmt: skip
-        ran = f"{run.blocks_run:,} of {run.blocks_total:,} blocks were run: corners, edges and some inside"
+        first, second = self.first.counters.total(), self.second.total()
+        pairs = [(first.get(name, 0), second.get(name, 0)) for name in first | second]
+        difference = max((abs(a - b) / max(a, b) for a, b in pairs), default=0.0)
+        ran = f"{run.blocks_run:,} of {run.blocks_total:,} blocks were run: corners, edges and some inner ones"
         if why := doubt(program):
             return False, f"{ran}; {why}"
-        if not apart:
-            return True, f"{ran}, which did alike; the counts are exact if the others do too"
-        return False, f"{ran}; they differ, so that counts may be off by {apart:.1%}"
+        if not difference:
+            return True, f"{ran}; blocks of one kind gave the same counts, which are exact if all others do so too"
+        return False, f"{ran}; blocks of one kind differ, so counts may be off by {difference:.1%}"
 
 
-def _machine(compiled: Compiled | None, program: Program) -> tuple[MachineAccesses, list[str]]:
-    """What ptxas made of the accesses, and what could not be learnt of that."""
+def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[MachineAccesses, list[str]]:
+    """How the binary executes the accesses of the PTX, and notes on what could not be determined."""
     unknown = "counts are those of the PTX; the binary may fuse neighbouring shared accesses"
     if compiled is None:
-        return MachineAccesses(), [f"{unknown} (PTX comes without one)"]
+        return MachineAccesses(), [f"{unknown} (PTX was given, which has none)"]
     try:
         code = parse_sass(disassemble(compiled.cubin))
     except UnavailableError as error:
         return MachineAccesses(), [f"{unknown} ({error})"]
     machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
-    return machine, [f"counted as in the PTX, for the binary differs: {note}" for note in machine.notes]
+    return machine, [f"counted as in the PTX, because the binary differs: {note}" for note in machine.notes]
 
 
 def _read(source: str | Path) -> tuple[str, str]:
@@ -183,5 +185,5 @@ def _entry(kernel: str | None, compiled: Compiled | None, module: Module, name: 
         return compiled.entry(kernel) if compiled else kernel
     if len(entries) != 1:
         known = ", ".join(dict.fromkeys(map(demangled, entries)))
-        raise UsageError(f"kernel: must be named, {name} has {known or 'none'}")
+        raise UsageError(f"kernel: must be named, {name} has {known}" if known else f"{name} has no kernel")
     return entries[0]

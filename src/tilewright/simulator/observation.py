@@ -18,9 +18,10 @@ from .run.simulate import Run
 class Observation:
     """What the microscope saw of one launch; prints as the source with its counters in the margin.
 
-    ``arrays`` has one entry an argument: the arrays as the kernel left them, None for numbers. ``counters`` are totals under
-    the hardware's names, ``accesses`` the same by source line. ``exact`` is false where only a sample of the blocks ran and
-    blocks of one kind did not do alike; ``notes`` say what the counts do not include. ``resources`` is None for PTX.
+    ``arrays`` has one entry per argument: the arrays as the kernel left them, None for numbers. ``counters`` are totals
+    under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
+    ``exact`` is false if the run was stopped, or if only a sample of the blocks ran and blocks of one kind gave
+    different counts; ``notes`` say how the counts may differ from the binary's. ``resources`` is None for PTX.
     """
 
     kernel: str
@@ -39,12 +40,12 @@ class Observation:
 
     @property
     def ok(self) -> bool:
-        """Whether the run went to its end with nothing found."""
+        """Whether the kernel ended and nothing was found."""
         return self.run.complete and not self.findings
 
     def __str__(self) -> str:
         return listing.listing_text(
-            self._title, self._rows, [*self._elsewhere, "", *listing.counter_lines(self.counters)], self.notes
+            self._title, self._rows, [*self._without_line, "", *listing.counter_lines(self.counters)], self.notes
         )
 
     def __repr__(self) -> str:
@@ -52,12 +53,12 @@ class Observation:
 
     def _repr_html_(self) -> str:
         notes = [f"note: {note}" for note in self.notes]
-        below = [*self._elsewhere, *listing.counter_lines(self.counters), *notes]
+        below = [*self._without_line, *listing.counter_lines(self.counters), *notes]
         return listing_html(self._title, self._rows, below)
 
     @property
     def _title(self) -> str:
-        """What ran, whether anything was found, and what was counted, in one line."""
+        """The kernel, the number of findings, and which blocks were counted, in one line."""
         count = len(self.findings)
         found = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
         return f"{self.kernel}: {found}; {self.words}"
@@ -67,6 +68,6 @@ class Observation:
         return source_rows(self.source, self.accesses, [(f.line, f.text_in_place) for f in self.findings])
 
     @property
-    def _elsewhere(self) -> list[str]:
+    def _without_line(self) -> list[str]:
         """The findings that have no source line."""
         return [f.text_in_place for f in self.findings if not f.line]

@@ -1,8 +1,8 @@
 """How many blocks a multiprocessor holds at once, and what stops it from holding more (S3.4, for any card).
 
 The rules are those of CUDA's occupancy calculator (``cuda_occupancy.h`` of the toolkit; for compute capability
-1.3 the spreadsheet of its time): each resource is allotted in units, and allows so many blocks; the least of the
-four is what is resident.
+1.3 the spreadsheet of its time): each of four resources is allocated in units and limits the number of blocks; the
+lowest limit is the number of resident blocks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """``limits``: blocks that each resource alone would allow, None where it is not used; 0: it cannot launch.
+    """What a launch occupies of one multiprocessor.
 
-    ``refusal`` says why it cannot, with the card's limit; it is empty where it can.
+    ``limits``: blocks that each resource alone would allow; None if a block uses none of it, 0 if the block cannot launch.
+    ``refusal`` says why it cannot launch, with the card's limit; it is empty if it can.
     """
 
     gpu: str
-    threads: int  # a block
-    registers: int  # a thread
-    shared: int  # bytes a block
+    threads: int  # per block
+    registers: int  # per thread
+    shared: int  # bytes per block
     limits: dict[str, int | None]
     warps_per_block: int
     max_warps: int
@@ -68,10 +69,10 @@ class Occupancy:
 
 
 def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) -> Occupancy:
-    """Blocks per multiprocessor for ``threads`` a block, ``registers`` a thread and ``shared`` bytes a block.
+    """Blocks per multiprocessor for ``threads`` per block, ``registers`` per thread and ``shared`` bytes per block.
 
-    ``shared`` is static plus dynamic, as large as the card allows after opting in. Raises UsageError for
-    negative numbers or a block of no threads. S3.4's kernel on its card, then two of this decade's:
+    ``shared`` is static plus dynamic shared memory; the limit is the one after opting in to the maximum. Raises
+    UsageError for negative numbers or a block of no threads. The kernel of S3.4 on its card, then two recent cards:
 
     >>> from tilewright.simulator.gpus import find_gpu
     >>> occupancy(find_gpu("GTX 260"), 64, 50, 2248).blocks
@@ -98,7 +99,7 @@ def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) 
 
 
 def _refusal(card: Limits, threads: int, registers: int, shared: int) -> str:
-    """The first limit of a block or a thread that is broken."""
+    """Which limit of a block or a thread is exceeded first; empty if none is."""
     of_block = _registers_of_block(card, _ceil(threads, card.warp_size), registers)
     limits = (
         (threads, card.max_threads_per_block, "threads a block"),
@@ -106,11 +107,11 @@ def _refusal(card: Limits, threads: int, registers: int, shared: int) -> str:
         (shared, card.shared_per_block_optin, "bytes of shared memory a block"),
         (of_block, card.registers_per_block, f"registers a block ({threads:,} threads of {registers:,})"),
     )
-    return next((f"{given:,} {what}, of {most:,} at most" for given, most, what in limits if given > most), "")
+    return next((f"{wanted:,} {what}, of {most:,} at most" for wanted, most, what in limits if wanted > most), "")
 
 
 def _registers_of_block(card: Limits, warps: int, registers: int) -> int:
-    """What a block is allotted. Warps are rounded up as if every sub-partition got as many."""
+    """Registers allocated to a block. The number of warps is rounded up to a multiple of the sub-partitions."""
     whole_warps, a_warp = _round_up(warps, card.sub_partitions), registers * card.warp_size
     if card.registers_by_block:
         return _round_up(whole_warps * a_warp, card.register_unit)
