@@ -192,7 +192,7 @@ def test_fused_across_lines_and_local_memory_gone() -> None:
 
 def test_a_guard_with_nothing_beside_it_is_said() -> None:
     machine = match_accesses([load(0, 0)], [lds("", guard="P0")])
-    assert "nothing tells how often" in machine.notes[0]
+    assert "it is unknown how often" in machine.notes[0]
     assert match_accesses([load(0, 0), load(1, 64)], [lds(""), lds("", 16, "P0")]).issues == {load(1, 64): 0}
     assert not match_accesses([load(0, 0)], [lds(""), lds("", 16, "!PT")]).notes  # padding
 
@@ -213,9 +213,9 @@ def test_what_becomes_of_atomics() -> None:
     wide = match_accesses([atom(3, nbytes=8)], [made("REDG.E.ADD.F64.RN")])
     assert (wide.notes, wide.elected) == ([], set())
     (note,) = match_accesses([atom(3)], [made("REDG.E.ADD"), made("ATOMG.E.ADD", 16)]).notes
-    assert note == "k.cu:7, global atom: the machine's are not one to one with the PTX's"
+    assert note == "k.cu:7, global atom: the machine's do not match those of the PTX one to one"
     (note,) = match_accesses([atom(3, "shared")], [made("ATOMS.CAST.SPIN")]).notes
-    assert "tries until" in note
+    assert "repeats it until" in note
 
 
 def test_a_lane_that_acts_for_its_warp() -> None:

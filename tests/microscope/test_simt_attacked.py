@@ -253,7 +253,7 @@ def test_which_of_two_runs_is_fused_is_said_to_be_unknown() -> None:
     both = [looping(i, base, 4 * i % 16) for i, base in enumerate("aaaabbbb")]
     lone = [made("LDS", 16 * i) for i in range(4)]
     machine = match_accesses(both, [*lone, made("LDS.128", 64)])
-    assert "which of several like accesses the machine fuses" in machine.notes[0]
+    assert "which of several similar accesses the machine fuses" in machine.notes[0]
     assert not match_accesses(both[:4], [made("LDS.128")]).notes
     assert not match_accesses(both, [made("LDS.128"), made("LDS.128", 16)]).notes
 
@@ -265,7 +265,7 @@ def test_a_load_moved_out_of_its_loop() -> None:
     inside = disassembly.parse_sass(label + lds + bra)["f"]
     before = disassembly.parse_sass(".text.f:\n" + lds + ".L_x_1:\n  /*0018*/ NOP ;\n" + bra)["f"]
     assert not match_accesses([looping(3, "a", 0, loop=True)], inside).notes
-    assert "in a loop, the machine before or behind" in match_accesses([looping(3, "a", 0, loop=True)], before).notes[0]
+    assert "in a loop, the machine before or after" in match_accesses([looping(3, "a", 0, loop=True)], before).notes[0]
     assert not match_accesses([looping(3, "a", 0)], before).notes
     both = ".visible .entry k(.param .u64 p) { .reg .b32 %r<9>; .reg .pred %p<2>; "
     both += "ld.shared.u32 %r1, [%r2]; $L: ld.shared.u32 %r3, [%r2]; @%p1 bra $L; ret; }"

@@ -12,37 +12,39 @@ from collections import Counter
 from .instructions import Instruction
 from .program import Program
 
-#: A register that is selected where this predicate (first) has this value (second).
+#: A predicate, and the value with which it selects a loaded value.
 Condition = tuple[str, bool]
-#: Instructions whose result is all they do, apart from ``selp``.
+#: Instructions that have no effect but their result, except ``selp``.
 _PURE = {"mov", "add", "sub", "mul", "mad", "fma", "cvt", "and", "or", "xor", "not", "neg", "shl", "shr", "min", "max"}
-#: Instructions followed from a load to a selection.
+#: The most instructions followed from a load to a ``selp``.
 _FAR = 8
 
 
 class Demand:
-    """Looks ahead in the basic blocks of a program."""
+    """Finds, within a basic block, whether the value of a load is used."""
 
     def __init__(self, program: Program) -> None:
         self.block = {at: block.index for block in program.blocks for at in range(block.first, block.last + 1)}
-        self.users: dict[str, list[Instruction]] = {}
-        self.made: Counter[str] = Counter()
-        self.maker: dict[str, int] = {}
+        self.users: dict[str, list[Instruction]] = {}  # by register
+        self.writes: Counter[str] = Counter()  # number of instructions that write a register
+        self.writer: dict[str, int] = {}  # the last of them
         for ins in program.code:
-            made = _registers(ins.operands[0]) if ins.operands and _makes(ins) else []
-            read = [name for operand in ins.operands[_makes(ins) :] for name in _registers(operand)]
+            written = _registers(ins.operands[0]) if ins.operands and _has_result(ins) else []
+            read = [name for operand in ins.operands[_has_result(ins) :] for name in _registers(operand)]
             for name in dict.fromkeys([*read, *([ins.guard[0]] if ins.guard else [])]):
                 self.users.setdefault(name, []).append(ins)
-            self.made.update(made)
-            self.maker |= dict.fromkeys(made, ins.index)
+            self.writes.update(written)
+            self.writer |= dict.fromkeys(written, ins.index)
 
     def of(self, load: Instruction, register: str) -> list[Condition] | None:
-        """The conditions, known before ``load``, any of which makes its result count: none at all where it is not used
-        or only a condition could tell that is not known yet; None where it always counts."""
+        """Under which conditions on predicates written before ``load`` its result is used; any one suffices.
+
+        Empty: it is not used, or a predicate that is written later selects it. None: it has to be taken as used.
+        """
         return [] if register == "_" else self._needed(load, register, load.index, _FAR)
 
     def copied(self, register: str) -> bool:
-        """Whether a result is stored as it is and nothing else: of a structure, bytes that pad it may be among it."""
+        """Whether a result is only stored, unchanged; a structure that is copied so may hold unwritten padding bytes."""
         users = self.users.get(register, [])
         return bool(users) and all(
             user.parts[0] == "st" and register not in _registers(user.operands[0]) for user in users
@@ -52,12 +54,12 @@ class Demand:
         found: list[Condition] = []
         for user in self.users.get(register, []):
             near = self.block[user.index] == self.block[load.index] and user.index > since
-            if not far or not near or user.guard or self.made[register] > 1:
+            if not far or not near or user.guard or self.writes[register] > 1:
                 return None
             if user.parts[0] == "selp" and register not in _registers(user.operands[3]):
-                if self.made[user.operands[3]] > 1 or user.operands[1] == user.operands[2]:
+                if self.writes[user.operands[3]] > 1 or user.operands[1] == user.operands[2]:
                     return None
-                if self.maker.get(user.operands[3], load.index) < load.index:
+                if self.writer.get(user.operands[3], load.index) < load.index:
                     found.append((user.operands[3], user.operands[1] == register))
                 continue
             if user.parts[0] not in _PURE:
@@ -70,8 +72,8 @@ class Demand:
         return found
 
 
-def _makes(ins: Instruction) -> bool:
-    """Whether the first operand is what an instruction makes."""
+def _has_result(ins: Instruction) -> bool:
+    """Whether the first operand of an instruction is its result."""
     return ins.parts[0] not in ("st", "red", "bra", "brx", "bar", "barrier", "cp", "stmatrix") and not (
         ins.operands and ins.operands[0].startswith("[")
     )

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from ...errors import UnavailableError
 
-#: MachineAccesses opcodes that access memory: space and kind as the interpreter names them.
+#: SASS opcodes that access memory: space and kind as the microscope names them.
 MEMORY = {
     "LDS": ("shared", "ld"),
     "STS": ("shared", "st"),
@@ -32,11 +32,11 @@ MEMORY = {
 }
 #: A reduction is an atomic whose result is not used; ptxas decides which of the two an access becomes.
 _FAMILIES = {"red": "atom"}
-#: Parts of an opcode that say the width. Matrices come in fours or twos, of 4 bytes a lane each.
+#: Bytes per lane, by the part of an opcode that says so. "2" and "4" count matrices of 4 bytes per lane each.
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "S64": 8, "U64": 8, "F64": 8, "128": 16, "2": 8, "4": 16}
-#: After these the next instruction may be reached by other warps, or by fewer.
+#: Opcodes that end a basic block: other warps, or fewer, may execute the next instruction.
 ENDS_BLOCK = {"BRA", "BRX", "EXIT", "RET", "CALL", "BREAK", "BSYNC"}
-#: With these a warp finds out which of its lanes are there, before one of them acts for all.
+#: Opcodes that determine the active lanes of a warp, or reduce over them, before one lane acts for all.
 VOTES = {"VOTE", "VOTEU", "REDUX"}
 
 _FUNCTION = re.compile(r"^\s*(?:\.text\.([\w$.]+):|Function : (\S+))")
@@ -48,13 +48,13 @@ Group = tuple[str, int, str, str]  # file, line, space, family of kinds
 
 
 def access_group(file: str, line: int, space: str, kind: str) -> Group:
-    """What PTX and machine have in common of an access."""
+    """The key by which an access of the PTX is matched with one of the machine."""
     return PurePosixPath(file).name, line, space, _FAMILIES.get(kind, kind)
 
 
 @dataclass(frozen=True)
 class MachineInstruction:
-    """One instruction of the binary; ``block`` numbers the straight runs of its function."""
+    """One instruction of the binary; ``block`` is the number of its basic block in the function."""
 
     offset: int
     opcode: str
@@ -63,31 +63,31 @@ class MachineInstruction:
     file: str
     line: int
     block: int
-    loop: bool = False  # whether a jump back leads over it
+    loop: bool = False  # whether it lies between a backward jump and its target
 
     @property
     def memory(self) -> tuple[str, str] | None:
-        """Space and kind of the access, None if it is none; ``@!PT`` pads the code and never accesses anything."""
+        """Space and kind of the access; None if the instruction is no access, or its guard ``@!PT`` is always false."""
         return None if self.guard == "!PT" else MEMORY.get(self.opcode.split(".")[0])
 
     @property
     def nbytes(self) -> int:
-        """Bytes a lane of a memory access: the width in its name, else 4."""
+        """Bytes per lane of a memory access: the width in its opcode, else 4."""
         return next((_WIDTHS[part] for part in self.opcode.split(".")[1:] if part in _WIDTHS), 4)
 
     @property
     def padding(self) -> bool:
-        """Whether it is a load that never loads: three of them, ``@!PT LDS``, come before asynchronous copies."""
+        """Whether it is ``@!PT LDS``, which never loads: three of them stand before asynchronous copies."""
         return self.guard == "!PT" and self.opcode.split(".")[0] == "LDS"
 
     @property
     def group(self) -> Group:
-        """What the instruction has in common with the PTX that it comes from."""
+        """The key by which it is matched with the PTX that it comes from."""
         return access_group(self.file, self.line, *(self.memory or ("", "")))
 
 
 def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
-    """Functions of a disassembly: ``nvdisasm -g -c`` (source lines), or without lines ``cuobjdump -sass``.
+    """The functions, by name, in the output of ``nvdisasm -g -c``, or of ``cuobjdump -sass``, which has no source lines.
 
     >>> code = parse_sass('.text.f:\\n//## File "k.cu", line 7\\n  /*0010*/  @P0 LDS.128 R4, [R2+0x10] ;')["f"]
     >>> code[0].line, code[0].opcode, code[0].guard, code[0].nbytes, code[0].memory
@@ -96,7 +96,7 @@ def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
     functions: dict[str, list[MachineInstruction]] = {}
     code: list[MachineInstruction] = []
     file, line, block = "", 0, 0
-    labels: dict[str, tuple[int, int]] = {}  # of the text → function, and place in it
+    labels: dict[str, tuple[int, int]] = {}  # label → number of its function, and index in its code
     for row in text.splitlines():
         if found := _FUNCTION.match(row):
             code = functions.setdefault(found[1] or found[2], [])
@@ -112,7 +112,7 @@ def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
             ))  # fmt: skip
             block += found[3].split(".")[0] in ENDS_BLOCK
     for number, code in enumerate(functions.values(), 1):
-        _mark_loops(code, {label: at for label, (where, at) in labels.items() if where == number})
+        _mark_loops(code, {label: at for label, (function, at) in labels.items() if function == number})
     return functions
 
 
@@ -125,7 +125,7 @@ def _mark_loops(code: list[MachineInstruction], labels: dict[str, int]) -> None:
 
 
 def find_tool(name: str = "nvdisasm") -> Path | None:
-    """The disassembler: from the package nvidia-cuda-<name>, else on PATH, else under CUDA_HOME; None if nowhere."""
+    """The disassembler: from the package nvidia-cuda-<name>, else on PATH, else under CUDA_HOME; None if not found."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files(f"nvidia-cuda-{name}") or []:
             if file.name == name and (found := shutil.which(str(file.locate()))):

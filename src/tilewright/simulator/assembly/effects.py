@@ -1,4 +1,4 @@
-"""What an instruction does to other threads: whether it reads what they wrote, writes, fences, or needs their company."""
+"""How an instruction interacts with other threads: reads what they wrote, writes, fences, or is executed by a whole warp."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _ORDERED = {"volatile", "acquire", "relaxed", "acq_rel", "mmio"}
 
 
 def loads_anew(ins: Instruction) -> bool:
-    """Whether an instruction looks at what other threads may have written meanwhile."""
+    """Whether an instruction reads what other threads may have just written: an ordered load, an atomic, or a wait."""
     name = ins.parts[0]
     waits = name == "mbarrier" and ("try_wait" in ins.parts or "test_wait" in ins.parts)
     return waits or name == "atom" or (name == "ld" and bool(_ORDERED & set(ins.parts)))
 
 
 def stores(ins: Instruction) -> bool:
-    """Whether an instruction changes memory; an atomic that does tells it by its own result."""
+    """Whether an instruction writes memory, except ``atom``: the value that it returns shows whether memory changed."""
     name = ins.parts[0]
     if name == "mbarrier":
         return not loads_anew(ins)
@@ -23,18 +23,18 @@ def stores(ins: Instruction) -> bool:
 
 
 def only_reads(ins: Instruction) -> bool:
-    """Whether an instruction leaves global memory as it is."""
+    """Whether an instruction leaves global memory unchanged."""
     copies_in = ins.opcode.startswith("cp.async") and "global.shared" not in ins.opcode
     return copies_in or ins.opcode.startswith(("ld", "prefetch"))
 
 
 def fences(ins: Instruction) -> bool:
-    """Whether others may learn of what came before: a fence, or an access that releases."""
+    """Whether an instruction makes earlier writes visible to other threads: a fence, or a release."""
     return ins.parts[0] in ("fence", "membar") or bool({"release", "acq_rel"} & set(ins.parts[1:]))
 
 
 def is_collective(ins: Instruction) -> bool:
-    """Whether a warp executes an instruction together (``.sync``); block barriers are not meant."""
+    """Whether the lanes of a warp execute an instruction together (``.sync``); barriers of a block do not count."""
     return "sync" in ins.parts and (ins.parts[0] not in ("bar", "barrier") or "warp" in ins.parts)
 
 

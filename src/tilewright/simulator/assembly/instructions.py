@@ -1,4 +1,4 @@
-"""What PTX consists of: a module of functions and variables, a function of instructions, each with its source line."""
+"""The parts of PTX: a module has functions and variables; a function has instructions, each with its source line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Where:
 class Instruction:
     """One instruction: ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]`` as opcode, operands and guard.
 
-    ``index`` is its place in the program that runs (calls inlined); ``inlined_at`` is the line that called the
-    function it was inlined from, the outermost of several, if the compiler says so.
+    ``index`` is its place in the program that runs (calls inlined); ``inlined_at`` is the source line of the call that
+    it was inlined from, the outermost of nested calls, if the compiler gives it.
     """
 
     index: int
@@ -57,11 +57,11 @@ class Instruction:
         guard = f"@{'!' if self.guard[1] else ''}{self.guard[0]} " if self.guard else ""
         return f"{guard}{self.opcode} {', '.join(self.operands)}".strip()
 
-    def place(self, beside: Instruction | None = None) -> str:
-        """Where it is, for messages: the source line if known, else the line of PTX; without the file of ``beside``."""
+    def place(self, named: Instruction | None = None) -> str:
+        """Its source line for messages, else its line of PTX; without the file if that is also the file of ``named``."""
         if not self.line:
             return f"PTX line {self.ptx_line}"
-        return f"line {self.line}" if beside is not None and beside.file == self.file else f"{self.file}:{self.line}"
+        return f"line {self.line}" if named is not None and named.file == self.file else f"{self.file}:{self.line}"
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Module:
 
 
 def operand_tokens(text: str) -> list[str]:
-    """Operands of an instruction; a vector, an address or a list of arguments is one.
+    """Operands of an instruction; a vector, an address or a list of arguments counts as one.
 
     >>> operand_tokens("{%f1, %f2}, [%rd1+8]")
     ['{%f1, %f2}', '[%rd1+8]']

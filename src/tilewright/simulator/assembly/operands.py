@@ -1,4 +1,4 @@
-"""How many operands each opcode takes, so that a missing one is refused before anything looks for it (PTX ISA 9.7)."""
+"""The number of operands that each opcode takes, checked before an operand is read (PTX ISA 9.7)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The grammar is PTX's (PTX ISA, chapters 4, 5 and 10) as compilers emit it and people write it in inline assembly:
 scoped registers and labels, vectors, predicates, initialised memory, ``.loc`` with ``inlined_at``. Debug sections
-are skipped. What an opcode means is none of this file's business.
+are skipped. The meaning of opcodes is defined in ``ops``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...errors import TilewrightError, UsageError
 from .instructions import WORD, Function, Instruction, Module, Where, operand_tokens
 from .variables import NAME, SIZES, Variable, parse_variable, syntax_error
 
-#: Registers of one name; compilers number them as they come, so large kernels have many.
+#: The most registers of one declaration, ``%r<N>``. Compilers reuse no register, so large kernels have many.
 MOST_REGISTERS = 1 << 20
 _LABEL = re.compile(rf"({NAME})\s*:(?!:)")
 _FUNCTION = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(entry|func)\b")
@@ -76,7 +76,7 @@ def parse_ptx(text: str) -> Module:
             _declaration(reader, module)
     except TilewrightError:
         raise
-    except ValueError as error:  # a number that is none
+    except ValueError as error:  # text in place of a number
         raise syntax_error(f"not understood ({error})", reader.line()) from error
     if not module.functions:
         raise UsageError("the text holds no function: give PTX, for example what nvcc -ptx or NVRTC returns")
@@ -127,7 +127,7 @@ class _Body:
         self.reader, self.module, self.function = reader, module, function
         self.where = Where()
         self.inlined: Where | None = None
-        self.calls: dict[Where, Where] = {}  # a place in a function inlined into another → the outermost call
+        self.calls: dict[Where, Where] = {}  # a place in an inlined function → the outermost call
         self.scopes: list[dict[str, str]] = [{}]
         self.count = 0
         self.pending: str | None = None
@@ -158,7 +158,7 @@ class _Body:
         return (self.reader.until(";")[0],)
 
     def labels_ahead(self) -> dict[str, str]:
-        """Labels of the scope that begins here: branches may name them before they come."""
+        """Labels of the scope that begins here: branches may use them before their definition."""
         text, depth, at = self.reader.text, 1, self.reader.at
         while depth and at < len(text):
             depth += {"{": 1, "}": -1}.get(text[at], 0)

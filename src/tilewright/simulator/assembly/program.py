@@ -1,8 +1,8 @@
 """From a module to one flat program: device functions inlined at each call, cut into basic blocks.
 
-Inlining keeps reconvergence simple: the body of a function stands where its call stands, so "run the threads at the
-lowest address first" brings diverged threads together again at the end of the call as everywhere else. A recursive
-function has no such place and is refused.
+Inlining keeps reconvergence simple: the body of a function stands in the place of its call, so that the rule "run the
+threads at the lowest address first" also joins diverged threads again at the end of a call. A recursive function cannot
+be inlined and is refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .instructions import WORD, Function, Instruction, Module, operand_tokens
 from .operands import check_operands
 from .variables import Variable
 
-#: Instructions of a program, calls inlined: more is a mistake.
+#: The most instructions of a program with its calls inlined; more are taken for a mistake.
 MOST_CODE = 1 << 18
-#: Instructions after which another one than the next may run, or threads may have to wait.
+#: Instructions that may jump, end the thread, or make it wait.
 CONTROL = {"bra", "brx", "ret", "exit", "trap", "bar", "barrier"}
-#: Names of hardware registers look like registers but are shared by every function.
+#: Beginnings of the names of special registers, which look like those of registers but belong to no function.
 SPECIAL = (
     "%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%warpid", "%nwarpid", "%lanemask", "%clock", "%global", "%smid",
     "%nsmid", "%gridid", "%dynamic", "%total", "%is_", "%cluster", "%ncluster", "%envreg", "%pm",
@@ -28,7 +28,7 @@ SPECIAL = (
 
 @dataclass
 class BasicBlock:
-    """A straight run of instructions ``first … last`` of which only the last may be control."""
+    """A basic block: the instructions ``first`` to ``last``, of which only the last may be in CONTROL."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ class Program:
 def link(module: Module, entry: str) -> Program:
     """The program that a kernel runs.
 
-    Raises UsageError for an unknown kernel, a recursive function and one that is only declared.
+    Raises UsageError for an unknown kernel, and for a call of a recursive function or of one that is only declared.
     """
     kernels = [f.name for f in module.functions.values() if f.entry and f.defined]
     if entry not in kernels:
@@ -88,11 +88,11 @@ class _Linker:
             program.variables[names[name]] = replace(variable, name=names[name])
         for name, targets in function.tables.items():
             program.tables[names[name]] = [names.get(t, t) for t in targets]
-        marks: dict[int, list[str]] = {}
+        labels_at: dict[int, list[str]] = {}
         for name, at in function.labels.items():
-            marks.setdefault(at, []).append(names[name])
+            labels_at.setdefault(at, []).append(names[name])
         for at, ins in enumerate(function.code):
-            self.mark(marks.get(at, []))
+            self.mark(labels_at.get(at, []))
             operands = tuple(WORD.sub(lambda m: names.get(m[0], m[0]), o) if suffix else o for o in ins.operands)
             guard = (names.get(ins.guard[0], ins.guard[0]), ins.guard[1]) if ins.guard else None
             if ins.parts[0] == "call":
@@ -102,7 +102,7 @@ class _Linker:
                 self.append(replace(ins, opcode="bra", operands=(end,), guard=guard))
             else:
                 self.append(replace(ins, operands=operands, guard=guard))
-        self.mark(marks.get(len(function.code), []))
+        self.mark(labels_at.get(len(function.code), []))
 
     def append(self, ins: Instruction) -> None:
         if len(self.program.code) >= MOST_CODE:
@@ -115,7 +115,7 @@ class _Linker:
             self.program.labels[label] = len(self.program.code)
 
     def call(self, ins: Instruction, stack: tuple[str, ...]) -> None:
-        """``call (retval), name, (arguments)``: the callee's parameters become the caller's."""
+        """Inline ``call (retval), name, (arguments)``: results and arguments stand in for the callee's parameters."""
         groups = [operand_tokens(o[1:-1]) if o.startswith("(") else o for o in ins.operands]
         target = next((g for g in groups if isinstance(g, str)), "")
         if not target:

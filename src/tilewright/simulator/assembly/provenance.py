@@ -1,4 +1,4 @@
-"""Which operands a kernel may write, read off its text: the others need no watching for races."""
+"""Which operands a kernel may write, found from its code: the others need no check for races."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def operand_names(operand: str) -> list[str]:
 def pointers_written(program: Program) -> set[str] | None:
     """Parameters and variables that the address of a store or atomic to global memory may come from.
 
-    Follows values through registers and the arguments of calls, in any order of execution. None means any: an address
-    came out of memory.
+    Follows values through registers and the arguments of calls, in any order of execution. None means any operand: an
+    address was loaded from memory.
     """
     roots = {p.name for p in program.entry.params} | {v.name for v in program.variables.values() if v.space == "global"}
     flows: dict[str, set[str]] = {}
@@ -31,9 +31,9 @@ def pointers_written(program: Program) -> set[str] | None:
         for ins in program.code:
             sources = _sources(ins, flows, roots)
             for word in operand_names(ins.operands[0]) if sources else ():
-                held = flows.setdefault(word, set())
-                if not sources <= held:
-                    held |= sources
+                known = flows.setdefault(word, set())
+                if not sources <= known:
+                    known |= sources
                     changed = True
     written: set[str] = set()
     for ins in program.code:
@@ -51,7 +51,7 @@ def pointers_written(program: Program) -> set[str] | None:
 
 
 def _sources(ins: Instruction, flows: dict[str, set[str]], roots: set[str]) -> set[str]:
-    """Where what an instruction makes comes from; an index of 32 bits or fewer out of memory is no address."""
+    """What the result of an instruction may be derived from; a loaded value of 32 bits or fewer is no address."""
     name = ins.parts[0]
     if len(ins.operands) < 2 or (name in _STORES and "param" not in ins.parts):
         return set()

@@ -4,22 +4,22 @@ Seen on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20) with the kernels of ``tests/
 are ``five-kernels-h200.json``, and of ``twelve.cu``:
 
 - **Fusing.** Neighbouring accesses become one wide access. ``tiled`` reads its row of A with 32 ``ld.shared.f32``
-  a tile, base + 0, 4, ... 124; the binary has 8 ``LDS.128`` in their place, and 32 ``LDS`` for B whose words lie
-  128 bytes apart. PTX 16,384 load instructions, machine and profiler 10,240; each broadcast LDS.128 takes two
-  wavefronts, 12,288 in all. ``tile2d`` has 8 ``LDS`` + 2 ``LDS.128`` a step, x 128 steps = the 1,280 counted.
+  per tile, base + 0, 4, ... 124; the binary has 8 ``LDS.128`` in their place, and 32 ``LDS`` for B, whose words lie
+  128 bytes apart. The PTX has 16,384 load instructions, machine and profiler count 10,240; each broadcast LDS.128 takes
+  two wavefronts, 12,288 in all. ``tile2d`` has 8 ``LDS`` + 2 ``LDS.128`` per step, x 128 steps = the 1,280 counted.
 - **Predication.** A short branch becomes a guard, and a guarded instruction is issued by every warp that reaches
-  it, also with no lane left. ``vec`` copies B with 2 ``st.shared.v4`` a tile and warp of an unrolled remainder of
-  3; the third is ``@P0 STS.128`` in the block of the second: 11 stores a tile where the PTX executes 10, 176 for
-  160, and wavefronts that do not change. Global *requests* do not count such an issue (``@P0 LDG`` beside it is
-  not among the 64 counted), so this is applied to shared memory alone.
-- **Padding.** Three ``@!PT LDS`` come before asynchronous copies, 6 a warp in ``async_copies``, and count as loads issued.
-- **Atomics.** One whose result nobody reads becomes a reduction (``REDG``, 3 of 4 in ``global_atomics``). One at an
-  address that all lanes share is reduced over the warp first, and a lane that the warp votes for acts alone
-  (``REDUX``, ``VOTEU``, ``@P1 ATOMS.MAX``: 8 wavefronts where 256 lanes ask). Sums in shared memory that no instruction
-  can do become loops that try again, as often as threads get in each other's way: that is said, not counted.
+  it, even if no lane is active. ``vec`` copies B in an unrolled loop whose remainder has 3 stores, of which a warp
+  executes 2 per tile (``st.shared.v4``). The third is ``@P0 STS.128`` in the basic block of the second and is issued too:
+  11 stores per tile where the PTX executes 10, 176 instead of 160, and as many wavefronts. Global *requests* do not count
+  such an issue (an ``@P0 LDG`` next to it is not among the 64 counted), so only shared memory is corrected.
+- **Padding.** Three ``@!PT LDS`` stand before asynchronous copies, 6 per warp in ``async_copies``; they count as loads.
+- **Atomics.** An atomic whose result is not used becomes a reduction (``REDG``, 3 of 4 in ``global_atomics``). An atomic at
+  an address that all lanes share is first reduced over the warp, and one elected lane executes it (``REDUX``, ``VOTEU``,
+  ``@P1 ATOMS.MAX``: 8 wavefronts for 256 lanes). An addition in shared memory for which there is no instruction becomes a
+  compare-and-swap loop, which repeats as often as threads conflict: that is noted, not counted.
 
-Instructions are matched by source line, memory space and kind. What cannot be matched (ptxas dropped, moved or
-re-rolled accesses, or keeps registers in local memory) keeps its PTX counts and is said in ``notes``.
+Instructions are matched by source line, memory space and kind. An access that cannot be matched (ptxas dropped, moved or
+re-rolled it, or keeps registers in local memory) keeps its PTX counts and is listed in ``notes``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .variables import SIZES
 
 @dataclass(frozen=True)
 class PtxAccess:
-    """An access of the PTX: ``base`` is the address register and its generation in the basic block."""
+    """An access of the PTX; ``base`` is equal for accesses of a basic block that use the same value of the same register."""
 
     index: int
     file: str
@@ -48,16 +48,16 @@ class PtxAccess:
     base: tuple[object, ...]
     offset: int
     nbytes: int
-    loop: bool = False  # whether a jump back leads over it
+    loop: bool = False  # whether it lies between a backward jump and its target
 
     @property
     def group(self) -> Group:
-        """What the access has in common with the machine instruction that it becomes."""
+        """The key by which it is matched with the machine instruction that it becomes."""
         return access_group(self.file, self.line, self.space, self.kind)
 
 
 def ptx_accesses(program: Program) -> list[PtxAccess]:
-    """Accesses of a program, in order, with what is known of the addresses of loads and stores before it runs."""
+    """Accesses of a program, in order; for loads and stores with base and offset of their addresses as the PTX has them."""
     found = []
     back = [(program.labels.get(i.operands[0], i.index), i.index) for i in program.code if i.parts[0] == "bra"]
     for block in program.blocks:
@@ -77,7 +77,7 @@ def ptx_accesses(program: Program) -> list[PtxAccess]:
 
 
 def _form(ins: Instruction) -> tuple[str, str, int] | None:
-    """Space, kind and bytes a lane of an access whose PTX names its space; None for anything else."""
+    """Space, kind and bytes per lane of an access whose PTX names its space; None for anything else."""
     parts = ins.parts
     space = next((p for p in parts if p in ("shared", "global", "local")), "")
     if not space:
@@ -101,10 +101,10 @@ _T = TypeVar("_T", PtxAccess, MachineInstruction)
 class MachineAccesses:
     """How the machine executes PTX accesses, by index of the instruction.
 
-    ``widths``: bytes a lane where it is not the PTX's own, 0 where a neighbour moves them. ``issues``: guarded
-    accesses, each with the instruction that is issued as often, whichever lanes remain. ``opcodes``: of atomics and
-    asynchronous copies. ``elected``: atomics that one lane does for its whole warp. ``notes``: what could not be
-    matched, in words.
+    ``widths``: bytes per lane where they differ from the PTX, 0 where a neighbouring access moves them. ``issues``:
+    guarded accesses, each with an instruction of the PTX that is executed as often as the guarded one is issued.
+    ``opcodes``: of atomics and asynchronous copies. ``elected``: atomics that one lane executes for its whole warp.
+    ``notes``: what could not be matched.
     """
 
     widths: dict[int, int] = field(default_factory=dict)
@@ -114,136 +114,139 @@ class MachineAccesses:
     notes: list[str] = field(default_factory=list)
 
     def words(self, ins: Instruction | PtxAccess) -> set[str]:
-        """The parts of an opcode: the machine's where it is known, else the PTX's in capitals."""
+        """The parts of the machine's opcode where it is known, else of the PTX's, in capitals."""
         parts = self.opcodes[ins.index].split(".") if ins.index in self.opcodes else getattr(ins, "parts", ())
         return {part.upper() for part in parts}
 
 
 def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruction]) -> MachineAccesses:
-    """What the machine does where the PTX does these accesses: which it fuses, guards, elects a lane for."""
+    """How the machine executes these accesses of the PTX: which it fuses or guards, and which one lane executes."""
     machine = MachineAccesses()
     votes = {(i.file, i.line) for i in code if i.opcode.split(".")[0] in VOTES}
     pairs: list[tuple[PtxAccess, MachineInstruction]] = []
-    for place, ours, theirs, changes in _explained(_grouped(accesses), _grouped([i for i in code if i.memory])):
+    for place, ptx, sass, changes in _matched(_grouped(accesses), _grouped([i for i in code if i.memory])):
         if changes is None:
-            machine.notes.append(f"{_place(place)}: the PTX has {_words(ours)}, the machine {_words(theirs)}")
+            machine.notes.append(f"{_place(place)}: the PTX has {_widths(ptx)}, the machine {_widths(sass)}")
             continue
         machine.widths |= changes
-        issued = [access for access in ours if changes.get(access.index, 1)]
-        if len(issued) == len(theirs) and theirs and all(a.loop for a in ours) and not any(i.loop for i in theirs):
-            machine.notes.append(f"{_place(place)}: the PTX has it in a loop, the machine before or behind")
-        if _ambiguous(ours, changes):
-            machine.notes.append(f"{_place(place)}: which of several like accesses the machine fuses is not to be told")
+        issued = [access for access in ptx if changes.get(access.index, 1)]
+        if len(issued) == len(sass) and sass and all(a.loop for a in ptx) and not any(i.loop for i in sass):
+            machine.notes.append(f"{_place(place)}: the PTX has it in a loop, the machine before or after the loop")
+        if _ambiguous(ptx, changes):
+            machine.notes.append(f"{_place(place)}: which of several similar accesses the machine fuses is unknown")
         if place[3] in ("atom", "cp.async"):
-            _named(place, issued, theirs, machine)
-            if all(i.guard and (i.file, i.line) in votes for i in theirs):
+            _note_opcodes(place, issued, sass, machine)
+            if all(i.guard and (i.file, i.line) in votes for i in sass):
                 machine.elected |= {access.index for access in issued}
                 continue
-        if len(issued) == len(theirs):
-            pairs += zip(issued, theirs, strict=True)
-        elif place[2] == "shared" and any(ins.guard for ins in theirs):
-            machine.notes.append(f"{_place(place)}: guarded accesses are not one to one with the PTX's")
-    _guarded(pairs, [i for i in code if i.padding], machine)
+        if len(issued) == len(sass):
+            pairs += zip(issued, sass, strict=True)
+        elif place[2] == "shared" and any(ins.guard for ins in sass):
+            machine.notes.append(f"{_place(place)}: guarded accesses do not match those of the PTX one to one")
+    _note_issues(pairs, [i for i in code if i.padding], machine)
     return machine
 
 
-def _named(
-    place: Group, issued: Sequence[PtxAccess], theirs: Sequence[MachineInstruction], machine: MachineAccesses
+def _note_opcodes(
+    place: Group, issued: Sequence[PtxAccess], sass: Sequence[MachineInstruction], machine: MachineAccesses
 ) -> None:
     """Note the opcodes of atomics and copies."""
-    opcodes = [ins.opcode for ins in theirs]
+    opcodes = [ins.opcode for ins in sass]
     if len(set(opcodes)) == 1:
         opcodes = opcodes[:1] * len(issued)
     if len(opcodes) != len(issued):
-        machine.notes.append(f"{_place(place)}: the machine's are not one to one with the PTX's")
+        machine.notes.append(f"{_place(place)}: the machine's do not match those of the PTX one to one")
         return
     machine.opcodes |= {access.index: opcode for access, opcode in zip(issued, opcodes, strict=True)}
     if any("CAST" in opcode for opcode in opcodes):
-        machine.notes.append(f"{_place(place)}: the machine tries until no other thread came between")
+        machine.notes.append(f"{_place(place)}: the machine repeats it until no other thread interferes")
 
 
-def _explained(
-    ours: dict[Group, list[PtxAccess]], theirs: dict[Group, list[MachineInstruction]]
+def _matched(
+    ptx_groups: dict[Group, list[PtxAccess]], sass_groups: dict[Group, list[MachineInstruction]]
 ) -> Iterable[tuple[Group, list[PtxAccess], list[MachineInstruction], dict[int, int] | None]]:
-    """What belongs together, with its widths: line by line; what no line explains, together by space and kind."""
+    """Accesses and the machine instructions that they become, with the changes of width; None if they do not match.
+
+    Each source line is matched alone; the lines that do not match are then tried together, by space and kind.
+    """
     rest: dict[tuple[str, str], list[Group]] = {}
-    for place in {**ours, **theirs}:
-        listed, there = ours.get(place, []), theirs.get(place, [])
-        if (changes := _fuse(listed, there)) is None:
+    for place in {**ptx_groups, **sass_groups}:
+        ptx, sass = ptx_groups.get(place, []), sass_groups.get(place, [])
+        if (changes := _fuse(ptx, sass)) is None:
             rest.setdefault((place[2], place[3]), []).append(place)
         else:
-            yield place, listed, there, changes
+            yield place, ptx, sass, changes
     for (space, _), places in rest.items():
-        listed = sorted((a for place in places for a in ours.get(place, [])), key=lambda access: access.index)
-        there = sorted((i for place in places for i in theirs.get(place, [])), key=lambda ins: ins.offset)
-        if (changes := _fuse(listed, there)) is None:
-            # What the machine alone has matters where registers did not fit: local memory that the PTX knows nothing of.
-            said = [place for place in places if place in ours or space == "local"]
-            yield from ((place, ours.get(place, []), theirs.get(place, []), None) for place in said)
+        ptx = sorted((a for place in places for a in ptx_groups.get(place, [])), key=lambda access: access.index)
+        sass = sorted((i for place in places for i in sass_groups.get(place, [])), key=lambda ins: ins.offset)
+        if (changes := _fuse(ptx, sass)) is None:
+            # Accesses that only the machine has are noted for local memory alone: there they are spilled registers.
+            noted = [place for place in places if place in ptx_groups or space == "local"]
+            yield from ((place, ptx_groups.get(place, []), sass_groups.get(place, []), None) for place in noted)
         else:
-            yield places[0], listed, there, changes
+            yield places[0], ptx, sass, changes
 
 
-def _guarded(
+def _note_issues(
     pairs: Sequence[tuple[PtxAccess, MachineInstruction]],
     padding: Sequence[MachineInstruction],
     machine: MachineAccesses,
 ) -> None:
-    """Note each guarded shared access, and padding, with one that every warp in its block executes."""
-    sure = [(access, ins) for access, ins in pairs if not ins.guard]
-    sure.sort(key=lambda pair: pair[0].space == "shared")  # shared accesses come last, and so go first
-    like = {ins.block: access.index for access, ins in sure}
+    """Note for each guarded shared access, and for padding, an access without guard of the same basic block."""
+    unguarded = [(access, ins) for access, ins in pairs if not ins.guard]
+    unguarded.sort(key=lambda pair: pair[0].space == "shared")  # shared ones last: they replace others in the dict
+    executed_in = {ins.block: access.index for access, ins in unguarded}
     guarded = [(access, ins) for access, ins in pairs if ins.guard and access.space == "shared"]
-    # The PTX has nothing that padding could be named after: a number of its own, below those of the PTX.
+    # The PTX has no access for padding: it gets a negative index.
     guarded += [(PtxAccess(-1 - ins.offset, ins.file, ins.line, "shared", "ld", (), 0, 4), ins) for ins in padding]
     for access, ins in guarded:
-        if ins.block in like:
-            machine.issues[access] = like[ins.block]
+        if ins.block in executed_in:
+            machine.issues[access] = executed_in[ins.block]
         else:
             what = "padding" if ins.padding else "a guarded access"
-            machine.notes.append(f"{_place(access.group)}: nothing tells how often {what} is issued")
+            machine.notes.append(f"{_place(access.group)}: it is unknown how often {what} is issued")
 
 
-def _fuse(listed: Sequence[PtxAccess], there: Sequence[MachineInstruction]) -> dict[int, int] | None:
-    """Widths that turn the PTX's accesses into the machine's; None where there is no such way.
+def _fuse(ptx: Sequence[PtxAccess], sass: Sequence[MachineInstruction]) -> dict[int, int] | None:
+    """The widths that change from the PTX's accesses to the machine's, by index; None if fusing cannot explain them.
 
-    Candidates are runs of neighbouring addresses from one base in one basic block, cut where offset is a multiple
-    of the fused width. Loops that ptxas copied or unrolled hold the same accesses several times over: the static
-    counts are then a multiple, and the widths the same.
+    Candidates are runs of neighbouring addresses from one base in one basic block that begin at a multiple of the fused
+    width. Loops that ptxas copied or unrolled hold the same accesses several times: the machine's static counts are then
+    a multiple of the PTX's, and the widths the same.
     """
-    have, want = Counter(access.nbytes for access in listed), Counter(ins.nbytes for ins in there)
-    if not there and all(access.space == "local" for access in listed):
-        return {access.index: 0 for access in listed}  # an array that ptxas keeps in registers
+    have, want = Counter(access.nbytes for access in ptx), Counter(ins.nbytes for ins in sass)
+    if not sass and all(access.space == "local" for access in ptx):
+        return {access.index: 0 for access in ptx}  # an array that ptxas keeps in registers
     if set(want) == set(have) and want >= have and len({want[width] / have[width] for width in have}) == 1:
         return {}
-    ours, theirs = (sum(width * n for width, n in count.items()) for count in (have, want))
-    copies = theirs // ours if ours else 0
-    if not copies or theirs % ours or any(n % copies for n in want.values()):
+    ptx_bytes, sass_bytes = (sum(width * n for width, n in count.items()) for count in (have, want))
+    copies = sass_bytes // ptx_bytes if ptx_bytes else 0
+    if not copies or sass_bytes % ptx_bytes or any(n % copies for n in want.values()):
         return None
     goal = Counter({width: n // copies for width, n in want.items()})
     changes: dict[int, int] = {}
-    left = dict.fromkeys(sorted(listed, key=lambda a: (str(a.base), a.offset)))
+    left = dict.fromkeys(sorted(ptx, key=lambda a: (str(a.base), a.offset)))
     for width in (16, 8):
         missing = goal[width] - sum(access.nbytes == width for access in left)
         for run in _runs(list(left), width)[: max(0, missing)]:
             changes |= {run[0].index: width} | {access.index: 0 for access in run[1:]}
             for access in run:
                 del left[access]
-    made = Counter(a.nbytes for a in left) + Counter(width for width in changes.values() if width)
-    return changes if made == goal else None
+    result = Counter(a.nbytes for a in left) + Counter(width for width in changes.values() if width)
+    return changes if result == goal else None
 
 
-def _ambiguous(listed: Sequence[PtxAccess], changes: dict[int, int]) -> bool:
-    """Whether accesses that were left as they are could as well have been fused, and those in their place not."""
-    left = sorted((a for a in listed if a.index not in changes), key=lambda a: (str(a.base), a.offset))
+def _ambiguous(ptx: Sequence[PtxAccess], changes: dict[int, int]) -> bool:
+    """Whether accesses that were not fused could have been fused in place of those that were."""
+    left = sorted((a for a in ptx if a.index not in changes), key=lambda a: (str(a.base), a.offset))
     return any(_runs(left, width) for width in set(changes.values()) if width)
 
 
-def _runs(listed: Sequence[PtxAccess], width: int) -> list[list[PtxAccess]]:
+def _runs(accesses: Sequence[PtxAccess], width: int) -> list[list[PtxAccess]]:
     """Groups of at least two accesses that fill ``width`` aligned bytes without a gap, in order of the program."""
     found: list[list[PtxAccess]] = []
     run: list[PtxAccess] = []
-    for access in listed:
+    for access in accesses:
         joins = run and access.base == run[-1].base and access.offset == run[-1].offset + run[-1].nbytes
         run = [*run, access] if joins else [access] if access.offset % width == 0 else []
         if run and sum(a.nbytes for a in run) >= width:
@@ -265,6 +268,6 @@ def _place(place: Group) -> str:
     return f"{file}:{line}, {space} {kind}"
 
 
-def _words(accesses: Sequence[PtxAccess] | Sequence[MachineInstruction]) -> str:
+def _widths(accesses: Sequence[PtxAccess] | Sequence[MachineInstruction]) -> str:
     count = Counter(access.nbytes for access in accesses)
     return " + ".join(f"{n} of {width} bytes" for width, n in sorted(count.items())) or "none"

@@ -1,4 +1,4 @@
-"""Declarations of PTX: the types there are, and pieces of memory with their initial values."""
+"""Declarations of PTX: types with their sizes, and variables with their initial values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...errors import UsageError
 SIZES = {"pred": 1, "b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4}
 SIZES |= {f"{kind}{bits}": bits // 8 for kind in "us" for bits in (8, 16, 32, 64)} | {"f32": 4, "f64": 8, "tf32": 4}
 
-#: Bytes that a variable of each space may have; of shared memory a launch has less.
+#: The most bytes of a variable of each space; a launch limits shared memory further.
 MOST_BYTES = {"shared": 1 << 20, "global": 1 << 36, "const": 1 << 16, "local": 1 << 19, "param": 1 << 15}
 
 NAME = r"[A-Za-z_$%][\w$]*"
@@ -97,7 +97,7 @@ def ptx_integer(text: str) -> int | None:
 
 
 def immediate(text: str, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """A number as PTX writes it, as an array without axes of the type an instruction works with; None for a name.
+    """A number as PTX writes it, as a 0-d array of an instruction's type; None for a name.
 
     >>> immediate("0f3F800000", np.dtype("f4")), immediate("0x1F", np.dtype("u2"))
     (array(1., dtype=float32), array(31, dtype=uint16))
