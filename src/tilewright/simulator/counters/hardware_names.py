@@ -1,13 +1,13 @@
 """What the hardware calls its counters: the names that ``ncu --query-metrics`` lists for compute capability 9.0.
 
-Not among them, for they count something else than their names say, or differently each time: the wavefronts of all
-shared accesses together (reading ``threadIdx`` and barriers are wavefronts too), those of asynchronous copies (only ncu's
-patched code tells them, by a model, also for copies that take none), and bytes.
+Left out are counters that count something else than their names say, or vary from run to run: the wavefronts of all shared
+accesses together (reads of ``threadIdx`` and barriers count too), those of asynchronous copies (only ncu's patched code
+gives them, by a model, even for copies that take none), and bytes.
 """
 
 from __future__ import annotations
 
-#: What each kind of access is called by the hardware counters of compute capability 9.0, and in words.
+#: Kind of access → its part of the name of a counter of compute capability 9.0, and its name in labels.
 _KINDS = {
     "ld": ("ld", "loads"),
     "st": ("st", "stores"),
@@ -23,7 +23,7 @@ _IN_SPACE = {
     "global": ("ld", "st", "atom", "red", "cp.async"),
     "local": ("ld", "st"),
 }
-#: Fields of a tally that each memory space counts: the counter's name with ``{}`` for the kind, and the words.
+#: Fields of a tally that each memory space counts: the counter's name with ``{}`` for the kind, and its label.
 FIELDS = {
     "shared": {
         "requests": ("smsp__inst_executed_op_shared_{}.sum", "requests: instructions, one a warp"),
@@ -37,14 +37,14 @@ FIELDS = {
     }
     for space in ("global", "local")
 }
-#: Kinds that the L1's own counters lump together with another, and only the profiler's patched code (SASS) tells apart.
+#: Kinds that L1's own counters count together with another kind; only the profiler's patched code (SASS) separates them.
 _LUMPED = {("shared", "ldmatrix"): "ld", ("shared", "stmatrix"): "st", ("global", "cp.async"): "ld"}
 #: Bank conflicts of all kinds of shared access together.
 ALL_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
 def names(space: str, kind: str) -> dict[str, list[str]]:
-    """Field of a tally → the counters that it is part of, its own first.
+    """Field of a tally → the counters to which it adds; first the one of this kind alone.
 
     >>> names("global", "ld")["sectors"]
     ['l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum']
@@ -63,7 +63,7 @@ def names(space: str, kind: str) -> dict[str, list[str]]:
 
 def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
     """Field → the counter of that kind alone, and its label."""
-    op, words = _KINDS["atom" if (space, kind) == ("shared", "red") else kind]
+    op, plural = _KINDS["atom" if (space, kind) == ("shared", "red") else kind]
     found = {}
     for field, (pattern, text) in FIELDS[space].items():
         if (kind, field) == ("cp.async", "wavefronts"):
@@ -73,7 +73,7 @@ def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
             name = name.replace("l1tex__", "smsp__sass_l1tex_")
         if op in ("ldgsts", "ldsm"):
             name = name.replace("executed_op_shared_", "executed_op_")
-        found[field] = name, f"{space} {words}, {text}"
+        found[field] = name, f"{space} {plural}, {text}"
     return found
 
 

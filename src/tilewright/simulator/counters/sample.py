@@ -1,4 +1,4 @@
-"""Which blocks stand for a whole grid: corners, edges and the inside, two of each, so that they can be compared."""
+"""Which blocks represent a whole grid: corners, edges and inner blocks, chosen in two ways whose counts are compared."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..assembly.program import Program
 from ..assembly.provenance import operand_names
 from .sectors import WARP, Ints
 
-#: Along an axis of this many blocks or fewer, every block is one of its own.
+#: Along an axis of this many blocks or fewer, every block is run.
 FEW = 4
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Blocks of a grid by linear index, ascending, and how many blocks each stands for, by either of two choices.
+    """Blocks of a grid by linear index, ascending, and how many blocks each represents in each of two choices.
 
-    A grid is cut along each axis into its first block, its last (which may hang over the edge of a matrix) and those
-    between. The two choices differ in the blocks they take from between: where both predict the same counts, blocks of
-    one kind do alike, unless :func:`doubt` has something to say.
+    A grid is divided along each axis into its first block, its last (which may extend beyond the edge of a matrix) and
+    inner blocks. The two choices take different inner blocks: if both predict the same counts, blocks of one kind behave
+    alike, unless :func:`doubt` gives a reason why others may not.
     """
 
     blocks: Ints
@@ -31,7 +31,7 @@ class Sample:
     total: int
 
     def standing_for(self, choice: int, threads: int) -> _Weights:
-        """For :class:`Counters`: warp numbers → how many warps each stands for, in blocks of ``threads``."""
+        """For :class:`Counters`: warp numbers → how many warps each represents, in blocks of ``threads`` threads."""
         return _Weights(self.blocks, self.weights[choice], -(-threads // WARP))
 
 
@@ -39,7 +39,7 @@ class Sample:
 class _Weights:
     blocks: Ints
     weights: Ints
-    warps: int  # a block
+    warps: int  # per block
 
     def __call__(self, warps: Ints) -> Ints:
         return self.weights[np.searchsorted(self.blocks, warps // self.warps)]
@@ -51,7 +51,7 @@ def sample(grid: tuple[int, int, int]) -> Sample:
     >>> some = sample((100, 50, 1))
     >>> len(some.blocks), *(int(w.sum()) for w in some.weights), some.total
     (37, 5000, 5000, 5000)
-    >>> len(sample((4, 3, 1)).blocks)  # so few: all of them
+    >>> len(sample((4, 3, 1)).blocks)  # a small grid: all blocks
     12
     """
     weights: dict[int, list[int]] = {}
@@ -65,27 +65,27 @@ def sample(grid: tuple[int, int, int]) -> Sample:
 
 
 def doubt(program: Program) -> str:
-    """Why counts of a sample cannot be those of the whole grid whatever the sample shows, in words; "" if nothing is known.
+    """Why counts may differ from those of the whole grid although both choices agree; empty if there is no reason.
 
     Work that blocks distribute among themselves by global atomics, or wait for, depends on which blocks run.
     """
     for ins in program.code:
         if not loads_anew(ins) or "shared" in ins.parts or ins.parts[0] == "mbarrier":
             continue
-        made = ins.operands[0]
-        others = (other for other in program.code if other is not ins)
-        read = (operand for other in others for operand in (*other.operands, *(other.guard or ())[:1]))
-        if ins.parts[0] == "ld" or (made != "_" and any(made in operand_names(operand) for operand in read)):
-            return f"what blocks do depends on others, of which not all are run ({ins.place()}: {ins.text})"
+        result = ins.operands[0]
+        others = [other for other in program.code if other is not ins]
+        operands = (operand for other in others for operand in (*other.operands, *(other.guard or ())[:1]))
+        if ins.parts[0] == "ld" or (result != "_" and any(result in operand_names(operand) for operand in operands)):
+            return f"the work of a block depends on other blocks, and not all are run ({ins.place()}: {ins.text})"
     return ""
 
 
 def _axis(size: int, choice: int) -> list[tuple[int, int]]:
-    """Positions along an axis, with how many each stands for.
+    """Positions along an axis, with how many each represents.
 
-    Odd and even blocks between stand for their own. The first choice takes early ones, 1 and an even one that is no
-    multiple of 4, the second late ones, the last and a power of two: so a row that begins amid a sector, and work that
-    only the first few blocks do, are seen to differ.
+    Of the inner blocks, odd ones represent the odd and even ones the even. The first choice takes early ones: 1, and an
+    even one that is not a multiple of 4. The second takes late ones: the last, and a power of two. So the choices differ
+    if rows begin inside a sector, or if only the first few blocks have work.
     """
     if size <= FEW:
         return [(i, 1) for i in range(size)]

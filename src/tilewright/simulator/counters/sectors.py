@@ -1,17 +1,18 @@
 """The addresses of warps as a table, and the 32-byte sectors of global and local memory that they touch.
 
 The arithmetic is vectorised over warps: a table (w, 32) holds one instruction as executed by w warps, a byte address for
-each lane or ``IDLE``. Warps whose addresses differ only by a shift that moves no sector are counted once, which makes
-regular kernels cost one warp, whatever their grid.
+each lane or ``IDLE``. Warps whose addresses differ only by a multiple of the sector size are computed once, so a regular
+kernel costs the work of one warp, whatever its grid.
 
-A request is one warp's instruction; it moves each sector that one of its threads touches once (S0.3). An H200 counted as
-predicted in every kernel of ``tests/data/five.cu`` and ``twelve.cu``. Two kinds of access differ, by rules learnt from an
-H200, which give all 175 one-warp patterns of ``tests/data/global-memory-patterns-h200.jsonl``:
+A request is one warp's instruction; it moves once each sector that any of its threads touches (S0.3). An H200 counted as
+predicted in every kernel of ``tests/data/five.cu`` and ``twelve.cu``. Two kinds of access differ. Their rules were derived
+from an H200 and reproduce all 175 one-warp patterns of ``tests/data/global-memory-patterns-h200.jsonl``:
 
 - **Atomics and reductions**: lanes that want the same address take turns, and each turn moves the sector again. A sector
   is counted as often as the lanes on the most wanted address in it: 32 for 32 lanes on one counter.
 - **Copies past L1** (``cp.async.cg``): what is counted are the sectors of *shared* memory that are filled, once for each
-  line of 128 bytes that fills it; 16 for 512 bytes laid out as they came, 32 where every lane's 16 bytes go apart.
+  128-byte line of global memory that they are filled from: 16 if 512 bytes are copied in order, 32 if the 16 bytes of
+  each lane go to a sector of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SECTOR = 32  # bytes
 LINE = 128  # bytes
 #: The "address" of a lane that is not active: above every real one, so that sorting puts it last.
 IDLE = np.int64(1) << 62
-#: A fixed odd multiplier a lane: rows of addresses become one number each, to find equal rows.
+#: A fixed odd multiplier per lane: hashes each row of addresses to one number, to find equal rows.
 _HASH = np.random.default_rng(0).integers(1 << 62, size=WARP, dtype=np.uint64) * 2 + 1
 _LANE = np.arange(WARP)
 
@@ -53,7 +54,7 @@ def by_warp(warps: Ints, lanes: Ints, addresses: Ints) -> tuple[Ints, Ints]:
 
 
 def first_lanes(table: Ints) -> Ints:
-    """Of each warp its first active lane alone.
+    """The table with only the first active lane of each warp, all others ``IDLE``.
 
     >>> (first_lanes(np.array([[IDLE, 8, 12]])) != IDLE).tolist()
     [[False, True, False]]
@@ -73,7 +74,7 @@ def distinct(table: Ints) -> tuple[Ints, Ints | slice]:
 
 
 def shifted(table: Ints, granule: int) -> Ints:
-    """Every row minus its own smallest address rounded down to ``granule``; lanes not active stay ``IDLE``."""
+    """Every row minus its own smallest address rounded down to ``granule``; inactive lanes stay ``IDLE``."""
     moved = table - (table.min(axis=1, keepdims=True) & -granule)
     idle = table == IDLE
     if idle.any():
@@ -82,7 +83,7 @@ def shifted(table: Ints, granule: int) -> Ints:
 
 
 def count_distinct(table: Ints) -> Ints:
-    """How many different numbers each row holds, ``IDLE`` aside.
+    """How many different numbers each row holds, ``IDLE`` not counted.
 
     >>> count_distinct(np.array([[3, 5, 3, IDLE]])).tolist()
     [2]
@@ -97,7 +98,7 @@ def count_distinct(table: Ints) -> Ints:
 
 
 def global_sectors(table: Ints, nbytes: int) -> Ints:
-    """Sectors that loads and stores of ``nbytes`` bytes a lane touch: (w, 32) addresses → (w,).
+    """Sectors that loads and stores of ``nbytes`` bytes per lane touch: (w, 32) addresses → (w,).
 
     >>> lanes = np.arange(32)
     >>> global_sectors(np.stack([4 * lanes, 4 * lanes + 4, 0 * lanes, 128 * lanes]), 4).tolist()
@@ -108,7 +109,7 @@ def global_sectors(table: Ints, nbytes: int) -> Ints:
     rows, place = distinct(shifted(table, SECTOR))
     idle = rows == IDLE
     sectors = np.where(idle, IDLE, rows // SECTOR)
-    if ((rows % SECTOR + nbytes > SECTOR) & ~idle).any():  # a lane lies across sectors
+    if ((rows % SECTOR + nbytes > SECTOR) & ~idle).any():  # an access straddles two sectors
         sectors = np.concatenate([sectors, np.where(idle, IDLE, (rows + nbytes - 1) // SECTOR)], axis=1)
     return count_distinct(sectors)[place]
 
@@ -132,14 +133,14 @@ def atomic_sectors(table: Ints) -> Ints:
 
 
 def copied_sectors(sources: Ints, targets: Ints) -> Ints:
-    """Sectors of copies of 16 bytes a lane past L1: two tables (w, 32), of global and of shared memory → (w,).
+    """Sectors of copies of 16 bytes per lane past L1: two tables (w, 32), of global and of shared memory → (w,).
 
     >>> lanes = np.arange(32)[None, :]
     >>> [copied_sectors(16 * lanes, step * lanes).tolist() for step in (16, 128)]
     [[16], [32]]
     """
     into, line = targets // SECTOR, sources // LINE
-    # 2³² sectors of shared memory are far more than there are.
+    # Shared memory has far fewer than 2³² sectors, so each pair of line and sector gets its own number.
     return count_distinct(np.where((targets == IDLE) | (sources == IDLE), IDLE, (line << 32) + into))
 
 

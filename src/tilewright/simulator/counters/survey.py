@@ -1,6 +1,6 @@
-"""What each source line asks of memory, beside what the same bytes would cost at best, with one warp as an example.
+"""The accesses of each source line: their cost, the least cost of the same bytes, and one warp as an example.
 
-The counters say what the hardware would count; this keeps what a reader needs to see why.
+``tally`` says what the hardware would count; this module records what explains the counts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..assembly.instructions import Instruction
 from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
 from .tally import Counters, Execution, Key
 
-#: Executions of an instruction that are looked at for the example.
+#: Executions of an instruction that are examined for the example.
 LOOKED_AT = 16
 
 
 @dataclass
 class _Example:
-    """The dearest request seen of one instruction."""
+    """The most expensive request examined of one instruction."""
 
     looked_at: int = 0
     cost: int = -1
@@ -31,7 +31,7 @@ class _Example:
 
 
 def least_sectors(table: Ints, nbytes: int) -> Ints:
-    """Sectors that the different bytes of each warp fill when packed: (w, 32) addresses → (w,).
+    """Sectors that the distinct bytes of each warp fill when packed: (w, 32) addresses → (w,).
 
     >>> lanes = np.arange(32)
     >>> least_sectors(np.stack([4 * lanes, 4096 * lanes, 0 * lanes]), 4).tolist()
@@ -41,9 +41,9 @@ def least_sectors(table: Ints, nbytes: int) -> Ints:
 
 
 class Survey:
-    """An observer that passes everything on to ``counters`` and remembers examples and best cases.
+    """An observer that forwards every access to ``counters`` and records least costs and examples.
 
-    ``main`` is the file whose lines are wanted: what was inlined from another file counts at the line that called it.
+    ``main`` is the file whose lines are reported: an access inlined from another file counts at the line of the call.
     """
 
     def __init__(self, counters: Counters, main: str) -> None:
@@ -56,24 +56,25 @@ class Survey:
         self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
     ) -> None:
         self.counters.on_access(space, kind, ins, warps, lanes, addresses, nbytes)
-        done = self.counters.executed(space, kind, ins, warps, lanes, addresses, nbytes)
-        if done is None:
+        execution = self.counters.executed(space, kind, ins, warps, lanes, addresses, nbytes)
+        if execution is None:
             return
         self._lines.setdefault(ins.index, self._line(ins))
-        example = self._examples.setdefault(done.key, _Example())
+        example = self._examples.setdefault(execution.key, _Example())
         look = example.looked_at < LOOKED_AT
         if space == "shared" and not look:
             return
         if space != "shared":
-            least = least_sectors(done.table, done.nbytes) if space == "global" else self.counters.cost(done)[0]
-            self._least[done.key] = self._least.get(done.key, 0) + int(least @ self.counters.standing_for(done.ids))
+            table, weights = execution.table, self.counters.standing_for(execution.ids)
+            least = least_sectors(table, execution.nbytes) if space == "global" else self.counters.cost(execution)[0]
+            self._least[execution.key] = self._least.get(execution.key, 0) + int(least @ weights)
         if look:
             example.looked_at += 1
-            self._look(example, done)
+            self._look(example, execution)
 
-    def _look(self, example: _Example, done: Execution) -> None:
-        table, (cost, _) = done.table, self.counters.cost(done)
-        # Of equals the one with most lanes: a full warp shows more than a remainder.
+    def _look(self, example: _Example, execution: Execution) -> None:
+        table, (cost, _) = execution.table, self.counters.cost(execution)
+        # On a tie take the request with the most lanes: a full warp shows more than a remainder.
         worst = int(np.argmax(cost * 64 + (table != IDLE).sum(axis=1)))
         if cost[worst] > example.cost:
             example.cost = int(cost[worst])
@@ -85,11 +86,11 @@ class Survey:
         return next((p.line for p in places if p and PurePosixPath(p.file).name == self.main), ins.line)
 
     def accesses(self) -> list[Access]:
-        """Line by line, accesses of one kind and width together, in order of the source."""
+        """Accesses in order of the source line; those of one line, space, kind and width are merged."""
         found: dict[tuple[int, str, str, int], list[Access]] = {}
         for key, tally in self.counters.tallies().items():
             if not tally.lanes:
-                continue  # issued, and moves nothing
+                continue  # issued without active lanes
             least = self._least.get(key, 0) if tally.space != "shared" else tally.wavefronts - tally.conflicts
             example = self._examples.get(key, _Example())
             line = self._lines.get(key[0], tally.line)
@@ -100,11 +101,11 @@ class Survey:
                     *(example.origin, list(example.lanes)),
                 )
             )
-        return [_together(found[place]) for place in sorted(found)]
+        return [_merged(found[place]) for place in sorted(found)]
 
 
-def _together(parts: Iterable[Access]) -> Access:
-    """Accesses of one line as one, with the example of the dearest request."""
+def _merged(parts: Iterable[Access]) -> Access:
+    """Accesses of one line as one, with the example of the instruction whose requests cost most."""
     parts = list(parts)
     dearest = max(parts, key=lambda part: part.cost / part.requests if part.requests else 0)
     sums = {

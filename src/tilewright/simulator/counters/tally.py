@@ -1,6 +1,6 @@
-"""From what a warp accesses to what the hardware counts: requests, sectors, wavefronts, bank conflicts, by its own names.
+"""Turns accesses of warps into the hardware's counters: requests, sectors, wavefronts and bank conflicts.
 
-``sectors`` and ``banks`` have the rules; here they are summed up over a run, by instruction and by source line.
+The rules are in ``sectors`` and ``banks``; this module sums over a run, by instruction and in total.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Key = tuple[int, str, str]  # index of the instruction, space, kind
 
 @dataclass
 class Tally:
-    """What one instruction did in all: sums over warps and executions. Fields a space does not count stay 0."""
+    """Sums for one instruction over all warps and executions. Fields that a space does not count stay 0."""
 
     space: str
     kind: str
     file: str
     line: int  # 0 where the PTX has no source lines
-    nbytes: int  # a lane
+    nbytes: int  # per lane
     requests: int = 0
     lanes: int = 0
     bytes: int = 0
@@ -37,7 +37,7 @@ class Tally:
     conflicts: int = 0
 
     def counters(self) -> dict[str, int]:
-        """Under the hardware's names.
+        """Its sums, under the hardware's names.
 
         >>> list(Tally("global", "ld", "k.cu", 7, 4, requests=1, lanes=32, bytes=128, sectors=4).counters().values())
         [1, 4]
@@ -58,24 +58,24 @@ class Execution:
 
     @property
     def key(self) -> Key:
-        """What counts are kept by: instruction, space and kind."""
+        """The key of its tally: instruction, space and kind."""
         return (self.ins.index, self.space, self.kind)
 
 
 class Counters:
-    """Watches a run and counts, in total and by instruction.
+    """An observer that counts, by instruction and in total.
 
-    With ``machine``, learnt from the binary (``assembly.ptxas``), the counts are those of the instructions the GPU executes;
-    without it those of the PTX as it stands. ``standing_for`` tells how many warps of the grid each warp number stands for,
-    where only a sample of the blocks is run.
+    With ``machine``, which ``assembly.ptxas`` reads from the binary, the counts are those of the instructions that the GPU
+    executes; without it, those of the PTX. If only a sample of the blocks runs, ``standing_for`` returns for warp numbers
+    how many warps of the grid each represents.
     """
 
     def __init__(
         self, machine: MachineAccesses | None = None, *, standing_for: Callable[[Ints], Ints] | None = None
     ) -> None:
         self._seen: dict[Key, Tally] = {}
-        self._sources: dict[int, Execution] = {}  # the global halves of copies, and of which the other is to come
-        self._fresh: set[int] = set()
+        self._sources: dict[int, Execution] = {}  # the global half of each copy, by instruction
+        self._fresh: set[int] = set()  # copies whose shared half is still to come
         self.machine = machine or MachineAccesses()
         self.standing_for = standing_for or np.ones_like
 
@@ -90,32 +90,34 @@ class Counters:
         nbytes: int,
     ) -> None:
         """Count one execution: flat arrays over active threads; warp numbers are unique over the whole grid."""
-        done = self.executed(space, kind, ins, warps, lanes, addresses, nbytes)
-        if done is None:
+        execution = self.executed(space, kind, ins, warps, lanes, addresses, nbytes)
+        if execution is None:
             return
         if kind == "cp.async" and space == "shared":
             if ins.index not in self._fresh:  # every lane fills with zeros: a copy without a global half
                 self._sources.pop(ins.index, None)
             self._fresh.discard(ins.index)
-        tally = self._seen.setdefault(done.key, Tally(done.space, done.kind, ins.file, ins.line, done.nbytes))
-        times = self.standing_for(done.ids)
-        active = int((done.table != IDLE).sum(axis=1) @ times)
-        tally.requests += int(times.sum())
+        tally = self._seen.setdefault(
+            execution.key, Tally(execution.space, execution.kind, ins.file, ins.line, execution.nbytes)
+        )
+        weights = self.standing_for(execution.ids)
+        active = int((execution.table != IDLE).sum(axis=1) @ weights)
+        tally.requests += int(weights.sum())
         tally.lanes += active
-        tally.bytes += active * done.nbytes
-        cost, passes = self.cost(done)
+        tally.bytes += active * execution.nbytes
+        cost, passes = self.cost(execution)
         if space == "shared":
-            tally.wavefronts += int(cost @ times)
-            tally.conflicts += int((cost - passes) @ times)
+            tally.wavefronts += int(cost @ weights)
+            tally.conflicts += int((cost - passes) @ weights)
         else:
-            tally.sectors += int(cost @ times)
+            tally.sectors += int(cost @ weights)
         if kind == "cp.async" and space == "global":
-            self._sources[ins.index] = done
+            self._sources[ins.index] = execution
             self._fresh.add(ins.index)
         elif kind == "cp.async" and self._past_l1(ins) and (read := self._sources.get(ins.index)):
-            sources = _in_rows_of(done, read)
-            more = copied_sectors(sources, done.table) - global_sectors(sources, done.nbytes)
-            self._seen[read.key].sectors += int(more @ times)
+            sources = _in_rows_of(execution, read)
+            more = copied_sectors(sources, execution.table) - global_sectors(sources, execution.nbytes)
+            self._seen[read.key].sectors += int(more @ weights)
 
     def executed(
         self,
@@ -127,10 +129,10 @@ class Counters:
         addresses: Ints,
         nbytes: int,
     ) -> Execution | None:
-        """What the machine does where the PTX does this; None where it is nothing that is counted."""
+        """The access as the machine executes it; None if nothing is counted."""
         nbytes = self.machine.widths.get(ins.index, nbytes)
         if space not in FIELDS or not np.size(warps) or not nbytes:
-            return None  # parameters and constants go through no data pipe; a neighbour moves what has no bytes
+            return None  # parameters and constants use no data pipe; 0 bytes: a neighbouring access moves them
         if space == "global" and kind in ATOMIC:
             kind = "red" if self.machine.words(ins) & {"RED", "REDG"} else "atom"
         ids, table = by_warp(warps, lanes, addresses)
@@ -138,35 +140,35 @@ class Counters:
             table = first_lanes(table)
         return Execution(space, kind, ins, nbytes, ids, table)
 
-    def cost(self, done: Execution) -> tuple[Ints, Ints]:
-        """Of each warp: sectors, twice; or of shared memory wavefronts, and those it takes without bank conflicts.
+    def cost(self, execution: Execution) -> tuple[Ints, Ints]:
+        """Cost of each warp, and its cost without bank conflicts: wavefronts in shared memory, elsewhere sectors, twice.
 
-        A copy must be reported with its global half first.
+        The global half of a copy must be reported before its shared half.
         """
-        table, nbytes, kind = done.table, done.nbytes, done.kind
-        if done.space != "shared":
-            local = done.space == "local"
+        table, nbytes, kind = execution.table, execution.nbytes, execution.kind
+        if execution.space != "shared":
+            local = execution.space == "local"
             sectors = (
                 atomic_sectors(table) if kind in ATOMIC else (local_sectors if local else global_sectors)(table, nbytes)
             )
             return sectors, sectors
         if kind == "cp.async":
-            if self._past_l1(done.ins):
-                return np.zeros_like(done.ids), np.zeros_like(done.ids)
-            read = self._sources.get(done.ins.index)
-            sources = table if read is None else _in_rows_of(done, read)
-            # A lane that copies nothing and writes zeros has no source; beside its target is as good as any.
+            if self._past_l1(execution.ins):
+                return np.zeros_like(execution.ids), np.zeros_like(execution.ids)
+            read = self._sources.get(execution.ins.index)
+            sources = table if read is None else _in_rows_of(execution, read)
+            # A lane that only writes zeros has no source: its target's address stands in for one.
             return copy_wavefronts(np.where(sources == IDLE, table, sources), table, nbytes)
-        words = self.machine.words(done.ins)
-        wavefronts, passes = shared_wavefronts(table, nbytes, "st" if "POPC" in words else kind)
-        return (2 * wavefronts, wavefronts + passes) if words & {"CAS", "CAST"} else (wavefronts, passes)
+        parts = self.machine.words(execution.ins)
+        wavefronts, passes = shared_wavefronts(table, nbytes, "st" if "POPC" in parts else kind)
+        return (2 * wavefronts, wavefronts + passes) if parts & {"CAS", "CAST"} else (wavefronts, passes)
 
     def _past_l1(self, ins: Instruction | PtxAccess) -> bool:
         """Whether a copy is ``cp.async.cg``."""
         return bool(self.machine.words(ins) & {"CG", "BYPASS"})
 
     def tallies(self) -> dict[Key, Tally]:
-        """By instruction, space and kind."""
+        """The sums of each instruction, by instruction, space and kind."""
         found = dict(self._seen)
         executed = {index: tally.requests for (index, _, _), tally in self._seen.items()}
         for access, like in self.machine.issues.items():
@@ -183,10 +185,10 @@ class Counters:
         return dict(+sums)
 
 
-def _in_rows_of(done: Execution, read: Execution) -> Ints:
+def _in_rows_of(execution: Execution, read: Execution) -> Ints:
     """The addresses that a copy reads, in the rows of the table of those it writes."""
-    sources = np.full_like(done.table, IDLE)
-    rows = np.searchsorted(read.ids, done.ids)
-    known = np.isin(done.ids, read.ids)
+    sources = np.full_like(execution.table, IDLE)
+    rows = np.searchsorted(read.ids, execution.ids)
+    known = np.isin(execution.ids, read.ids)
     sources[known] = read.table[rows[known]]
     return sources
