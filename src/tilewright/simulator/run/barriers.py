@@ -1,4 +1,4 @@
-"""Block barriers: which lanes wait at which, when one opens, and what is wrong where lanes meet (PTX ISA 9.7.13.1)."""
+"""Barriers of a block: which lanes wait at which barrier, when one opens, and errors in their use (PTX ISA 9.7.13.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ops import UnknownInstruction
 
 @dataclass
 class Form:
-    """A barrier instruction on the lanes: its number and thread count (0: all), and what it does."""
+    """A barrier instruction bound to the lanes: its kind, and for each lane its number and thread count (0: all)."""
 
     ins: Instruction
     kind: str  # "sync", "arrive" or "red"
@@ -23,7 +23,7 @@ class Form:
 
     @classmethod
     def of(cls, ins: Instruction, lanes: Lanes) -> Form:
-        """The form of a barrier instruction. Raises UnknownInstruction for one that is not known."""
+        """The form of a barrier instruction. Raises UnknownInstruction for one that is not supported."""
         flags = [p for p in ins.parts[1:] if p not in ("cta", "aligned")]
         kind = flags[0] if flags else ""
         operands = list(ins.operands)
@@ -36,7 +36,7 @@ class Form:
         if (kind == "red") != combines or (kind == "red" and not lanes.is_register(ins.operands[0])):
             raise UnknownInstruction(ins)
         if kind == "arrive" and len(operands) < 2:
-            raise UnknownInstruction(ins, "arrives without saying how many threads are to come")
+            raise UnknownInstruction(ins, "arrives without the number of threads that must meet")
         number, count = (lanes.source(o, "u32", ins) for o in [*operands, "0"][:2])
         return cls(ins, kind, number, count)
 
@@ -48,65 +48,68 @@ class Barriers:
         self.lanes = lanes
         self.waiting = np.zeros(lanes.size, bool)
         self.exited = np.zeros(lanes.size, bool)
-        self.number = np.zeros(lanes.size, np.int64)  # which barrier a waiting lane waits at
+        self.number = np.zeros(lanes.size, np.int64)  # the barrier at which a lane waits
         self.need = np.zeros(lanes.size, np.int64)  # for how many threads; 0 for the whole block
-        self.at = np.zeros(lanes.size, np.int64)  # which run of the program it waits in
-        self.arrived: dict[tuple[int, int], list[tuple[int, Ints]]] = {}  # (block, barrier) → threads, what they know
+        self.at = np.zeros(lanes.size, np.int64)  # the segment in which it waits
+        # (block, barrier) → for each bar.arrive: the number of threads, and what these know of other warps (see Clocks)
+        self.arrived: dict[tuple[int, int], list[tuple[int, Ints]]] = {}
         self.forms: dict[int, Form] = {}
 
     def clear(self) -> None:
-        """Forget all lanes that wait, arrived or left: the blocks start."""
+        """Forget all lanes that wait, arrived or left: new blocks start."""
         self.waiting.fill(False)
         self.exited.fill(False)
         self.arrived.clear()
 
-    def wait(self, form: Form, at: int, who: Ints) -> list[tuple[int, Ints]]:
-        """These lanes come to a barrier; returns the lanes that go on, by the run they waited in."""
+    def wait(self, form: Form, at: int, lanes: Ints) -> list[tuple[int, Ints]]:
+        """These lanes arrive at a barrier; returns the lanes that go on, by the segment in which they waited."""
         self.forms[at] = form
-        numbers, counts = (np.broadcast_to(x if x.ndim == 0 else x[who], who.shape) for x in (form.number, form.count))
+        numbers, counts = (
+            np.broadcast_to(x if x.ndim == 0 else x[lanes], lanes.shape) for x in (form.number, form.count)
+        )
         if form.kind != "arrive":
-            self.waiting[who] = True
-            self.number[who], self.need[who], self.at[who] = numbers, counts, at
-            return self.open_complete(who)
+            self.waiting[lanes] = True
+            self.number[lanes], self.need[lanes], self.at[lanes] = numbers, counts, at
+            return self.open_complete(lanes)
         clocks = self.lanes.clocks
-        keys = self.lanes.of_block[who] * 1024 + numbers
+        keys = self.lanes.of_block[lanes] * 1024 + numbers
         for key in np.unique(keys):
-            some = who[keys == key]
+            some = lanes[keys == key]
             place = (int(key) // 1024, int(key) % 1024)
-            self.arrived.setdefault(place, []).append((self._warps(some), clocks.knowledge(some)))
-        clocks.advance(who)
-        return [*self.open_complete(who), (at, who)]
+            self.arrived.setdefault(place, []).append((self._count(some), clocks.knowledge(some)))
+        clocks.advance(lanes)
+        return [*self.open_complete(lanes), (at, lanes)]
 
-    def leave(self, who: Ints) -> list[tuple[int, Ints]]:
+    def leave(self, lanes: Ints) -> list[tuple[int, Ints]]:
         """These lanes left the kernel; returns the lanes that can go on because of that."""
-        self.exited[who] = True
-        return self.open_complete(who) if self.waiting.any() else []
+        self.exited[lanes] = True
+        return self.open_complete(lanes) if self.waiting.any() else []
 
-    def open_complete(self, who: Ints) -> list[tuple[int, Ints]]:
-        """Open every complete barrier of the blocks of these lanes."""
-        threads, gone = self.lanes.threads, []
-        for block in np.unique(self.lanes.of_block[who]):
-            mine = slice(int(block) * threads, (int(block) + 1) * threads)
-            here = np.flatnonzero(self.waiting[mine]) + mine.start
-            for number in np.unique(self.number[here]):
-                group = here[self.number[here] == number]
+    def open_complete(self, lanes: Ints) -> list[tuple[int, Ints]]:
+        """Open every complete barrier of the blocks of these lanes; returns the lanes that waited there, by segment."""
+        threads, released = self.lanes.threads, []
+        for block in np.unique(self.lanes.of_block[lanes]):
+            of_block = slice(int(block) * threads, (int(block) + 1) * threads)
+            waiting = np.flatnonzero(self.waiting[of_block]) + of_block.start
+            for number in np.unique(self.number[waiting]):
+                group = waiting[self.number[waiting] == number]
                 arrived = self.arrived.get((int(block), int(number)), [])
-                need, exited = int(self.need[group].max()), int(self.exited[mine].sum())
-                come = self._warps(group) if need else group.size
-                if come + sum(n for n, _ in arrived) < (need or threads - exited):
+                need, exited = int(self.need[group].max()), int(self.exited[of_block].sum())
+                count = self._count(group) if need else group.size
+                if count + sum(n for n, _ in arrived) < (need or threads - exited):
                     continue
                 self.arrived.pop((int(block), int(number)), None)
-                self._report_divergence(group, self.exited[mine], 0 if need else exited)
-                gone += self._open(group, int(block), need, [known for _, known in arrived])
-        return gone
+                self._report_divergence(group, self.exited[of_block], 0 if need else exited)
+                released += self._open(group, int(block), need, [known for _, known in arrived])
+        return released
 
-    def _warps(self, group: Ints) -> int:
-        """Threads that these of a block count as: a warp's last threads, fewer than 32, count as 32 (PTX ISA 9.7.13.1)."""
+    def _count(self, group: Ints) -> int:
+        """How many threads a group of a block counts as: a last warp of fewer than 32 counts as 32 (PTX ISA 9.7.13.1)."""
         last = self.lanes.threads // 32 * 32  # the first thread of the warp that is not full
-        return int(group.size) + (-self.lanes.threads % 32 if self._ends(group, last) else 0)
+        return int(group.size) + (-self.lanes.threads % 32 if self._has_last_warp(group, last) else 0)
 
-    def _ends(self, group: Ints, last: int) -> bool:
-        """Whether all threads of the last warp are in a group."""
+    def _has_last_warp(self, group: Ints, last: int) -> bool:
+        """Whether all threads of the block from ``last`` on are in a group, and there are any."""
         return int((self.lanes.tid[group] >= last).sum()) == self.lanes.threads - last > 0
 
     def _open(self, group: Ints, block: int, need: int, arrived: list[Ints]) -> list[tuple[int, Ints]]:
@@ -115,17 +118,17 @@ class Barriers:
             self.lanes.clocks.sync_blocks(np.array([block]))
         else:
             self.lanes.clocks.meet(group, arrived)
-        gone = []
+        released = []
         for at in np.unique(self.at[group]):
             some = group[self.at[group] == at]
             form = self.forms[int(at)]
             if form.kind == "red":
                 self._reduce(form.ins, group, some)
-            gone.append((int(at), some))
-        return gone
+            released.append((int(at), some))
+        return released
 
     def _reduce(self, ins: Instruction, group: Ints, lanes: Ints) -> None:
-        """``bar.red``: the predicate of all threads of the block, counted or combined."""
+        """``bar.red``: give these lanes the predicate of all threads of the group, counted or combined."""
         how = next((h for h in ("popc", "and", "or") if h in ins.parts), "")
         source = ins.operands[-1]
         p = self.lanes.source(source.lstrip("!"), "pred", ins)
@@ -137,8 +140,8 @@ class Barriers:
     def _report_divergence(self, group: Ints, exited: Ints, gone: int) -> None:
         """Report a barrier that ``gone`` threads never reach, or that one warp reaches at several places.
 
-        Hardware since Volta lets threads that have left be missing; the language does not. Warps may wait at different
-        barrier instructions, the threads of one warp may not.
+        Since Volta, the hardware opens a barrier without threads that have left; the language forbids it. Warps may wait at
+        different barrier instructions, the threads of one warp may not.
         """
         lanes, places = self.lanes, self.at[group]
         ins = self.forms[int(places[0])].ins
@@ -162,14 +165,14 @@ class Barriers:
 
     def report_stuck(self) -> None:
         """No lane can run and some wait: report these and let them leave."""
-        who = np.flatnonzero(self.waiting)
-        for at in np.unique(self.at[who]):
-            some = who[self.at[who] == at]
+        stuck = np.flatnonzero(self.waiting)
+        for at in np.unique(self.at[stuck]):
+            some = stuck[self.at[stuck] == at]
             ins, need = self.forms[int(at)].ins, int(self.need[some[0]])
             block = int(self.lanes.of_block[some[0]])
             here = some[self.lanes.of_block[some] == block].size
             missing = f"{here} threads of the block wait for ever where {need or self.lanes.threads} must meet"
-            text = f"{missing}, for the others wait elsewhere or have left: {ins.text}"
+            text = f"{missing}, because the others wait elsewhere or have left: {ins.text}"
             self.lanes.reports.report("endless wait", ins, some, np.ones(1, bool), None, text)
-        self.exited[who] = True
-        self.waiting[who] = False
+        self.exited[stuck] = True
+        self.waiting[stuck] = False

@@ -1,10 +1,11 @@
-"""Runs a batch of blocks: which lanes run what next, and where they meet again.
+"""Runs a batch of blocks: which lanes run which segment next, and where diverged lanes join again.
 
-Lanes that stand at the same segment of the program run together. The lowest segment in program order runs first, so
-lanes that took different branches meet where the branches join, as compilers lay code out; where a warp must be together
-(``.sync``), lanes that come early wait. A segment is a list of steps bound once; the loop over them is all the Python
-there is per instruction.
-Lanes that loop rest after a while and let all others run: they may wait for them.
+Lanes at the same segment of the program run together. The lowest segment in program order runs first, so lanes that took
+different branches join where the branches join, as compilers lay code out. Where a warp must execute an instruction
+together (``.sync``), lanes that arrive early wait. A segment is a list of steps bound once; the loop over them is all the
+Python that runs per instruction.
+
+Lanes in a loop rest after some rounds and let all others run, because they may be waiting for these.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from .gathering import Gathering
 from .segments import Segment, bind_segments
 from .stillness import Stillness
 
-#: A loop rests after so many rounds, and after fewer if it polls memory.
+#: A loop rests after PATIENCE rounds, or after about POLLS segments that read what other threads may have written.
 PATIENCE, POLLS = 1 << 16, 64
 
+#: The segment at which lanes go on, and the lanes; None for all.
 Moved = tuple[int, "Ints | None"]
 
 
 class StoppedError(Exception):
-    """The kernel does not end: reported already."""
+    """The run was stopped because the kernel does not end; a finding says so."""
 
 
 class Engine:
@@ -44,9 +46,10 @@ class Engine:
         self.done = len(self.segments)
         self.ready: dict[int, list[Ints | None]] = {}
         self.resting: dict[int, list[Ints | None]] = {}
-        self.admitted: list[tuple[int, Ints]] = []  # lanes that may execute an instruction of the whole warp
-        self.polled: dict[int, Segment] = {}  # by the place of resting lanes: the segment in which they polled
-        self.loops: dict[int, tuple[int, int]] = {}  # first segment of a loop → when it began anew, and its last
+        self.admitted: list[tuple[int, Ints]] = []  # lanes whose warp is complete at a collective instruction
+        self.polled: dict[int, Segment] = {}  # where lanes rest → the segment in which they polled
+        # first segment of a loop → step of its latest jump back, and its last segment
+        self.loops: dict[int, tuple[int, int]] = {}
         self.steps = 0
         self.stuck = False
         self.tick: Callable[[], None] = lambda: None
@@ -68,10 +71,10 @@ class Engine:
                 self._go(*self.admitted.pop(), admitted=True)
             elif self.ready:
                 at = min(self.ready)
-                self._go(at, self._together(self.ready.pop(at)))
+                self._go(at, self._merged(self.ready.pop(at)))
             elif self.resting:
                 self._wake()
-            elif self.gathering.held:
+            elif self.gathering.waiting:
                 self._admit(self.gathering.give_up())
             elif self.barriers.waiting.any():
                 self.stuck = True
@@ -80,7 +83,7 @@ class Engine:
                 return
 
     def _go(self, at: int, sel: Ints | None, admitted: bool = False) -> None:
-        """Run a group until it parts, waits, rests or falls behind another."""
+        """Run a group of lanes until it diverges, waits, rests, or another group must run first or join it."""
         patience, polled = PATIENCE, None
         while True:
             segment = self.segments[at]
@@ -125,12 +128,12 @@ class Engine:
             raise StoppedError
 
     def _loop(self) -> Segment | None:
-        """The end of the longest loop that still runs."""
+        """The last segment of the longest loop that still runs."""
         live = [(last - first, last) for first, (when, last) in self.loops.items() if when > self.steps // 2]
         return self.segments[max(live)[1]] if live else None
 
     def _admit(self, groups: list[tuple[int, Ints]]) -> None:
-        """Let lanes execute what their warp executes together; a warp barrier may be met at several places."""
+        """Let complete warps execute their collective instruction; they may meet at several warp barriers."""
         barriers = [(self.segments[at].last, group) for at, group in groups if self._is_barrier(at)]
         if len(barriers) > 1:
             self.gathering.meet(barriers)
@@ -145,16 +148,16 @@ class Engine:
         return segment.collective is not None and is_warp_barrier(segment.collective)
 
     def _wake(self) -> None:
-        """All other lanes had their turn: resting lanes go on, unless nothing can change for them any more."""
+        """All other lanes had their turn: resting lanes go on. Raises StoppedError if nothing can change for them."""
         self.ready, self.resting = self.resting, {}
         if not self.stillness.complete():
             return
         for at, groups in self.ready.items():
-            sel = self._together(groups)
+            sel = self._merged(groups)
             segment = self.polled[at]
             code = next((i for i in segment.code if loads_anew(i)), segment.end or segment.last)
             count = self.lanes.size if sel is None else sel.size
-            others = int(self.barriers.waiting.sum()) + sum(group.size for _, group in self.gathering.held.values())
+            others = int(self.barriers.waiting.sum()) + sum(group.size for _, group in self.gathering.waiting.values())
             text = f"{count} threads loop for ever: nothing that they look at changes any more"
             text += f", and {others} wait at a barrier" if others else ""
             self._report(code, sel, f"{text}{self.lanes.launch.not_begun(int(self.lanes.blocks[-1]))}: {code.text}")
@@ -169,8 +172,8 @@ class Engine:
         else:
             self.ready.setdefault(at, []).append(sel)
 
-    def _together(self, groups: list[Ints | None]) -> Ints | None:
-        """Groups that meet, as one, in order of lane; None is all lanes."""
+    def _merged(self, groups: list[Ints | None]) -> Ints | None:
+        """Several groups as one, in order of lane; None is all lanes."""
         if len(groups) == 1:
             return groups[0]
         mask = np.zeros(self.lanes.size, bool)
@@ -181,27 +184,27 @@ class Engine:
     # ---- the end of a segment
 
     def _leave(self, segment: Segment, at: int, sel: Ints | None) -> Moved | None:
-        """Where the lanes go on together, or None when they part or stop."""
+        """Where the lanes go on together; None if they diverge, wait or end."""
         end = segment.end
         if end is None:
-            return self._on(at + 1, sel)
+            return self._go_on(at + 1, sel)
         if segment.guard is not None:
             p = segment.guard if sel is None else segment.guard[sel]
             if end.guard and end.guard[1]:
                 p = ~p
             if not p.any():
-                return self._on(at + 1, sel)
+                return self._go_on(at + 1, sel)
             if not p.all():
-                who = self.lanes.every if sel is None else sel
-                self._push(at + 1, who[~p])
-                sel = who[p]
+                active = self.lanes.every if sel is None else sel
+                self._push(at + 1, active[~p])
+                sel = active[p]
                 moved = self._jump(segment, end, at, sel)
                 if moved is not None:
                     self._push(*moved)
                 return None
         return self._jump(segment, end, at, sel)
 
-    def _on(self, at: int, sel: Ints | None) -> Moved | None:
+    def _go_on(self, at: int, sel: Ints | None) -> Moved | None:
         if at >= self.done:
             self._exit(sel)
             return None
@@ -210,14 +213,14 @@ class Engine:
     def _jump(self, segment: Segment, end: Instruction, at: int, sel: Ints | None) -> Moved | None:
         name = end.parts[0]
         if name == "bra":
-            return self._on(segment.targets[0], sel)
+            return self._go_on(segment.targets[0], sel)
         self.stillness.disturbed = True
-        who = self.lanes.every if sel is None else sel
+        active = self.lanes.every if sel is None else sel
         if name == "brx":
             assert segment.index is not None
             index = np.minimum(segment.index if sel is None else segment.index[sel], len(segment.targets) - 1)
             for i in np.unique(index):
-                self._push(segment.targets[int(i)], who[index == i])
+                self._push(segment.targets[int(i)], active[index == i])
             return None
         if segment.form is not None:
             if (
@@ -227,8 +230,8 @@ class Engine:
                 and not int(segment.form.count)
             ):
                 self.lanes.clocks.sync_blocks(None)
-                return self._on(at + 1, sel)
-            self._pass_on(self.barriers.wait(segment.form, at, who))
+                return self._go_on(at + 1, sel)
+            self._pass_on(self.barriers.wait(segment.form, at, active))
             return None
         if name == "trap":
             text = f"the kernel traps (a failed assertion?): {end.text}"
@@ -242,6 +245,6 @@ class Engine:
 
     def _exit(self, sel: Ints | None) -> None:
         self.stillness.disturbed = True
-        who = self.lanes.every if sel is None else sel
-        self.gathering.leave(who)
-        self._pass_on(self.barriers.leave(who))
+        active = self.lanes.every if sel is None else sel
+        self.gathering.leave(active)
+        self._pass_on(self.barriers.leave(active))

@@ -1,7 +1,8 @@
-"""Instructions that threads of a warp execute together (``.sync``): lanes that come early wait for the others.
+"""Instructions that threads of a warp execute together (``.sync``): lanes that arrive early wait for the others.
 
-The instruction's mask says which threads must come, or all of the warp must; threads that have left the kernel are not
-waited for. ``bar.warp.sync`` may be met at several places of the program, every other instruction at one.
+The instruction's mask names the threads that must arrive; without a mask, the whole warp must. Threads that have left the
+kernel are not waited for. Lanes may meet at different ``bar.warp.sync`` of the program, but only at the same instruction of
+any other kind.
 """
 
 from __future__ import annotations
@@ -28,61 +29,61 @@ class Gathering:
         self.lanes = lanes
         self.bit = np.uint32(1) << lanes.lane.astype(np.uint32)
         self.warps = int(lanes.base_warp[-1]) + 1
-        self.here = self.bits(lanes.every)  # lanes that have not left the kernel
-        self.held: dict[int, tuple[Instruction, Ints]] = {}
+        self.alive = self.bits(lanes.every)  # lanes that have not left the kernel
+        self.waiting: dict[int, tuple[Instruction, Ints]] = {}  # by segment
 
     def clear(self) -> None:
-        """Forget all lanes that wait or left: the blocks start."""
-        self.here = self.bits(self.lanes.every)
-        self.held.clear()
+        """Forget all lanes that wait or left: new blocks start."""
+        self.alive = self.bits(self.lanes.every)
+        self.waiting.clear()
 
     def bits(self, lanes: Ints) -> Bits:
-        """Lanes as one mask a warp."""
+        """Lanes as one mask per warp."""
         return np.bincount(self.lanes.base_warp[lanes], self.bit[lanes], self.warps).astype(np.uint32)
 
     def leave(self, lanes: Ints) -> None:
-        """These lanes left the kernel, and no one waits for them any more."""
-        self.here &= ~self.bits(lanes)
+        """Note that these lanes left the kernel: others no longer wait for them."""
+        self.alive &= ~self.bits(lanes)
 
     def admit(self, at: int, ins: Instruction, lanes: Ints) -> list[tuple[int, Ints]]:
-        """Lanes come to an instruction; returns those that may execute it now, by place, and holds the others."""
-        if at in self.held:
-            lanes = np.union1d(lanes, self.held.pop(at)[1])
+        """Lanes arrive at an instruction; returns the lanes that may execute now, by segment. The others wait."""
+        if at in self.waiting:
+            lanes = np.union1d(lanes, self.waiting.pop(at)[1])
         if self._whole(lanes):
             return [(at, lanes)]
-        self.held[at] = (ins, lanes)
+        self.waiting[at] = (ins, lanes)
         return self._release(
-            [p for p, (i, _) in self.held.items() if p == at or (is_warp_barrier(ins) and is_warp_barrier(i))]
+            [p for p, (i, _) in self.waiting.items() if p == at or (is_warp_barrier(ins) and is_warp_barrier(i))]
         )
 
     def give_up(self) -> list[tuple[int, Ints]]:
         """No more lanes can arrive: release those whose condition holds, otherwise all, and report it."""
-        go = self._release([at for at, (ins, _) in self.held.items() if is_warp_barrier(ins)])
-        for at in [at for at, (ins, _) in self.held.items() if not is_warp_barrier(ins)]:
+        go = self._release([at for at, (ins, _) in self.waiting.items() if is_warp_barrier(ins)])
+        for at in [at for at, (ins, _) in self.waiting.items() if not is_warp_barrier(ins)]:
             go += self._release([at])
         if go:
             return go
-        held, self.held = self.held, {}
-        for ins, lanes in held.values():
+        released, self.waiting = self.waiting, {}
+        for ins, lanes in released.values():
             absent = int(self._missing([(ins, lanes)])[0][0])
             count = absent.bit_count()
             text = f"waits for {count} other threads of its warp that never come (mask {absent:#010x}): {ins.text}"
             self.lanes.reports.report("divergent barrier", ins, lanes, np.ones(lanes.size, bool), None, text)
-        return [(at, lanes) for at, (_, lanes) in held.items()]
+        return [(at, lanes) for at, (_, lanes) in released.items()]
 
     def _release(self, places: list[int]) -> list[tuple[int, Ints]]:
-        """Those at these places, which may meet one another, whose companions are all here."""
-        groups = [(at, *self.held.pop(at)) for at in places]
+        """The lanes at these segments, where they may meet one another, that no longer wait for any lane."""
+        groups = [(at, *self.waiting.pop(at)) for at in places]
         go = []
         for (at, ins, lanes), absent in zip(groups, self._missing([group[1:] for group in groups]), strict=True):
             if (absent == 0).any():
                 go.append((at, lanes[absent == 0]))
             if (absent != 0).any():
-                self.held[at] = (ins, lanes[absent != 0])
+                self.waiting[at] = (ins, lanes[absent != 0])
         return go
 
     def _missing(self, groups: list[tuple[Instruction, Ints]]) -> list[Bits]:
-        """For each lane the mask of the lanes of its warp that must still come; lanes with the same mask meet."""
+        """For each lane the mask of the lanes of its warp that must still arrive; lanes with the same mask meet."""
         if not groups:
             return []
         lanes = np.concatenate([group for _, group in groups])
@@ -90,22 +91,22 @@ class Gathering:
         warps = self.lanes.base_warp[lanes]
         _, meeting = np.unique(warps << 32 | masks, return_inverse=True)
         present = np.bincount(meeting, self.bit[lanes]).astype(np.uint32)
-        absent = masks.astype(np.uint32) & self.here[warps] & ~present[meeting]
+        absent = masks.astype(np.uint32) & self.alive[warps] & ~present[meeting]
         return np.split(absent, np.cumsum([group.size for _, group in groups])[:-1])
 
     def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
-        """These lanes pass a warp barrier, each with those of its warp that give the same mask, wherever they are."""
+        """These lanes pass warp barriers, each with the lanes of its warp that have the same mask, at any of them."""
         masks = np.full(self.lanes.size, WHOLE_WARP, np.int64)
-        everyone = self.lanes.every
+        every = self.lanes.every
         for ins, some in groups:
-            masks[everyone if some is None else some] = self._masks(ins, everyone if some is None else some)
+            masks[every if some is None else some] = self._masks(ins, every if some is None else some)
         for ins, some in groups:
             found = companions(ins, self.lanes, masks, some)
         if len(groups) == 1:
             self.lanes.sync_warp(groups[0][1], found)
             return
-        who = np.sort(np.concatenate([everyone if some is None else some for _, some in groups]))
-        self.lanes.sync_warp(who, np.unique(self.lanes.base_warp[who] << 32 | masks[who], return_inverse=True)[1])
+        lanes = np.sort(np.concatenate([every if some is None else some for _, some in groups]))
+        self.lanes.sync_warp(lanes, np.unique(self.lanes.base_warp[lanes] << 32 | masks[lanes], return_inverse=True)[1])
 
     def _masks(self, ins: Instruction, lanes: Ints) -> Ints:
         if ins.parts[0] not in _MASKED or not ins.operands:

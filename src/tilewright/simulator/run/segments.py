@@ -1,4 +1,4 @@
-"""A program bound to the lanes that run it: pieces that run without a break, each a list of steps ready to be called."""
+"""A program bound to the lanes that run it: segments that run without a break, each a list of steps to call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .barriers import Form
 
 @dataclass
 class Segment:
-    """Instructions that run one after the other, bound to the lanes; then at most one of control."""
+    """Instructions that run one after the other, bound to the lanes, and at most one control instruction at the end."""
 
     steps: list[Step]
     code: list[Instruction]  # the instruction of each step
-    end: Instruction | None
-    collective: Instruction | None  # the first, if the warp must be whole for it
-    polls: bool
+    end: Instruction | None  # the control instruction
+    collective: Instruction | None  # the first instruction, if a warp executes it together
+    polls: bool  # whether it reads what other threads may have just written
     stores: bool
     last: Instruction
     guard: Array | None = None
@@ -35,18 +35,18 @@ class Segment:
 
 
 def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
-    """The segments of a program in order; the one after the last is the end of the kernel.
+    """The segments of a program in order; the index after the last stands for the end of the kernel.
 
-    Raises UsageError for an instruction that is unknown or makes no sense.
+    Raises UsageError for an instruction that is unknown or invalid.
     """
     pieces = [piece for block in program.blocks for piece in _pieces(program, block)]
     segment_at = {first: i for i, (first, _) in enumerate(pieces)} | {len(program.code): len(pieces)}
-    hands_on = any(fences(ins) for ins in program.code)
-    return [_bind(program, lanes, program.code[first : last + 1], segment_at, hands_on) for first, last in pieces]
+    has_fences = any(fences(ins) for ins in program.code)
+    return [_bind(program, lanes, program.code[first : last + 1], segment_at, has_fences) for first, last in pieces]
 
 
 def _pieces(program: Program, block: BasicBlock) -> list[tuple[int, int]]:
-    """A basic block, cut before what a whole warp executes, and around its barriers."""
+    """The parts of a basic block, cut before an instruction that a warp executes together, and also after a warp barrier."""
     starts = {block.first}
     for at in range(block.first, block.last + 1):
         if is_collective(program.code[at]):
@@ -56,7 +56,7 @@ def _pieces(program: Program, block: BasicBlock) -> list[tuple[int, int]]:
 
 
 def _bind(
-    program: Program, lanes: Lanes, code: list[Instruction], segment_at: dict[int, int], hands_on: bool
+    program: Program, lanes: Lanes, code: list[Instruction], segment_at: dict[int, int], has_fences: bool
 ) -> Segment:
     end = code[-1] if code[-1].parts[0] in CONTROL and not is_warp_barrier(code[-1]) else None
     straight = [i for i in (code if end is None else code[:-1]) if not is_warp_barrier(i)]
@@ -67,7 +67,7 @@ def _bind(
         last=code[-1],
     )
     for ins in straight:
-        for step in _steps(ins, lanes, hands_on):
+        for step in _steps(ins, lanes, has_fences):
             segment.steps.append(step)
             segment.code.append(ins)
     if end is not None:
@@ -75,10 +75,10 @@ def _bind(
     return segment
 
 
-def _steps(ins: Instruction, lanes: Lanes, hands_on: bool) -> list[Step]:
-    """The step of an instruction, and what else it does where a program hands data on through fences."""
+def _steps(ins: Instruction, lanes: Lanes, has_fences: bool) -> list[Step]:
+    """The step of an instruction and, in a program with fences, the steps that record what it publishes or learns."""
     step, parts, clocks = bind(ins, lanes), set(ins.parts), lanes.clocks
-    if not hands_on:
+    if not has_fences:
         return [step]
     fence: list[Step] = [partial(clocks.fence, wide=bool({"gl", "gpu", "sys"} & parts))] if fences(ins) else []
     if ins.parts[0] in ("fence", "membar"):

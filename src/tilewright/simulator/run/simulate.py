@@ -27,9 +27,9 @@ PERIOD = 0.1
 
 @dataclass(frozen=True)
 class Run:
-    """What a simulated kernel left behind: ``arrays`` has one entry an argument, None for those that are no array.
+    """The result of a simulated kernel: ``arrays`` has one entry per argument, None for an argument that is no array.
 
-    An array that the kernel did not write is the caller's own. ``complete`` is false where the kernel did not end.
+    An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end.
     """
 
     kernel: str
@@ -56,17 +56,16 @@ def simulate(
 ) -> Run:
     """Run kernel ``entry`` of a PTX module on the CPU.
 
-    ``args`` are the kernel's parameters in order. NumPy arrays stay as they are: what the kernel writes, it writes to a
-    copy, which comes back in ``Run.arrays``; an array given twice is one, and others may not
-    overlap one that is written. Numbers are taken in the parameter's PTX type (an int is its bits where that type is
-    untyped, as for ``.b32``; give ``np.float32(2)`` for a float), structures as
-    bytes, None is a null pointer.
+    ``args`` are the kernel's parameters in order. NumPy arrays are not changed: the kernel writes to a copy, which is
+    returned in ``Run.arrays``. An array that is passed twice is one operand; other arrays must not overlap one that is
+    written. Numbers are converted to the parameter's PTX type (for an untyped one, such as ``.b32``, an int gives the
+    bits; pass ``np.float32(2)`` for a float). Structures are passed as bytes; None is a null pointer.
 
-    The run goes on after a finding, so that the result can be looked at. Where it takes more steps than ``options``
-    allow, or the kernel can never end, it stops with a finding and ``Run.complete`` false.
+    The run continues after a finding, so that the result can be examined. If it takes more steps than ``options`` allow,
+    or the kernel can never end, it stops with a finding and ``Run.complete`` false.
 
-    Raises UsageError for PTX it cannot read, an instruction it does not know (naming its source line), arguments that
-    do not fit the kernel's parameters, and a launch that exceeds the limits; OperandError for an argument of no use.
+    Raises UsageError for PTX that cannot be parsed, an unknown instruction (naming its source line), arguments that do not
+    fit the kernel's parameters, and a launch that exceeds the limits; OperandError for an argument of an unusable type.
 
     >>> source = '''
     ... .version 8.0
@@ -100,7 +99,7 @@ def run_program(
     args: Sequence[Any],
     options: RunOptions = WHOLE_RUN,
 ) -> Run:
-    """``simulate`` for a kernel that is linked already."""
+    """``simulate`` for a kernel that is already linked."""
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise UsageError(f"args must be a list of the kernel's arguments, given a {type(args).__name__}")
     launch = SimulatedLaunch(program, dimensions("grid", grid), dimensions("block", block), args, options)
@@ -117,14 +116,14 @@ def run_program(
 
 
 def _run(launch: SimulatedLaunch) -> tuple[int, bool]:
-    """Run all blocks, as many at a time as there is room for; returns the steps taken and whether the kernel ended."""
+    """Run all blocks, in batches; returns the steps taken and whether the kernel ended."""
     copies, total, progress = launch.copies(), launch.blocks.count, launch.options.progress
     engine: Engine | None = None
     steps, complete = 0, True
     for start in range(0, total, copies):
         batch = launch.blocks.part(start, copies)
         if engine is None or engine.lanes.copies != batch.size:
-            engine = None  # only the last batch is of another size: free the memory of the others first
+            engine = None  # only the last batch has another size: free the memory of the others first
             lanes = Lanes(launch, batch.size)
             engine = Engine(launch.program, lanes)
         engine.lanes.start(start, batch)
@@ -142,7 +141,7 @@ def _run(launch: SimulatedLaunch) -> tuple[int, bool]:
 
 
 def _ticker(engine: Engine, start: int, total: int, progress: Progress) -> Callable[[], None]:
-    """Calls ``progress`` at once, then when its time has come; blocks count as they end."""
+    """A function that calls ``progress`` at once, then every PERIOD seconds, with the number of blocks that have ended."""
     lanes, due = engine.lanes, 0.0
 
     def tick() -> None:
@@ -150,7 +149,7 @@ def _ticker(engine: Engine, start: int, total: int, progress: Progress) -> Calla
         now = time.monotonic()
         if now >= due:
             due = now + PERIOD
-            gone = engine.barriers.exited.reshape(lanes.copies, lanes.threads).all(axis=1)
-            progress(start + int(gone.sum()), total)
+            ended = engine.barriers.exited.reshape(lanes.copies, lanes.threads).all(axis=1)
+            progress(start + int(ended.sum()), total)
 
     return tick

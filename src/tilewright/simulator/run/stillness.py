@@ -1,7 +1,7 @@
-"""Tells a loop that can never end: its threads come by with the same registers, and memory is as it was.
+"""Detects a loop that can never end: its threads return with the same registers, and memory has not changed.
 
-A thread's next step depends on its registers and on what it loads. Where every thread that can run has been round its
-loop once with no change of either, it will go round for ever.
+A thread's next step depends on its registers and on what it loads. If every thread that can run has completed a round of
+its loop and neither changed, the loop repeats for ever.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from ..machine.values import Array
 
 
 class Stillness:
-    """Compares the registers of all lanes between laps, a lap being one turn for every lane that can run."""
+    """Compares the registers of all lanes between laps; a lap is one turn of every lane that can run."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.clear()
 
     def clear(self) -> None:
-        """Forget all laps: the blocks start."""
-        self.laps, self.next = 0, 1
-        self.disturbed = False
-        self.seen: dict[str, Array] = {}
+        """Forget all laps: new blocks start."""
+        self.laps, self.next = 0, 1  # laps done; the lap at which registers are copied next
+        self.disturbed = False  # whether memory was written, or lanes met or diverged, since the copy
+        self.seen: dict[str, Array] = {}  # the copy
 
     def complete(self) -> bool:
-        """At the end of a lap: whether nothing has changed in it. Looks at ever fewer laps."""
+        """End a lap; returns whether nothing changed in it. Compares ever fewer laps, to save time."""
         self.laps += 1
         if self.seen:
             still = not self.disturbed and all((self.seen[n] == r).all() for n, r in self.lanes.registers.items())
