@@ -1,4 +1,4 @@
-"""What a caller gives a kernel, checked: grid and block, which blocks to run, arrays and numbers as parameters take them."""
+"""Checks what a caller passes to a kernel: grid and block, which blocks to run, arrays and numbers for its parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...runtime.gpu.launch import extent
 from ..assembly.variables import SIZES, Variable
 from .values import DTYPES, Array, Dim, Ints
 
-#: Blocks that a run can tell apart.
+#: The most blocks of a run: a stamp of ``clocks`` has room for no more.
 MOST_BLOCKS = 1 << 26
 
 
@@ -65,22 +65,22 @@ class SimulatedBlocks:
 
     @classmethod
     def of(cls, grid: Dim, blocks: int | Sequence[int] | None) -> SimulatedBlocks:
-        """All blocks, those of the linear indices given, or so many spread over the grid."""
+        """All blocks, those of the given linear indices, or a number of blocks spread over the grid."""
         total = math.prod(grid)
         if blocks is None:
             if total > MOST_BLOCKS:
                 raise UsageError(
-                    f"the grid has {total:,} blocks, too many to run all: say how many to take, or which (blocks=)"
+                    f"the grid has {total:,} blocks, too many to run all: give the number or the indices of some (blocks=)"
                 )
             return cls(total)
         if isinstance(blocks, int | np.integer):
             count = min(whole_number("blocks", blocks, 1), total, MOST_BLOCKS)
             spread = [i * (total - 1) // max(1, count - 1) for i in range(count)]
             return cls(total, np.array(spread, np.int64))
-        given = np.asarray(blocks) if not isinstance(blocks, str) else np.zeros(0)
-        if given.ndim != 1 or not given.size or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= total:
+        index = np.asarray(blocks) if not isinstance(blocks, str) else np.zeros(0)
+        if index.ndim != 1 or not index.size or index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= total:
             raise UsageError(f"blocks must be a number, or indices from 0 to {total - 1}, given {blocks!r}")
-        return cls(total, np.unique(given.astype(np.int64)))
+        return cls(total, np.unique(index.astype(np.int64)))
 
     @property
     def count(self) -> int:
@@ -88,7 +88,7 @@ class SimulatedBlocks:
         return self.total if self.chosen is None else int(self.chosen.size)
 
     def part(self, first: int, count: int) -> Ints:
-        """Indices in the grid of blocks ``first …`` of the run."""
+        """Indices in the grid of ``count`` blocks of the run, from ``first`` on."""
         stop = min(first + count, self.count)
         return np.arange(first, stop, dtype=np.int64) if self.chosen is None else self.chosen[first:stop]
 
@@ -103,7 +103,7 @@ def is_pointer(param: Variable) -> bool:
 
 
 def _scalars(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:
-    """The types of numbers that a type is made of: itself, or those of the fields of a structure."""
+    """The scalar types that a type is made of: itself, or those of the fields of a structure."""
     if dtype.subdtype is not None:
         return _scalars(dtype.subdtype[0])
     if dtype.names is None:
@@ -116,7 +116,7 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
 
 
 def checked_array(name: str, value: Array) -> Array:
-    """An array as a kernel sees it: its elements in C order. Raises OperandError where its bytes mean nothing to a GPU."""
+    """An array as a kernel sees it: its elements in C order. Raises OperandError for a type that no GPU has."""
     if not all(_is_number(dtype) for dtype in _scalars(value.dtype)):
         raise OperandError(f"{name} is an array of {value.dtype}: give one of numbers that a GPU has")
     if not value.dtype.isnative:
@@ -129,14 +129,14 @@ def checked_array(name: str, value: Array) -> Array:
 def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
     """A number, a structure or None (a null pointer) as the bytes of a kernel parameter.
 
-    Raises OperandError where it is not of the parameter's type or does not fit.
+    Raises OperandError if it is not of the parameter's type or does not fit.
     """
     kind = f".{param.type}" + (f"[{param.size}]" if param.size != SIZES[param.type] else "")
     if value is None and is_pointer(param):
         return bytes(8)
     if isinstance(value, np.ndarray) and param.size == SIZES[param.type]:
         raise OperandError(f"{name} is an array, but the kernel's parameter is a {kind}: give a number")
-    if isinstance(value, np.float16) and param.size == 2 and param.type[0] == "b":  # the structure that __half is
+    if isinstance(value, np.float16) and param.size == 2 and param.type[0] == "b":  # __half is a structure
         return value.tobytes()
     if isinstance(value, bytes | bytearray | np.void | np.ndarray):
         data = (

@@ -1,18 +1,18 @@
-"""When threads did what, and whether anything orders two accesses: one clock a thread, and what warps know of others.
+"""Whether two accesses are ordered: one logical clock per thread, and what each warp knows of the clocks of others.
 
-A stamp says who and when in one number: ``(block + 1) << 36 | time << 10 | thread``, blocks counted in the order in
-which they run. Time is a Lamport clock: whatever orders threads moves those who take part past the latest of them.
+A stamp is a thread and a time in one number: ``(block + 1) << 36 | time << 10 | thread``; blocks are numbered in the order
+in which they run. Time is a Lamport clock: whatever orders threads sets the time of all of them past the latest.
 Of two accesses by different threads, the earlier one is ordered before the later if
 
-- same warp: time has passed between them, at a warp-wide ``.sync`` or a barrier. Nothing else orders the threads of a
-  warp: since Volta they need not run in step.
-- same block: the later warp has learnt of the earlier one's time, at a barrier of the whole block (``floor``), at a
-  barrier of some warps (``known``), or from one that ran a fence and then stored something (``posted``), by an atomic
-  or volatile load.
+- same warp: the time has advanced between them, at a warp-wide ``.sync`` or a barrier. Nothing else orders the threads of
+  a warp: since Volta they need not run in step.
+- same block: the later warp knows the earlier one's time, from a barrier of the whole block (``floor``), from a barrier of
+  some warps (``known``), or because the earlier warp ran a fence and then stored something (``posted``), and the later
+  one ran an atomic or volatile load after that.
 - two blocks: the earlier one has since run a device-wide fence and then stored something (``handed``), and the later
-  one has run an atomic or volatile load, which is how correct kernels hand data from block to block.
+  one has run an atomic or volatile load, which is how correct kernels pass data from block to block.
 
-Where this is coarser than the rules of the language, it takes accesses as ordered: nothing is reported that is not so.
+Where this is coarser than the rules of the language, accesses are taken as ordered, so that no false race is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from .values import Bools, Ints
 
-#: Bits of a stamp: ten of the thread, of which the upper five are its warp, 26 of time, the rest of the block.
+#: Bits of a stamp: ten for the thread, of which the upper five are its warp, 26 for the time, the rest for the block.
 EPOCH, TICK = np.int64(1 << 36), np.int64(1 << 10)
 _THREAD, _WARP, _LATEST = np.int64(1023), np.int64(992), np.int64((1 << 26) - 1)
 _TIME = _LATEST << np.int64(10)
@@ -33,10 +33,10 @@ LOOKED = 2  # a block has run an atomic or a volatile load on global memory
 
 
 class Clocks:
-    """The clocks of a batch of blocks, ``threads`` each.
+    """The clocks of a batch of blocks of ``threads`` threads.
 
-    For every block of the run, ``handed`` is the time up to which it has told other blocks, ``looked`` whether it has
-    LOOKED.
+    For every block of the run, ``handed`` is the time up to which its accesses are ordered before those of other blocks
+    that have looked, and ``looked`` is LOOKED if it has.
     """
 
     def __init__(self, copies: int, threads: int, handed: NDArray[np.int32], looked: NDArray[np.int8]) -> None:
@@ -51,14 +51,14 @@ class Clocks:
         self.settled = 0  # the least of all floors
         self.known: Ints | None = None  # (warps of the batch, warps of a block)
         self.posted: Ints | None = None  # (blocks of the batch, warps of a block)
-        self.fenced: dict[int, tuple[Ints, int]] = {}  # by block of the batch, not yet posted, nor handed
-        # Where lanes of a warp passed a barrier in groups: the lanes of each one's group, and up to when it knows the
-        # others. Forgotten (-1: all) at the next step in time that is no such barrier.
+        self.fenced: dict[int, tuple[Ints, int]] = {}  # by block of the batch: what its next store posts and hands
+        # After lanes of a warp passed a barrier in groups: for each lane the mask of those it met, and the time up to
+        # which it knows the other lanes. The mask becomes -1 (all) when its time advances in any other way.
         self.group: Ints | None = None
-        self.apart = np.zeros(0, np.int64)
+        self.known_outside = np.zeros(0, np.int64)
 
     def place(self, first: int) -> None:
-        """Start the blocks ``first …`` of the run."""
+        """Start the blocks from ``first`` on of the run."""
         self.first, self.settled, self.known, self.posted, self.group = first, 0, None, None, None
         self.fenced.clear()
         self.floor.fill(0)
@@ -73,23 +73,24 @@ class Clocks:
             rows = self.stamp.reshape(-1, 32)
             rows[:] = _after(rows.max(axis=1))[:, None] | (rows & _THREAD)
             return
-        who = slice(None) if sel is None else sel
-        stamps, warps = self.stamp[who], self.warp[who]
+        active = slice(None) if sel is None else sel
+        stamps, warps = self.stamp[active], self.warp[active]
         starts = np.flatnonzero(np.diff(warps, prepend=-1))
         latest = np.maximum.reduceat(stamps, starts)
         counts = np.diff(np.append(starts, stamps.size))
-        self.stamp[who] = np.repeat(_after(latest), counts) | (stamps & _THREAD)
+        self.stamp[active] = np.repeat(_after(latest), counts) | (stamps & _THREAD)
 
     def sync_groups(self, lanes: Ints, groups: Ints) -> None:
         """These lanes passed a synchronisation, each with those of its warp that have the same number."""
         stamps, bit = self.stamp[lanes], np.int64(1) << (self.thread[lanes] & 31)
         if self.group is None:
-            self.group, self.apart = np.full(self.stamp.size, -1, np.int64), np.zeros(self.stamp.size, np.int64)
+            self.group = np.full(self.stamp.size, -1, np.int64)
+            self.known_outside = np.zeros(self.stamp.size, np.int64)
         met, latest = (np.zeros(int(groups.max()) + 1, np.int64) for _ in range(2))
-        held = self.group[lanes]
-        np.bitwise_or.at(met, groups, np.where(held < 0, bit, held | bit))
+        previous = self.group[lanes]
+        np.bitwise_or.at(met, groups, np.where(previous < 0, bit, previous | bit))
         np.maximum.at(latest, groups, stamps)
-        self.apart[lanes] = np.where(held < 0, _time(stamps) - 1, self.apart[lanes])
+        self.known_outside[lanes] = np.where(previous < 0, _time(stamps) - 1, self.known_outside[lanes])
         self.group[lanes] = met[groups]
         self.stamp[lanes] = _after(latest[groups]) | (stamps & _THREAD)
 
@@ -109,11 +110,11 @@ class Clocks:
         self.settled = int(self.floor.min())
 
     def meet(self, lanes: Ints, arrived: Iterable[Ints]) -> None:
-        """Some threads of a block passed a barrier, at which others had arrived before, knowing so much."""
+        """Some threads of a block passed a barrier; ``arrived`` is what others knew that arrived there without waiting."""
         self.learn(lanes, np.maximum.reduce([self.knowledge(lanes), *arrived]))
 
     def knowledge(self, lanes: Ints) -> Ints:
-        """Up to which time these threads of a block know its warps, they themselves included: (warps,)."""
+        """The times up to which these threads of a block know its warps, their own included: (warps,)."""
         warps = np.unique(self.warp[lanes])
         row = np.full(WARPS, self.floor[warps].max())
         if self.known is not None:
@@ -122,7 +123,7 @@ class Clocks:
         return row
 
     def learn(self, lanes: Ints, row: Ints) -> None:
-        """These threads of a block come after all that ``row`` tells of."""
+        """Order these threads of a block after the times in ``row``, one for each of its warps."""
         if self.known is None:
             self.known = np.zeros((self.copies * self.warps, WARPS), np.int64)
         warps = np.unique(self.warp[lanes])
@@ -130,14 +131,14 @@ class Clocks:
         self.advance(lanes, int(row.max()) + 1)
 
     def advance(self, lanes: Ints, least: int = 0) -> None:
-        """Time passes for these lanes, at least to ``least``: what they do next is later than what they did."""
+        """Advance the time of these lanes, at least to ``least``."""
         self._rejoin(lanes)
         stamps = self.stamp[lanes]
         time = np.minimum(np.maximum(_time(stamps) + 1, least), _LATEST)
         self.stamp[lanes] = (stamps & ~_TIME) | time * TICK
 
     def fence(self, sel: Ints | None, wide: bool) -> None:
-        """These lanes ran a fence: with what they store next, others learn of what they know now."""
+        """These lanes ran a fence, device-wide if ``wide``: the next store of their block publishes what they know now."""
         if self.posted is None:
             self.posted = np.zeros((self.copies, WARPS), np.int64)
         for block, lanes in self._by_block(sel):
@@ -147,7 +148,7 @@ class Clocks:
             self.advance(lanes)
 
     def signal(self, sel: Ints | None) -> None:
-        """These lanes store something: it may tell others of the block, or of the grid, what was fenced before."""
+        """These lanes store something, which publishes what was fenced before, to their block or to the grid."""
         if self.posted is not None and self.fenced:
             for block, _ in self._by_block(sel):
                 if block in self.fenced:
@@ -156,30 +157,30 @@ class Clocks:
                     self.handed[self.first + block] = max(self.handed[self.first + block], time)
 
     def look(self, sel: Ints | None) -> None:
-        """These lanes looked at what others may have signalled."""
+        """These lanes read what others may have published: they learn what was posted in their block."""
         if self.posted is not None:
             for block, lanes in self._by_block(sel):
                 if self.posted[block].any():
                     self.learn(lanes, self.posted[block])
 
     def _by_block(self, sel: Ints | None) -> list[tuple[int, Ints]]:
-        who = np.arange(self.stamp.size) if sel is None else sel
-        starts = np.flatnonzero(np.diff(self.block[who], prepend=-1))
-        return [(int(self.block[lanes[0]]), lanes) for lanes in np.split(who, starts[1:])]
+        active = np.arange(self.stamp.size) if sel is None else sel
+        starts = np.flatnonzero(np.diff(self.block[active], prepend=-1))
+        return [(int(self.block[lanes[0]]), lanes) for lanes in np.split(active, starts[1:])]
 
     # ---- what is not ordered
 
     def unordered(self, then: Ints, now: Ints) -> Bools:
-        """Whether earlier accesses ``then`` (0: none) by other threads have nothing to order them before ``now``."""
-        apart = (then ^ now) & ~_TIME
-        maybe = (then >= EPOCH) & (apart != 0)
-        maybe &= (apart >= EPOCH) | ((then & _TIME) > self.settled * TICK)
+        """Which earlier accesses ``then`` (0: none) are by other threads and not ordered before the accesses ``now``."""
+        difference = (then ^ now) & ~_TIME
+        maybe = (then >= EPOCH) & (difference != 0)
+        maybe &= (difference >= EPOCH) | ((then & _TIME) > self.settled * TICK)
         if maybe.any():
             maybe[maybe] = self._unordered(then[maybe], np.broadcast_to(now, then.shape)[maybe])
         return maybe
 
     def recent(self, then: Ints, now: Ints) -> Bools:
-        """Whether earlier accesses may still race: those of other blocks, and those since the last barrier of all."""
+        """Which earlier accesses may still race: those of other blocks, and those since all blocks passed a barrier."""
         return (then >= EPOCH) & (((then ^ now) >= EPOCH) | ((then & _TIME) > self.settled * TICK))
 
     def _unordered(self, then: Ints, now: Ints) -> Bools:
@@ -191,7 +192,7 @@ class Clocks:
         own = _time(now) - 1
         if self.group is not None:
             lane = (now // EPOCH - 1 - self.first) * self.threads + (now & _THREAD)
-            own = np.where(self.group[lane] >> (then & 31) & 1 == 1, own, self.apart[lane])
+            own = np.where(self.group[lane] >> (then & 31) & 1 == 1, own, self.known_outside[lane])
         bound = np.where(((then ^ now) & (_WARP | ~(EPOCH - 1))) == 0, np.maximum(bound, own), bound)
         far = then // EPOCH != now // EPOCH
         handed = (_time(then) <= self.handed[then // EPOCH - 1]) & (self.looked[now // EPOCH - 1] & LOOKED > 0)
@@ -218,6 +219,6 @@ def _time(stamp: Ints) -> Ints:
 
 
 def _after(stamp: Ints) -> Ints:
-    """The block and the moment after a stamp, of no thread yet."""
+    """The stamp one unit of time later, with the bits of the thread 0."""
     time = np.minimum(_time(stamp) + 1, _LATEST)
     return np.asarray((stamp & ~(EPOCH - 1)) | time * TICK)

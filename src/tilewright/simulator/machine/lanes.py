@@ -1,6 +1,6 @@
 """The lanes of a batch of blocks: threads with registers, clocks and memory; and how an operand becomes an array.
 
-A lane is a thread. Every register is one array over all lanes of the batch, kept as raw bits; an instruction reads
+A lane is a thread. Every register is one array over all lanes of the batch, stored as raw bits; an instruction reads
 and writes it through a view of the type it works with, bound once, when the instruction is decoded.
 """
 
@@ -27,7 +27,7 @@ TIMERS = {"%clock", "%clock64", "%globaltimer", "%globaltimer_lo"}
 
 
 class Lanes(Threads):
-    """All threads of ``copies`` blocks of a launch, with what they hold and see."""
+    """All threads of ``copies`` blocks of a launch, with their registers, clocks and memory."""
 
     def __init__(self, launch: SimulatedLaunch, copies: int) -> None:
         super().__init__(launch.grid, launch.block, copies)
@@ -40,7 +40,7 @@ class Lanes(Threads):
         self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
         self.spaces |= self.windows
         self.demand = Demand(launch.program)
-        self.async_copies: Any = None  # the copies under way, once an instruction makes some
+        self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
 
     def _window(self, name: str) -> WindowSpace:
         """A space other than global memory, with the values it has before the kernel starts, and a shadow."""
@@ -56,7 +56,7 @@ class Lanes(Threads):
         return space
 
     def start(self, first: int, grid_blocks: Ints) -> None:
-        """Stand at these blocks of the grid, ``first …`` of the run, at the start of the kernel."""
+        """Start the kernel on these blocks of the grid, which are the blocks from ``first`` on of the run."""
         self.move_to(first, grid_blocks)
         self.clocks.place(first)
         for register in self.registers.values():
@@ -78,7 +78,7 @@ class Lanes(Threads):
         return special_register(name, self, self.launch.options.shared_bytes, self.launch.static_shared)
 
     def tick(self, steps: int) -> None:
-        """Time passes: a kernel that waits for a clock sees it move."""
+        """Advance the clock registers, so that a kernel that waits for a clock ends."""
         for name in TIMERS & self.specials.keys():
             self.specials[name][...] = steps
 
@@ -132,10 +132,10 @@ class Lanes(Threads):
         value = immediate(operand, dtype)
         if value is None:
             name, _, offset = operand.partition("+")
-            further = ptx_integer(offset.strip() or "0")
-            if further is None:
+            distance = ptx_integer(offset.strip() or "0")
+            if distance is None:
                 raise UsageError(f"{ins.place()}: unknown operand {operand!r} of {ins.text}")
-            number = self.address_of(name.strip(), ins) + further
+            number = self.address_of(name.strip(), ins) + distance
             value = np.array(number & ((1 << 8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(dtype)
         return value
 

@@ -1,4 +1,4 @@
-"""What a launch needs before its first step: arguments checked, memory laid out, its size held against the limit."""
+"""What a launch needs before its first step: arguments checked, memory laid out, its size compared with the limit."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
 from .values import Array, Dim
 
-#: Lanes that run together: enough to hide Python, few enough that a register fits a core's cache.
+#: Lanes that run together: enough to hide the overhead of Python, few enough that a register fits a core's cache.
 LANES = 16384
-#: Lanes that run together where blocks may wait for one another: what an H100 holds.
+#: Lanes that run together where blocks may wait for one another: as many as are resident on an H100.
 RESIDENT = 132 * 2048
 #: Shared memory of a block, in bytes: the most that any GPU has (H100).
 SHARED = 227 << 10
@@ -34,14 +34,14 @@ class SimulatedLaunch:
     spaces, ``contents`` the bytes of parameters and constants by name."""
 
     def __init__(self, program: Program, grid: Dim, block: Dim, args: Sequence[Any], options: RunOptions) -> None:
-        """Take the arguments, lay out memory, and watch what may be written.
+        """Take the arguments, lay out memory, and give shadows to memory that may be written.
 
-        Raises UsageError for a launch that the kernel does not take, OperandError for an argument of no use.
+        Raises UsageError for a launch that the kernel does not take, OperandError for an argument of an unusable type.
         """
         self.program, self.grid, self.block, self.options = program, grid, block, options
         self.blocks = blocks = SimulatedBlocks.of(grid, options.blocks)
         self.threads = math.prod(block)
-        self.used = _reached(program)
+        self.used = _used_names(program)
         self.regions: dict[int, Region] = {}
         self.symbols: dict[str, int] = {}
         self.slots: dict[int, int] = {}  # argument → slot
@@ -58,7 +58,7 @@ class SimulatedLaunch:
         self._check_limits()
         self._take_arguments(args)
         self._lay_out()
-        self._cast_shadows()
+        self._add_shadows()
 
     # ---- arguments and memory
 
@@ -74,7 +74,7 @@ class SimulatedLaunch:
             raise UsageError(f"kernel {entry.name} needs clusters of blocks, which cannot be run")
 
     def _take_arguments(self, args: Sequence[Any]) -> None:
-        """The bytes of each kernel parameter; arrays get a region of global memory, the same array the same one."""
+        """The bytes of each kernel parameter. Each array gets a region of global memory; one passed twice has one region."""
         params, name = self.program.entry.params, self.program.entry.name
         if len(args) != len(params):
             raise UsageError(f"kernel {name} takes {len(params)} arguments, given {len(args)}")
@@ -84,10 +84,10 @@ class SimulatedLaunch:
                 self.values.append(parameter_bytes(f"argument {index}", param, value))
                 continue
             data = checked_array(f"argument {index}", value)
-            its = value.__array_interface__
-            # What is not contiguous, and is copied, is one with what lies in the same way.
-            lies = (data.nbytes,) if np.may_share_memory(data, value) else (value.shape, value.strides)
-            key = (its["data"][0], *lies) if data.nbytes else index
+            # Arrays are the same operand if they begin at one address and have as many bytes, or if they are not
+            # contiguous, and so copied, the same shape and strides.
+            extent = (data.nbytes,) if np.may_share_memory(data, value) else (value.shape, value.strides)
+            key = (value.__array_interface__["data"][0], *extent) if data.nbytes else index
             if key not in slots:
                 slots[key] = self._operand(f"argument {index}", value, data)
                 self.given[slots[key]] = value
@@ -98,7 +98,7 @@ class SimulatedLaunch:
                 raise UsageError(f"outputs names argument {output}, which is no array of the {len(args)} arguments")
 
     def _operand(self, name: str, value: Array, data: Array) -> int:
-        """A region on an array's own bytes; where those are no good to run on, on a copy."""
+        """The slot of a new region over an array's own bytes, or over a copy if they are not aligned to 16 bytes."""
         flat = data.reshape(-1).view(np.uint8) if data.nbytes else padded(0)
         slot = len(self.regions) + 1
         borrowed = np.may_share_memory(data, value)
@@ -141,8 +141,8 @@ class SimulatedLaunch:
                 data[at : at + 8] = (self.symbols.get(name, 0) + int(offset or "0", 0)).to_bytes(8, "little")
             self.regions[self.symbols[v.name] >> SLOT].data[: len(data)] = np.frombuffer(data, np.uint8)
 
-    def _cast_shadows(self) -> None:
-        """Clocks only for memory that some store can reach: reads of the rest cannot race."""
+    def _add_shadows(self) -> None:
+        """Give a shadow to the memory that a store can reach: reads of the rest cannot race."""
         written = pointers_written(self.program)
         names = {p.name: self.slots.get(i, 0) for i, p in enumerate(self.program.entry.params)}
         slots = {names.get(n, 0) or self.symbols.get(n, 0) >> SLOT for n in written or ()}
@@ -152,7 +152,7 @@ class SimulatedLaunch:
             self.regions[slot].shadow = Shadow(self.regions[slot].nbytes, self.grain, across_blocks=True)
 
     def _check_overlap(self, written: int) -> None:
-        """Raise UsageError where an array that may be written shares memory with another one: each has its own here."""
+        """Raise UsageError if an array that may be written overlaps another: in the simulation each has its own memory."""
         for slot, other in self.given.items():
             if slot != written and written in self.given and _overlap(self.given[written], other):
                 names = f"{self.regions[written].name} and {self.regions[slot].name}"
@@ -161,22 +161,26 @@ class SimulatedLaunch:
     # ---- size
 
     def copies(self) -> int:
-        """Blocks of a batch: about LANES lanes, all where blocks may wait for one another, fewer where memory is short."""
+        """Blocks per batch: about LANES lanes, or RESIDENT if blocks may wait for one another; fewer if memory is short.
+
+        Raises UsageError if not even one block fits ``max_bytes``.
+        """
         shadow = 1 + CELL_BYTES // self.grain
         sizes = {name: sum(v.size for v in spans) for name, spans in self.windows.items()}
         registers = sum(SIZES[k] for k in self.program.registers.values())
         a_thread = registers + sizes["argument"] + sizes["local"] * shadow + 200
         a_block = self.threads * a_thread + sizes["shared"] * shadow
-        # Of an array that is written, the copy is touched as a whole; of its shadow what the blocks that run touch,
-        # which is their share of it in pages that they fill to a sixteenth or more.
+        # The copy of a written array is touched in full. Of its shadow, only the pages that the blocks of this run touch
+        # take memory: 16 times the share of these blocks, if they use at least a sixteenth of each page.
         share = min(1.0, 16 * self.blocks.count / self.blocks.total)
         arrays = sum(r.nbytes * (1 + share * CELL_BYTES / self.grain) for r in self.regions.values() if r.shadow)
         need, limit = int(arrays) + a_block, self.options.max_bytes
         if need > limit:
-            total, most, mine, one = (size_in_words(size) for size in (need, limit, int(arrays), a_block))
+            total, most, written, block = (size_in_words(size) for size in (need, limit, int(arrays), a_block))
             raise UsageError(
-                f"the run needs {total}, more than max_bytes, which is {most} (operands that are written, with what races "
-                f"are seen by, {mine}; a block {one}): give smaller operands, fewer blocks (blocks=) or a larger max_bytes"
+                f"the run needs {total}, more than max_bytes, which is {most} (operands that are written, with the shadow "
+                f"that finds races, {written}; a block {block}): give smaller operands, fewer blocks (blocks=) or a larger "
+                "max_bytes"
             )
         lanes = RESIDENT if self._blocks_may_wait() else LANES
         return max(1, min(self.blocks.count, lanes // self.threads, (limit - int(arrays)) // a_block))
@@ -190,7 +194,7 @@ class SimulatedLaunch:
         return any(first <= poll <= last for first, last in loops for poll in polls)
 
     def not_begun(self, last: int) -> str:
-        """Words about blocks that a waiting one may wait for in vain; ``last`` is the last of the run that has begun."""
+        """A remark about blocks for which others may wait in vain; ``last`` is the last block of the run that has begun."""
         left = self.blocks.count - last - 1
         if self.blocks.count < self.blocks.total:
             return f" (only {self.blocks.count:,} of {self.blocks.total:,} blocks are run)"
@@ -207,12 +211,12 @@ class SimulatedLaunch:
             if cells.any():
                 first = int(np.argmax(cells)) * region.shadow.grain
                 count = min(int(cells.sum()) * region.shadow.grain, region.nbytes)
-                words = f"{count} of {region.nbytes} bytes were never written"
-                text = f"{region.name}: {words}, the first at byte {first} ({region.element(first)})"
+                unwritten = f"{count} of {region.nbytes} bytes were never written"
+                text = f"{region.name}: {unwritten}, the first at byte {first} ({region.element(first)})"
                 self.findings.add("output never written", None, (0, 0, 0), (0, 0, 0), region.base + first, text)
 
     def result(self, index: int, value: Any) -> Array | None:
-        """An array as the kernel left it: itself if nothing was written to it."""
+        """An array as the kernel left it: the caller's own if nothing was written to it. None for other arguments."""
         if index not in self.slots:
             return None
         region = self.regions[self.slots[index]]
@@ -222,25 +226,20 @@ class SimulatedLaunch:
 
 
 def _overlap(a: Array, b: Array) -> bool:
-    work: Any = 10_000  # NumPy's stubs know only its two names for a limit
+    work: Any = 10_000  # NumPy's stubs accept only two named constants
     try:
         return bool(np.shares_memory(a, b, max_work=work))
-    except np.exceptions.TooHardError:  # interleaved views too intricate to tell apart
+    except np.exceptions.TooHardError:  # interleaved views: NumPy gave up, so they are taken as disjoint
         return False
 
 
-def _reached(program: Program) -> set[str]:
-    """Names in the program's operands, and those whose addresses the variables among them hold."""
+def _used_names(program: Program) -> set[str]:
+    """Names in the program's operands, and names whose addresses are stored in variables that are used."""
     used = {word for ins in program.code for operand in ins.operands for word in operand_names(operand)}
-    fresh = used
-    while fresh:
-        held = {
-            w
-            for v in program.variables.values()
-            if v.name in fresh
-            for _, symbol in v.symbols
-            for w in operand_names(symbol)
-        }
-        fresh = held - used
-        used |= fresh
+    new = used
+    while new:
+        symbols = [symbol for v in program.variables.values() if v.name in new for _, symbol in v.symbols]
+        stored = {word for symbol in symbols for word in operand_names(symbol)}
+        new = stored - used
+        used |= new
     return used

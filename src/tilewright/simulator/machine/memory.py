@@ -1,7 +1,7 @@
 """The memory of a running kernel: global, shared, local, constant and parameter space.
 
-Addresses are 64-bit. Every array argument and every ``.global`` variable owns a slot of 64 GiB of its own, so an index
-that runs out of one operand never lands in another unseen. An array is used where it is until something writes it.
+Addresses are 64-bit. Every array argument and every ``.global`` variable has a slot of 64 GiB of its own, so an index
+that leaves one operand does not land in another unnoticed. An array is used in place until the kernel writes to it.
 ``spaces`` turns the addresses of the other spaces into offsets of their regions.
 """
 
@@ -18,7 +18,7 @@ from ..assembly.variables import Variable
 from .shadow import Shadow
 from .values import Ints
 
-SLOT = 36  # bits: 64 GiB a global operand
+SLOT = 36  # bits: 64 GiB per global operand
 
 
 class Sized(NamedTuple):
@@ -87,14 +87,14 @@ class Region:
         return offsets - (self.starts if sel is None else self.starts[sel])
 
     def words(self, address: int) -> str:
-        """An address in words: the element of an array, or the byte of the variable that lies nearest."""
+        """An address as text: the element of an array, or the byte of the variable that lies nearest."""
         if not self.spans:
             return self.element(address - self.base)
         span = nearest(self.spans, address)
         return f"byte {address - span.first} of {span.words} ({span.end - span.first} bytes)"
 
     def element(self, at: int) -> str:
-        """Byte ``at`` in words: ``element [0, 3] of argument 1``."""
+        """Byte ``at`` as text: ``element [0, 3] of argument 1``."""
         size = self.dtype.itemsize if self.dtype else 1
         if self.dtype is None or not 0 <= at < self.nbytes:
             return f"byte {at} of {self.name}"
@@ -115,7 +115,7 @@ def padded(nbytes: int) -> NDArray[np.uint8]:
 
 
 def plain_name(name: str) -> str:
-    """A variable's name as its author wrote it, out of the compiler's (C++ ABI 5.1: a name local to a function).
+    """A variable's name as in the source, from the compiler's mangled one (C++ ABI 5.1: a name local to a function).
 
     >>> plain_name("_ZZ4gemmE6a_tile"), plain_name("_ZZ4gemmE6a_tile_0"), plain_name("global_smem")
     ('a_tile', 'a_tile', 'global_smem')
@@ -131,7 +131,7 @@ def plain_name(name: str) -> str:
 def variable_layout(variables: list[Variable], dynamic: int) -> list[Sized]:
     """Name, size and alignment of each variable; extern shared ones (size 0) come last and share their place."""
     fixed = [Sized((v.name,), v.size, v.align) for v in variables if v.size]
-    loose = [v for v in variables if not v.size]
-    if not loose:
+    extern = [v for v in variables if not v.size]
+    if not extern:
         return fixed
-    return [*fixed, Sized(tuple(v.name for v in loose), dynamic, max(16, *(v.align for v in loose)), dynamic=True)]
+    return [*fixed, Sized(tuple(v.name for v in extern), dynamic, max(16, *(v.align for v in extern)), dynamic=True)]

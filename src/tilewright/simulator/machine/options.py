@@ -1,4 +1,4 @@
-"""What may be asked of a run besides the launch itself, in one object from the first call to the last."""
+"""The options of a run, besides the launch itself, in one object that every call passes on."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Which part of a launch to run, within which limits, and what to call meanwhile.
+    """Which part of a launch to run, within which limits, and which functions to call meanwhile.
 
-    ``shared_bytes`` is dynamic shared memory of a block. ``outputs`` are positions of arrays that the kernel must write in
-    full. ``blocks`` picks blocks of the grid by linear index, or as a number how many to take spread over it; what only a
-    whole run can tell (outputs never written) is then not reported. A run stops with a finding after ``max_steps`` steps,
-    and is refused where it needs more than ``max_bytes``. ``progress`` is called with blocks done and blocks to do, several
-    times a second; what it raises, as an interrupt does, ends the run and leaves nothing behind. ``observer`` receives
-    every memory access.
+    ``shared_bytes`` is dynamic shared memory of a block. ``outputs`` are the positions of arrays that the kernel must
+    write in full. ``blocks`` are linear indices of blocks of the grid, or a number of blocks, which are then spread
+    over it; if not all blocks run, outputs that were never written are not reported. A run stops with a finding after
+    ``max_steps`` steps, and is refused if it needs more than ``max_bytes``. ``progress`` is called several times a
+    second with the number of blocks done and of all blocks to run; an exception from it, such as an interrupt, ends the
+    run and leaves nothing behind. ``observer`` receives every memory access.
 
-    Raises UsageError for a value that is no such thing.
+    Raises UsageError for an invalid value.
     """
 
     shared_bytes: int = 0
@@ -46,5 +46,5 @@ class RunOptions:
             raise UsageError(f"progress must be a function of blocks done and blocks to do, given {self.progress!r}")
 
 
-#: All of a launch, with nothing asked besides.
+#: The default: a whole launch, with no other options.
 WHOLE_RUN = RunOptions()

@@ -1,4 +1,4 @@
-"""What is wrong, in words: findings with the first thread that showed them, and both sides of a race."""
+"""Findings as text, with the first thread that showed them and both accesses of a race."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .values import Bools, Dim, Ints, split
 
 @dataclass
 class Findings:
-    """Collects findings; the first of a kind at a line stays, later ones only count."""
+    """Collects findings: of each kind the first at a source line, and how many threads showed it."""
 
     kernel: str
     found: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Findings:
         text: str,
         times: int = 1,
     ) -> None:
-        """Add what ``times`` threads showed at an instruction, this one first; None for the end of the run."""
+        """Add a finding of ``times`` threads at an instruction, with the first of them; ``ins`` is None at the run's end."""
         file, line, ptx = (ins.file, ins.line, 0 if ins.line else ins.ptx_line) if ins else ("", 0, 0)
         key = (kind, file if ins else text, line, ptx)
         self.times[key] = self.times.get(key, 0) + times
@@ -50,7 +50,7 @@ class Findings:
 
 
 class Reports:
-    """Turns what the lanes of a batch did wrong into findings.
+    """Turns errors of the lanes of a batch into findings.
 
     ``blocks`` are those of the run, ``code`` is the program's.
     """
@@ -63,21 +63,21 @@ class Reports:
     def report(
         self, kind: str, ins: Instruction, sel: Ints | None, bad: Bools, address: Ints | None, text: str
     ) -> None:
-        """A finding for the first lane that is bad; ``bad`` and ``address`` are over the active lanes ``sel``."""
+        """Report a finding for the first lane marked in ``bad``; ``bad`` and ``address`` are over the active lanes."""
         first = int(np.argmax(bad))
         block, thread = self.threads.place(first if sel is None else int(sel[first]))
         where = None if address is None else int(address[first])
         self.findings.add(kind, ins, block, thread, where, text, int(bad.sum()))
 
     def race(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
-        """A race of the access that the shadow of a region noted last."""
+        """Report a race of the access that the shadow of a region noted last."""
         first = int(np.argmax(bad))
         addresses = region.addresses(offsets, sel)
         text = self._race(ins, region, first, first if sel is None else int(sel[first]), int(addresses[first]))
         self.report("race", ins, sel, bad, addresses, text)
 
     def unwritten_read(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
-        """A read of bytes that no thread has written, or that an asynchronous copy is still writing."""
+        """Report a read of bytes that no thread has written, or that an asynchronous copy is still writing."""
         assert region.shadow is not None
         first, addresses, shadow = int(np.argmax(bad)), region.addresses(offsets, sel), region.shadow
         cell = int(offsets[first]) // shadow.grain
@@ -90,26 +90,26 @@ class Reports:
         self.report("unwritten read", ins, sel, bad, addresses, text)
 
     def _race(self, ins: Instruction, region: Region, access: int, lane: int, address: int) -> str:
-        """Both sides of a race in words: what ``ins`` does, and what another thread did there."""
+        """Both accesses of a race as text: what ``ins`` does, and what another thread did there."""
         assert region.shadow is not None
         party = region.shadow.party(access)
         if party is None:
-            return f"{region.words(address)} is used by another thread with nothing to order the two: {ins.text}"
+            return f"{region.words(address)} is accessed by another thread, and nothing orders the two accesses: {ins.text}"
         ordinal, thread = stamped_by(party.stamp)
         threads, other = self.threads, split(self.blocks.at(ordinal), self.threads.grid)
         same_block = other == threads.place(lane)[0]
         near = "grid" if not same_block else "warp" if int(threads.tid[lane]) // 32 == thread // 32 else "block"
-        they = f"thread {split(thread, threads.block)}" + ("" if same_block else f" of block {other}")
+        other_thread = f"thread {split(thread, threads.block)}" + ("" if same_block else f" of block {other}")
         place = region.words(address + party.byte)
-        mine = f"{_verb(ins, place)} {place}"
+        access_text = f"{_verb(ins, place)} {place}"
         if party.did == "together":
-            return f"{mine}, and {they} writes another value there in the same instruction: {ins.text}"
-        theirs = self.code[party.instruction]
-        did = "wrote" if party.did == "updated" and theirs.parts[0] == "st" else _DID[party.did]
-        return f"{mine}, which {they} {did} at {theirs.place(ins)}, {_ORDER[near]}: {ins.text}"
+            return f"{access_text}, and {other_thread} writes another value there in the same instruction: {ins.text}"
+        earlier = self.code[party.instruction]
+        did = "wrote" if party.did == "updated" and earlier.parts[0] == "st" else _DID[party.did]
+        return f"{access_text}, which {other_thread} {did} at {earlier.place(ins)}, {_ORDER[near]}: {ins.text}"
 
 
-#: What would order two accesses, by what their threads have in common.
+#: What would order two accesses of threads of one warp, of one block, or of the grid.
 _ORDER = {
     "warp": "and nothing orders the threads of a warp (__syncwarp() or a barrier would)",
     "block": "with no barrier between",

@@ -1,11 +1,11 @@
 """The threads that wrote and read each cell of memory: finds races, and reads of bytes that no thread has written.
 
-Every cell keeps the stamps (see ``clocks``) of its last writer, of two of its readers and of the last atomic or
-volatile write, each with the instruction that did it. Two conflicting accesses with nothing to order them are a race
-if one writes and the value changes by it; threads that write the value that is there already (a flag set by all) are
-left alone. Atomics and volatile accesses do not race with one another, but with plain ones they do; a thread that
-updates a cell by an atomic has seen all earlier atomics on it. Of many readers two are remembered, so a write that races
-only with a third of the same warp can be missed; nothing is reported that is not there.
+Every cell has the stamps (see ``clocks``) of its last writer, of two of its readers and of the last atomic or volatile
+write, each with its instruction. Two accesses that nothing orders are a race if one of them writes and changes the value;
+writing the value that is already there (a flag set by all threads) is no race. Atomic and volatile accesses do not race
+with one another, but with plain ones they do; a thread that updates a cell by an atomic has seen all earlier atomics on
+it. Only two readers are remembered, so a write that races only with a third one of the same warp can be missed. There
+are no false reports.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from .clocks import EPOCH, Clocks, other_thread, other_warp
 from .values import Bools, Ints
 
-#: The stamp of what was written by an atomic or asynchronously: written, but racing with nothing.
+#: The writer's stamp of a cell that only atomic or volatile writes have changed: it counts as written, but never races.
 EXEMPT = np.int64(1)
-#: Bytes of shadow for a cell.
+#: Bytes of shadow per cell.
 CELL_BYTES = 36
 
 
 @dataclass(frozen=True)
 class Party:
-    """The other side of a race: what it did, its stamp, the instruction by its place in the program, and the byte
-    of the access that both touch."""
+    """The other access of a race: what it did, its stamp, the index of its instruction, and the byte that both touch,
+    counted from the first byte of the present access."""
 
     did: str
     stamp: int
@@ -37,7 +37,7 @@ class Party:
 
 @dataclass
 class Remembered:
-    """The accesses of one sort: for each cell the stamp of the last, and the instruction it was."""
+    """The last access of one sort to each cell: its stamp and the index of its instruction."""
 
     did: str
     stamp: Ints
@@ -52,16 +52,16 @@ class Shadow:
     def __init__(self, nbytes: int, grain: int, across_blocks: bool) -> None:
         self.grain, self.across_blocks = grain, across_blocks
         cells = -(-nbytes // grain) + 16
+        # The last writer, the last reader, another reader (of another warp if there is one), and after the first
+        # ``update`` the last atomic or volatile write.
         self.sorts = [
             Remembered(did, np.zeros(cells, np.int64), np.zeros(cells, np.int32)) for did in ("wrote", "read", "read")
         ]
         self.conflict: tuple[list[Remembered], Ints] | None = None
 
-    # ``reader`` is the last; ``other`` is one unlike it, of another warp if there is one.
-
     @property
     def writer(self) -> Ints:
-        """The stamp of the last write to each cell; 0 where no thread wrote."""
+        """The stamp of the last write to each cell; 0 if there was none."""
         return self.sorts[0].stamp
 
     @property
@@ -92,7 +92,7 @@ class Shadow:
         return first[:, None] + np.arange(count), clock[:, None]
 
     def _clashes(self, cells: Ints, clock: Ints, sorts: list[Remembered]) -> Bools:
-        """Where nothing orders accesses of these sorts before the one now; ``party`` finds them again."""
+        """Which cells have accesses of these sorts that are not ordered before the present one, kept for ``party``."""
         bad = np.zeros(cells.shape, bool)
         before = []
         for sort in sorts:
@@ -105,28 +105,27 @@ class Shadow:
         return bad
 
     def read(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a read by instruction ``index``; returns which cells no thread wrote, and which another thread writes
-        unordered."""
+        """Note a read by instruction ``index``; returns which cells no thread wrote, and on which it races with a write."""
         race = self._clashes(cells, clock, [self.sorts[0], *self.sorts[3:]])
-        _, last, other = self.sorts[:3]
+        _, last, second = self.sorts[:3]
         clocks = self.clocks
         before, before_by = last.stamp[cells], last.by[cells]
         last.stamp[cells], last.by[cells] = clock, index
         after = last.stamp[cells]
-        # Of two readers keep one of another warp than the last: it races with every writer.
-        mine = np.broadcast_to(clock, cells.shape)
-        for stamps, by, live in ((before, before_by, clocks.recent(before, after)), (mine, None, None)):
+        # Prefer a second reader of another warp than the last: then any writer is of another warp than one of the two.
+        now = np.broadcast_to(clock, cells.shape)
+        for stamps, by, live in ((before, before_by, clocks.recent(before, after)), (now, None, None)):
             pick = other_thread(stamps, after) if live is None else live & other_thread(stamps, after)
             if pick.any():
-                held = other.stamp[cells]
-                pick &= other_warp(stamps, after) | ~(other_warp(held, after) & clocks.recent(held, after))
-                other.stamp[cells[pick]] = stamps[pick]
-                other.by[cells[pick]] = index if by is None else by[pick]
+                present = second.stamp[cells]
+                pick &= other_warp(stamps, after) | ~(other_warp(present, after) & clocks.recent(present, after))
+                second.stamp[cells[pick]] = stamps[pick]
+                second.by[cells[pick]] = index if by is None else by[pick]
         return self.writer[cells] == 0, race
 
     def write(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a write by instruction ``index``; returns which cells another thread wrote or read before, unordered, and
-        which cells another thread writes in this very instruction (all but the last find another clock)."""
+        """Note a write by instruction ``index``; returns on which cells it races with an earlier access, and which cells
+        another thread writes in the same instruction (all but the last thread find a stamp that is not theirs)."""
         before = self._clashes(cells, clock, self.sorts)
         self.writer[cells], self.by[cells] = clock, index
         last = self.writer[cells]
@@ -136,20 +135,19 @@ class Shadow:
         return before, together
 
     def update(self, cells: Ints, clock: Ints, index: int) -> Bools:
-        """Note an atomic or volatile write by instruction ``index``; returns which cells others accessed plainly before,
-        unordered."""
+        """Note an atomic or volatile write by instruction ``index``; returns on which cells it races with a plain access."""
         if len(self.sorts) == 3:
             stamp, by = np.zeros_like(self.writer), np.zeros_like(self.by)
             self.sorts.append(Remembered("updated", stamp, by))
         now = np.broadcast_to(clock, cells.shape)
         race = self._clashes(cells, now, self.sorts[:3])
         self.sorts[3].stamp[cells], self.sorts[3].by[cells] = now, index
-        held = self.writer[cells]
-        self.writer[cells] = np.where(held == 0, EXEMPT, held)
+        writer = self.writer[cells]
+        self.writer[cells] = np.where(writer == 0, EXEMPT, writer)
         return race
 
     def party(self, access: int) -> Party | None:
-        """The other side of the race that the last access looked at ran into, ``access`` counting its lanes."""
+        """The other access of a race that the last call found; ``access`` is the position in it of the lane that races."""
         before, clock = self.conflict or ([], np.zeros(0, np.int64))
         for sort in before:
             stamps, by = np.atleast_1d(sort.stamp[access]), np.atleast_1d(sort.by[access])

@@ -1,10 +1,10 @@
-"""State spaces: from the addresses of an access to offsets of a region, or to a finding where they are no good.
+"""State spaces: turn the addresses of an access into offsets of a region, or into a finding if they are invalid.
 
-Shared and local addresses are offsets, as in hardware; a window far above global memory makes them generic. Shared
-variables keep their real offset modulo 1,024 (so banks are as on hardware) with unused ground between them.
+Shared and local addresses are offsets, as in hardware; adding the base of a window far above global memory makes them
+generic. Shared variables keep their real offset modulo 1,024 (so banks are as on hardware), with unused bytes between them.
 """
 
-# ruff: noqa: ARG002 - the spaces answer the same questions, each from what it needs
+# ruff: noqa: ARG002 - all spaces have the same methods, and not every space needs every argument
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .values import Ints
 
 #: Where the generic addresses of each space but the global one begin.
 WINDOW = {"shared": 1 << 56, "local": 2 << 56, "const": 3 << 56, "param": 4 << 56}
-SHARED_BASE = 1024  # what sm_90 keeps for itself; any multiple of 128 gives the same banks
-SHARED_GUARD = 4096  # bytes of unused ground between shared variables
+SHARED_BASE = 1024  # bytes that sm_90 reserves; any multiple of 128 gives the same banks
+SHARED_GUARD = 4096  # unused bytes between shared variables
 
-#: A region, the offsets of accesses into it, and which of the accesses these are; None for all.
+#: A region, the offsets of accesses into it, and the positions of these among all accesses; None for all.
 Piece = tuple[Region, Ints, "Ints | None"]
 
 
 class Space:
-    """One state space: turns addresses into offsets of regions and reports those that are no good."""
+    """One state space: turns addresses into offsets of regions and reports the invalid ones."""
 
     name = ""
 
@@ -38,7 +38,7 @@ class Space:
         self.reports = reports
 
     def pieces(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[Piece]:
-        """The region and offsets of each access, as (region, offsets, which of the accesses or None for all)."""
+        """Regions and offsets of accesses; invalid accesses are reported and left out."""
         low, high = int(address.min()), int(address.max())
         region = self.holding(low, high + nbytes)
         if region is not None and not int(np.bitwise_or.reduce(address)) & (nbytes - 1):
@@ -50,7 +50,7 @@ class Space:
             yield region, self.offsets(region, address[at], at if sel is None else sel[at]), at
 
     def prepare(self, ins: Instruction, region: Region) -> None:
-        """Before the first write to a region: copy what is the caller's own, and look for races."""
+        """Before the first write to a region: copy the caller's array, and look for races from now on."""
         if not region.written and not only_reads(ins):
             region.written = True
             if region.borrowed:
@@ -58,10 +58,10 @@ class Space:
             self.watch(region)
 
     def watch(self, region: Region) -> None:
-        """Look for races in a region from now on: it is written, though no store of the program seemed to reach it."""
+        """Look for races in a region from now on: it is written, though ``provenance`` found no store that reaches it."""
 
     def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
-        """The careful way: some addresses are bad, or they lie in several regions."""
+        """``pieces`` where some addresses are invalid, or they lie in several regions."""
         bad = (address & (nbytes - 1)) != 0
         if bad.any():
             first = int(address[np.argmax(bad)])
@@ -83,7 +83,7 @@ class Space:
             left &= ~here
 
     def holding(self, low: int, end: int) -> Region | None:
-        """The region (and in it the variable) that holds these bytes; None where none does."""
+        """The region that holds these bytes, in a single variable; None if there is none."""
         raise NotImplementedError
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
@@ -91,7 +91,7 @@ class Space:
         raise NotImplementedError
 
     def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in nothing at all."""
+        """Which accesses lie in no region and no variable."""
         raise NotImplementedError
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
@@ -99,7 +99,7 @@ class Space:
         raise NotImplementedError
 
     def describe(self, address: int, nbytes: int) -> str:
-        """An address in words: what it lies in, and how far ``nbytes`` bytes reach outside."""
+        """An address as text: what it lies in, and how far ``nbytes`` bytes reach outside."""
         raise NotImplementedError
 
 
@@ -162,7 +162,7 @@ class WindowSpace(Space):
     """Shared, local, constant or parameter space, or arguments of calls: variables at offsets, and a copy of them for
     each block, thread or launch.
 
-    ``owner`` is the copy of each lane (None: one for all), ``guard`` the bytes of unused ground between variables.
+    ``owner`` is the copy of each lane (None: one for all), ``guard`` the number of unused bytes between variables.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Threads:
         self.grid_blocks = np.zeros(copies, np.int64)  # of the grid: (copies,)
 
     def move_to(self, first: int, grid_blocks: Ints) -> None:
-        """Become the threads of these blocks of the grid, which are blocks ``first …`` of the run."""
+        """Become the threads of these blocks of the grid, which are the blocks from ``first`` on of the run."""
         self.blocks[:], self.grid_blocks[:] = np.arange(first, first + self.copies), grid_blocks
         self.warp[:] = grid_blocks[self.of_block] * (-(-self.threads // 32)) + self.tid // 32
 
@@ -39,9 +39,9 @@ class Threads:
 
 
 def special_register(name: str, threads: Threads, dynamic_shared: int, static_shared: int) -> Array:
-    """Values of a special register (PTX ISA 10), as unsigned 32 or 64 bits, for all lanes or one for all.
+    """Values of a special register (PTX ISA 10), as unsigned 32 or 64 bits: one per lane, or a single one for all.
 
-    ``dynamic_shared`` and ``static_shared`` are bytes of shared memory a block. Raises UsageError for an unknown register.
+    ``dynamic_shared`` and ``static_shared`` are bytes of shared memory per block. Raises UsageError for an unknown register.
     """
     base, _, axis = name.partition(".")
     i = "xyz".find(axis) if axis else 0
@@ -80,5 +80,5 @@ def special_register(name: str, threads: Threads, dynamic_shared: int, static_sh
     if name in ("%globaltimer_lo", "%globaltimer_hi"):
         return np.zeros(1, np.uint32)
     if base not in values:
-        raise UsageError(f"special register {name} is not known here")
+        raise UsageError(f"special register {name} is not supported")
     return np.asarray(values[base]).astype(np.uint32).reshape(-1)

@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 #: A place in a grid or block, or its extent, along x, y, z.
 Dim = tuple[int, int, int]
 
-#: The NumPy type an instruction of each PTX type works with. bfloat16 has none in NumPy: kept as bits.
+#: The NumPy type with which an instruction of each PTX type works. NumPy has none for bfloat16: it is stored as bits.
 DTYPES: dict[str, np.dtype[Any]] = {
     **{f"{k}{b}": np.dtype(f"{'i' if k == 's' else 'u'}{b // 8}") for k in "bus" for b in (8, 16, 32, 64)},
     "pred": np.dtype(bool),
