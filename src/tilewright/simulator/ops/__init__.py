@@ -1,4 +1,4 @@
-"""The opcodes the microscope knows. To teach it another, write an entry in one of these files."""
+"""The opcodes the microscope knows. To add one, write an entry in one of these files."""
 
 from . import (
     access,

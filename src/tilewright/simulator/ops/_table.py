@@ -34,7 +34,7 @@ HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 FLOATS = ("f32", "f64", *HALVES)
 
 
-class UnknownInstruction(UsageError):  # noqa: N818 - it names the thing, like KeyError's cousins here
+class UnknownInstruction(UsageError):  # noqa: N818 - a public name
     """An instruction, or a form of one, that the table does not hold."""
 
     def __init__(self, ins: Instruction, why: str = "is not one that the microscope knows") -> None:
@@ -54,14 +54,14 @@ def bind(ins: Instruction, lanes: Lanes) -> Step:
 
 
 def entry(ins: Instruction) -> tuple[str, str] | None:
-    """The key of an instruction in the table: opcode (with ``.cc``, which makes another of it) and type."""
+    """The key of an instruction in the table: opcode (``add.cc`` is not ``add``) and type; None if there is no entry."""
     parts = ins.parts
     name = f"{parts[0]}.cc" if "cc" in parts else parts[0]
     return next((key for key in ((name, parts[-1]), (name, "")) if key in TABLE), None)
 
 
 def guarded(run: Step, predicate: Array, negate: bool) -> Step:
-    """A step for those of the active lanes whose predicate holds, or with ``negate`` does not."""
+    """A step that runs only for the active lanes whose predicate is true, or with ``negate`` false."""
 
     def step(sel: Ints | None) -> None:
         p = predicate if sel is None else predicate[sel]
@@ -76,7 +76,7 @@ def guarded(run: Step, predicate: Array, negate: bool) -> Step:
 
 
 def step(name: str, kinds: Iterable[str] = ("",)) -> Callable[[Builder], Builder]:
-    """Register a builder for an opcode and the types it comes in ("" for whatever type)."""
+    """Register a builder for an opcode and its types ("" for any type)."""
 
     def register(builder: Builder) -> Builder:
         for kind in kinds:
@@ -87,7 +87,7 @@ def step(name: str, kinds: Iterable[str] = ("",)) -> Callable[[Builder], Builder
 
 
 def check_modifiers(ins: Instruction, allowed: Iterable[str], skip: int = 1) -> set[str]:
-    """The modifiers between opcode and type; raises for one that is not allowed."""
+    """The modifiers between opcode and type. Raises UnknownInstruction for one that is not allowed."""
     flags = set(ins.parts[1:-skip] if skip else ins.parts[1:])
     unknown = flags - set(allowed)
     if unknown:
@@ -111,16 +111,16 @@ def value(
 
     def register(factory: Factory) -> Factory:
         def build(ins: Instruction, lanes: Lanes) -> Step:
-            kind, given = ins.parts[-1], check_modifiers(ins, allowed)
+            kind, modifiers = ins.parts[-1], check_modifiers(ins, allowed)
             count = len(ins.operands) - 1
             try:
-                types = takes(kind, given) if takes else (kind,) * count
-                made = out(kind, given) if out else kind
-                compute = factory(kind, given)
+                types = takes(kind, modifiers) if takes else (kind,) * count
+                result_kind = out(kind, modifiers) if out else kind
+                compute = factory(kind, modifiers)
             except NotImplementedError as error:
                 raise UnknownInstruction(ins, str(error)) from None
             inputs = [lanes.source(o, t, ins) for o, t in zip(ins.operands[1:], types, strict=True)]
-            return elementwise(lanes, ins, ins.operands[0], made, compute, inputs)
+            return elementwise(lanes, ins, ins.operands[0], result_kind, compute, inputs)
 
         for kind in kinds:
             TABLE[name, kind] = build
@@ -171,13 +171,13 @@ def destination(lanes: Lanes, ins: Instruction, target: str, kind: str) -> tuple
         raise UsageError(f"{ins.place()}: {target} cannot hold a {kind} in {ins.text}")
     if register.dtype.itemsize == dtype.itemsize:
         return register.view(dtype), dtype, False
-    if dtype.kind == "f":  # a half in a wider register: its bits
+    if dtype.kind == "f":
         raise UnknownInstruction(ins, f"writes a {kind} to a wider register")
     return register.view(f"{dtype.kind}{register.dtype.itemsize}"), dtype, True
 
 
 def one_of(ins: Instruction, flags: set[str], choices: Iterable[str]) -> str:
-    """The one of several modifiers that an instruction must have."""
+    """The one modifier of ``choices`` that an instruction must have."""
     found = sorted(flags & set(choices))
     if len(found) != 1:
         raise UnknownInstruction(ins, f"must have one of the modifiers .{' .'.join(choices)}")

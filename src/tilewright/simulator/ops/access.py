@@ -1,6 +1,6 @@
 """Loads and stores in every space, and fences (PTX ISA 9.7.9, 9.7.13)."""
 
-# ruff: noqa: ARG001 - every action of a memory access takes what any of them needs
+# ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..machine.values import DTYPES, Array, Bools, Ints
 from ._table import Step, UnknownInstruction, destination, step
 
 _SPACES = ("global", "shared", "local", "const", "param")
-#: Types that memory is read and written in.
+#: Types of loads and stores.
 TYPES = (*(f"{k}{b}" for k in "bus" for b in (8, 16, 32, 64)), "f32", "f64")
-#: What does not change a result: caching hints, and on which level of the hierarchy an access is coherent.
+#: Modifiers that change no result: caching hints, and the scope in which an access is coherent.
 HINTS = {
     "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1", "L2", "evict_first", "evict_last", "evict_normal",
     "evict_unchanged", "no_allocate", "64B", "128B", "256B", "cta", "gpu", "sys", "cluster", "weak", "level",
@@ -42,10 +42,10 @@ def address(text: str, lanes: Lanes, ins: Instruction, narrow: bool) -> Address:
     if offset is None or not -(1 << 62) < offset < 1 << 62:
         raise UnknownInstruction(ins, f"has an address that is not understood: {text}")
     if not lanes.is_register(base):
-        given = ptx_integer(base)
-        number = (lanes.address_of(base, ins) if given is None else given) + offset
+        constant = ptx_integer(base)
+        number = (lanes.address_of(base, ins) if constant is None else constant) + offset
         if not 0 <= number < 1 << 63:
-            raise UnknownInstruction(ins, f"has an address that no memory has: {text}")
+            raise UnknownInstruction(ins, f"has an address out of range: {text}")
         fixed = np.full(lanes.size, number, np.int64)
         return lambda sel: fixed if sel is None else fixed[: sel.size]
     width = lanes.width(base, ins)
@@ -60,8 +60,11 @@ Action = Callable[[Region, Ints, "Ints | None", "Ints | None"], None]
 
 
 def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, where: Address, action: Action) -> Step:
-    """Call ``action(region, offsets, at, lanes)`` for every region the active lanes touch; ``at`` are the places of
-    those accesses among the active lanes, and both are None for all. A generic address finds its space here."""
+    """A step that calls ``action(region, offsets, at, lanes)`` for every region that the active lanes touch.
+
+    ``at`` are the positions of those accesses among the active lanes; ``at`` and ``lanes`` are None for all. The space of a
+    generic address is found here.
+    """
 
     def within(name: str, a: Ints, at: Ints | None, sel: Ints | None) -> None:
         if observer is not None and name not in ("param", "argument"):
@@ -75,7 +78,7 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
     observer = lanes.launch.options.observer
     memory = next((o for o in ins.operands if o.startswith("[")), "")
     if space == "param" and re.split(r"[+\s]", memory[1:-1].strip())[0] in lanes.windows["argument"].at:
-        space = "argument"  # of a call: every thread has its own
+        space = "argument"  # an argument of a call: every thread has its own
 
     def run(sel: Ints | None) -> None:
         a = where(sel)
@@ -100,7 +103,7 @@ def note_read(
 ) -> None:
     """Tell the shadow of a read and report what it finds.
 
-    Of ``padded`` bytes each, if given, some may be unwritten: not all.
+    ``padded``, if not 0, is the size of elements that may contain padding: one is unwritten only if all its bytes are.
     """
     shadow = region.shadow
     if shadow is None:
@@ -118,7 +121,10 @@ def note_write(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
     changes: NDArray[np.bool_] | None,
 ) -> Callable[[NDArray[np.bool_]], None] | None:  # fmt: skip
-    """Tell the shadow of a write; ``changes`` says where the value differs from what is there."""
+    """Tell the shadow of a write; ``changes`` marks accesses whose value differs from the one in memory (None: all).
+
+    Returns a function that reports races, to be called after the store; None if there are none.
+    """
     shadow = region.shadow
     if shadow is None:
         return None
@@ -129,7 +135,7 @@ def note_write(
     earlier, same = _any(before, offsets), _any(together, offsets)
 
     def settle(lost: NDArray[np.bool_]) -> None:
-        """After the store: ``lost`` is where another thread's value stands instead."""
+        """Report races after the store; ``lost`` marks accesses that the value of another thread has overwritten."""
         wrong = (earlier if changes is None else earlier & changes) | (same & lost)
         if wrong.any():
             lanes.reports.race(ins, region, sel, wrong, offsets)
@@ -150,7 +156,7 @@ def _clock(lanes: Lanes, sel: Ints | None) -> Ints:
 
 
 def _any(cells: Bools, offsets: Ints) -> Bools:
-    """Of each access, whether any of its cells is meant."""
+    """For each access, whether any of its cells is marked."""
     return np.asarray(cells.reshape(offsets.size, -1).any(axis=1))
 
 
@@ -165,7 +171,7 @@ def _form(ins: Instruction) -> tuple[str, str, int, bool]:
     return space, ins.parts[-1], vector, bool(_ATOMIC & set(flags))
 
 
-def _listed(operand: str) -> list[str]:
+def _elements(operand: str) -> list[str]:
     return operand_tokens(operand[1:-1]) if operand.startswith("{") else [operand]
 
 
@@ -174,13 +180,13 @@ def _raw(kind: str, wide: int) -> str:
     return kind if kind[0] == "s" and SIZES[kind] < wide else f"u{8 * SIZES[kind]}"
 
 
-#: Conditions of which one must hold, each a predicate and its value; None where there is nothing to hold.
+#: Predicates, each with a value; one of them must have its value. None: no condition.
 Conditions = Sequence[tuple[Array, bool]] | None
 
 
 def _wanted(ins: Instruction, lanes: Lanes, names: Sequence[str]) -> list[tuple[int, int, bool, Conditions]]:
-    """The elements of a vector load whose values are used: runs of them (first, count), whether they are only copied, and
-    the conditions under which they are used."""
+    """The elements of a vector load whose values are used, as runs: first element, number of elements, whether they are
+    only copied, and the conditions under which they are used."""
     demands = [(lanes.demand.of(ins, name), lanes.demand.copied(name)) for name in names]
     found: list[tuple[int, int, bool, Conditions]] = []
     for (demand, copied), run in groupby(range(len(names)), key=lambda i: demands[i]):
@@ -201,17 +207,17 @@ def note_wanted(
     if conditions is None:
         note_read(ins, lanes, region, offsets, nbytes, sel, padded)
         return
-    held = np.logical_or.reduce([(p if sel is None else p[sel]) == value for p, value in conditions])
-    if held.any():
-        some = np.flatnonzero(held) if sel is None else sel[held]
-        note_read(ins, lanes, region, offsets[held], nbytes, some, padded)
+    used = np.logical_or.reduce([(p if sel is None else p[sel]) == value for p, value in conditions])
+    if used.any():
+        some = np.flatnonzero(used) if sel is None else sel[used]
+        note_read(ins, lanes, region, offsets[used], nbytes, some, padded)
 
 
 @step("ld", TYPES)
 @step("ldu", TYPES)
 def _ld(ins: Instruction, lanes: Lanes) -> Step:
     space, kind, vector, atomic = _form(ins)
-    names, size = _listed(ins.operands[0]), SIZES[ins.parts[-1]]
+    names, size = _elements(ins.operands[0]), SIZES[ins.parts[-1]]
     if len(names) != vector:
         raise UnknownInstruction(ins, f"names {len(names)} registers")
     outs = []
@@ -242,7 +248,7 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
 @step("st", TYPES)
 def _st(ins: Instruction, lanes: Lanes) -> Step:
     space, _, vector, atomic = _form(ins)
-    names, size = _listed(ins.operands[1]), SIZES[ins.parts[-1]]
+    names, size = _elements(ins.operands[1]), SIZES[ins.parts[-1]]
     if len(names) != vector or space == "const":
         raise UnknownInstruction(ins, f"names {len(names)} registers")
     raw = f"u{8 * size}"
@@ -251,21 +257,21 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
 
     def store(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
         index, memory = offsets >> shift, region.view(dtype)
-        given = [v if v.ndim == 0 or sel is None else v[sel] for v in values]
+        stored = [v if v.ndim == 0 or sel is None else v[sel] for v in values]
         settle = None
         if region.shadow is not None:
             changes = np.zeros(offsets.size, bool)
-            for i, v in enumerate(given):
+            for i, v in enumerate(stored):
                 changes |= memory[index + i] != v
             if atomic:
                 note_update(ins, lanes, region, offsets, size * vector, sel)
             else:
                 settle = note_write(ins, lanes, region, offsets, size * vector, sel, changes)
-        for i, v in enumerate(given):
+        for i, v in enumerate(stored):
             memory[index + i] = v
         if settle is not None:
             lost = np.zeros(offsets.size, bool)
-            for i, v in enumerate(given):
+            for i, v in enumerate(stored):
                 lost |= memory[index + i] != v
             settle(lost)
 
@@ -275,7 +281,7 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
 @step("membar")
 @step("fence")
 def _fence(ins: Instruction, lanes: Lanes) -> Step:
-    """Order memory for other threads: what it does to the clocks is for ``segments`` to say, here its form is checked."""
+    """Check the form of a fence; its effect on the clocks is in ``segments``."""
     flags = set(ins.parts[1:])
     if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"}:
         raise UnknownInstruction(ins)

@@ -65,10 +65,10 @@ def _cp(ins: Instruction, lanes: Lanes) -> Step:
 
 
 class AsyncCopies:
-    """Copies under way: bytes that no thread may read before the group of their copy was waited for.
+    """Copies under way: bytes that no thread may read before a wait for the group of their copy.
 
-    The data is there at once, but the shadow says "unwritten" until then, so a read that comes too early is reported. When
-    waited for, the bytes count as written by the thread that copied them, at that moment.
+    The data is stored at once, but the shadow says "unwritten" until that wait, so an earlier read is reported. At the
+    wait, the bytes count as written by the thread that copied them.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -77,34 +77,34 @@ class AsyncCopies:
         self.under_way: list[tuple[Instruction, Region, Ints, int, Ints, Ints]] = []
 
     def clear(self) -> None:
-        """Forget all copies: the blocks start."""
+        """Forget all copies: new blocks start."""
         self.group.fill(0)
         self.under_way.clear()
 
     def start(self, ins: Instruction, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
-        """Note that these lanes copy to a region; what they copy may not be read until its group was waited for."""
+        """Note that these lanes copy to a region; the bytes may not be read before a wait for the copy's group."""
         if region.shadow is None:
             return
-        who = self.lanes.every if sel is None else sel
+        active = self.lanes.every if sel is None else sel
         # A copy writes when it is issued: a race with a thread that still reads the old bytes shows here.
         settle = note_write(ins, self.lanes, region, offsets, nbytes, sel, None)
         if settle is not None:
             settle(np.ones(offsets.size, bool))
         cells, _ = region.shadow.cells(offsets, nbytes, offsets)
         region.shadow.writer[cells] = 0
-        self.under_way.append((ins, region, offsets, nbytes, who, self.group[who].copy()))
+        self.under_way.append((ins, region, offsets, nbytes, active, self.group[active].copy()))
 
     def turn(self, what: str, keep: int, sel: Ints | None) -> None:
         """commit_group, wait_group N or wait_all by these lanes."""
-        who = self.lanes.every if sel is None else sel
+        active = self.lanes.every if sel is None else sel
         if what == "commit_group":
-            self.group[who] += 1
+            self.group[active] += 1
             return
-        active = np.zeros(self.lanes.size, bool)
-        active[who] = True
+        waits = np.zeros(self.lanes.size, bool)
+        waits[active] = True
         left = []
         for ins, region, offsets, nbytes, owner, group in self.under_way:
-            done = active[owner] & ((group < self.group[owner] - keep) | (what == "wait_all"))
+            done = waits[owner] & ((group < self.group[owner] - keep) | (what == "wait_all"))
             shadow = region.shadow
             if done.any() and shadow is not None:
                 cells, now = shadow.cells(offsets[done], nbytes, self.lanes.clocks.stamp[owner[done]])

@@ -1,6 +1,6 @@
 """Atomics and reductions in memory (PTX ISA 9.7.13.5, 9.7.13.6): lanes take turns in order of thread."""
 
-# ruff: noqa: ARG001 - every action of a memory access takes what any of them needs
+# ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _form(ins: Instruction) -> tuple[str, str]:
 
 
 def _sum(kind: str, shared: bool) -> Callable[[Array, Array], Array]:
-    """Addition of floats: in shared memory the lanes' own, elsewhere the cache's, which flushes f32 (PTX ISA 9.7.13.5)
-    and leaves an f64 NaN signalling."""
+    """Addition of floats: in shared memory by the arithmetic of the threads, elsewhere by the cache, which flushes
+    subnormal f32 (PTX ISA 9.7.13.5) and leaves an f64 NaN signalling."""
 
     def unquieted(out: Array, a: Array, b: Array) -> None:
         np.add(a, b, out=out)
@@ -76,12 +76,12 @@ def _sum(kind: str, shared: bool) -> Callable[[Array, Array], Array]:
     return compute
 
 
-def _plain(kind: str, *given: Array) -> bool:
-    """Whether no sum of these floats can be subnormal (all are whole multiples of 2^-123) or no number (they are finite
-    and far from overflow)."""
+def _sums_are_normal(kind: str, *values: Array) -> bool:
+    """Whether no sum of these floats can be subnormal (all are whole multiples of 2^-123) or NaN (they are finite and far
+    from overflow)."""
     if kind in HALVES:
         return False
-    sizes = [np.abs(x[x != 0]) for x in given]
+    sizes = [np.abs(x[x != 0]) for x in values]
     return all(((x > 2.0**-100) & (x < 2.0**100)).all() for x in sizes)
 
 
@@ -102,19 +102,19 @@ def _atomic(ins: Instruction, lanes: Lanes) -> Step:
 
     def act(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
         memory, index = region.view(dtype), offsets >> shift
-        given = [np.broadcast_to(x if x.ndim == 0 or sel is None else x[sel], index.size) for x in inputs]
+        values = [np.broadcast_to(x if x.ndim == 0 or sel is None else x[sel], index.size) for x in inputs]
         note_update(ins, lanes, region, offsets, size_of(kind), sel)
         if region.name not in ("shared", "local"):
             lanes.launch.looked[lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]] |= 2
-        if out is None and operation in _UFUNCS and (not real or _plain(kind, memory[index], given[0])):
-            _UFUNCS[operation].at(memory, index, given[0])  # in order of lane, rounding each sum
+        if out is None and operation in _UFUNCS and (not real or _sums_are_normal(kind, memory[index], values[0])):
+            _UFUNCS[operation].at(memory, index, values[0])  # in order of lane, rounding each sum
             return
         update = new[region.name == "shared"]
         old = np.empty(index.size, dtype)
         for turn in _turns(index):
             place = index[turn]
             old[turn] = memory[place]
-            memory[place] = update(old[turn], *[x[turn] for x in given])
+            memory[place] = update(old[turn], *[x[turn] for x in values])
         if out is not None:
             out[slice(None) if sel is None else sel] = old
 
@@ -124,7 +124,7 @@ def _atomic(ins: Instruction, lanes: Lanes) -> Step:
 
 
 def _turns(index: Ints) -> list[Ints]:
-    """Groups of lanes that want different cells; lanes that want the same come in order of lane."""
+    """Groups of lanes that want different cells each; lanes that want the same cell are in successive groups, in order."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

@@ -55,7 +55,7 @@ def _cnot(kind: str, flags: set[str]) -> Compute:
 
 
 def _shift(ufunc: Any, dtype: Any) -> Compute:
-    """Shifts clamp: by the width or more gives 0, or the sign; NumPy's shift by the width does so too."""
+    """Shifts clamp: a shift by the width or more gives 0, or copies of the sign; NumPy's shift by the width does too."""
 
     def compute(out: Array, a: Array, b: Array) -> None:
         ufunc(a, np.minimum(b, np.uint32(8 * dtype.itemsize)).astype(dtype), out=out)
@@ -138,10 +138,10 @@ def _brev(kind: str, flags: set[str]) -> Compute:
     return compute
 
 
-def _place_and_count(bits: int, dtype: Any, *given: Array) -> list[Array]:
-    """Where a bit field begins and how long it is, at most the word's width. Words of 32 bits have an instruction,
-    which reads 8 bits of both; words of 64 bits have a program, which reads all."""
-    return [np.minimum(x & 0xFF if bits == 32 else x, bits).astype(dtype) for x in given]
+def _place_and_count(bits: int, dtype: Any, *fields: Array) -> list[Array]:
+    """Start and length of a bit field, at most the word's width. For words of 32 bits GPUs have an instruction, which
+    reads 8 bits of both; for words of 64 bits they run several, which read all bits."""
+    return [np.minimum(x & 0xFF if bits == 32 else x, bits).astype(dtype) for x in fields]
 
 
 @value("bfe", ("u32", "s32", "u64", "s64"), takes=lambda k, f: (k, "u32", "u32"))
@@ -190,7 +190,7 @@ def _lop3(ins: Instruction, lanes: Lanes) -> Step:
     return elementwise(lanes, ins, ins.operands[0], "b32", compute, inputs)
 
 
-#: The four nibbles that each mode of prmt selects by, for a selector of 0, 1, 2 and 3.
+#: Modes of prmt: for a selector of 0, 1, 2 and 3 the four nibbles that select the bytes.
 _MODES = {
     "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
     "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
@@ -235,20 +235,20 @@ def _fns(kind: str, flags: set[str]) -> Compute:
             hit = (place >= 0) & (place < 32) & (mask >> (place & 31).astype(np.uint32) & np.uint32(1) == 1)
             left = left - hit
             found = np.where(hit & (left == 0), place, found).astype(np.uint32)
-            place = np.where(step == 0, 32, place + step)  # with n of 0 it is the base's own bit or none
+            place = np.where(step == 0, 32, place + step)  # n = 0 tests the bit at the base only
         out[...] = found
 
     return compute
 
 
 def _from(place: Array) -> Array:
-    """Words with all bits from a place upwards."""
+    """Words with all bits set from a place upwards."""
     return np.left_shift(np.uint32(0xFFFFFFFF), np.minimum(place, np.uint32(32)).astype(np.uint32))
 
 
 @value("bmsk", ("b32",), ("clamp", "wrap"), takes=lambda k, f: ("u32", "u32"))
 def _bmsk(kind: str, flags: set[str]) -> Compute:
-    """A mask of so many bits from a place on; what does not fit is cut, or counted modulo 32."""
+    """A mask of ``count`` bits from ``place`` upwards; both are clamped to 32, or taken modulo 32."""
 
     def compute(out: Array, place: Array, count: Array) -> None:
         p, n = (np.minimum(x, np.uint32(32)) if "clamp" in flags else x & np.uint32(31) for x in (place, count))
@@ -259,7 +259,7 @@ def _bmsk(kind: str, flags: set[str]) -> Compute:
 
 @value("szext", ("u32", "s32"), ("clamp", "wrap"), takes=lambda k, f: (k, "u32"))
 def _szext(kind: str, flags: set[str]) -> Compute:
-    """The low bits of a word, so many as asked for, extended by their sign or by zeros."""
+    """The low ``count`` bits of a word, extended by their sign or by zeros."""
 
     def compute(out: Array, a: Array, count: Array) -> None:
         n = np.minimum(count, np.uint32(32)) if "clamp" in flags else count & np.uint32(31)

@@ -1,4 +1,4 @@
-"""Sums and products of more words than one: the carry goes from instruction to instruction (PTX ISA 9.7.2)."""
+"""Sums and products of several words: a carry is passed from instruction to instruction (PTX ISA 9.7.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = ("u32", "s32", "u64", "s64")
 
 
 def _flag(lanes: Lanes) -> Array:
-    """The carry of each lane, kept like a register: cleared when a block starts."""
+    """The carry of each lane, stored like a register: cleared when a block starts."""
     if "CC.CF" not in lanes.registers:
         lanes.registers["CC.CF"] = np.zeros(lanes.size, bool)
     return lanes.registers["CC.CF"]
@@ -52,20 +52,20 @@ def _chained(name: str, takes_carry: bool, operation: Callable[..., tuple[Array,
                 halves = low_and_high(signed, np.asarray(a).view(DTYPES[signed]), np.asarray(b).view(DTYPES[signed]))
                 a, b = halves[high].view(dtype), c[0]
             carry = flag[where].astype(dtype) if takes_carry else dtype.type(0)
-            out[where], made = operation(a, b, carry)
+            out[where], carry_out = operation(a, b, carry)
             if "cc" in flags:
-                flag[where] = made
+                flag[where] = carry_out
 
         return run
 
     step(name, _WORDS)(build)
 
 
-# The plain forms of add, sub and mad neither take nor give a carry: they are in their own files.
-for _operation, _given, _taken in ((add_words, "add.cc", "addc"), (subtract_words, "sub.cc", "subc")):
-    _chained(_given, False, _operation, False)
-    _chained(_taken, True, _operation, False)
-    _chained(f"{_taken}.cc", True, _operation, False)
+# The forms of add, sub and mad that neither take nor give a carry are in ``integer``.
+for _operation, _gives, _takes in ((add_words, "add.cc", "addc"), (subtract_words, "sub.cc", "subc")):
+    _chained(_gives, False, _operation, False)
+    _chained(_takes, True, _operation, False)
+    _chained(f"{_takes}.cc", True, _operation, False)
 _chained("mad.cc", False, add_words, True)
 _chained("madc", True, add_words, True)
 _chained("madc.cc", True, add_words, True)

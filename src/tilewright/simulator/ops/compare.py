@@ -41,7 +41,7 @@ _HOW = {*_ORDERED, "num", "nan", *(f"{x}u" for x in ("eq", "ne", "lt", "le", "gt
 
 
 def _comparison(ins: Instruction, lanes: Lanes, skip: int) -> tuple[Callable[..., Array], list[Array]]:
-    """The comparison of an instruction as a function of its inputs: a, b and the predicate combined with, if any."""
+    """The comparison of an instruction as a function of its inputs: a, b and the predicate to combine with, if any."""
     kind, flags = ins.parts[-1], set(ins.parts[1:-skip])
     how = next((f for f in ins.parts[1:] if f in _HOW), "")
     combine = next((f for f in _BOOLEANS if f in flags), "")
@@ -76,8 +76,8 @@ def _setp(ins: Instruction, lanes: Lanes) -> Step:
             ufunc = _ORDERED[ins.parts[1]]
             return elementwise(lanes, ins, targets[0], "pred", lambda out, a, b: ufunc(a, b, out=out), inputs)  # type: ignore[call-arg]
 
-        def put(out: Array, *given: Array) -> None:
-            out[...] = compute(*given)
+        def put(out: Array, *values: Array) -> None:
+            out[...] = compute(*values)
 
         return elementwise(lanes, ins, targets[0], "pred", put, inputs)
     # p | q: q gets the opposite comparison, combined with the same predicate.
@@ -92,8 +92,8 @@ def _setp(ins: Instruction, lanes: Lanes) -> Step:
     p, q = (destination(lanes, ins, t, "pred")[0] for t in targets)
 
     def run(sel: Ints | None) -> None:
-        given = [x if sel is None or x.ndim == 0 else x[sel] for x in inputs]
-        first, second = compute(*given), opposite(*given)
+        values = [x if sel is None or x.ndim == 0 else x[sel] for x in inputs]
+        first, second = compute(*values), opposite(*values)
         where = slice(None) if sel is None else sel
         p[where], q[where] = first, second
 
@@ -101,8 +101,8 @@ def _setp(ins: Instruction, lanes: Lanes) -> Step:
 
 
 def _without_boolean(ins: Instruction) -> Instruction:
-    kept = ".".join(x for x in ins.parts if x not in _BOOLEANS)
-    return Instruction(ins.index, kept, ins.operands[:3], ins.guard, ins.where, ins.inlined_at, ins.ptx_line)
+    opcode = ".".join(x for x in ins.parts if x not in _BOOLEANS)
+    return Instruction(ins.index, opcode, ins.operands[:3], ins.guard, ins.where, ins.inlined_at, ins.ptx_line)
 
 
 #: What set gives for true: all ones, or 1.0.
@@ -113,15 +113,15 @@ _TRUE |= {"f16": np.float16(1), "bf16": np.uint16(0x3F80), "f32": np.float32(1)}
 @step("set", _COMPARABLE)
 def _set(ins: Instruction, lanes: Lanes) -> Step:
     compute, inputs = _comparison(ins, lanes, 2)
-    made = ins.parts[-2]
-    if made not in _TRUE:
+    result_kind = ins.parts[-2]
+    if result_kind not in _TRUE:
         raise UnknownInstruction(ins)
-    true = _TRUE[made]
+    true = _TRUE[result_kind]
 
-    def put(out: Array, *given: Array) -> None:
-        out[...] = np.where(compute(*given), true, true.dtype.type(0))
+    def put(out: Array, *values: Array) -> None:
+        out[...] = np.where(compute(*values), true, true.dtype.type(0))
 
-    return elementwise(lanes, ins, ins.operands[0], made, put, inputs)
+    return elementwise(lanes, ins, ins.operands[0], result_kind, put, inputs)
 
 
 @value("selp", (*INTS, *BITS, "f32", "f64"), takes=lambda k, f: (k, k, "pred"))
@@ -150,26 +150,26 @@ def _slct(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("mov", (*INTS, *BITS, "f32", "f64", "pred"))
 def _mov(ins: Instruction, lanes: Lanes) -> Step:
-    kind, (target, given) = ins.parts[-1], ins.operands
+    kind, (target, source) = ins.parts[-1], ins.operands
     if len(ins.parts) > 2:
         raise UnknownInstruction(ins)
-    if target.startswith("{") or given.startswith("{"):
+    if target.startswith("{") or source.startswith("{"):
         return _pack(ins, lanes)
 
     def copy(out: Array, a: Array) -> None:
         out[...] = a
 
-    return elementwise(lanes, ins, target, kind, copy, [lanes.source(given, kind, ins)])
+    return elementwise(lanes, ins, target, kind, copy, [lanes.source(source, kind, ins)])
 
 
 def _pack(ins: Instruction, lanes: Lanes) -> Step:
     """``mov.b64 %rd1, {%r1, %r2}`` and back: the first element is the lowest."""
     kind, (target, given) = ins.parts[-1], ins.operands
-    whole, listed = (given, target) if target.startswith("{") else (target, given)
-    names = operand_tokens(listed[1:-1])
+    whole, vector = (given, target) if target.startswith("{") else (target, given)
+    names = operand_tokens(vector[1:-1])
     part = size_of(kind) // max(1, len(names))
     if size_of(kind) > 8 or part * len(names) != size_of(kind):
-        raise UnknownInstruction(ins, "packs what is not supported")
+        raise UnknownInstruction(ins, "packs sizes that are not supported")
     if whole is target:
         packed, _, wider = destination(lanes, ins, target, f"b{8 * size_of(kind)}")
         if wider:
@@ -198,7 +198,7 @@ def _pack(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("cvta", ("u64",))
 def _cvta(ins: Instruction, lanes: Lanes) -> Step:
-    """Between an address in a space and a generic one: add or take away the space's window."""
+    """Turn an address of a space into a generic one, or back: add or subtract the base of the space's window."""
     to = "to" in ins.parts
     space = ins.parts[2] if to else ins.parts[1]
     if space not in ("global", *WINDOW):

@@ -27,112 +27,112 @@ def _limits(kind: str) -> tuple[int, int]:
     return (0, (1 << bits) - 1) if kind[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
-def _int_to_int(made: str, given: str, saturate: bool) -> Callable[[Array], Array]:
-    low, high = _limits(made)
-    below, above = _limits(given)
+def _int_to_int(to_kind: str, from_kind: str, saturate: bool) -> Callable[[Array], Array]:
+    low, high = _limits(to_kind)
+    below, above = _limits(from_kind)
     bounds = (max(low, below), min(high, above))
 
     def convert(a: Array) -> Array:
         if saturate:
             a = np.clip(a, a.dtype.type(bounds[0]), a.dtype.type(bounds[1]))
-        return a.astype(DTYPES[made])
+        return a.astype(DTYPES[to_kind])
 
     return convert
 
 
-def _float_to_int(made: str, given: str, rounding: str) -> Callable[[Array], Array]:
-    """Rounds and clamps to the range. NaN becomes 0, or where one of the types has 64 bits the highest bit alone."""
-    low, high = _limits(made)
-    wide = given == "f64" or made[1:] == "64"
-    of_nan = np.array((low or high // 2 + 1) if wide else 0, DTYPES[made])
+def _float_to_int(to_kind: str, from_kind: str, rounding: str) -> Callable[[Array], Array]:
+    """Round and clamp to the range. NaN becomes 0, or only the highest bit set if one of the types has 64 bits."""
+    low, high = _limits(to_kind)
+    wide = from_kind == "f64" or to_kind[1:] == "64"
+    of_nan = np.array((low or high // 2 + 1) if wide else 0, DTYPES[to_kind])
 
     def convert(a: Array) -> Array:
-        x = _TO_INTEGER[rounding](halves(a, given) if given in ("f16", "bf16") else a.astype(np.float64))
-        inside = np.where((x >= float(low)) & (x < float(high + 1)), x, 0.0).astype(DTYPES[made])
-        inside = np.where(x >= float(high + 1), DTYPES[made].type(high), inside)
-        inside = np.where(x < float(low), DTYPES[made].type(low), inside)
+        x = _TO_INTEGER[rounding](halves(a, from_kind) if from_kind in ("f16", "bf16") else a.astype(np.float64))
+        inside = np.where((x >= float(low)) & (x < float(high + 1)), x, 0.0).astype(DTYPES[to_kind])
+        inside = np.where(x >= float(high + 1), DTYPES[to_kind].type(high), inside)
+        inside = np.where(x < float(low), DTYPES[to_kind].type(low), inside)
         return np.where(np.isnan(x), of_nan, inside)
 
     return convert
 
 
-def _wide_integers(made: str, mode: str, out: Array, a: Array) -> None:
-    """64-bit integers into a float type: as the sum of two halves, which float64 holds, rounded to odd."""
+def _wide_integers(to_kind: str, mode: str, out: Array, a: Array) -> None:
+    """64-bit integers to a float type: as the sum, rounded to odd, of two halves that float64 holds exactly."""
     upper, lower = (
         (a >> a.dtype.type(32)).astype(np.float64) * 2.0**32,
         (a & a.dtype.type(0xFFFFFFFF)).astype(np.float64),
     )
-    if made == "f64":
+    if to_kind == "f64":
         total, missing = two_sum(upper, lower)
         out[...] = total if mode == "rn" else directed64(total, np.sign(missing), mode)
     else:
-        _to_float(made, mode, out, odd_sum(upper, lower))
+        _to_float(to_kind, mode, out, odd_sum(upper, lower))
 
 
-def _to_float(made: str, mode: str, out: Array, x: Array) -> None:
-    """Put values (float64, exact or rounded to odd, or integers and floats that need no more) into a float type."""
-    if made == "f64":
+def _to_float(to_kind: str, mode: str, out: Array, x: Array) -> None:
+    """Write ``x`` to a float type, rounded once; it is float64, exact or rounded to odd, or of a type that fits float64."""
+    if to_kind == "f64":
         out[...] = x
-    elif made == "f32":
+    elif to_kind == "f32":
         out[...] = x if mode == "rn" else narrow32(x.astype(np.float64), mode)
     else:
-        put_halves(out, x.astype(np.float64), made, mode)
+        put_halves(out, x.astype(np.float64), to_kind, mode)
 
 
 @step("cvt", (*_INTEGERS, *_REALS, *_BYTES, "f16x2", "b32"))
 def _cvt(ins: Instruction, lanes: Lanes) -> Step:
     if "pack" in ins.parts:
         return _pack(ins, lanes)
-    made, given = ins.parts[-2:]
+    to_kind, from_kind = ins.parts[-2:]
     flags = set(ins.parts[1:-2])
     if flags - {*MODES, *_TO_INTEGER, "ftz", "sat", "satfinite", "rna", "relu"}:
         raise UnknownInstruction(ins)
-    if made in _BYTES or given in _BYTES:
-        return _bytes(ins, lanes, made, given, flags)
-    if made in ("f16x2", "bf16x2") or made == "tf32":
-        return _special(ins, lanes, made, flags)
-    relu = made in ("f16", "bf16") and given == "f32"
-    if not {made, given} <= {*_INTEGERS, *_REALS} or flags & {"rna", "satfinite", *(() if relu else ("relu",))}:
+    if to_kind in _BYTES or from_kind in _BYTES:
+        return _bytes(ins, lanes, to_kind, from_kind, flags)
+    if to_kind in ("f16x2", "bf16x2") or to_kind == "tf32":
+        return _special(ins, lanes, to_kind, flags)
+    relu = to_kind in ("f16", "bf16") and from_kind == "f32"
+    if not {to_kind, from_kind} <= {*_INTEGERS, *_REALS} or flags & {"rna", "satfinite", *(() if relu else ("relu",))}:
         raise UnknownInstruction(ins)
     if len(ins.operands) != 2:
         raise UnknownInstruction(ins)
-    source = lanes.source(ins.operands[1], given, ins)
-    if made in _INTEGERS:
-        convert = _to_integer(ins, made, given, flags)
+    source = lanes.source(ins.operands[1], from_kind, ins)
+    if to_kind in _INTEGERS:
+        convert = _to_integer(ins, to_kind, from_kind, flags)
 
         def compute(out: Array, a: Array) -> None:
             out[...] = convert(a)
 
     else:
-        compute = _to_real(made, given, flags)
-    return elementwise(lanes, ins, ins.operands[0], made, compute, [source])
+        compute = _to_real(to_kind, from_kind, flags)
+    return elementwise(lanes, ins, ins.operands[0], to_kind, compute, [source])
 
 
-def _to_integer(ins: Instruction, made: str, given: str, flags: set[str]) -> Callable[[Array], Array]:
-    if given in _INTEGERS:
-        return _int_to_int(made, given, "sat" in flags)
+def _to_integer(ins: Instruction, to_kind: str, from_kind: str, flags: set[str]) -> Callable[[Array], Array]:
+    if from_kind in _INTEGERS:
+        return _int_to_int(to_kind, from_kind, "sat" in flags)
     rounding = next((f for f in flags if f in _TO_INTEGER), "")
     if not rounding:
         raise UnknownInstruction(ins, "needs a rounding to integer")
-    convert = _float_to_int(made, given, rounding)
-    return (lambda a: convert(flush(a))) if given == "f32" and "ftz" in flags else convert
+    convert = _float_to_int(to_kind, from_kind, rounding)
+    return (lambda a: convert(flush(a))) if from_kind == "f32" and "ftz" in flags else convert
 
 
-def _to_real(made: str, given: str, flags: set[str]) -> Compute:
-    if not flags and (made, given) in _MOVED:
+def _to_real(to_kind: str, from_kind: str, flags: set[str]) -> Compute:
+    if not flags and (to_kind, from_kind) in _MOVED:
         return _move
     rounding = next((f for f in flags if f in _TO_INTEGER), "")
     mode = next((f for f in MODES if f in flags), "rn")
-    keeps_nans = "f64" in (made, given) and given in _REALS
+    keeps_nans = "f64" in (to_kind, from_kind) and from_kind in _REALS
 
     def compute(out: Array, a: Array) -> None:
-        if given in ("u64", "s64"):
-            _wide_integers(made, mode, out, a)
+        if from_kind in ("u64", "s64"):
+            _wide_integers(to_kind, mode, out, a)
             return
-        if given == "f32" and "ftz" in flags:
+        if from_kind == "f32" and "ftz" in flags:
             a = np.array(flush(a))
             canonical(a)
-        x = halves(a, given) if given in ("f16", "bf16") else a
+        x = halves(a, from_kind) if from_kind in ("f16", "bf16") else a
         if rounding:
             x = _TO_INTEGER[rounding](x)
         if "sat" in flags:
@@ -140,19 +140,19 @@ def _to_real(made: str, given: str, flags: set[str]) -> Compute:
         if "relu" in flags:
             x = np.where(x <= 0, x.dtype.type(0), x)
         nan = np.isnan(x) if keeps_nans else np.array(False)
-        bits = converted(np.asarray(a).view(f"u{SIZES[given]}"), given, made) if nan.any() else None
-        _to_float(made, mode, out, x)
-        if made == "f32" and "ftz" in flags:
+        bits = converted(np.asarray(a).view(f"u{SIZES[from_kind]}"), from_kind, to_kind) if nan.any() else None
+        _to_float(to_kind, mode, out, x)
+        if to_kind == "f32" and "ftz" in flags:
             out[...] = flush(out)
         if bits is not None:
             np.copyto(out.view(bits.dtype), bits, where=nan)
-        elif made == "f32":
+        elif to_kind == "f32":
             canonical(out)
 
     return compute
 
 
-#: Conversions that without a modifier are moves: of their NaNs too.
+#: Conversions that are moves if they have no modifier: they do not change a NaN.
 _MOVED = {("f32", "f32"), ("f64", "f64"), ("f32", "bf16")}
 
 
@@ -160,10 +160,10 @@ def _move(out: Array, a: Array) -> None:
     out[...] = a if a.dtype == out.dtype else bf16_to_f32(a)
 
 
-def _special(ins: Instruction, lanes: Lanes, made: str, flags: set[str]) -> Step:
-    """Pairs of halves from two floats, the first going to the upper half; tf32, which keeps 10 bits of a float."""
+def _special(ins: Instruction, lanes: Lanes, to_kind: str, flags: set[str]) -> Step:
+    """Pairs of halves from two floats, the first to the upper half; tf32, which keeps 10 bits of a float's mantissa."""
     sources = [lanes.source(o, "f32", ins) for o in ins.operands[1:]]
-    if made == "tf32":
+    if to_kind == "tf32":
         if flags - {"rna", "rn", "rz", "relu"} or len(sources) != 1:
             raise UnknownInstruction(ins)
 
@@ -174,7 +174,7 @@ def _special(ins: Instruction, lanes: Lanes, made: str, flags: set[str]) -> Step
             half: Array = np.array(0 if "rz" in flags else 0x1000, np.uint32)
             if "rn" in flags:
                 half = np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
-            # Of a NaN, rna cuts the payload, so that infinity may be left; the others give the canonical one, cut.
+            # rna truncates the payload of a NaN, which may leave infinity; the other modes truncate the canonical NaN.
             if "rna" not in flags:
                 bits = np.where(np.isnan(a), NAN32, bits)
             out[...] = np.where(np.isfinite(a), bits + half, bits) & np.uint32(0xFFFFE000)
@@ -189,21 +189,21 @@ def _special(ins: Instruction, lanes: Lanes, made: str, flags: set[str]) -> Step
         both[:, 0], both[:, 1] = low, high
         if "relu" in flags:
             both = np.where(both <= 0, 0.0, both)
-        put_halves(out, both.reshape(-1), made, mode)
+        put_halves(out, both.reshape(-1), to_kind, mode)
 
-    return elementwise(lanes, ins, ins.operands[0], made, pair, sources)
+    return elementwise(lanes, ins, ins.operands[0], to_kind, pair, sources)
 
 
-def _bytes(ins: Instruction, lanes: Lanes, made: str, given: str, flags: set[str]) -> Step:
+def _bytes(ins: Instruction, lanes: Lanes, to_kind: str, from_kind: str, flags: set[str]) -> Step:
     """Pairs of 8-bit floats from two floats (the first goes to the upper byte) or a pair of halves, and back."""
-    pairs = made if made in _BYTES else given
+    pairs = to_kind if to_kind in _BYTES else from_kind
     kind, relu = pairs[:4], "relu" in flags
 
     def positive(x: Array) -> Array:
         return np.where(x <= 0, 0.0, x) if relu else x
 
-    if given in _BYTES:
-        if made != "f16x2" or flags - {"rn", "relu"}:
+    if from_kind in _BYTES:
+        if to_kind != "f16x2" or flags - {"rn", "relu"}:
             raise UnknownInstruction(ins)
 
         def widen(out: Array, a: Array) -> None:
@@ -211,30 +211,30 @@ def _bytes(ins: Instruction, lanes: Lanes, made: str, given: str, flags: set[str
             put_halves(out, x, "f16x2")
 
         return elementwise(lanes, ins, ins.operands[0], "f16x2", widen, [lanes.source(ins.operands[1], "b16", ins)])
-    count = {"f32": 2, "f16x2": 1}.get(given)
+    count = {"f32": 2, "f16x2": 1}.get(from_kind)
     if len(ins.operands) - 1 != count or flags - {"rn", "satfinite", "relu"} or "satfinite" not in flags:
         raise UnknownInstruction(ins)
 
     def narrow(out: Array, *inputs: Array) -> None:
         both = np.empty((out.size, 2))
-        if given == "f32":
+        if from_kind == "f32":
             both[:, 1], both[:, 0] = inputs
         else:
-            both[...] = halves(inputs[0], given).reshape(-1, 2)
+            both[...] = halves(inputs[0], from_kind).reshape(-1, 2)
         out[...] = encode(positive(both), kind).reshape(-1).view(np.uint16)
 
-    sources = [lanes.source(o, given, ins) for o in ins.operands[1:]]
+    sources = [lanes.source(o, from_kind, ins) for o in ins.operands[1:]]
     return elementwise(lanes, ins, ins.operands[0], "b16", narrow, sources)
 
 
 def _pack(ins: Instruction, lanes: Lanes) -> Step:
-    """``cvt.pack.sat.u8.s32.b32 d, a, b, c``: a and b saturated, b lowest, and below them what c holds."""
+    """``cvt.pack.sat.u8.s32.b32 d, a, b, c``: b, a (both saturated) and the low bits of c, from the lowest bits upwards."""
     parts = ins.parts
-    made = parts[3] if len(parts) > 4 else ""
-    more = made in ("u8", "s8")
-    if parts[1:3] != ["pack", "sat"] or made not in ("u8", "s8", "u16", "s16") or parts[4:] != ["s32", *["b32"] * more]:
+    kind = parts[3] if len(parts) > 4 else ""
+    more = kind in ("u8", "s8")
+    if parts[1:3] != ["pack", "sat"] or kind not in ("u8", "s8", "u16", "s16") or parts[4:] != ["s32", *["b32"] * more]:
         raise UnknownInstruction(ins)
-    bits, (low, high) = 8 * SIZES[made], _limits(made)
+    bits, (low, high) = 8 * SIZES[kind], _limits(kind)
     if len(ins.operands) != 3 + more:
         raise UnknownInstruction(ins)
     sources = [lanes.source(o, t, ins) for o, t in zip(ins.operands[1:], ("s32", "s32", "b32"), strict=False)]

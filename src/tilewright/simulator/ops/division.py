@@ -1,7 +1,7 @@
 """Quotients, roots, and the approximations of the fast unit (PTX ISA 9.7.3.7 to 9.7.3.22).
 
-``.approx`` instructions are computed in float64 and rounded once: within PTX's error bounds, not the hardware's bits.
-Their corners are the hardware's.
+``.approx`` instructions are computed in float64 and rounded once: within PTX's error bounds, but without the hardware's
+exact bits. Their corner cases are the hardware's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .rounding import MODES, TINY32, flush
 
 
 def _wide(function: Callable[..., Array], missing: Callable[..., Fraction] | None = None) -> Factory:
-    """An operation by its function in float64: a quotient or root of 24-bit numbers rounded to 53 bits rounds to 24 as
-    the exact one does, in every direction."""
+    """The factory of an operation that is computed in float64: a quotient or root of 24-bit numbers, once rounded to 53
+    bits, rounds to 24 bits like the exact result, in every direction."""
 
     def single(out: Array, *inputs: Array) -> None:
         out[...] = function(*[x.astype(np.float64) for x in inputs])
@@ -33,25 +33,26 @@ def _wide(function: Callable[..., Array], missing: Callable[..., Fraction] | Non
             return on_single(flags, single, function)
         if {"approx", "ftz"} <= flags:
             return _of_upper_words(function)
-        return on_double(flags, double, missing, order=-1)  # division is a program: it tests the dividend first
+        # GPUs divide doubles by a routine, which tests the dividend first.
+        return on_double(flags, double, missing, order=-1)
 
     return factory
 
 
 def _of_upper_words(function: Callable[[Array], Array]) -> Compute:
-    """The fast unit on doubles: it takes and gives their upper 32 bits, and its NaN is that of f32."""
+    """``.approx.ftz`` of doubles: reads and returns only their upper 32 bits, and its NaN is that of f32."""
     upper, nan = np.uint64(0xFFFFFFFF << 32), np.uint64(NAN32) << np.uint64(32)
 
     def compute(out: Array, a: Array) -> None:
-        seen = (np.asarray(a).view(np.uint64) & upper).view(np.float64)
-        result = flush(function(flush(seen)))
+        truncated = (np.asarray(a).view(np.uint64) & upper).view(np.float64)
+        result = flush(function(flush(truncated)))
         out.view(np.uint64)[...] = np.where(np.isnan(result), nan, result.view(np.uint64) & upper)
 
     return compute
 
 
 def _by_reciprocal(a: Array, b: Array) -> Array:
-    """a · (1/b), of which the fast unit flushes 1/b: a divisor beyond 2^126 gives 0, or NaN if a is infinite."""
+    """a · (1/b), where a subnormal 1/b is flushed: a divisor beyond 2^126 gives 0, or NaN if a is infinite."""
     reciprocal = 1.0 / b
     return a * np.where(np.abs(reciprocal) < TINY32, np.copysign(0.0, reciprocal), reciprocal)
 

@@ -1,6 +1,6 @@
 """Floating-point arithmetic in single, double, half and bfloat16 (PTX ISA 9.7.3 to 9.7.5).
 
-Half and bfloat16 work in float32 or float64 and round once at the end, packed pairs element by element.
+Half and bfloat16 are computed in float64 and rounded once at the end, packed pairs element by element.
 """
 
 # ruff: noqa: ARG001 - every factory of the table takes the type and its modifiers
@@ -51,14 +51,14 @@ def put_halves(out: Array, x: Array, kind: str, mode: str = "rn", ftz: bool = Fa
     """float64 (exact, or rounded to odd) → half or bfloat16, alone or in pairs."""
     if kind.startswith("bf16"):
         single = odd32(x)
-        made = f32_to_bf16(flush(single) if ftz else single, mode)
+        rounded = f32_to_bf16(flush(single) if ftz else single, mode)
     else:
-        made = narrow16(x, mode)
-        made = flush(made) if ftz else made
-        made = np.where(np.isnan(made), NAN16.view(np.float16), made)
+        rounded = narrow16(x, mode)
+        rounded = flush(rounded) if ftz else rounded
+        rounded = np.where(np.isnan(rounded), NAN16.view(np.float16), rounded)
     if kind.endswith("x2"):
-        made = np.ascontiguousarray(made).view(np.uint32)
-    out[...] = made if kind.endswith("x2") or out.dtype == made.dtype else made.view(out.dtype)
+        rounded = np.ascontiguousarray(rounded).view(np.uint32)
+    out[...] = rounded if kind.endswith("x2") or out.dtype == rounded.dtype else rounded.view(out.dtype)
 
 
 def on_halves(kind: str, flags: set[str], exact: Callable[..., Array]) -> Compute:
@@ -80,19 +80,19 @@ def on_halves(kind: str, flags: set[str], exact: Callable[..., Array]) -> Comput
 
 
 def saturate(x: Array) -> Array:
-    """``.sat``: into [0, 1], NaN and -0 as +0."""
+    """``.sat``: clamp to [0, 1]; NaN and -0 become +0."""
     zero = x.dtype.type(0)
     return np.where(np.isnan(x), zero, np.clip(x, zero, x.dtype.type(1)) + zero)
 
 
-#: The two numbers whose sum an instruction gives, from its operands.
+#: Computes, from the operands of an instruction, the two numbers of which its result is the sum.
 Terms = Callable[..., tuple[Array, Array]]
 
 
 def on_single(
     flags: set[str], nearest: Compute, exact: Callable[..., Array] | None = None, terms: Terms | None = None
 ) -> Compute:
-    """Single precision: rn directly, other modes through ``exact`` in float64, then ftz, sat and the canonical NaN."""
+    """Single precision: ``nearest`` for rn, ``exact`` in float64 for other modes, then ftz, sat and the canonical NaN."""
     mode = _mode(flags)
 
     def compute(out: Array, *inputs: Array) -> None:
@@ -103,8 +103,8 @@ def on_single(
         else:
             wide = [x.astype(np.float64) for x in inputs]
             result = exact(*wide)
-            made = narrow32(result, mode)
-            out[...] = zero_of_sum(made, result == 0, *terms(*wide), mode) if terms else made
+            rounded = narrow32(result, mode)
+            out[...] = zero_of_sum(rounded, result == 0, *terms(*wide), mode) if terms else rounded
         if "ftz" in flags:
             out[...] = flush(out)
         if "sat" in flags:
@@ -120,8 +120,12 @@ def _exactly(
     missing: Callable[..., Fraction] | None = None,
     terms: Terms | None = None,
 ) -> Callable[[str, set[str]], Compute]:
-    """An operation by its function in float32 and float64 to nearest, in float64 of narrower numbers exact or rounded
-    to odd, and by what it misses in rational arithmetic (None: it rounds nothing)."""
+    """The factory of an operation for all float types.
+
+    ``nearest`` rounds to nearest, in float32 or float64. ``exact`` computes in float64 from narrower numbers, exactly or
+    rounded to odd. ``missing`` gives, in rational arithmetic, a number with the sign of the exact minus the rounded result
+    (None: the operation never rounds). ``terms`` is given for sums.
+    """
 
     def factory(kind: str, flags: set[str]) -> Compute:
         if kind == "f32":
@@ -140,17 +144,17 @@ def on_double(
     terms: Terms | None = None,
     order: int = 1,
 ) -> Compute:
-    """Double precision: rn directly, other modes by what is ``missing``, then the NaN of the last operand that is one
-    (with ``order`` -1 of the first)."""
+    """Double precision: ``nearest`` for rn, corrected by ``missing`` for other modes; a NaN is that of the last operand
+    that is one (with ``order`` -1 of the first)."""
     mode = _mode(flags)
 
     def compute(out: Array, *inputs: Array) -> None:
         result = np.empty(out.shape)
         nearest(result, *inputs)
         if mode != "rn" and missing is not None:
-            left = errors(missing, result, inputs)
-            made = directed64(result, left, mode)
-            result = zero_of_sum(made, (result == 0) & (left == 0), *terms(*inputs), mode) if terms else made
+            signs = errors(missing, result, inputs)
+            rounded = directed64(result, signs, mode)
+            result = zero_of_sum(rounded, (result == 0) & (signs == 0), *terms(*inputs), mode) if terms else rounded
         hand_on(result, inputs[::order])
         out[...] = result
 
@@ -179,8 +183,8 @@ value("neg", FLOATS, ("ftz",))(_exactly(_by(np.negative), np.negative))
 
 
 def _extreme(largest: bool) -> Callable[[str, set[str]], Compute]:
-    """min and max: a NaN loses (``.NaN``: wins), and −0 < +0. ``.xorsign.abs``: of the magnitudes, with the product's
-    sign."""
+    """min and max: of a number and a NaN the number (with ``.NaN`` the NaN), and −0 < +0. ``.xorsign.abs``: of the
+    magnitudes, with the product's sign."""
 
     def factory(kind: str, flags: set[str]) -> Compute:
         pick = (np.maximum if largest else np.minimum) if "NaN" in flags else (np.fmax if largest else np.fmin)
@@ -217,7 +221,7 @@ def _copysign(kind: str, flags: set[str]) -> Compute:
     return lambda out, a, b: np.copysign(b, a, out=out)
 
 
-#: To PTX zeros are normal numbers.
+#: In PTX, zeros are normal numbers.
 _TESTS: dict[str, Callable[[Array], Array]] = {
     "finite": np.isfinite,
     "infinite": np.isinf,

@@ -28,7 +28,7 @@ def _discard(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("createpolicy", ("b64",))
 def _createpolicy(ins: Instruction, lanes: Lanes) -> Step:
-    """A cache policy is a number that means nothing here."""
+    """Gives 0: a cache policy has no effect here."""
     out = destination(lanes, ins, ins.operands[0], "b64")[0]
 
     def create(sel: Ints | None) -> None:

@@ -42,7 +42,7 @@ def _high(kind: str, a: Array, b: Array) -> Array:
     mid1, mid2 = (au >> s) * (bu & m), (au & m) * (bu >> s)
     carry = ((low >> s) + (mid1 & m) + (mid2 & m)) >> s
     high = (au >> s) * (bu >> s) + (mid1 >> s) + (mid2 >> s) + carry
-    if kind == "s64":  # the unsigned product counts a negative factor 2**64 too high
+    if kind == "s64":  # the unsigned product takes a negative factor 2**64 too high
         high = high - np.where(a < 0, bu, np.uint64(0)) - np.where(b < 0, au, np.uint64(0))
     return high
 
@@ -194,7 +194,7 @@ def _part(x: Array, i: int, bits: int, kind: str) -> Array:
 
 def _dot(count: int, kind: str, flags: set[str]) -> Compute:
     """``dp4a.atype.btype`` and ``dp2a.lo.atype.btype``: the words of a are cut into ``count``, those of b into bytes."""
-    first = next(iter(flags - {"lo", "hi"}), kind)  # the set folds two types alike into one
+    first = next(iter(flags - {"lo", "hi"}), kind)  # the set holds two equal types once
     start = 2 if "hi" in flags else 0
 
     def compute(out: Array, a: Array, b: Array, c: Array) -> None:

@@ -45,21 +45,21 @@ _SHAPES = {
 _SUMS = {"tf32": {"f32"}, "f16": {"f32", "f16"}, "bf16": {"f32"}, "f64": {"f64"}, "s8": {"s32"}, "u8": {"s32"}}
 _SUMS |= {"e4m3": {"f32"}, "e5m2": {"f32"}}
 _PACKED = {"tf32": 1, "f64": 1, "f16": 2, "bf16": 2, "s8": 4, "u8": 4, "e4m3": 4, "e5m2": 4}
-#: Types that may meet each other.
+#: Types of A and B that may be combined with each other.
 _MIXED = ({"s8", "u8"}, {"e4m3", "e5m2"})
 
 
 def warps_of(ins: Instruction, lanes: Lanes, sel: Ints | None) -> Ints:
-    """The active lanes as whole warps (w, 32); reports warps of which only a part is here and leaves them out."""
-    who = lanes.every if sel is None else sel
-    if who.size % 32 == 0 and lanes.threads % 32 == 0:
-        rows = who.reshape(-1, 32)
+    """The active lanes as whole warps (w, 32); reports warps of which only a part is active and leaves them out."""
+    active = lanes.every if sel is None else sel
+    if active.size % 32 == 0 and lanes.threads % 32 == 0:
+        rows = active.reshape(-1, 32)
         if (lanes.base_warp[rows] == lanes.base_warp[rows[:, :1]]).all():
             return rows
-    count = np.bincount(lanes.base_warp[who])[lanes.base_warp[who]]
+    count = np.bincount(lanes.base_warp[active])[lanes.base_warp[active]]
     text = f"only a part of the warp executes what all 32 threads must: {ins.text}"
     lanes.reports.report("divergent barrier", ins, sel, count < 32, None, text)
-    return who[count == 32].reshape(-1, 32)
+    return active[count == 32].reshape(-1, 32)
 
 
 def _numbers(bits: Array, kind: str) -> Array:
@@ -81,12 +81,12 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
     parts = ins.parts
     if len(parts) < 8:
         raise UnknownInstruction(ins)
-    made, a_kind, b_kind, c_kind = parts[-4:]
+    d_kind, a_kind, b_kind, c_kind = parts[-4:]
     shape = re.fullmatch(r"m(\d+)n8k(\d+)", parts[3]) if len(parts) > 8 else None
     extra = set(parts[1:-4]) - {"sync", "aligned", parts[3], "row", "col", "satfinite"}
     m, k = (int(shape[1]), int(shape[2])) if shape else (0, 0)
     same = a_kind == b_kind or {a_kind, b_kind} in _MIXED
-    known = same and (m, k) in _SHAPES.get(a_kind, ()) and made in _SUMS.get(a_kind, ()) and c_kind in _SUMS[a_kind]
+    known = same and (m, k) in _SHAPES.get(a_kind, ()) and d_kind in _SUMS.get(a_kind, ()) and c_kind in _SUMS[a_kind]
     if extra or not known or parts[4:6] != ["row", "col"]:
         raise UnknownInstruction(ins, "has a shape or type that is not supported")
     saturate = "satfinite" in parts
@@ -113,7 +113,7 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
             A[:, _GROUP[:, None] + 8 * (r % high), column] = _numbers(bits, a_kind)
         for r, bits in enumerate(fragment(b_in, rows)):
             B[:, e * _MEMBER[:, None] + j + 4 * e * r, _GROUP[:, None]] = _numbers(bits, b_kind)
-        C = _collect(fragment(c_in, rows), c_kind, m)
+        C = _accumulators(fragment(c_in, rows), c_kind, m)
         if a_kind == "f64":
             for i in range(k):
                 fma64(C, A[:, :, i, None], B[:, i, None, :], C.copy())
@@ -123,13 +123,13 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
         if saturate:
             D = np.clip(D, -(1 << 31), (1 << 31) - 1)
         for r, out in enumerate(outs):
-            out[rows] = _deliver(D, made, r)
+            out[rows] = _result_register(D, d_kind, r)
         lanes.sync_warp(rows.reshape(-1))
 
     return multiply
 
 
-def _collect(registers: list[Array], kind: str, m: int) -> Array:
+def _accumulators(registers: list[Array], kind: str, m: int) -> Array:
     """The accumulator fragment as (w, m, 8)."""
     if kind == "f16":
         C = np.zeros((len(registers[0]), m, 8))
@@ -143,7 +143,7 @@ def _collect(registers: list[Array], kind: str, m: int) -> Array:
     return C
 
 
-def _deliver(D: Array, kind: str, r: int) -> Array:
+def _result_register(D: Array, kind: str, r: int) -> Array:
     """Register r of the result fragment, as bits (w, 32)."""
     if kind == "f16":
         pairs = np.ascontiguousarray(D[:, _GROUP[:, None] + 8 * r, 2 * _MEMBER[:, None] + np.arange(2)])
@@ -156,10 +156,10 @@ def _deliver(D: Array, kind: str, r: int) -> Array:
     return values.astype(np.float32).view(np.uint32) if kind == "f32" else np.ascontiguousarray(values).view(np.uint64)
 
 
-def _matrices(ins: Instruction, listed: str) -> tuple[list[str], bool]:
+def _matrices(ins: Instruction, vector: str) -> tuple[list[str], bool]:
     """The registers of a ldmatrix or stmatrix, and whether it transposes."""
     flags = set(ins.parts[1:]) - {"sync", "aligned", "m8n8", "shared", "cta", "b16", "trans"}
-    names = operand_tokens(listed[1:-1]) if listed.startswith("{") else [listed]
+    names = operand_tokens(vector[1:-1]) if vector.startswith("{") else [vector]
     if flags != {f"x{len(names)}"} or len(names) not in (1, 2, 4) or "m8n8" not in ins.parts:
         raise UnknownInstruction(ins)
     return names, "trans" in ins.parts
@@ -180,17 +180,17 @@ def _ldmatrix(ins: Instruction, lanes: Lanes) -> Step:
 
     def load(sel: Ints | None) -> None:
         warps = warps_of(ins, lanes, sel)
-        givers = warps[:, : 8 * len(names)].reshape(-1)  # lane 8·i + r gives the address of row r of matrix i
-        if not givers.size:
+        address_lanes = warps[:, : 8 * len(names)].reshape(-1)  # lane 8·i + r gives the address of row r of matrix i
+        if not address_lanes.size:
             return
-        data = np.zeros((givers.size, 8), np.uint16)
+        data = np.zeros((address_lanes.size, 8), np.uint16)
 
         def fetch(region: Region, offsets: Ints, at: Ints | None, chosen: Ints | None) -> None:
             note_read(ins, lanes, region, offsets, 16, chosen)
             rows = region.view(np.dtype(np.uint16))[(offsets >> 1)[:, None] + np.arange(8)]
             data[slice(None) if at is None else at] = rows
 
-        visit(ins, lanes, "shared", "ldmatrix", 16, where, fetch)(givers)
+        visit(ins, lanes, "shared", "ldmatrix", 16, where, fetch)(address_lanes)
         table = data.reshape(len(warps), len(names), 8, 8)
         for i, out in enumerate(outs):
             out[warps] = np.ascontiguousarray(table[:, i][:, row, column]).view(np.uint32)[..., 0]
@@ -208,8 +208,8 @@ def _stmatrix(ins: Instruction, lanes: Lanes) -> Step:
 
     def store(sel: Ints | None) -> None:
         warps = warps_of(ins, lanes, sel)
-        givers = warps[:, : 8 * len(names)].reshape(-1)
-        if not givers.size:
+        address_lanes = warps[:, : 8 * len(names)].reshape(-1)
+        if not address_lanes.size:
             return
         table = np.zeros((len(warps), len(names), 8, 8), np.uint16)
         for i, x in enumerate(inputs):
@@ -225,7 +225,7 @@ def _stmatrix(ins: Instruction, lanes: Lanes) -> Step:
             if settle is not None:
                 settle(np.zeros(offsets.size, bool))
 
-        visit(ins, lanes, "shared", "stmatrix", 16, where, put)(givers)
+        visit(ins, lanes, "shared", "stmatrix", 16, where, put)(address_lanes)
         lanes.sync_warp(warps.reshape(-1))
 
     return store

@@ -1,8 +1,8 @@
-"""NaN as an H200 makes it and hands it on: which sign and which payload come out.
+"""Sign and payload of the NaNs that an H200 produces.
 
-Arithmetic in f16, bf16 and f32 gives the one canonical NaN, whatever goes in, and so do abs, neg and conversions among
-these formats. Arithmetic in f64 hands on the last operand that is a NaN, made quiet; a NaN that it makes itself is
-negative with an empty payload. Conversions from or to f64 keep the sign and the upper bits of the payload.
+Arithmetic in f16, bf16 and f32 gives the one canonical NaN, whatever its operands, and so do abs, neg and conversions
+among these formats. Arithmetic in f64 gives the last operand that is a NaN, made quiet; if no operand is one, the NaN
+is negative with an empty payload. Conversions from or to f64 keep the sign and the upper bits of the payload.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def canonical(out: Array) -> None:
 
 
 def hand_on(out: Array, inputs: Sequence[Array], *, quiet: bool = True) -> None:
-    """Make every NaN of a float64 result the last input that is one, in place; ``inputs`` must not share its memory.
+    """Replace every NaN of a float64 result by the last input that is NaN, in place; ``inputs`` must not overlap ``out``.
 
     >>> a, b = np.array([0x7FF8000000000001, 0xFFF0000000000002], np.uint64).view(np.float64).reshape(2, 1)
     >>> out = np.array([np.nan])
@@ -43,19 +43,19 @@ def hand_on(out: Array, inputs: Sequence[Array], *, quiet: bool = True) -> None:
         return
     bits: Array = np.asarray(_DEFAULT64)
     for x in inputs:
-        given = np.asarray(x).view(np.uint64)
-        bits = np.where(np.isnan(x), given | np.uint64(_QUIET["f64"] if quiet else 0), bits)
+        input_bits = np.asarray(x).view(np.uint64)
+        bits = np.where(np.isnan(x), input_bits | np.uint64(_QUIET["f64"] if quiet else 0), bits)
     out.view(np.uint64)[nan] = np.broadcast_to(bits, out.shape)[nan]
 
 
-def converted(bits: Array, given: str, made: str) -> Array:
+def converted(bits: Array, source: str, target: str) -> Array:
     """Bits of NaNs of one format → of quiet NaNs of another, with their sign and the upper bits of their payload.
 
     >>> hex(converted(np.array([0xFC05], np.uint16), "f16", "f64")[0])
     '0xfff8140000000000'
     """
-    wide, more = bits.astype(np.uint64), _MANTISSA[made] - _MANTISSA[given]
-    sign = wide >> np.uint64(8 * SIZES[given] - 1) << np.uint64(8 * SIZES[made] - 1)
-    payload = wide & np.uint64((1 << _MANTISSA[given]) - 1)
+    wide, more = bits.astype(np.uint64), _MANTISSA[target] - _MANTISSA[source]
+    sign = wide >> np.uint64(8 * SIZES[source] - 1) << np.uint64(8 * SIZES[target] - 1)
+    payload = wide & np.uint64((1 << _MANTISSA[source]) - 1)
     payload = payload << np.uint64(more) if more > 0 else payload >> np.uint64(-more)
-    return (sign | payload | np.uint64(_QUIET[made])).astype(f"u{SIZES[made]}")
+    return (sign | payload | np.uint64(_QUIET[target])).astype(f"u{SIZES[target]}")

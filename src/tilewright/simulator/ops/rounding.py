@@ -1,8 +1,8 @@
-"""Rounding as PTX asks for it: one rounding a result, in any direction, into f32, f16, bf16 or f64.
+"""Rounding as PTX defines it: one rounding per result, in any direction, to f32, f16, bf16 or f64.
 
-The tool is round-to-odd (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
-using rounding to odd", IEEE Trans. Computers 57, 2008): a result kept in a wider format with its last bit set when
-it is inexact can be rounded again, to nearest or in a direction, as if the exact value were.
+The method is round-to-odd (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
+using rounding to odd", IEEE Trans. Computers 57, 2008): a result in a wider format whose last bit is set if it is
+inexact can be rounded again, to nearest or in a direction, with the same result as the exact value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..machine.values import Array
 
 MODES = ("rn", "rz", "rm", "rp")
 TINY32 = np.float32(2.0**-126)
-#: The least normal number of each type.
+#: The smallest normal number of each type.
 _TINY = {np.dtype(t): np.finfo(t).smallest_normal for t in (np.float16, np.float32, np.float64)}
 
 
@@ -43,7 +43,7 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def to_odd(s: Array, e: Array) -> Array:
-    """s + e, of which s is the value to nearest, rounded to odd: if inexact, the neighbour whose last bit is set."""
+    """s + e rounded to odd, where s is s + e rounded to nearest: if inexact, the neighbour whose last bit is set."""
     s = np.asarray(s, np.float64)
     bits = s.view(np.int64)
     fix = (e != 0) & ((bits & 1) == 0) & np.isfinite(s)
@@ -119,8 +119,8 @@ def narrow16(x: Array, mode: str = "rn") -> Array:
 def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
     """a·b + c in float32, rounded to nearest once.
 
-    The product is exact in float64. Rounding the float64 sum again goes wrong only where that sum lies exactly
-    between two floats without being exact, or where the result is subnormal: only those are done over.
+    The product is exact in float64. Rounding the float64 sum again is wrong only where that sum is inexact and lies
+    exactly between two floats, or where the result is subnormal: only these are computed by round-to-odd.
     """
     p = np.multiply(a, b, dtype=np.float64)
     s = np.asarray(p + c)
@@ -136,7 +136,7 @@ def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
 
 
 def fma64(out: Array, a: Array, b: Array, c: Array) -> None:
-    """a·b + c in float64, rounded to nearest once; far from 1 by exact rational arithmetic."""
+    """a·b + c in float64, rounded to nearest once; numbers far from 1 by exact rational arithmetic."""
     high, low = two_product(a, b)
     th, tl = two_sum(c, low)
     vh, vl = two_sum(high, th)
@@ -170,17 +170,17 @@ def exact_fma(x: float, y: float, z: float) -> float:
 
 
 def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, ...]) -> Array:
-    """Sign of what ``exact(*inputs, nearest)`` says is missing from float64 results, by rational arithmetic; 0 where
-    the exact result is infinite or no number."""
+    """Sign of ``exact(*inputs, nearest)``, the exact minus the nearest float64 results, in rational arithmetic; 0 where
+    the exact result is infinite or NaN."""
     missing = np.zeros(nearest.shape, np.int8)
     rows = [np.broadcast_to(x, nearest.shape).reshape(-1).tolist() for x in inputs]
     for i, r in enumerate(nearest.reshape(-1).tolist()):
-        given = [row[i] for row in rows]
-        if not all(map(math.isfinite, given)) or math.isnan(r):
+        values = [row[i] for row in rows]
+        if not all(map(math.isfinite, values)) or math.isnan(r):
             continue
         try:
             # An infinite result of finite numbers is an overflow, unless something was divided by zero.
-            left = exact(*map(Fraction, given), Fraction(r if math.isfinite(r) else 0))
+            left = exact(*map(Fraction, values), Fraction(r if math.isfinite(r) else 0))
             missing.flat[i] = (left > 0) - (left < 0) if math.isfinite(r) else -1 if r > 0 else 1
         except ZeroDivisionError:
             continue
@@ -188,7 +188,7 @@ def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, 
 
 
 def directed64(nearest: Array, missing: Array, mode: str) -> Array:
-    """float64 results to nearest → rounded as ``mode`` says; ``missing`` is the sign of the exact ones less them."""
+    """float64 results to nearest → rounded as ``mode`` says; ``missing`` is the sign of the exact minus the nearest ones."""
     if mode == "rz":
         wrong, toward = (missing != 0) & (nearest != 0) & ((missing < 0) != np.signbit(nearest)), 0.0
     else:
@@ -197,7 +197,7 @@ def directed64(nearest: Array, missing: Array, mode: str) -> Array:
 
 
 def zero_of_sum(total: Array, exact_zero: Array, a: Array, b: Array, mode: str) -> Array:
-    """Rounding down, x - x is -0 (IEEE 754, 6.3); in every other direction +0, which is what NumPy gives."""
+    """A sum with its zeros signed: rounding down, x - x is -0 (IEEE 754, 6.3), in all other modes +0, as in NumPy."""
     if mode != "rm":
         return total
     return np.where(exact_zero & (np.signbit(a) != np.signbit(b)), np.copysign(np.zeros((), total.dtype), -1), total)

@@ -1,6 +1,7 @@
 """The 8-bit floats e4m3 and e5m2: their values, and rounding into them (PTX ISA 5.2.3, 9.7.9.21).
 
-e4m3 has no infinity and one NaN a sign, so that it reaches 448; e5m2 is half precision cut short and reaches 57,344.
+e4m3 has no infinity and one NaN per sign, and reaches 448; e5m2 is half precision with a shorter mantissa, and reaches
+57,344.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def decode(codes: Array, kind: str) -> Array:
 
 
 def encode(x: Array, kind: str) -> Array:
-    """float64 → bytes, to nearest, ties to even; beyond the largest value that value, as ``.satfinite`` asks.
+    """float64 → bytes, to nearest, ties to even; numbers beyond the largest value become that value (``.satfinite``).
 
     >>> encode(np.array([1.0, -1e9, 1.0625, 0.001]), "e4m3").tolist()
     [56, 254, 56, 1]

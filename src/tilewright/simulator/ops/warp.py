@@ -1,6 +1,6 @@
 """Instructions across the lanes of a warp: shuffle, vote, match, redux, activemask, bar.warp (PTX ISA 9.7.9, 9.7.13).
 
-Lanes are handled as a table of warps × 32; what a lane that does not take part holds is never read.
+Lanes are handled as a table of warps × 32; the value of a lane that does not take part is never read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 class Table:
     """The active lanes as rows of warps: values by (warp, lane) and back.
 
-    Of a warp whose lanes come with different masks, each mask has a row of its own, given by ``groups``.
+    If lanes of one warp have different masks, each mask has a row of its own; ``groups`` are then the rows of the lanes.
     """
 
     def __init__(self, lanes: Lanes, sel: Ints | None, groups: Ints | None = None) -> None:
-        who = lanes.every if sel is None else sel
-        self.rows, self.columns = lanes.base_warp[who] if groups is None else groups, lanes.lane[who]
-        self.count = int(self.rows.max()) + 1 if who.size else 0
+        active = lanes.every if sel is None else sel
+        self.rows, self.columns = lanes.base_warp[active] if groups is None else groups, lanes.lane[active]
+        self.count = int(self.rows.max()) + 1 if active.size else 0
         self.active = np.zeros((self.count, 32), bool)
         self.active[self.rows, self.columns] = True
 
@@ -40,26 +40,26 @@ class Table:
         return out
 
     def mask(self, bits: NDArray[np.bool_]) -> NDArray[np.uint32]:
-        """Rows of booleans → one 32-bit mask a warp."""
+        """Rows of booleans → one 32-bit mask per warp."""
         return (bits * _BIT).sum(axis=1, dtype=np.uint32)
 
 
 def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
-    """Which active lanes execute an instruction together: a number for each warp and mask; None for all of each warp.
+    """Which active lanes execute an instruction together: lanes with the same number; None if all of each warp do.
 
-    A lane that its own mask leaves out is reported: what it gets is undefined (PTX ISA 9.7.9, 9.7.13).
+    A lane that its own mask leaves out is reported: its result is undefined (PTX ISA 9.7.9, 9.7.13).
     """
     if mask.ndim == 0 and int(mask) == WHOLE_WARP:
         return None
-    who = lanes.every if sel is None else sel
-    given = np.broadcast_to(mask if mask.ndim == 0 else mask[who], who.shape).astype(np.int64)
-    absent = given >> lanes.lane[who] & 1 == 0
+    active = lanes.every if sel is None else sel
+    masks = np.broadcast_to(mask if mask.ndim == 0 else mask[active], active.shape).astype(np.int64)
+    absent = masks >> lanes.lane[active] & 1 == 0
     if absent.any():
-        text = f"its mask ({int(given[np.argmax(absent)]):#010x}) leaves out the thread that executes it: {ins.text}"
+        text = f"its mask ({int(masks[np.argmax(absent)]):#010x}) leaves out the thread that executes it: {ins.text}"
         lanes.reports.report("divergent barrier", ins, sel, absent, None, text)
-    warps = lanes.base_warp[who]
-    alike = (given[1:] == given[:-1]) | (warps[1:] != warps[:-1])
-    return None if alike.all() else np.unique(warps << 32 | given, return_inverse=True)[1]
+    warps = lanes.base_warp[active]
+    alike = (masks[1:] == masks[:-1]) | (warps[1:] != warps[:-1])
+    return None if alike.all() else np.unique(warps << 32 | masks, return_inverse=True)[1]
 
 
 def _active(x: Array, sel: Ints | None) -> Array:
@@ -67,9 +67,9 @@ def _active(x: Array, sel: Ints | None) -> Array:
 
 
 def _members(table: Table, mask: Array) -> NDArray[np.bool_]:
-    """(warps, 32): which lanes take part in the collective of each row, whose lanes all give the same mask."""
-    given = table.spread(np.broadcast_to(mask, table.rows.shape)).max(axis=1)
-    return ((given[:, None] & _BIT) != 0) & table.active
+    """(warps, 32): which lanes take part in the collective of each row; all lanes of a row have the same mask."""
+    masks = table.spread(np.broadcast_to(mask, table.rows.shape)).max(axis=1)
+    return ((masks[:, None] & _BIT) != 0) & table.active
 
 
 @step("shfl", ("b32",))
@@ -190,7 +190,7 @@ def _redux(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("elect")
 def _elect(ins: Instruction, lanes: Lanes) -> Step:
-    """``elect.sync d|p, mask``: the lowest lane of the mask leads."""
+    """``elect.sync d|p, mask``: elects the lowest active lane of the mask."""
     target, _, predicate = ins.operands[0].partition("|")
     out = destination(lanes, ins, target, "b32")[0]
     flag = destination(lanes, ins, predicate, "pred")[0]
