@@ -63,7 +63,7 @@ def test_too_many_steps_end_the_run_in_words() -> None:
 def test_a_loop_that_changes_nothing_is_endless_at_once() -> None:
     run = simulate(kernel("", "AGAIN: bra AGAIN;"), "k", 1, 32, [])
     assert run.steps < 1_000_000
-    assert "nothing that they look at changes any more" in run.findings[0].text
+    assert "nothing that they read changes any more" in run.findings[0].text
     assert "PTX line" in run.findings[0].text
 
 

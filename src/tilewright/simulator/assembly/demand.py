@@ -37,9 +37,9 @@ class Demand:
             self.writer |= dict.fromkeys(written, ins.index)
 
     def of(self, load: Instruction, register: str) -> list[Condition] | None:
-        """Under which conditions on predicates written before ``load`` its result is used; any one suffices.
+        """Conditions, on predicates written before ``load``, under which its result is used; one suffices.
 
-        Empty: it is not used, or a predicate that is written later selects it. None: it has to be taken as used.
+        Empty: it is not used, or only selected by predicates that are written later. None: it has to be taken as used.
         """
         return [] if register == "_" else self._needed(load, register, load.index, _FAR)
 

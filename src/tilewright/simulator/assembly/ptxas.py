@@ -192,7 +192,7 @@ def _note_issues(
     padding: Sequence[MachineInstruction],
     machine: MachineAccesses,
 ) -> None:
-    """Note for each guarded shared access, and for padding, an access without guard of the same basic block."""
+    """Note for each guarded shared access, and for padding, an unguarded access of its basic block, issued as often."""
     unguarded = [(access, ins) for access, ins in pairs if not ins.guard]
     unguarded.sort(key=lambda pair: pair[0].space == "shared")  # shared ones last: they replace others in the dict
     executed_in = {ins.block: access.index for access, ins in unguarded}

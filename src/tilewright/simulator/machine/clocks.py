@@ -110,7 +110,7 @@ class Clocks:
         self.settled = int(self.floor.min())
 
     def meet(self, lanes: Ints, arrived: Iterable[Ints]) -> None:
-        """Some threads of a block passed a barrier; ``arrived`` is what others knew that arrived there without waiting."""
+        """Some threads of a block passed a barrier; ``arrived`` is the knowledge of threads that arrived without waiting."""
         self.learn(lanes, np.maximum.reduce([self.knowledge(lanes), *arrived]))
 
     def knowledge(self, lanes: Ints) -> Ints:

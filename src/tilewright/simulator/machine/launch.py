@@ -95,7 +95,9 @@ class SimulatedLaunch:
             self.values.append((slots[key] << SLOT).to_bytes(8, "little"))
         for output in self.options.outputs:
             if output not in self.slots:
-                raise UsageError(f"outputs names argument {output}, which is no array of the {len(args)} arguments")
+                raise UsageError(
+                    f"outputs names argument {output}, which is not an array among the {len(args)} arguments"
+                )
 
     def _operand(self, name: str, value: Array, data: Array) -> int:
         """The slot of a new region over an array's own bytes, or over a copy if they are not aligned to 16 bytes."""
@@ -198,7 +200,7 @@ class SimulatedLaunch:
         left = self.blocks.count - last - 1
         if self.blocks.count < self.blocks.total:
             return f" (only {self.blocks.count:,} of {self.blocks.total:,} blocks are run)"
-        return f" ({left:,} blocks have not begun: a GPU may hold no more of them at once either)" if left else ""
+        return f" ({left:,} blocks have not begun: a GPU may not hold more of them at once either)" if left else ""
 
     # ---- results
 

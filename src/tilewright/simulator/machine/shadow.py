@@ -92,7 +92,7 @@ class Shadow:
         return first[:, None] + np.arange(count), clock[:, None]
 
     def _clashes(self, cells: Ints, clock: Ints, sorts: list[Remembered]) -> Bools:
-        """Which cells have accesses of these sorts that are not ordered before the present one, kept for ``party``."""
+        """Which cells have accesses of these sorts that are not ordered before the present one; noted for ``party``."""
         bad = np.zeros(cells.shape, bool)
         before = []
         for sort in sorts:

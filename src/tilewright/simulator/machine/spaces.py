@@ -61,7 +61,7 @@ class Space:
         """Look for races in a region from now on: it is written, though ``provenance`` found no store that reaches it."""
 
     def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
-        """``pieces`` where some addresses are invalid, or they lie in several regions."""
+        """``pieces`` in the general case: some addresses are invalid, or they lie in several regions."""
         bad = (address & (nbytes - 1)) != 0
         if bad.any():
             first = int(address[np.argmax(bad)])

@@ -219,7 +219,7 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
     space, kind, vector, atomic = _form(ins)
     names, size = _elements(ins.operands[0]), SIZES[ins.parts[-1]]
     if len(names) != vector:
-        raise UnknownInstruction(ins, f"names {len(names)} registers")
+        raise UnknownInstruction(ins, f"names {len(names)} registers instead of {vector}")
     outs = []
     for name in names:
         wide = lanes.width(name, ins) if name != "_" else size
@@ -249,8 +249,10 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
 def _st(ins: Instruction, lanes: Lanes) -> Step:
     space, _, vector, atomic = _form(ins)
     names, size = _elements(ins.operands[1]), SIZES[ins.parts[-1]]
-    if len(names) != vector or space == "const":
-        raise UnknownInstruction(ins, f"names {len(names)} registers")
+    if space == "const":
+        raise UnknownInstruction(ins, "stores to constant memory")
+    if len(names) != vector:
+        raise UnknownInstruction(ins, f"names {len(names)} registers instead of {vector}")
     raw = f"u{8 * size}"
     values = [lanes.source(n, raw, ins) for n in names]
     dtype, shift = DTYPES[raw], size.bit_length() - 1

@@ -33,7 +33,7 @@ def _cp(ins: Instruction, lanes: Lanes) -> Step:
         raise UnknownInstruction(ins)
     size = number_of(ins, ins.operands[2])
     if size not in (4, 8, 16):
-        raise UnknownInstruction(ins, "copies 4, 8 or 16 bytes a thread")
+        raise UnknownInstruction(ins, "must copy 4, 8 or 16 bytes per thread")
     source_size = ins.operands[3] if len(ins.operands) > 3 else ""
     wanted = lanes.source(source_size, "u32", ins) if source_size else np.array(size, np.uint32)
     into, out_of = address(ins.operands[0], lanes, ins, True), address(ins.operands[1], lanes, ins, False)

@@ -93,8 +93,8 @@ def _atomic(ins: Instruction, lanes: Lanes) -> Step:
     first = 2 if name == "atom" else 1
     last = -1 if "cache_hint" in ins.parts else None
     inputs = [lanes.source(o, kind, ins) for o in ins.operands[first:last]]
-    if len(inputs) != 1 + (operation == "cas"):
-        raise UnknownInstruction(ins, f"has {len(inputs)} values to update with")
+    if len(inputs) != (count := 1 + (operation == "cas")):
+        raise UnknownInstruction(ins, f"has {len(inputs)} values instead of {count}")
     out = destination(lanes, ins, ins.operands[0], kind)[0] if name == "atom" else None
     real, dtype = kind in ("f32", "f64", *HALVES), DTYPES[kind]
     new = {shared: _sum(kind, shared) if real else _NEW[operation] for shared in (True, False)}

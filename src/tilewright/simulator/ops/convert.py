@@ -113,7 +113,7 @@ def _to_integer(ins: Instruction, to_kind: str, from_kind: str, flags: set[str])
         return _int_to_int(to_kind, from_kind, "sat" in flags)
     rounding = next((f for f in flags if f in _TO_INTEGER), "")
     if not rounding:
-        raise UnknownInstruction(ins, "needs a rounding to integer")
+        raise UnknownInstruction(ins, "needs a rounding mode to an integer, such as .rzi")
     convert = _float_to_int(to_kind, from_kind, rounding)
     return (lambda a: convert(flush(a))) if from_kind == "f32" and "ftz" in flags else convert
 

@@ -235,7 +235,7 @@ _TESTS: dict[str, Callable[[Array], Array]] = {
 @value("testp", ("f32", "f64"), tuple(_TESTS), out=lambda k, f: "pred")
 def _testp(kind: str, flags: set[str]) -> Compute:
     if len(flags) != 1:
-        raise NotImplementedError("makes one test at a time")
+        raise NotImplementedError("must have exactly one test")
     test = _TESTS[next(iter(flags))]
 
     def compute(out: Array, a: Array) -> None:

@@ -94,7 +94,7 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
     raw = "b64" if a_kind == "f64" else "b32"
     d, a, b, c = ([*operand_tokens(o[1:-1])] if o.startswith("{") else [o] for o in ins.operands)
     if len(a) != high * k // (4 * e) or len(b) != k // (4 * e):
-        raise UnknownInstruction(ins, "has fragments of another size than its shape")
+        raise UnknownInstruction(ins, "has fragments whose size does not fit its shape")
     outs = [destination(lanes, ins, n, raw)[0] for n in d]
     a_in, b_in, c_in = ([lanes.source(n, raw, ins) for n in names] for names in (a, b, c))
     j = np.arange(e)

@@ -158,7 +158,7 @@ class Engine:
             code = next((i for i in segment.code if loads_anew(i)), segment.end or segment.last)
             count = self.lanes.size if sel is None else sel.size
             others = int(self.barriers.waiting.sum()) + sum(group.size for _, group in self.gathering.waiting.values())
-            text = f"{count} threads loop for ever: nothing that they look at changes any more"
+            text = f"{count} threads loop for ever: nothing that they read changes any more"
             text += f", and {others} wait at a barrier" if others else ""
             self._report(code, sel, f"{text}{self.lanes.launch.not_begun(int(self.lanes.blocks[-1]))}: {code.text}")
         raise StoppedError

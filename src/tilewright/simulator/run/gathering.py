@@ -67,12 +67,12 @@ class Gathering:
         for ins, lanes in released.values():
             absent = int(self._missing([(ins, lanes)])[0][0])
             count = absent.bit_count()
-            text = f"waits for {count} other threads of its warp that never come (mask {absent:#010x}): {ins.text}"
+            text = f"waits for {count} other threads of its warp that never arrive (mask {absent:#010x}): {ins.text}"
             self.lanes.reports.report("divergent barrier", ins, lanes, np.ones(lanes.size, bool), None, text)
         return [(at, lanes) for at, (_, lanes) in released.items()]
 
     def _release(self, places: list[int]) -> list[tuple[int, Ints]]:
-        """The lanes at these segments, where they may meet one another, that no longer wait for any lane."""
+        """Of the lanes at these segments, which may meet one another, those whose companions have all arrived."""
         groups = [(at, *self.waiting.pop(at)) for at in places]
         go = []
         for (at, ins, lanes), absent in zip(groups, self._missing([group[1:] for group in groups]), strict=True):
