@@ -33,14 +33,14 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
     def aligned(values: Sequence[str], number: str) -> str:
         return "".join(f"{values[i].rjust(widths[i])}  " for i in used) + f"{number:>4}"
 
-    found = [ListingLine(aligned(HEADS, "line"), "")]
+    listing = [ListingLine(aligned(HEADS, "line"), "")]
     for row, cell in zip(shown, cells, strict=True):
         if row is None:
-            found.append(ListingLine(aligned(cell, ""), "…"))
+            listing.append(ListingLine(aligned(cell, ""), "…"))
             continue
-        found.append(ListingLine(aligned(cell, str(row.number)), row.text))
-        found += [ListingLine("", "", finding) for finding in row.wrong]
-    return found
+        listing.append(ListingLine(aligned(cell, str(row.number)), row.text))
+        listing += [ListingLine("", "", finding) for finding in row.wrong]
+    return listing
 
 
 def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], notes: Sequence[str]) -> str:

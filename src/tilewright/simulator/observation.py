@@ -60,8 +60,8 @@ class Observation:
     def _title(self) -> str:
         """The kernel, the number of findings, and which blocks were counted, in one line."""
         count = len(self.findings)
-        found = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
-        return f"{self.kernel}: {found}; {self.words}"
+        findings = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
+        return f"{self.kernel}: {findings}; {self.words}"
 
     @property
     def _rows(self) -> list[SourceRow]:

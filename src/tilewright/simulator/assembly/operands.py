@@ -32,7 +32,7 @@ def check_operands(ins: Instruction) -> None:
     takes = _OF.get(f"{ins.parts[0]}.cc" if "cc" in ins.parts else ins.parts[0], f"0-{len(ins.operands)}")
     least, most = map(int, takes.split("-"))
     if not least <= len(ins.operands) <= most:
-        wanted = f"{least}" if least == most else f"{least} to {most}"
+        expected = f"{least}" if least == most else f"{least} to {most}"
         raise UsageError(
-            f"{ins.place()}: {ins.parts[0]} takes {wanted} operands, given {len(ins.operands)}: {ins.text}"
+            f"{ins.place()}: {ins.parts[0]} takes {expected} operands, given {len(ins.operands)}: {ins.text}"
         )

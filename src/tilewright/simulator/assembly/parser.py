@@ -48,12 +48,12 @@ class _Reader:
         return found
 
     def until(self, stops: str) -> tuple[str, str]:
-        found = re.compile(f"[{stops}]").search(self.text, self.at)
-        if not found:
+        stop = re.compile(f"[{stops}]").search(self.text, self.at)
+        if not stop:
             raise syntax_error(f"the text ends inside {self.text[self.at : self.at + 40]!r}", self.line())
-        out = self.text[self.at : found.start()]
-        self.at = found.end()
-        return out.strip(), found[0]
+        out = self.text[self.at : stop.start()]
+        self.at = stop.end()
+        return out.strip(), stop[0]
 
 
 _LINE = re.compile(r"\.version\s+[\d.]+|\.target\s+\w+(?:\s*,\s*\w+)*|\.address_size\s+\d+|\.(?:file|loc)\b[^\n]*")

@@ -43,10 +43,10 @@ def pointers_written(program: Program) -> set[str] | None:
             or {"shared", "local", "param"} & set(ins.parts)
         ):
             continue
-        found = _origins(ins.operands[1 if ins.parts[0] == "atom" else 0], flows, roots)
-        if not found or MEMORY in found:
+        origins = _origins(ins.operands[1 if ins.parts[0] == "atom" else 0], flows, roots)
+        if not origins or MEMORY in origins:
             return None
-        written |= found
+        written |= origins
     return written
 
 
@@ -61,7 +61,7 @@ def _sources(ins: Instruction, flows: dict[str, set[str]], roots: set[str]) -> s
 
 
 def _origins(operand: str, flows: dict[str, set[str]], roots: set[str]) -> set[str]:
-    found: set[str] = set()
+    origins: set[str] = set()
     for word in operand_names(operand):
-        found |= flows.get(word, set()) | ({word} if word in roots else set())
-    return found
+        origins |= flows.get(word, set()) | ({word} if word in roots else set())
+    return origins

@@ -58,7 +58,7 @@ class PtxAccess:
 
 def ptx_accesses(program: Program) -> list[PtxAccess]:
     """Accesses of a program, in order; for loads and stores with base and offset of their addresses as the PTX has them."""
-    found = []
+    accesses = []
     back = [(program.labels.get(i.operands[0], i.index), i.index) for i in program.code if i.parts[0] == "bra"]
     for block in program.blocks:
         loop = any(first <= block.first <= last for first, last in back)
@@ -70,10 +70,10 @@ def ptx_accesses(program: Program) -> list[PtxAccess]:
                 fusible = kind in ("ld", "st")
                 key = (block.index, base, written[base]) if fusible else (ins.index,)
                 number = int(offset or "0", 0) if fusible else 0
-                found.append(PtxAccess(ins.index, ins.file, ins.line, space, kind, key, number, nbytes, loop))
+                accesses.append(PtxAccess(ins.index, ins.file, ins.line, space, kind, key, number, nbytes, loop))
             if ins.operands and ins.parts[0] not in ("st", "bra") and not ins.operands[0].startswith("["):
                 written.update(re.findall(r"%[\w.]+", ins.operands[0]))
-    return found
+    return accesses
 
 
 def _form(ins: Instruction) -> tuple[str, str, int] | None:

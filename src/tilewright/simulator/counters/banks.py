@@ -114,11 +114,11 @@ def _crossbar(routes: Iterable[tuple[int, int]]) -> int:
 def _pass_cost(units: Ints, banks: int, *, each_lane: bool = False) -> Ints:
     """The largest number of different units, or of lanes, that a row wants from one bank; 0 where no lane is active."""
     ordered = np.sort(units, axis=1)
-    wanted = ordered != IDLE
+    counted = ordered != IDLE
     if not each_lane:
-        wanted[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
-    row = np.nonzero(wanted)[0]
-    cells = np.bincount(row * banks + ordered[wanted] % banks, minlength=len(units) * banks)
+        counted[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    row = np.nonzero(counted)[0]
+    cells = np.bincount(row * banks + ordered[counted] % banks, minlength=len(units) * banks)
     return cells.reshape(-1, banks).max(axis=1)
 
 

@@ -51,20 +51,20 @@ def names(space: str, kind: str) -> dict[str, list[str]]:
     >>> names("shared", "ldmatrix")["wavefronts"][1]
     'l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum'
     """
-    found = {field: [name] for field, (name, _) in _own(space, kind).items()}
-    for field in found:
+    counters = {field: [name] for field, (name, _) in _own(space, kind).items()}
+    for field in counters:
         name = FIELDS[space][field][0]
         if (space, kind) in _LUMPED and name.startswith("l1tex__"):
-            found[field].append(name.format(_LUMPED[space, kind]))
+            counters[field].append(name.format(_LUMPED[space, kind]))
     if space == "shared":
-        found["conflicts"].append(ALL_CONFLICTS)
-    return found
+        counters["conflicts"].append(ALL_CONFLICTS)
+    return counters
 
 
 def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
     """Field → the counter of that kind alone, and its label."""
     op, plural = _KINDS["atom" if (space, kind) == ("shared", "red") else kind]
-    found = {}
+    counters = {}
     for field, (pattern, text) in FIELDS[space].items():
         if (kind, field) == ("cp.async", "wavefronts"):
             continue
@@ -73,8 +73,8 @@ def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
             name = name.replace("l1tex__", "smsp__sass_l1tex_")
         if op in ("ldgsts", "ldsm"):
             name = name.replace("executed_op_shared_", "executed_op_")
-        found[field] = name, f"{space} {plural}, {text}"
-    return found
+        counters[field] = name, f"{space} {plural}, {text}"
+    return counters
 
 
 #: Every counter's label in plain words.

@@ -87,21 +87,21 @@ class Survey:
 
     def accesses(self) -> list[Access]:
         """Accesses in order of the source line; those of one line, space, kind and width are merged."""
-        found: dict[tuple[int, str, str, int], list[Access]] = {}
+        by_place: dict[tuple[int, str, str, int], list[Access]] = {}
         for key, tally in self.counters.tallies().items():
             if not tally.lanes:
                 continue  # issued without active lanes
             least = self._least.get(key, 0) if tally.space != "shared" else tally.wavefronts - tally.conflicts
             example = self._examples.get(key, _Example())
             line = self._lines.get(key[0], tally.line)
-            found.setdefault((line, tally.space, tally.kind, tally.nbytes), []).append(
+            by_place.setdefault((line, tally.space, tally.kind, tally.nbytes), []).append(
                 Access(
                     *(line, tally.space, tally.kind, tally.nbytes, tally.requests, tally.bytes),
                     *(tally.sectors, tally.wavefronts, tally.conflicts, least),
                     *(example.origin, list(example.lanes)),
                 )
             )
-        return [_merged(found[place]) for place in sorted(found)]
+        return [_merged(by_place[place]) for place in sorted(by_place)]
 
 
 def _merged(parts: Iterable[Access]) -> Access:

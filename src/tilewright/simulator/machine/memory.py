@@ -67,11 +67,11 @@ class Region:
 
     def view(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The bytes as numbers of a type, (nbytes / itemsize,)."""
-        found = self.views.get(dtype.str)
-        if found is None:
+        cached = self.views.get(dtype.str)
+        if cached is None:
             size = dtype.itemsize
-            found = self.views[dtype.str] = self.data[: self.data.size // size * size].view(dtype)
-        return found
+            cached = self.views[dtype.str] = self.data[: self.data.size // size * size].view(dtype)
+        return cached
 
     def own(self) -> None:
         """Copy borrowed bytes."""

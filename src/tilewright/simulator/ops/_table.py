@@ -46,10 +46,10 @@ def bind(ins: Instruction, lanes: Lanes) -> Step:
 
     Raises UnknownInstruction where the table has no entry.
     """
-    found = entry(ins)
-    if found is None:
+    key = entry(ins)
+    if key is None:
         raise UnknownInstruction(ins)
-    run = TABLE[found](ins, lanes)
+    run = TABLE[key](ins, lanes)
     return run if ins.guard is None else guarded(run, lanes.source(ins.guard[0], "pred", ins), ins.guard[1])
 
 

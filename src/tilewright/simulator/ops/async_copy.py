@@ -35,14 +35,14 @@ def _cp(ins: Instruction, lanes: Lanes) -> Step:
     if size not in (4, 8, 16):
         raise UnknownInstruction(ins, "must copy 4, 8 or 16 bytes per thread")
     source_size = ins.operands[3] if len(ins.operands) > 3 else ""
-    wanted = lanes.source(source_size, "u32", ins) if source_size else np.array(size, np.uint32)
+    amount = lanes.source(source_size, "u32", ins) if source_size else np.array(size, np.uint32)
     into, out_of = address(ins.operands[0], lanes, ins, True), address(ins.operands[1], lanes, ins, False)
     bytes_of = np.arange(size)
 
     def copy(sel: Ints | None) -> None:
         target = into(sel)
         data = np.zeros((target.size, size), np.uint8)
-        count = np.broadcast_to(wanted if wanted.ndim == 0 or sel is None else wanted[sel], target.size)
+        count = np.broadcast_to(amount if amount.ndim == 0 or sel is None else amount[sel], target.size)
         live = np.flatnonzero(count > 0)
         if live.size:
             at = live if sel is None else sel[live]
@@ -102,7 +102,7 @@ class AsyncCopies:
             return
         waits = np.zeros(self.lanes.size, bool)
         waits[active] = True
-        left = []
+        remaining = []
         for ins, region, offsets, nbytes, owner, group in self.under_way:
             done = waits[owner] & ((group < self.group[owner] - keep) | (what == "wait_all"))
             shadow = region.shadow
@@ -111,5 +111,5 @@ class AsyncCopies:
                 shadow.writer[cells] = now
                 shadow.by[cells] = ins.index
             if not done.all():
-                left.append((ins, region, offsets[~done], nbytes, owner[~done], group[~done]))
-        self.under_way = left
+                remaining.append((ins, region, offsets[~done], nbytes, owner[~done], group[~done]))
+        self.under_way = remaining

@@ -160,8 +160,8 @@ def _div(kind: str, flags: set[str]) -> Compute:
 @value("rem", INTS)
 def _rem(kind: str, flags: set[str]) -> Compute:
     def compute(out: Array, a: Array, b: Array) -> None:
-        left = a - _quotient(a, b) * b
-        out[...] = np.where(b == 0, ~np.zeros((), left.dtype), left)  # by zero all ones, as the quotient
+        remainder = a - _quotient(a, b) * b
+        out[...] = np.where(b == 0, ~np.zeros((), remainder.dtype), remainder)  # by zero all ones, as the quotient
 
     return compute
 

@@ -180,8 +180,8 @@ def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, 
             continue
         try:
             # An infinite result of finite numbers is an overflow, unless something was divided by zero.
-            left = exact(*map(Fraction, values), Fraction(r if math.isfinite(r) else 0))
-            missing.flat[i] = (left > 0) - (left < 0) if math.isfinite(r) else -1 if r > 0 else 1
+            difference = exact(*map(Fraction, values), Fraction(r if math.isfinite(r) else 0))
+            missing.flat[i] = (difference > 0) - (difference < 0) if math.isfinite(r) else -1 if r > 0 else 1
         except ZeroDivisionError:
             continue
     return missing

@@ -101,9 +101,9 @@ class Gathering:
         for ins, some in groups:
             masks[every if some is None else some] = self._masks(ins, every if some is None else some)
         for ins, some in groups:
-            found = companions(ins, self.lanes, masks, some)
+            meeting = companions(ins, self.lanes, masks, some)
         if len(groups) == 1:
-            self.lanes.sync_warp(groups[0][1], found)
+            self.lanes.sync_warp(groups[0][1], meeting)
             return
         lanes = np.sort(np.concatenate([every if some is None else some for _, some in groups]))
         self.lanes.sync_warp(lanes, np.unique(self.lanes.base_warp[lanes] << 32 | masks[lanes], return_inverse=True)[1])
