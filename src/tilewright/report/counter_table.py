@@ -15,12 +15,12 @@ _OPS = {
 }  # fmt: skip
 #: Part of a counter's name → what it counts.
 _WHAT = {
-    "t_requests_": "requests: instructions, one a warp",
-    "inst_executed_op_": "requests: instructions, one a warp",
+    "t_requests_": "requests: instructions, counted per warp",
+    "inst_executed_op_": "requests: instructions, counted per warp",
     "t_sectors_": "sectors: 32 bytes moved each",
     "data_bytes_mem_": "bytes asked for",
     "wavefronts_mem_": "wavefronts: turns of the 32 banks",
-    "data_bank_conflicts_": "bank conflicts: turns too many",
+    "data_bank_conflicts_": "bank conflicts: additional turns",
 }
 
 

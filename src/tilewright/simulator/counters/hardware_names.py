@@ -26,13 +26,13 @@ _IN_SPACE = {
 #: Fields of a tally that each memory space counts: the counter's name with ``{}`` for the kind, and its label.
 FIELDS = {
     "shared": {
-        "requests": ("smsp__inst_executed_op_shared_{}.sum", "requests: instructions, one a warp"),
+        "requests": ("smsp__inst_executed_op_shared_{}.sum", "requests: instructions, counted per warp"),
         "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum", "wavefronts: turns of the 32 banks"),
-        "conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum", "bank conflicts: turns too many"),
+        "conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum", "bank conflicts: additional turns"),
     }
 } | {
     space: {
-        "requests": (f"l1tex__t_requests_pipe_lsu_mem_{space}_op_{{}}.sum", "requests: instructions, one a warp"),
+        "requests": (f"l1tex__t_requests_pipe_lsu_mem_{space}_op_{{}}.sum", "requests: instructions, counted per warp"),
         "sectors": (f"l1tex__t_sectors_pipe_lsu_mem_{space}_op_{{}}.sum", "sectors: 32 bytes moved each"),
     }
     for space in ("global", "local")
