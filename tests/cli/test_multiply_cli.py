@@ -42,7 +42,7 @@ def test_it_says_the_plan_and_what_became_of_it(typed) -> None:
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--memory", "64MiB", "--json", "r.json", "--timeline", "t.jsonl")
     assert (answer.code, answer.err) == (0, "")
     assert is_the_product("c.npy")
-    for word in ("in blocks", "expected", "c.npy: (900, 900) float32", "GFLOPS", "written 3.1 MiB"):
+    for word in ("in blocks", "predicted", "c.npy: (900, 900) float32", "GFLOPS", "written 3.1 MiB"):
         assert word in answer.out
     assert all(len(line.rstrip()) <= 80 for line in answer.out.splitlines())
     record = json.loads(Path("r.json").read_text())
@@ -60,7 +60,7 @@ def test_a_dry_run_writes_nothing(typed, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--dry-run")
     assert answer.code == 0
-    assert "expected" in answer.out
+    assert "predicted" in answer.out
     assert sorted(tmp_path.iterdir()) == before
 
 

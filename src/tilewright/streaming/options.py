@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Options:
-    """The keywords of ``tilewright.multiply``, which says what each means; those that are None are chosen by us."""
+    """The keywords of ``tilewright.multiply``, which documents each; the library chooses those that are None."""
 
     memory: int | str | None = None
     device: str | None = None

@@ -1,4 +1,4 @@
-"""What a GPU and its link were measured to do: once for a GPU, a kernel and a dtype, and kept on disk."""
+"""The measured rates of a GPU and its link: measured once for a GPU, a kernel and a dtype, and cached on disk."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from ...runtime.gpu.product import compile_ahead, prepare_gpu_product
 from ...runtime.gpu.stream import Stream
 from .rates import copy_workers, read_rate
 
-#: Sides of the products that are timed, their two depths, and bytes that are copied: over the link, and by threads.
+#: The side m = n of the two products that are timed and their depths k; bytes that are copied over the link; the array that
+#: threads copy, and the bytes that they copy at a time.
 SIDE, SHALLOW, DEEP = 8192, 256, 2048
 COPY_BYTES = 64 << 20
 STAGED, STAGED_BYTES = (16384, 16384), 16 << 20
 ROUNDS = 3
-#: Processors that two compilations leave enough of to time copies.
+#: With so many processors, copies are timed while two compilations run: enough processors are left.
 ROOMY = 8
 
 
 @dataclass(frozen=True)
 class GpuRates:
-    """Operations a second of a kernel whose waves are full, what a wave is and takes beside, as ``cost.Rates`` has them;
-    bytes a second over the link to page-locked memory, each way, and from the host's other memory to that, by the threads
-    of one GPU and by as many as there are processors."""
+    """``flops`` are operations a second of a kernel whose waves are full; ``wave`` and ``wave_s`` are as in ``cost.Rates``.
+    Bytes a second: over the link between page-locked memory and the GPU, each way; and from other memory of the host to
+    page-locked memory, by the threads of one GPU (``stage_bytes``) and at most by the threads of all."""
 
     flops: float
     wave: tuple[int, int, int]
@@ -48,27 +49,27 @@ class GpuRates:
 
 
 def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
-    """Measured in half a second and the time to compile the kernel, or as it was measured before."""
+    """The rates of ``gpu`` from the cache, or measured, in half a second and the time to compile the kernel."""
     of_kernel = choice.kernel.source_hash, sorted(choice.params.items())
     key = fingerprint(gpu.name, gpu.pci_bus_id, *of_kernel, dtype, Path(__file__))
     file = CacheFile("rates", f"{key}.json")
-    known = file.read_as(lambda kept: GpuRates(**{**kept, "wave": tuple(kept["wave"])}))
-    if known is not None:
-        return known
+    cached = file.read_as(lambda fields: GpuRates(**{**fields, "wave": tuple(fields["wave"])}))
+    if cached is not None:
+        return cached
     compile_ahead(gpu, choice.kernel, choice.params)
-    staged = _staged() if machine().usable_cores >= ROOMY else None  # meanwhile
+    staged = _stage_rates() if machine().usable_cores >= ROOMY else None  # while the kernel compiles
     gpu.make_current()
-    into, back = _link(gpu)
+    into, back = _link_rates(gpu)
     wave = _wave(gpu, choice)
     rows, columns, at_once = wave
     waves = math.ceil(math.ceil(SIDE / rows) * math.ceil(SIDE / columns) / at_once)
-    shallow, deep = (_seconds(gpu, choice, dtype, depth) / waves for depth in (SHALLOW, DEEP))
-    for_each_k = (deep - shallow) / (DEEP - SHALLOW)
-    staged = staged or _staged()
+    shallow_s, deep_s = (_product_s(gpu, choice, dtype, depth) / waves for depth in (SHALLOW, DEEP))
+    s_per_k = (deep_s - shallow_s) / (DEEP - SHALLOW)
+    staged = staged or _stage_rates()
     rates = GpuRates(
-        flops=2 * rows * columns * at_once / for_each_k,
+        flops=2 * rows * columns * at_once / s_per_k,
         wave=wave,
-        wave_s=max(0.0, shallow - SHALLOW * for_each_k),
+        wave_s=max(0.0, shallow_s - SHALLOW * s_per_k),
         in_bytes=into,
         out_bytes=back,
         stage_bytes=staged[0],
@@ -78,7 +79,7 @@ def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     return rates
 
 
-def _staged() -> list[float]:
+def _stage_rates() -> list[float]:
     """Bytes a second from the host's memory to page-locked memory, by the threads of one GPU and by all processors."""
     operand = ArraySource(np.ones(STAGED, np.float32))
     return [
@@ -92,8 +93,8 @@ def _wave(gpu: Device, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
     return height, width, gpu.sms * choice.params.get("BLOCKS", 1)
 
 
-def _seconds(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
-    """Of C += A·B, ``depth`` long in k, with numbers in them that no GPU multiplies faster than others: zeros it does."""
+def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
+    """Seconds of C += A·B with k = ``depth``. The operands are random numbers, because a GPU multiplies zeros faster."""
     itemsize = np.dtype(dtype).itemsize
     product = prepare_gpu_product(gpu, choice.kernel, dtype, SIDE, SIDE, depth, add=True, params=choice.params)
     numbers = np.random.default_rng(0).random((SIDE, 64), np.float32).astype(dtype)
@@ -110,15 +111,15 @@ def _seconds(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) ->
         return _seconds_each(stream, run)[0]
 
 
-def _link(gpu: Device) -> tuple[float, float]:
+def _link_rates(gpu: Device) -> tuple[float, float]:
     """Bytes a second to the GPU, and back."""
     with _lane(gpu, COPY_BYTES, COPY_BYTES) as (stream, page, at):
-        into, back = _seconds_each(stream, lambda: stream.copy_in(at, page), lambda: stream.copy_out(page, at))
-    return COPY_BYTES / into, COPY_BYTES / back
+        in_s, out_s = _seconds_each(stream, lambda: stream.copy_in(at, page), lambda: stream.copy_out(page, at))
+    return COPY_BYTES / in_s, COPY_BYTES / out_s
 
 
 def _seconds_each(stream: Stream, *works: Callable[[], None]) -> list[float]:
-    """Of works that are submitted to the stream in turns, by the GPU's clock: the median of each."""
+    """Median seconds of each of ``works``, which are submitted to the stream in turns, by the GPU's clock."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(ROUNDS):
         events = [stream.mark()]
@@ -126,14 +127,14 @@ def _seconds_each(stream: Stream, *works: Callable[[], None]) -> list[float]:
             work()
             events.append(stream.mark())
         events[-1].wait()
-        for took, (begun, done) in zip(times, itertools.pairwise(events), strict=True):
-            took.append(done.since(begun))
-    return [statistics.median(took) for took in times]
+        for seconds, (begun, done) in zip(times, itertools.pairwise(events), strict=True):
+            seconds.append(done.since(begun))
+    return [statistics.median(seconds) for seconds in times]
 
 
 @contextlib.contextmanager
 def _lane(gpu: Device, host_bytes: int, gpu_bytes: int) -> Iterator[tuple[Stream, Pages, int]]:
-    """A stream, page-locked memory of the host, and the address of memory on the GPU; for as long as the block takes."""
+    """A stream, page-locked memory of the host, and the address of memory on the GPU; released at the end of the block."""
     with contextlib.ExitStack() as taken:
         stream = gpu.new_stream()
         taken.callback(stream.close)

@@ -6,19 +6,19 @@ from typing import Any, Protocol
 
 from ..plan.schedule import Load, Multiply, Store
 
-#: What a place gives back for a piece of work: anything by which it knows when that is done. It is only handed around here.
+#: What a place returns for a piece of work, and by which it later knows whether that is done. All others only pass it on.
 Token = Any
 
 
 class Place(Protocol):
-    """Where blocks are multiplied: it has the slots, and moves blocks between them and where the matrices lie.
+    """Where blocks are multiplied: it has the slots, and copies blocks between them and the matrices.
 
-    Each method may return before its work is done, as long as the place itself waits for the tokens it is given. Loads,
-    multiplications and stores are asked for by a thread each; a store is done when it returns.
+    ``load`` and ``multiply`` may return before their work is done: the place itself waits for the tokens that it is given. A
+    store is done when ``store`` returns. Each of the three is called by a thread of its own.
     """
 
     def load(self, load: Load, after: Token) -> Token:
-        """Bring a block of an operand to a slot, when what used the slot before is done."""
+        """Load a block of an operand into a slot, after the work ``after`` that used the slot last."""
 
     def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token:
         """Multiply two loaded blocks into a tile of C."""
@@ -27,4 +27,4 @@ class Place(Protocol):
         """Copy a finished tile of C to the result."""
 
     def close(self) -> None:
-        """Wait for what is under way, and give everything back."""
+        """Wait for the work under way, and release all memory."""

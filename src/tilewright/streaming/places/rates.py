@@ -1,4 +1,4 @@
-"""What a place does, measured: operations a second, and bytes a second on the way in and out."""
+"""The measured rates of a place: operations a second, and bytes a second on the way in and out."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ from ..plan.cost import Rates
 #: and seconds that each piece of work takes in addition.
 ENGINE_SHARE, PASS_SHARE = 0.96, 0.67
 PIECE_S = 5e-4
-#: Bytes a second that a processor copies in memory, and to and from files: meanwhile it multiplies nothing. The rate of
-#: files was derived from the time that products lost which took their blocks from there: it includes the system's work.
+#: Bytes a second that a processor copies in memory, and to and from files; meanwhile it multiplies nothing. The rate of
+#: files was derived from the time that products lose when their blocks are in files: it includes the operating system's
+#: work.
 COPIED, COPIED_FROM_FILES = 8e9, 1.5e9
-#: A probe reads rectangles of so many bytes, of a file this share at most, for about so long, and writes as long.
+#: A probe reads rectangles of PROBE_BYTES, at most PROBE_SHARE of a file, for about PROBE_S seconds.
 PROBE_BYTES = 2 << 20
 PROBE_SHARE = 1 / 64
 PROBE_S = 0.15
-#: Of a file this share is written for the probe, for so long at most: disks are fast for the first few hundred MiB.
+#: A probe writes WRITE_SHARE of the result's bytes, for WRITE_S seconds at most: disks are fast for the first few hundred
+#: MiB.
 WRITE_SHARE = 1 / 8
 WRITE_S = 0.8
-#: Bytes of a row of a tile.
+#: Bytes of a row that a probe writes, as those of tiles are.
 WRITE_ROW = 32 << 10
 
 
 def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int) -> Rates:
-    """The rates of the CPU as a place, with that engine: one thread reads blocks while others multiply."""
-    from ...runtime.cpu.peaks import bandwidth_gbs, peak_gflops  # Numba, which a product on a GPU does not need
+    """The rates of the CPU as a place, with this kernel: one thread reads blocks while others multiply."""
+    from ...runtime.cpu.peaks import bandwidth_gbs, peak_gflops  # imports Numba, which a product on a GPU does not need
 
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
@@ -84,16 +86,16 @@ def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTE
     workers = workers if source.parallel else 1
     share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
     count = max(workers, min(128 * workers, int(share * m * n / (rows * columns))))
-    places = [(int(rng.integers(m - rows + 1)), int(rng.integers(n - columns + 1))) for _ in range(count)]
+    corners = [(int(rng.integers(m - rows + 1)), int(rng.integers(n - columns + 1))) for _ in range(count)]
     few = min(m, 2), min(n, columns)  # compiles the code that reads rows, before the clock runs
     source.read(slice(0, few[0]), slice(0, few[1]), np.empty(few, dtype))
 
-    outs = [np.ones((rows, columns), dtype) for _ in range(workers)]  # their pages are there
+    outs = [np.ones((rows, columns), dtype) for _ in range(workers)]  # ones, so that their pages are mapped
     begun = time.perf_counter()
 
     def read(worker: int) -> int:
         out, done = outs[worker], 0
-        for row, column in places[worker::workers]:
+        for row, column in corners[worker::workers]:
             source.read(slice(row, row + rows), slice(column, column + columns), out)
             done += out.nbytes
             if time.perf_counter() > begun + PROBE_S:
@@ -106,19 +108,19 @@ def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTE
 
 
 def write_rate(out: Any, sources: Sequence[Source], dtype: str) -> float:
-    """Bytes a second that can be written where a result goes: to a file measured, to memory what it copies."""
+    """Bytes a second at which a result is written: measured for a file, for memory a third of its bandwidth."""
     if isinstance(out, (str, os.PathLike)):
         most, pitch = int(WRITE_SHARE * result_bytes(sources, dtype)), sources[1].shape[1] * np.dtype(dtype).itemsize
         return _disk_rate(Path(os.fspath(out)).absolute().parent, max(PROBE_BYTES, most), max(1, pitch))
-    from ...runtime.cpu.peaks import bandwidth_gbs  # as above
+    from ...runtime.cpu.peaks import bandwidth_gbs  # imports Numba
 
     return bandwidth_gbs("float64", 1) * 1e9 / 3
 
 
 @functools.cache
 def _disk_rate(folder: Path, most: int, pitch: int) -> float:
-    """Of ``most`` bytes in a file there, in short rows ``pitch`` bytes apart as those of tiles are, until they are on the
-    disk; where nothing can be written, a guess."""
+    """Bytes a second of writing ``most`` bytes to a file in ``folder`` until they are on the disk, in short rows ``pitch``
+    bytes apart, as those of tiles are. Where nothing can be written, 1 GB/s is assumed."""
     width = min(pitch, WRITE_ROW)
     block = np.random.default_rng(0).integers(0, 256, (max(1, min(most, 4 * PIECE) // width), width), np.uint8)
     try:
@@ -130,7 +132,9 @@ def _disk_rate(folder: Path, most: int, pitch: int) -> float:
                 done += block.nbytes
                 marks.append((time.perf_counter(), done))
             os.fsync(file.fileno())
-            warm_s, warm = marks[(len(marks) - 1) // 2]  # disks are fast at first, or slow
+            warm_s, warm = marks[
+                (len(marks) - 1) // 2
+            ]  # the first half does not count: disks are faster, or slower, then
             return (done - warm) / (time.perf_counter() - warm_s)
     except OSError:
         return 1e9

@@ -15,8 +15,8 @@ from ..plan.stream import StreamPlan
 
 
 class Tier:
-    """``sources`` by operand, in front of which stand the slots of a plan; a block is read from its file as rarely as they
-    allow. Which loads find or leave their block there was decided beforehand."""
+    """``sources`` by operand, read through slots in the host's memory, so that a block is read from its file as rarely as
+    the slots allow. ``cached`` says in advance which loads find their block in a slot, and which put it there."""
 
     def __init__(self, plan: StreamPlan, cached: HostCache, sources: Mapping[str, Source]) -> None:
         self._grid, self._cached, self._sources = plan.grid, cached, sources
@@ -32,13 +32,13 @@ class Tier:
             wait(self._last.pop(slot, []))
 
     def began(self, load: Load, copies: list[Future[Any]]) -> None:
-        """These jobs are the copies of ``load``, all of them."""
+        """``copies`` are all jobs that copy the block of ``load``."""
         slot = self._slot(load)
         if slot is not None:
             self._last[slot] = copies
 
     def read(self, load: Load, rows: slice, columns: slice, out: np.ndarray[Any, Any]) -> None:
-        """Some rows of the load's block, or a part of one row."""
+        """Copy some rows of the load's block, or a part of one row, to ``out``."""
         slot = self._slot(load)
         source = self._sources[load.block.operand]
         if slot is None:
@@ -47,10 +47,10 @@ class Tier:
         all_rows, all_columns = self._grid.where(load.block)
         width = all_columns.stop - all_columns.start
         first = (rows.start - all_rows.start) * width + columns.start - all_columns.start
-        here = self._slots[slot][first : first + out.size].reshape(out.shape)
+        part = self._slots[slot][first : first + out.size].reshape(out.shape)
         if load.number in self._cached.fills:
-            source.read(rows, columns, here)
-        np.copyto(out, here)
+            source.read(rows, columns, part)
+        np.copyto(out, part)
 
     def _slot(self, load: Load) -> int | None:
         return self._cached.hits.get(load.number, self._cached.fills.get(load.number))

@@ -1,7 +1,7 @@
-"""How long a schedule takes where copying and multiplying take what they were measured to take.
+"""The predicted time of a schedule, from measured rates of copying and multiplying.
 
-Each lane works in order, and each of its pieces begins when the lane is free and what it must wait for is done. That is
-all: the time follows from the schedule by one pass over it.
+Each lane works in order: a piece begins when its lane is free and all that it waits for is done. So one pass over the
+schedule gives the time.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class Rates:
-    """What a place was measured to do: operations and bytes a second, and seconds that each piece takes in addition.
+    """The measured rates of a place: operations and bytes a second, and ``latency_s`` that each piece takes in addition.
 
-    Into the place come ``in_bytes`` a second from the host's memory, ``read_bytes`` from where the operands lie (a disk, or
-    that very memory: then nothing is slower), and ``stage_bytes`` from where blocks are cached on the host, if any are:
-    caching a block costs a read and a staging copy. ``out_bytes`` go from it to where the result lies. ``wave`` is what is
-    computed at once: so many rows by so many columns, so many times; a last wave that is not full takes as long as others,
-    and each takes ``wave_s`` in addition to its operations, for reading and writing C once for each ``depth`` of k.
-    ``copy_s`` is what a byte that is copied takes of the time for multiplying, where the same processors do both.
-    Several places have a share each of ``write_bytes`` to where the result lies, and of ``most_read_bytes``, which may be
-    more than one of them can read; ``peers`` copy blocks from each other, and read each of them once together.
+    The place receives ``in_bytes`` a second from the host's memory. Operands are read at ``read_bytes``; inf if they lie in
+    that memory. Blocks pass the host's cache at ``stage_bytes``: caching a block costs a read and a staging copy. The result
+    is copied out at ``out_bytes``. ``wave`` is (rows, columns, number) of the tiles that are computed at once. A last wave
+    that is not full takes as long as a full one. For each ``depth`` of k a wave takes ``wave_s`` in addition to its
+    operations, for reading and writing C. ``copy_s`` is the time for multiplying that a copied byte costs, where the same
+    processors do both. All places together read at most ``most_read_bytes``, which may be more than one place can read, and
+    write at most ``write_bytes``. ``peers`` copy blocks from each other, so that each block is read once.
     """
 
     flops: float
@@ -45,12 +44,12 @@ class Rates:
     peers: bool = False
 
     def shared(self, places: int) -> Rates:
-        """What each of several places gets, which all work at once."""
+        """The rates of each of ``places`` places that work at the same time."""
         reading = min(self.read_bytes, (self.most_read_bytes or self.read_bytes) / places)
         return replace(self, read_bytes=reading, write_bytes=self.write_bytes / places)
 
     def compute_s(self, m: int, n: int, k: int) -> float:
-        """Seconds for a step: a tile of C of m×n, and k."""
+        """Seconds for one step: a tile of C of m×n, and k elements of the sum."""
         rows, columns, at_once = self.wave
         waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / at_once)
         passes = 1 if self.depth is None else math.ceil(k / self.depth)
@@ -66,11 +65,11 @@ class TimeSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a schedule is predicted to take and to move.
+    """The predicted time of a schedule, and the bytes that it moves.
 
-    ``compute_s`` is the time of the multiplications alone. The first begins after ``first_s``, and after the last come
-    ``last_s`` more: nothing hides these two. ``read_bytes`` are those of the ``in_bytes`` that were not yet in the host's
-    memory.
+    ``compute_s`` is the time of the multiplications alone. The first begins after ``first_s``, and ``last_s`` pass after the
+    last: nothing hides these two. ``read_bytes`` are read from where the operands lie; the rest of ``in_bytes`` comes from
+    the host's cache or from other places.
     """
 
     loads: list[TimeSpan]
@@ -92,17 +91,17 @@ class Cost:
 
     @property
     def first_s(self) -> float:
-        """Seconds until the first blocks are there."""
+        """Seconds until the first multiplication begins."""
         return self.multiplies[0].start_s if self.multiplies else 0.0
 
     @property
     def last_s(self) -> float:
-        """Seconds that the last tile takes to be stored."""
+        """Seconds from the last multiplication to the end of the last store."""
         return self.total_s - self.multiplies[-1].end_s if self.multiplies else self.total_s
 
     @property
     def exposed_s(self) -> float:
-        """Time between the first multiplication and the last in which none was running: copies were waited for."""
+        """Seconds between the first multiplication and the last in which none runs, because blocks are not yet loaded."""
         return max(0.0, self.total_s - self.first_s - self.last_s - self.compute_s)
 
 
@@ -120,7 +119,7 @@ def cost(
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
     loads, multiplies, stores = _Lane(), _Lane(), _Lane()
     read, moved, stored = 0.0, 0, 0
-    copied = 0  # since the multiplication before
+    copied = 0  # since the previous multiplication
     out_bytes = min(rates.out_bytes, rates.write_bytes)
     hits, fills = (cached.hits, cached.fills) if cached else ({}, {})
     part = {operand: 1 / places for operand, places in (sharers or {"a": 1, "b": 1}).items()}
@@ -129,16 +128,16 @@ def cost(
         for step in schedule.multiplies[len(multiplies.spans) : tile_store.after + 1]:
             for load in schedule.loads[len(loads.spans) : max(step.needs) + 1]:
                 size = grid.elements(load.block) * itemsize
-                moved, copied, brought = moved + size, copied + size, 0.0
+                moved, copied, host_s = moved + size, copied + size, 0.0
                 if load.number not in hits:
                     own = size * part[load.block.operand]
-                    read, brought = read + own, own / rates.read_bytes
+                    read, host_s = read + own, own / rates.read_bytes
                 if load.number in hits or load.number in fills:
-                    brought += size / rates.stage_bytes
-                loads.add(max(size / rates.in_bytes, brought) + rates.latency_s, multiplies.end(load.after))
+                    host_s += size / rates.stage_bytes
+                loads.add(max(size / rates.in_bytes, host_s) + rates.latency_s, multiplies.end(load.after))
             x, y = step.needs
-            took = computing(m, n, depths[step.p]) + copied * rates.copy_s
-            multiplies.add(took, max(loads.end(x), loads.end(y), stores.end(step.after)))
+            step_s = computing(m, n, depths[step.p]) + copied * rates.copy_s
+            multiplies.add(step_s, max(loads.end(x), loads.end(y), stores.end(step.after)))
             copied = 0
         size = m * n * itemsize
         stored, copied = stored + size, copied + size
@@ -147,15 +146,15 @@ def cost(
 
 
 class _Lane:
-    """The spans of a lane, one behind the other."""
+    """The spans of a lane, one after another."""
 
     def __init__(self) -> None:
         self.spans: list[TimeSpan] = []
         self._free_s = 0.0
 
-    def add(self, took: float, ready: float) -> None:
-        start = max(self._free_s, ready)
-        self._free_s = start + took
+    def add(self, seconds: float, ready_s: float) -> None:
+        start = max(self._free_s, ready_s)
+        self._free_s = start + seconds
         self.spans.append(TimeSpan(start, self._free_s))
 
     def end(self, number: int) -> float:

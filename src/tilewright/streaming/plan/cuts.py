@@ -1,4 +1,4 @@
-"""Ways to cut a product and to share a memory between its blocks, and what each takes at least: candidates for a plan."""
+"""Candidates for a plan: ways to cut a product and to divide a memory among its blocks, and bounds of their times."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DEPTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 
 @dataclass(frozen=True)
 class Room:
-    """What a grid must fit. Bytes of memory: where blocks are multiplied, and on the host for blocks that are read again;
-    and what tiles should be multiples of, down and across.
+    """What a grid must fit: ``place`` bytes where blocks are multiplied, and ``host`` bytes of the host's memory for blocks
+    that are read again. The sides of tiles are multiples of ``grain``.
 
-    The order of additions must not depend on the grid that is chosen. So either steps are whole parts of ``kc``, in which
-    the kernel sums (see ``Grid``), or all grids have the same ``step``; 0 leaves it free.
+    The order of additions must not depend on the grid that is chosen. So either a step is a whole number of the parts of at
+    most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``; 0 leaves it free.
     """
 
     place: int
@@ -51,7 +51,7 @@ def cuts(m: int, n: int, k: int, room: Room) -> Iterator[Grid]:
 
 
 def may_be_cut(grid: Grid, room: Room) -> bool:
-    """Whether a grid, read from a file, is one that ``cuts`` may have chosen, for a room like this one of any size."""
+    """Whether ``cuts`` can have made this grid, which was read from a file, for a room like this one of any size."""
     sides = all(
         size == max(1, length) or (SIDES[0] // 2 <= size < length and size % room.grain == 0)
         for length, size in ((grid.m, grid.bm), (grid.n, grid.bn))
@@ -64,8 +64,8 @@ def may_be_cut(grid: Grid, room: Room) -> bool:
 
 
 def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None = None) -> list[Slots]:
-    """Ways to share the room; none where it does not suffice. ``part`` are the tiles that a place has, down and across, if
-    not all: there is no use for more blocks than these need."""
+    """Ways to divide the room among blocks of A, blocks of B and tiles of C; none where it does not suffice. ``part`` are
+    the tiles of one place, down and across, if it has not all: more blocks than these need are not used."""
     down, across = part or grid.tiles
     tiles = down * across
     a_size, b_size = grid.bm * grid.bk, grid.bk * grid.bn
@@ -86,7 +86,7 @@ def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None =
 
 
 def least_slots(grid: Grid) -> Slots:
-    """Two for each operand, so that one block comes while another is read; one where there is but one."""
+    """Two for each operand, so that one block is loaded while another is read; one for an operand of a single block."""
     down, across = grid.tiles
     return min(2, down * grid.steps), min(2, across * grid.steps), 1
 
@@ -112,13 +112,14 @@ def place_elements(grid: Grid, slots: Slots) -> int:
     return a * grid.bm * grid.bk + b * grid.bk * grid.bn + c * grid.bm * grid.bn
 
 
-# ---- what they take, without a schedule ------------------------------------------------------------------------------
+# ---- times, estimated without a schedule ------------------------------------------------------------------------------
 
 
 def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
-    """What no order and no slots undercut: all multiplications, or all operands once; the first blocks and the last tile.
+    """A lower bound of the time, for any order and slots. It is the larger of two: all multiplications, the first blocks and
+    the last tile; or one copy of all operands and of C.
 
-    ``rates`` are those that each of several places gets, which have an equal part each.
+    ``rates`` are those of each of ``places`` places, which compute equal parts.
     """
     m, n, k = grid.m, grid.n, grid.k
     parts = [_sizes(m, grid.bm), _sizes(n, grid.bn), grid.depths()]
@@ -129,33 +130,34 @@ def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
     smallest = [min(part, default=0) for part in parts]
     rows, columns, depth = smallest
     slowest, out = min(rates.in_bytes, rates.read_bytes), min(rates.out_bytes, rates.write_bytes)
-    alone = 1 / places if rates.peers else 1  # of the first blocks, what each brings
-    first = alone * depth * (rows + columns) * itemsize / slowest + 2 * rates.latency_s
+    own_share = 1 / places if rates.peers else 1  # of the first blocks: what each place reads itself
+    first = own_share * depth * (rows + columns) * itemsize / slowest + 2 * rates.latency_s
     last = rows * columns * itemsize / out + rates.latency_s
     moved = max((m * k + k * n) * itemsize / slowest, m * n * itemsize / out)
     return max(compute / places + first + last, moved / places)
 
 
 def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int = 1) -> float:
-    """About what the best order and slots will take: B passes once for each row of tiles, less what stays of it."""
+    """The estimated time of the best order and slots: B is loaded for each row of tiles, except blocks that stay in
+    slots."""
     (down, across), steps = grid.tiles, grid.steps
     cached = room.host_slots(grid, itemsize)
     least = least_s(grid, itemsize, rates, places)
     best = math.inf
     for a, b, _ in shares(grid, room, itemsize):
         of_b = max(1, across * steps)
-        again = (down - 1) * (1 - min(1.0, b / of_b))
-        read = (down - 1) * (1 - min(1.0, (b + cached) / of_b))
+        b_loads = 1 + (down - 1) * (1 - min(1.0, b / of_b))
+        b_reads = 1 + (down - 1) * (1 - min(1.0, (b + cached) / of_b))
         a_passes = 1 if a > steps or across == 1 else across
-        moved = grid.m * grid.k * a_passes + grid.k * grid.n * (1 + again)
-        fetched = grid.m * grid.k * a_passes + grid.k * grid.n * (1 + read)
+        moved = grid.m * grid.k * a_passes + grid.k * grid.n * b_loads
+        fetched = grid.m * grid.k * a_passes + grid.k * grid.n * b_reads
         waited = max(moved / rates.in_bytes, fetched / rates.read_bytes)
         best = min(best, max(itemsize * waited / places, least + itemsize * moved * rates.copy_s))
     return best
 
 
 def _sizes(length: int, size: int) -> dict[int, int]:
-    """Of equal parts and the last: how many there are of each size."""
+    """How many parts there are of each size: equal ones, and a smaller last one."""
     whole, rest = divmod(length, size)
     return {part: count for part, count in ((size, whole), (rest, 1)) if part and count}
 
@@ -174,6 +176,6 @@ def _step(k: int, most: int, kc: int) -> int:
 
 
 def _even(length: int, most: int, grain: int) -> int:
-    """The size of equal parts of ``length``, no longer than ``most``, in whole ``grain`` where they are several."""
+    """The size of equal parts of ``length``, no longer than ``most``; a multiple of ``grain`` if there are several."""
     parts = max(1, math.ceil(length / most))
     return max(1, length) if parts == 1 else math.ceil(length / parts / grain) * grain

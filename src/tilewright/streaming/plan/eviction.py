@@ -1,6 +1,7 @@
-"""The one eviction rule: the block whose next use is farthest gives way (Belady, IBM Systems Journal 1966).
+"""The eviction rule: the block whose next use is farthest is evicted (Belady, IBM Systems Journal 1966).
 
-The slots of a place (``schedule``) and the host's cache (``host_cache``) both follow it; each says how it ranks next uses.
+The slots of a place (``schedule``) and the host's cache (``host_cache``) both follow it; each ranks next uses in its own
+way.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Collection, Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-#: The negated next use of what lies in a slot, numbers that decide ties, and the slot. The least one gives way first.
+#: The negated next use of a slot's block, numbers that decide ties, and the slot. The block of the least rank is evicted
+#: first.
 Rank = tuple[float, ...]
 
 
@@ -26,12 +28,12 @@ class Slots:
         self._latest: dict[float, Rank] = {}
 
     def rank(self, rank: Rank) -> None:
-        """Rank a slot for eviction; a rank that it had before no longer counts."""
+        """Rank a slot for eviction, in place of its earlier rank."""
         self._latest[rank[-1]] = rank
         heappush(self._queue, rank)
 
     def rank_all(self, ranks: list[Rank]) -> None:
-        """These replace all that were given before."""
+        """Replace the ranks of all slots."""
         self._latest = {rank[-1]: rank for rank in ranks}
         self._queue = ranks
         heapify(self._queue)
@@ -43,7 +45,7 @@ class Slots:
     def take(self, block: Hashable, next_use: float = -math.inf, in_use: Collection[int] = ()) -> int | None:
         """A slot for ``block``: an empty one, or that of the block whose next use is farthest, if it is after ``next_use``.
 
-        Slots that are ``in_use`` stay as they are. None where no slot is left.
+        Blocks in slots that are ``in_use`` are not evicted. None where no slot is left.
         """
         slot = self._free.pop() if self._free else self._victim(next_use, in_use)
         if slot is not None:
@@ -51,29 +53,29 @@ class Slots:
         return slot
 
     def replace(self, slot: int, block: Hashable) -> None:
-        """``block`` lies in ``slot`` from now on, instead of what was there; ``rank`` must be told of it next."""
+        """Put ``block`` into ``slot`` in place of its block, if any; ``rank`` must be called next."""
         old = self._blocks.get(slot)
         if old is not None:
             del self.where[old]
         self.where[block], self._blocks[slot] = slot, block
 
     def empty(self, slot: int) -> None:
-        """What lies there is not needed any more."""
+        """Free ``slot``: its block is not needed any more."""
         del self.where[self._blocks.pop(slot)]
         self._latest.pop(slot, None)
         self._free.append(slot)
 
     def _victim(self, next_use: float, in_use: Collection[int]) -> int | None:
-        passed, found, queue, latest = [], None, self._queue, self._latest
-        while queue and found is None and -queue[0][0] > next_use:
+        skipped, victim, queue, latest = [], None, self._queue, self._latest
+        while queue and victim is None and -queue[0][0] > next_use:
             rank = heappop(queue)
             slot = rank[-1]
             if latest.get(slot) is not rank:
                 continue
             if slot in in_use:
-                passed.append(rank)
+                skipped.append(rank)
             else:
-                found = slot
-        for rank in passed:
+                victim = slot
+        for rank in skipped:
             heappush(queue, rank)
-        return found
+        return victim

@@ -32,7 +32,7 @@ class Grid:
     lengths differ by one at most, the longer ones first. A step of the grid is a whole number of these parts, and the
     kernel cuts a step into the same parts. So every element of C is the same sum in the same order, whatever the grid:
     its bits do not depend on the rates and the memory for which a grid is chosen. Where ``kc`` is 1, steps are ``bk`` long,
-    and all grids of a product must have the same ``bk`` for that (``Room.step``).
+    and the bits are the same only if all grids of a product have the same ``bk`` (``Room.step``).
 
     >>> grid = Grid(1000, 1000, 1000, 400, 500, 1000)
     >>> grid.tiles, grid.steps, grid.rows(2)
@@ -61,11 +61,11 @@ class Grid:
         return math.ceil(_parts(self.k, self.kc) / self._parts_a_step) if self.k else 0
 
     def rows(self, i: int) -> slice:
-        """Of A and C, those of tiles number ``i`` down."""
+        """Rows of A and C that the tiles of row ``i`` cover."""
         return slice(i * self.bm, min(self.m, (i + 1) * self.bm))
 
     def columns(self, j: int) -> slice:
-        """Of B and C, those of tiles number ``j`` across."""
+        """Columns of B and C that the tiles of column ``j`` cover."""
         return slice(j * self.bn, min(self.n, (j + 1) * self.bn))
 
     def depth(self, p: int) -> slice:
@@ -73,14 +73,14 @@ class Grid:
         return slice(self._edges[p], self._edges[p + 1])
 
     def depths(self) -> dict[int, int]:
-        """Of each length of a step how many there are, without a look at every step."""
+        """How many steps there are of each length, computed without a loop over all steps."""
         longer = self.k % _parts(self.k, self.kc) // self._parts_a_step  # steps of the longer parts alone
         marks = sorted({min(x, self.steps) for x in (0, longer, longer + 1, max(0, self.steps - 1), self.steps)})
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for first, end in itertools.pairwise(marks):
             depth = self._begin(first + 1) - self._begin(first)
-            found[depth] = found.get(depth, 0) + end - first
-        return found
+            counts[depth] = counts.get(depth, 0) + end - first
+        return counts
 
     def where(self, block: OperandBlock) -> tuple[slice, slice]:
         """Rows and columns of an operand that a block covers."""
@@ -102,19 +102,19 @@ class Grid:
         return math.ceil(self.bk / self.kc)
 
     def _begin(self, p: int) -> int:
-        """The first element of k of step ``p``; of the step behind the last it is k."""
+        """The first element of k in step ``p``; k for ``p`` = ``steps``."""
         parts = _parts(self.k, self.kc)
         return _edge(self.k, parts, min(parts, p * self._parts_a_step))
 
     @functools.cached_property
     def _edges(self) -> list[int]:
-        """Where steps begin, and the last one ends."""
+        """Where each step begins, and where the last one ends."""
         return [self._begin(p) for p in range(self.steps + 1)]
 
 
 def longest_step(k: int, most: int, kc: int) -> int:
-    """The longest of as few steps of k as possible, all of nearly the same number of parts: of ``most // kc`` at most, or
-    of one.
+    """The length of the longest step, where k is cut into as few steps as possible. Steps have nearly equal numbers of
+    parts: ``most // kc`` at most, but at least one.
 
     >>> longest_step(1030, 1024, kc=512), longest_step(1030, 100, kc=512), longest_step(1030, 10**6, kc=512)
     (687, 344, 1030)
@@ -137,7 +137,7 @@ def _edge(k: int, parts: int, number: int) -> int:
 
 
 def by_rows(down: int, across: int) -> list[Tile]:
-    """There and back again: at each turn the blocks of B that were just used are used once more."""
+    """Row by row, in alternating directions: a row begins with the blocks of B that the row before used last."""
     return [Tile(i, j) for i in range(down) for j in (range(across) if i % 2 == 0 else reversed(range(across)))]
 
 
@@ -147,9 +147,10 @@ def by_columns(down: int, across: int) -> list[Tile]:
 
 
 def by_shells(down: int, across: int) -> list[Tile]:
-    """A square that grows: after s rows of A and s columns of B have come, s² tiles are computed.
+    """A growing square: when s rows of A and s columns of B are loaded, s² tiles are computed.
 
-    No order computes more of what has come so far, so none waits less at the start for operands that come once.
+    No order computes more tiles from the blocks loaded so far. So if every block is loaded once, none waits less at the
+    start.
 
     >>> [tuple(tile) for tile in by_shells(2, 3)]
     [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]

@@ -13,19 +13,19 @@ from .schedule import Load
 
 @dataclass(frozen=True)
 class HostCache:
-    """Slots of the host's memory, by number of the load: ``hits`` find their block there, ``fills`` leave theirs there."""
+    """Slots of the host's memory by number of the load: ``hits`` find their block cached, ``fills`` cache theirs."""
 
     hits: dict[int, int]
     fills: dict[int, int]
 
 
 def cache_blocks(loads: Sequence[Load], slots: int) -> HostCache:
-    """The most hits that ``slots`` slots allow: a block is cached if its next load precedes that of a cached one."""
-    again = _next_loads(loads)
+    """The cache with the most hits that ``slots`` slots allow: a block is cached if a slot is free, or if its next load
+    precedes that of a cached block, which is evicted."""
     hits: dict[int, int] = {}
     fills: dict[int, int] = {}
     cached = Slots(slots)
-    for load, next_use in zip(loads, again, strict=True):
+    for load, next_use in zip(loads, _next_loads(loads), strict=True):
         slot = cached.where.get(load.block)
         if slot is not None:
             hits[load.number] = slot
@@ -41,10 +41,10 @@ def cache_blocks(loads: Sequence[Load], slots: int) -> HostCache:
 
 
 def _next_loads(loads: Sequence[Load]) -> list[float]:
-    """For each load, the number of the next one of the same block."""
-    again = [math.inf] * len(loads)
+    """For each load, the number of the next load of the same block, or inf."""
+    next_loads = [math.inf] * len(loads)
     seen: dict[OperandBlock, int] = {}
     for number in reversed(range(len(loads))):
-        again[number] = seen.get(loads[number].block, math.inf)
+        next_loads[number] = seen.get(loads[number].block, math.inf)
         seen[loads[number].block] = number
-    return again
+    return next_loads

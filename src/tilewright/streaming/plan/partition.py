@@ -9,18 +9,17 @@ from .grid import ORDERS, Tile
 
 
 def rectangles(down: int, across: int, count: int) -> tuple[int, int]:
-    """How many of them, down and across: as square as they get, for then a place needs the fewest rows of A and columns of
-    B."""
+    """Parts down and across, as square as possible: then a place needs the fewest rows of A and columns of B."""
     shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
-    return min(shapes, key=lambda shape: (_uneven(down, across, *shape), down / shape[0] + across / shape[1]))
+    return min(shapes, key=lambda shape: (_most_tiles(down, across, *shape), down / shape[0] + across / shape[1]))
 
 
 def strips(down: int, across: int, count: int) -> tuple[int, int]:  # noqa: ARG001
-    """The simplest way: bands of whole rows of tiles; every place needs all of B."""
+    """Bands of whole rows of tiles, the simplest way; every place needs all of B."""
     return count, 1
 
 
-#: Ways to share C among places: of tiles down and across, and places, into so many parts down and across.
+#: Ways to share C among places: each takes tiles down, tiles across and places, and returns parts down and parts across.
 PARTITIONS = {"rectangles": rectangles, "strips": strips}
 
 
@@ -45,24 +44,25 @@ def territories(
 
 
 def sharers(parts: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, float]:
-    """How many places need the same block of A, and of B, in the middle: of ``peers``, one reads it for all of them.
+    """How many places need the same block of A, and of B, on average. One of ``peers`` reads it for all of them; otherwise
+    1.
 
     >>> sharers(territories(4, 4, 4)), sharers(territories(4, 4, 4, partition="strips"))
     ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})
     """
     if not peers:
         return {"a": 1.0, "b": 1.0}
-    found = {}
-    for operand, number in (("a", 0), ("b", 1)):
-        needed = [{tile[number] for tile in part} for part in parts]
-        found[operand] = sum(map(len, needed)) / max(1, len(set().union(*needed)))
-    return found
+    average = {}
+    for operand, axis in (("a", 0), ("b", 1)):
+        needed = [{tile[axis] for tile in part} for part in parts]
+        average[operand] = sum(map(len, needed)) / max(1, len(set().union(*needed)))
+    return average
 
 
 def _edges(length: int, parts: int) -> list[int]:
     return [x * length // parts for x in range(parts + 1)]
 
 
-def _uneven(down: int, across: int, p: int, q: int) -> int:
+def _most_tiles(down: int, across: int, p: int, q: int) -> int:
     """Tiles of the largest of p×q rectangles."""
     return math.ceil(down / p) * math.ceil(across / q)

@@ -1,4 +1,4 @@
-"""What will be done, told before it is: how a product is cut and moved, and what that should take."""
+"""The plan of a product in blocks: how it is cut and copied, and the predicted time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .schedule import Schedule
 
 @dataclass(frozen=True, repr=False)
 class StreamPlan(Plan):
-    """How a product will be cut and moved, and what that should take; ``str()`` tells it.
+    """How a product is cut and copied, and the predicted time; ``str()`` shows all of it.
 
-    ``parts`` are the tiles of each place that computes; ``cost`` is that of the longest part, and ``alone_s`` what one place
-    would have taken, where several do.
+    ``parts`` are the tiles of each place that computes; ``cost`` is that of the longest part. Where there are several
+    places, ``alone_s`` is the predicted time of one.
     """
 
     grid: Grid
@@ -40,12 +40,12 @@ class StreamPlan(Plan):
     rates: Rates
     room: Room
     alone_s: float | None = None
-    #: Known when the plan was made for places: ``on``.
+    #: Set by ``on``, when the places are known.
     choice: Any = None
     devices: tuple[str, ...] = ()
 
     def on(self, choice: Choice[Any], devices: Sequence[str]) -> StreamPlan:
-        """The same plan, to be multiplied by a kernel on devices, of which the first as many as there are parts compute."""
+        """The same plan with its kernel and ``devices``; one device computes each part, the first devices first."""
         return replace(self, choice=choice, devices=tuple(devices))
 
     @property
@@ -64,7 +64,7 @@ class StreamPlan(Plan):
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
-        """All that are to be computed."""
+        """All tiles to be computed."""
         return tuple(tile for part in self.parts for tile in part)
 
     def schedule(self) -> Schedule:
@@ -72,34 +72,34 @@ class StreamPlan(Plan):
         return Schedule.of(self.grid, self.slots, self.tiles)
 
     def host_cache(self, schedule: Schedule) -> HostCache:
-        """Which blocks the host keeps, in the order of a schedule."""
+        """Which blocks the host caches while ``schedule`` runs."""
         return cache_blocks(schedule.loads, self.host_slots)
 
     @property
     def place_bytes(self) -> int:
-        """Memory that blocks and tiles take where they are multiplied."""
+        """Bytes of memory that blocks and tiles take where they are multiplied."""
         return place_elements(self.grid, self.slots) * self.itemsize
 
     @property
     def host_bytes(self) -> int:
-        """Memory that blocks take that are kept on the host."""
+        """Bytes of the host's memory that cached blocks take."""
         return self.host_slots * block_elements(self.grid) * self.itemsize
 
     @property
     def moved_bytes(self) -> list[int]:
-        """What passes into and out of each place, as far as it computes its own part."""
+        """Bytes copied into and out of each place, if it computes its own part and no tiles of others."""
         if len(self.parts) == 1:
             return [self.cost.in_bytes + self.cost.out_bytes]
         return [self._moved(part) * self.itemsize for part in self.parts]
 
     @property
     def sharers(self) -> dict[str, float]:
-        """How many places have a block of A, and of B, from the one that reads it."""
+        """How many places share one read of a block of A, and of B."""
         return sharers(self.parts, self.rates.peers)
 
     @property
     def read_bytes(self) -> int:
-        """What is read of A and B, by all places."""
+        """Bytes of A and B that all places read."""
         if len(self.parts) == 1:
             return self.cost.read_bytes
         shared = self.sharers
@@ -108,18 +108,19 @@ class StreamPlan(Plan):
 
     @property
     def out_bytes(self) -> int:
-        """The tiles of C."""
+        """Bytes of the tiles of C."""
         return sum(_area(self.grid, part) for part in self.parts) * self.itemsize
 
     @property
     def least_bytes(self) -> int:
-        """What must pass into and out of the memories where blocks are multiplied at least, by the I/O lower bound."""
+        """The fewest bytes copied into and out of the memories where blocks are multiplied, by the I/O lower bound."""
         room = self.room.place // self.itemsize
         return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize
 
     @property
     def least_read_bytes(self) -> int:
-        """What must be read of A and B at least, for a memory as large as both tiers together, or as all peers' is."""
+        """The fewest bytes of A and B that must be read, for a memory as large as the place's and the host's together, or as
+        that of all peers."""
         if len(self.parts) > 1 and self.rates.peers:
             room = len(self.parts) * self.room.place // self.itemsize
             return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
@@ -128,14 +129,14 @@ class StreamPlan(Plan):
 
     @functools.cached_property
     def comes_once(self) -> bool:
-        """Whether the place of the longest part loads nothing twice."""
+        """Whether the place of the longest part loads no block twice."""
         part = max(self.parts, key=lambda part: _area(self.grid, part))
         rows, columns = _sides(self.grid, part)
         return self.cost.in_bytes == (rows + columns) * self.grid.k * self.itemsize
 
     @property
     def bound(self) -> str:
-        """What the time is made of, most of it."""
+        """What takes most of the time: "compute", "reading" or "copying"."""
         if self.cost.compute_s >= self.cost.total_s / 2:
             return "compute"
         return "reading" if self.rates.read_bytes < self.rates.in_bytes else "copying"
@@ -161,7 +162,7 @@ class StreamPlan(Plan):
             ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
             *self._places(),
             *self._reads(),
-            ("expected", f"{seconds_text(cost_.total_s)}, {self._rate():,.0f} GFLOPS; bound by {self.bound}"),
+            ("predicted", f"{seconds_text(cost_.total_s)}, {self._rate():,.0f} GFLOPS; bound by {self.bound}"),
             (
                 "of which",
                 f"compute {seconds_text(cost_.compute_s)}, waiting for copies {seconds_text(cost_.exposed_s)}, "
@@ -171,7 +172,7 @@ class StreamPlan(Plan):
         ]
 
     def _moved(self, tiles: Sequence[Tile]) -> int:
-        """Elements."""
+        """Elements that a place moves for its tiles."""
         return sum(self._loaded(tiles).values()) + _area(self.grid, tiles)
 
     def _loaded(self, tiles: Sequence[Tile]) -> dict[str, int]:
@@ -184,7 +185,7 @@ class StreamPlan(Plan):
     def _places(self) -> list[tuple[str, str]]:
         if len(self.parts) == 1:
             return []
-        faster = f"; expected {self.alone_s / self.cost.total_s:.2f}× as fast as one" if self.alone_s else ""
+        faster = f"; predicted {self.alone_s / self.cost.total_s:.2f}× as fast as one" if self.alone_s else ""
         tiles, moved = [len(part) for part in self.parts], self.moved_bytes
         each = f"{min(tiles)} to {max(tiles)}" if len(set(tiles)) > 1 else f"{tiles[0]}"
         moves = [str(bytes_text(nbytes)) for nbytes in (min(moved), max(moved))]
@@ -208,7 +209,8 @@ class StreamPlan(Plan):
         rates = self.rates
         slowest = min(rates.in_bytes, rates.read_bytes)
         side = least_side(rates.flops, slowest, self.itemsize)
-        return f"{rates.flops / 1e9:,.0f} GFLOPS over {slowest / 1e9:.3g} GB/s: tiles from {side} on hide their copies"
+        ratio = f"{rates.flops / 1e9:,.0f} GFLOPS over {slowest / 1e9:.3g} GB/s"
+        return f"{ratio}: tiles with sides of {side} or more hide their copies"
 
     def _rate(self) -> float:
         grid = self.grid
@@ -227,7 +229,7 @@ def _area(grid: Grid, tiles: Sequence[Tile]) -> int:
 
 
 def _least(grid: Grid, tiles: Sequence[Tile], room: int) -> int:
-    """Elements that these tiles move at least; where they are no rectangle, what comes once."""
+    """The fewest elements moved for these tiles: the I/O lower bound, or each element once where they are no rectangle."""
     (rows, columns), area = _sides(grid, tiles), _area(grid, tiles)
     if area < rows * columns:
         return (rows + columns) * grid.k + area

@@ -1,15 +1,15 @@
-"""What is to be done, in which order, and what must wait for what: loads, multiplications and stores in fixed places.
+"""The schedule of one place: loads, multiplications and stores, their order, and which of them wait for which.
 
-Each place (a slot) holds one block of A or of B, or one tile of C. Three lanes work through their lists at once, each in
+Each slot holds one block of A or of B, or one tile of C. Three lanes work through their lists at the same time, each in
 order:
 
-    loads      a block into a slot, when the last multiplication that reads what lies there is done
-    multiplies a step of a tile, when its two blocks are there, and what its slot of C held before is stored
-    stores     a tile of C, when its last step is done
+    loads      a block into a slot, after the last multiplication that reads the slot's previous block
+    multiplies a step of a tile, after both its blocks are loaded and the previous tile in its slot of C is stored
+    stores     a tile of C, after its last step
 
-A block takes the slot whose next use is farthest (``eviction``), which the order of the tiles tells beforehand; but not one
-that the step before used, for a load into it could not begin before that multiplication ends. Among all choices that leave
-alone what the step before used, none loads fewer blocks.
+A block replaces the one whose next use is farthest (``eviction``); next uses follow from the order of the tiles. Slots that
+the previous step used are excluded: a load into one could not begin before that multiplication ends. With this exclusion, no
+choice of slots loads fewer blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 from .eviction import Rank, Slots
 from .grid import Grid, OperandBlock, Tile
 
-#: Blocks that these last steps used keep their slots: the present step is computed while the next one's blocks come.
+#: Blocks used by this many last steps keep their slots: the next step's blocks are loaded while the present one is computed.
 RECENT = 1
 
 
@@ -39,7 +39,7 @@ class Load(NamedTuple):
 class Multiply(NamedTuple):
     """Step ``p`` of ``tile``: slots ``a`` times ``b`` into slot ``c``, added to what is there unless it is the first.
 
-    ``needs`` are two loads; the first step of a tile also waits for store number ``after`` (−1: for none).
+    ``needs`` are the numbers of two loads; the first step of a tile also waits for store number ``after`` (−1: for none).
     """
 
     number: int
@@ -66,15 +66,16 @@ class Store(NamedTuple):
     after: int
 
 
-#: Of each row of blocks of A, or column of those of B, the tiles that will use it, by number, the next one last.
-_Turns = dict[int, list[int]]
+#: For each strip (a row of blocks of A, or a column of blocks of B), the numbers of the tiles that will use it, next one
+#: last.
+_NextTiles = dict[int, list[int]]
 
 
 @dataclass
 class Schedule:
-    """The three lists for one place, which ``add`` makes longer tile by tile.
+    """The three lists for one place, to which ``add`` appends tile by tile.
 
-    ``slots`` are how many blocks of A and of B, and how many tiles of C, there is room for: at least 1 of each.
+    ``slots`` are the blocks of A, blocks of B and tiles of C that fit, at least 1 of each.
     """
 
     grid: Grid
@@ -90,7 +91,7 @@ class Schedule:
 
     @classmethod
     def of(cls, grid: Grid, slots: tuple[int, int, int], tiles: Sequence[Tile]) -> Schedule:
-        """Of all these tiles, in this order."""
+        """The schedule of all these tiles, in this order."""
         schedule = cls(grid, slots)
         schedule._plan(tiles)
         for tile in tiles:
@@ -98,12 +99,12 @@ class Schedule:
         return schedule
 
     def add(self, tile: Tile, later: Iterable[Tile] = ()) -> None:
-        """Append what ``tile`` takes; ``later`` are the tiles that will follow, as far as is known."""
+        """Append the steps of ``tile``; ``later`` are the tiles that will follow, as far as is known."""
         self._plan([tile, *later])
         self._append(tile)
 
     def _plan(self, tiles: Sequence[Tile]) -> None:
-        """From now on these are the tiles that come."""
+        """Set the tiles that follow, on which eviction is based."""
         first = len(self.stores)
         self._a.expect([tile.i for tile in tiles], first)
         self._b.expect([tile.j for tile in tiles], first)
@@ -111,7 +112,7 @@ class Schedule:
     def _append(self, tile: Tile) -> None:
         number = len(self.stores)
         c = number % self.slots[2]
-        again = self._a.after(tile.i), self._b.after(tile.j)
+        next_a, next_b = self._a.after(tile.i), self._b.after(tile.j)
         for p in range(self.grid.steps):
             step = len(self.multiplies)
             a, b = self._a.where.get((tile.i, p)), self._b.where.get((tile.j, p))
@@ -119,15 +120,15 @@ class Schedule:
                 a = self._load(self._a, OperandBlock("a", tile.i, p), (tile.i, p))
             if b is None:
                 b = self._load(self._b, OperandBlock("b", p, tile.j), (tile.j, p))
-            self._a.use(a, step, again[0], p)
-            self._b.use(b, step, again[1], p)
+            self._a.use(a, step, next_a, p)
+            self._b.use(b, step, next_b, p)
             needs = self._a.load[a], self._b.load[b]
             after = max(-1, number - self.slots[2]) if p == 0 else -1
             self.multiplies.append(Multiply(step, tile, p, a, b, c, needs, after))
         self.stores.append(Store(number, tile, c, len(self.multiplies) - 1))
 
     def _load(self, pool: _Pool, block: OperandBlock, key: tuple[int, int]) -> int:
-        """The slot to which ``block`` will be brought."""
+        """Append a load of ``block``; returns its slot."""
         number = len(self.loads)
         slot, after = pool.take(key, number)
         self.loads.append(Load(number, block, slot, after))
@@ -142,40 +143,40 @@ class _Pool:
         self._tight = blocks > slots
         self._last_use: dict[int, int] = {}
         self._recent: deque[int] = deque(maxlen=RECENT)
-        self._turns: _Turns = {}
-        #: Which slot holds a block, and which load brought what lies in a slot.
+        self._next_tiles: _NextTiles = {}
+        #: The slot of each block, and the load that filled each slot.
         self.where: dict[tuple[int, int], int] = self._slots.where
         self.load: dict[int, int] = {}
 
     def expect(self, strips: Sequence[int], first: int) -> None:
-        """Tile ``first`` will use the first of ``strips``, the next one the second, and so on."""
-        self._turns = {}
+        """Tile number ``first`` will use the first of ``strips``, the next tile the second, and so on."""
+        self._next_tiles = {}
         for number in reversed(range(len(strips))):
-            self._turns.setdefault(strips[number], []).append(first + number)
+            self._next_tiles.setdefault(strips[number], []).append(first + number)
         ranks: list[Rank] = []
         for slot, (strip, p) in self._slots.blocks():
-            again = self._turns[strip][-1] if strip in self._turns else math.inf
-            ranks.append((-again, -p if again < math.inf else 0, self._last_use[slot], slot))
+            next_tile = self._next_tiles[strip][-1] if strip in self._next_tiles else math.inf
+            ranks.append((-next_tile, -p if next_tile < math.inf else 0, self._last_use[slot], slot))
         self._slots.rank_all(ranks)
 
     def after(self, strip: int) -> float:
-        """The tile that uses ``strip`` after the present one does."""
-        turns = self._turns[strip]
-        turns.pop()
-        return turns[-1] if turns else math.inf
+        """The number of the tile that uses ``strip`` after the present one; inf where none does."""
+        tiles = self._next_tiles[strip]
+        tiles.pop()
+        return tiles[-1] if tiles else math.inf
 
-    def use(self, slot: int, step: int, again: float, p: int) -> None:
-        """By multiplication ``step``; and then at step ``p`` of tile ``again``. Of blocks without a next use, the one that
-        was used longest ago gives way."""
+    def use(self, slot: int, step: int, next_tile: float, p: int) -> None:
+        """Note that multiplication ``step`` uses ``slot``, and step ``p`` of ``next_tile`` uses it next. Among blocks
+        without a next use, the one that was used longest ago is evicted first."""
         self._last_use[slot] = step
         self._recent.append(slot)
         if self._tight:
-            self._slots.rank((-again, -p if again < math.inf else 0, step, slot))
+            self._slots.rank((-next_tile, -p if next_tile < math.inf else 0, step, slot))
 
     def take(self, key: tuple[int, int], load: int) -> tuple[int, int]:
-        """A slot for another block, and the last multiplication that reads what lies there."""
+        """A slot for another block, and the last multiplication that reads the block now in it (−1: none)."""
         slot = self._slots.take(key, in_use=self._recent)
-        if slot is None:  # all were used a moment ago
+        if slot is None:  # the last steps used all slots
             slot = self._recent[0]
             self._slots.replace(slot, key)
         self.load[slot] = load

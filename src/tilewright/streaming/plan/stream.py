@@ -1,9 +1,9 @@
-"""A product that is larger than the memory where it is computed: cut, ordered and told before anything runs.
+"""Chooses the plan of a product that is larger than the memory where it is computed, before anything runs.
 
-C stays, A and B stream: a tile of C collects its products over all of k where it is computed, while the blocks of the next
-step are copied to it and the tile before is copied back. The best cut, order and number of slots for each operand are found
-by trial: the model in ``cost`` times each candidate's schedule, the most promising first. Of several places each has a part
-of the tiles; as many compute as the model says to pay.
+C stays, A and B stream: a tile of C accumulates its products over all of k where it is computed, while the blocks of the
+next step are copied in and the previous tile is copied out. The best cut, order and numbers of slots are found by trial: the
+model in ``cost`` predicts the time of each candidate's schedule, the most promising first. Each of several places computes a
+part of the tiles; places that the model does not predict to pay are not used.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ from .partition import PARTITIONS, sharers, territories
 from .plan import StreamPlan
 from .schedule import Schedule
 
-#: Candidates whose schedules are longer are not tried, unless all are; then those are that are at most twice the shortest.
+#: Candidates of more steps are not tried, or, where that is more, candidates of more than twice the steps of the shortest.
 MOST_STEPS = 2000
 #: A plan of more steps is refused: each takes about 1 KB of memory and 15 µs to plan. Operands that hold no data (sparse
 #: files, datasets of one fill value) can be of any shape.
 MOST_PLANNED = 500_000
-#: Multiplications that are timed at most: of one cut of each side, of other cuts of the best sides, of the best cuts' ways.
+#: The most multiplications that the model times in each of three searches: one cut for each size of tiles, the other cuts of
+#: the best sizes, the other orders and slots of the best cuts.
 BUDGET = 8_000
-#: Times that differ by less count as one: then fewer bytes are better.
+#: Times within this factor count as equal: then the plan that moves fewer bytes is better.
 NEARLY = 1.01
-#: So much time fewer bytes of files are worth: others want to read too, and a cold disk is slower than was measured.
+#: The same for operands in files: other processes read too, and a cold disk is slower than it was measured to be.
 NEARLY_OF_FILES = 1.2
-#: Promises that differ by less count as one.
+#: Estimates (``promised_s``) within this factor count as equal.
 ABOUT = 1.05
 #: Tiles that each of several places should have at least: with fewer no place can take over tiles of a slow one.
 TILES = 4
-#: What twice as many places must take at most, of the time of fewer.
+#: More places are used only if they take less than this share of the time of fewer.
 WORTH = 0.9
 #: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, and the bytes of its
 #: memory that are taken where no limit is stated.
@@ -95,8 +96,8 @@ def plan_stream(
     if len(tasks) == 1:
         return alone
     widest = tasks[-1].best(fit)
-    # Where the most places pay beyond doubt, the time of fewer need not be known.
-    if any(widest.cost.total_s >= WORTH * task.undercut_s(fit) for task in tasks[:-1]):
+    # Fewer places need no plan if the most places pay even against the lower bound of their time.
+    if any(widest.cost.total_s >= WORTH * task.bound_s(fit) for task in tasks[:-1]):
         for task in tasks[1:-1]:
             best = _better(best, task.best(fit), alone)
     return _better(best, widest, alone)
@@ -124,7 +125,7 @@ def plan_again(
     most: int = 1,
     partition: str = "rectangles",
 ) -> StreamPlan:
-    """A plan for some of the tiles of a cut that was made before."""
+    """A plan for the tiles that are left of a product that was begun with this ``grid``."""
     slots = shares(grid, room, itemsize)
     if not slots:
         least = place_elements(grid, least_slots(grid)) * itemsize
@@ -148,7 +149,7 @@ def plan_again(
 
 
 def plan_nothing(m: int, n: int, k: int, dtype: str, itemsize: int, room: Room) -> StreamPlan:
-    """For a result that is complete: no tile is computed, and no rate matters."""
+    """The plan for a result that is complete: no tile is computed, and no rate matters."""
     grid, idle = Grid(m, n, k, max(1, m), max(1, n), max(1, k)), Rates(math.inf, math.inf, math.inf)
     return StreamPlan(
         grid, dtype, itemsize, "rows", (0, 0, 0), 0, ((),), Cost([], [], [], 0, 0, 0), idle, replace(room, host=0)
@@ -156,25 +157,25 @@ def plan_nothing(m: int, n: int, k: int, dtype: str, itemsize: int, room: Room) 
 
 
 def _counts(most: int) -> list[int]:
-    """Of several places: 2, 4, 8 and so on, and ``most``."""
+    """Numbers of several places to try: 2, 4, 8 and so on, and ``most``."""
     return sorted({2**power for power in range(1, most.bit_length())} | {most} - {0, 1})
 
 
 def _better(few: StreamPlan, many: StreamPlan, alone: StreamPlan) -> StreamPlan:
-    """The plan for more places only if that is worth it."""
+    """``many``, the plan for more places, if it is enough faster (WORTH); otherwise ``few``."""
     worth = many.cost.total_s < WORTH * few.cost.total_s
     return replace(many, alone_s=alone.cost.total_s) if worth else few
 
 
 def _shortest(sides: Iterable[Sequence[Grid]], promises: Mapping[Grid, float]) -> Iterator[Grid]:
-    """Of each side the cut with the fewest steps, of those that promise about as much as the best."""
+    """For each size of tiles, the cut with the fewest steps among those whose estimate is about that of the best."""
     for cuts_ in sides:
         yield min((grid for grid in cuts_ if promises[grid] <= ABOUT * promises[cuts_[0]]), key=multiplications)
 
 
 @dataclass(frozen=True)
 class _PlanSearch:
-    """What all candidates have in common; ``rates`` are those that each of the places gets."""
+    """What all candidates have in common; ``rates`` are those of each place."""
 
     dtype: str
     itemsize: int
@@ -183,12 +184,12 @@ class _PlanSearch:
     places: int
     partition: str = "rectangles"
 
-    def undercut_s(self, grids: Sequence[Grid]) -> float:
-        """What none of these cuts undercuts."""
+    def bound_s(self, grids: Sequence[Grid]) -> float:
+        """A lower bound of the time, for all of these cuts."""
         return min(map(self._least_s, grids))
 
     def best(self, grids: Sequence[Grid]) -> StreamPlan:
-        """The fastest of those that are tried; of those that are as fast, the one that moves least."""
+        """The fastest plan of those that are tried; among equally fast ones, the one that moves the fewest bytes."""
         if self.places > 1:
             many, enough = ([grid for grid in grids if math.prod(grid.tiles) >= self.places * n] for n in (TILES, 1))
             grids = many or enough
@@ -206,34 +207,35 @@ class _PlanSearch:
         return self._best_first(tried)[0]
 
     def _best_first(self, plans: Sequence[StreamPlan]) -> list[StreamPlan]:
-        """Of those that are about as fast as the fastest, those that move least; then the others, by time."""
-        soon = min(plan.cost.total_s for plan in plans) * self._nearly
+        """Those that are about as fast as the fastest, by the bytes they move; then the others, by time."""
+        limit_s = min(plan.cost.total_s for plan in plans) * self._nearly
 
         def rank(plan: StreamPlan) -> tuple[float, ...]:
-            spent = plan.cost
-            return (0, spent.read_bytes, spent.in_bytes, spent.total_s) if spent.total_s <= soon else (1, spent.total_s)
+            cost_ = plan.cost
+            near = cost_.total_s <= limit_s
+            return (0, cost_.read_bytes, cost_.in_bytes, cost_.total_s) if near else (1, cost_.total_s)
 
         return sorted(plans, key=rank)
 
     def _try(self, candidates: Iterator[tuple[Grid, tuple[str, Slots]]], tried: list[StreamPlan]) -> None:
-        """Time those that could be faster than what was tried, until the budget is spent; one at least."""
+        """Time the candidates that could be better than those tried, until the budget is spent; at least one."""
         left = BUDGET
         known = {(plan.grid, plan.order, plan.slots) for plan in tried}
-        soon = min(map(self._soon_s, tried), default=math.inf)
+        limit_s = min(map(self._limit_s, tried), default=math.inf)
         for grid, (order, slots) in candidates:
-            if (grid, order, slots) in known or self._least_s(grid) > soon:
+            if (grid, order, slots) in known or self._least_s(grid) > limit_s:
                 continue
             if not tried or multiplications(grid) <= left:
                 left -= multiplications(grid)
                 tried.append(self.timed(grid, order, slots, self._parts(grid, order)))
-                soon = min(soon, self._soon_s(tried[-1]))
+                limit_s = min(limit_s, self._limit_s(tried[-1]))
 
-    def _soon_s(self, plan: StreamPlan) -> float:
-        """What others must not take longer than, to be better."""
+    def _limit_s(self, plan: StreamPlan) -> float:
+        """The longest time that a plan better than this one can take."""
         return plan.cost.total_s * (1.0 if plan.comes_once else self._nearly)
 
     def timed(self, grid: Grid, order: str, slots: Slots, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
-        """By the longest part."""
+        """The plan of these choices, with the predicted cost of its longest part."""
         longest = max(parts, key=lambda part: sum(math.prod(grid.size(tile)) for tile in part))
         schedule = Schedule.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
