@@ -1,4 +1,4 @@
-"""Memory of the host through which blocks pass to a GPU and back: chunks, page-locked, which are used in turns."""
+"""Staging buffers: page-locked chunks of the host's memory, through which blocks pass to a GPU and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Chunks:
 
     @classmethod
     def within(cls, limit: int | None) -> Chunks:
-        """Smaller ones where an eighth of ``limit`` bytes is less."""
+        """Chunks that take an eighth of ``limit`` bytes at most, unless they would be smaller than 64 KiB each."""
         chunks = cls()
         while limit is not None and chunks.nbytes > limit // 8 and chunks.size > 1 << 16:
             chunks = cls(chunks.size // 2)
@@ -47,18 +47,18 @@ class Ring:
         self._busy: dict[int, Future[Any]] = {}
 
     def take(self) -> np.ndarray[Any, Any]:
-        """The next chunk, when its last job is done. Raises what went wrong with that."""
-        place, self._taken = self._taken % self._count, self._taken + 1
-        if place == len(self._chunks):
+        """The next chunk, when its last job is done. Raises the error of that job."""
+        number, self._taken = self._taken % self._count, self._taken + 1
+        if number == len(self._chunks):
             self._chunks.append(self._pages.take(self._size))
-        chunk = self._chunks[place]
+        chunk = self._chunks[number]
         job = self._busy.pop(chunk.ctypes.data, None)
         if job is not None and isinstance(event := job.result(), Event):
             event.wait()
         return chunk
 
     def give(self, chunk: np.ndarray[Any, Any], job: Future[Any]) -> None:
-        """Free again when ``job`` is done and the event that it returns, if any, is reached."""
+        """The chunk is free again when ``job`` is done and the event that it returns, if any, is reached."""
         self._busy[chunk.ctypes.data] = job
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Ring:
 
 
 def pieces(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:
-    """What fills a chunk at most and lies together in a slot: whole rows, or pieces of one that is longer."""
+    """Parts of a rectangle that fit in a chunk and are contiguous in a slot: whole rows, or pieces of a longer row."""
     width = min(columns.stop - columns.start, max(1, chunk // itemsize))
     step = max(1, chunk // (width * itemsize))
     for top, left in itertools.product(range(rows.start, rows.stop, step), range(columns.start, columns.stop, width)):

@@ -22,7 +22,7 @@ class Events:
 
     @contextlib.contextmanager
     def span(self, lane: str, name: str) -> Iterator[None]:
-        """What the block does, by this machine's clock."""
+        """Note when the ``with`` block began and ended, by the host's clock."""
         begun = self.now()
         try:
             yield

@@ -1,7 +1,7 @@
 """A GPU as a place: blocks come through page-locked memory, on streams of their own, while others are multiplied.
 
 The operands may lie in any memory, or in files: threads copy chunks of a block to page-locked ones, which the GPU fetches by
-itself. The GPU's streams wait for each other by themselves; a thread waits only for a chunk that is still being fetched.
+itself. The GPU's streams wait for each other without a thread; a thread waits only for a chunk that is still being fetched.
 
     threads     A to chunks │ B to chunks │ A to chunks │ …
     copy in        chunks to slot │ chunks to slot │ chunks to slot │ …
@@ -9,9 +9,10 @@ itself. The GPU's streams wait for each other by themselves; a thread waits only
     copy out                                                           C to chunks │
     threads                                                              chunks to result
 
-Copies in take turns on several streams, so that a block which waits for its slot does not hold up what is still to come of
-the one before it. Chunks are handed out by one thread, in the order of the loads: so a load that waits for a free slot
-never holds the chunk that would free it. A block that another GPU has is copied from there at once (``peers``).
+Copies in take turns on several streams, so that a block that waits for its slot does not delay the rest of the block before
+it. One thread hands out chunks in the order of the loads: so a load that waits for its slot never holds a chunk that an
+earlier load, which must be done before that slot is free, still needs. A block that another GPU has is copied directly from
+that GPU (``peers``).
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from .peers import Lent, Peers
 from .tier import Tier
 
 STREAMS_IN = 4
-#: Bytes of a part of a block at least, where it is shared among all threads: some 3,000 parts a second can be handed out.
+#: The fewest bytes of a part, where a block is divided among all threads: some 3,000 parts a second can be handed out.
 LEAST_PART = 4 << 20
 
 
 class GpuPlace:
-    """Slots in a GPU's memory; ``tier`` has A and B, ``sink`` is C; ``workers`` threads copy to and from chunks. ``peers``
-    are this and the other GPUs that have blocks of the same product, where they reach each other."""
+    """Slots in a GPU's memory; ``tier`` reads A and B, ``sink`` writes C; ``workers`` threads copy to and from chunks.
+    ``peers`` are the GPUs, this one included, that copy blocks of the same product from each other."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class GpuPlace:
         self._events = _GpuEvents(gpu, events or Events())
         chunks = chunks or Chunks()
         self._chunk, self._workers = chunks.size, workers
-        with contextlib.ExitStack() as taken:  # what was taken is given back where something is refused
+        with contextlib.ExitStack() as taken:  # releases what was taken if a later step fails
             memory = gpu.reserve(plan.place_bytes)
             taken.callback(memory.close)
             self._memory = memory.pointer
@@ -83,18 +84,18 @@ class GpuPlace:
                 taken.callback(self._rings[-1].close)
             self._taken = taken.pop_all()
         self._pool = ThreadPoolExecutor(workers, "copies", initializer=gpu.make_current)
-        self._over = ThreadPoolExecutor(1, "copies over", initializer=gpu.make_current)
+        self._peer_pool = ThreadPoolExecutor(1, "copies over", initializer=gpu.make_current)
         self._peers = peers or Peers()
-        self._peers.join(self._pool, self._over, self._idle)
+        self._peers.join(self._pool, self._peer_pool, self._idle)
         self._issued: list[Future[Event]] = []
         self._threads = threading.local()
 
     # ---- the three lanes
 
     def load(self, load: Load, after: Event | None) -> Future[Event]:
-        self._be_here()
+        self._make_current()
         block, stream = load.block, self._in[load.number % STREAMS_IN]
-        if load.number >= STREAMS_IN:  # this stream does all of its load before first
+        if load.number >= STREAMS_IN:  # all copies of this stream's previous load are submitted
             self._issued[load.number - STREAMS_IN].result()
         address, nbytes = self._slots[block.operand, load.slot], self._grid.elements(block) * self._dtype.itemsize
         own, lender, readers = self._peers.take(block, self._gpu, address, nbytes)
@@ -107,7 +108,7 @@ class GpuPlace:
             if lender is None:
                 self._stage(load, own, stream)
             else:
-                self._over.submit(self._copy_over, lender, own, stream)
+                self._peer_pool.submit(self._copy_over, lender, own, stream)
         except BaseException as error:  # raised again by this lane
             own.refuse(error)
             raise
@@ -117,7 +118,7 @@ class GpuPlace:
         return own.done
 
     def multiply(self, step: Multiply, needs: tuple[Future[Event], Future[Event]], after: None) -> Event:  # noqa: ARG002
-        self._be_here()
+        self._make_current()
         for block in needs:
             self._compute.after(block.result())
         m, n = self._grid.size(step.tile)
@@ -126,11 +127,11 @@ class GpuPlace:
         product = self._product(m, n, depth.stop - depth.start, add=not step.first)
         product(self._slots["a", step.a], self._slots["b", step.b], self._slots["c", step.c], self._compute.handle)
         done = self._compute.mark()
-        self._events.add("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}", begun, _known(done))
+        self._events.add("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}", begun, _done_future(done))
         return done
 
     def store(self, store: Store, after: Event) -> None:
-        self._be_here()
+        self._make_current()
         rows, columns = self._grid.rows(store.tile.i), self._grid.columns(store.tile.j)
         self._out.after(after)
         begun = self._out.mark()
@@ -144,23 +145,23 @@ class GpuPlace:
             self._rings[1].give(chunk, job)
             jobs.append(job)
             address += here.nbytes
-        self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, _known(self._out.mark()))
+        self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, _done_future(self._out.mark()))
         for job in jobs:
             job.result()
 
     def close(self) -> None:
-        """Wait for what is under way, here and where others copy from here, and give everything back."""
+        """Wait for all work under way, also for copies from this GPU to others, and release everything."""
         try:
             self._peers.settle()
             self._gpu.make_current()
-            self._events.tell()
+            self._events.report()
         finally:
             self._taken.close()
 
     # ---- by the threads that copy
 
     def _stage(self, load: Load, own: Lent, stream: Stream) -> None:
-        """Hand a block's parts to the threads, each with a chunk."""
+        """Submit a job for each part of the block, with a chunk, to the threads that copy."""
         self._tier.begin(load)
         size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
         parts = list(pieces(*self._grid.where(load.block), self._dtype.itemsize, size))
@@ -223,22 +224,22 @@ class GpuPlace:
         )
 
     def _addresses(self, plan: StreamPlan) -> dict[tuple[str, int], int]:
-        grid, at, found = plan.grid, self._memory, {}
+        grid, at, addresses = plan.grid, self._memory, {}
         sizes = {"a": grid.bm * grid.bk, "b": grid.bk * grid.bn, "c": grid.bm * grid.bn}
         for (operand, elements), count in zip(sizes.items(), plan.slots, strict=True):
             for slot in range(count):
-                found[operand, slot] = at
+                addresses[operand, slot] = at
                 at += elements * plan.itemsize
-        return found
+        return addresses
 
-    def _be_here(self) -> None:
-        if not getattr(self._threads, "here", False):
+    def _make_current(self) -> None:
+        if not getattr(self._threads, "current", False):
             self._gpu.make_current()
-            self._threads.here = True
+            self._threads.current = True
 
 
 class _GpuEvents:
-    """Spans between events of streams, told in seconds of the host's clock when all is done."""
+    """Spans between events of streams, added to the host's events, in seconds of the host's clock, when all work is done."""
 
     def __init__(self, gpu: Device, host: Events) -> None:
         self.host = host
@@ -252,15 +253,15 @@ class _GpuEvents:
     def add(self, lane: str, name: str, begun: Event, end: Future[Event]) -> None:
         self._spans.append((lane, name, begun, end))
 
-    def tell(self) -> None:
-        """Of all that was finished; the GPU must be idle."""
+    def report(self) -> None:
+        """Add all spans that ended to the host's events; the GPU must be idle."""
         for lane, name, begun, end in self._spans:
             if end.done() and end.exception() is None:
                 at = (self._zero_s + event.since(self._zero) for event in (begun, end.result()))
                 self.host.add(lane, name, *at)
 
 
-def _known(event: Event) -> Future[Event]:
+def _done_future(event: Event) -> Future[Event]:
     job: Future[Event] = Future()
     job.set_result(event)
     return job

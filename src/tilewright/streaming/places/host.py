@@ -40,7 +40,7 @@ class HostPlace:
         }
         self._views: dict[tuple[str, int], np.ndarray[Any, Any]] = {}
 
-    def load(self, load: Load, after: None) -> None:  # noqa: ARG002  # what is done is done: nothing to wait for
+    def load(self, load: Load, after: None) -> None:  # noqa: ARG002  # work is done when it returns: nothing to wait for
         rows, columns = self._grid.where(load.block)
         view = self._view(load.block.operand, load.slot, rows.stop - rows.start, columns.stop - columns.start)
         with self._events.span("copy in", f"{load.block.operand.upper()}[{load.block.row}, {load.block.column}]"):

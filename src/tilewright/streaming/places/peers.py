@@ -1,4 +1,4 @@
-"""Blocks that one GPU needs and another one has: copied over the link between them, not read from the host again.
+"""Blocks that one GPU needs and another GPU has: copied over the link between them, not read from the host again.
 
 The GPU that loads a block first lends it: the others that need it copy it from its slot when it has arrived. The lender
 loads nothing else into that slot until these copies are done. Every wait is for work that was submitted before the wait, on
@@ -22,8 +22,8 @@ from ..plan.grid import OperandBlock
 
 @dataclass(eq=False)
 class Lent:
-    """A block in a slot of a GPU. ``done`` knows when it is there, as soon as all its copies are asked of the GPU; others
-    copy it to their slots: ``readers`` know when they have."""
+    """A block in a slot of a GPU. ``done`` gets the event of its arrival as soon as all its copies are submitted;
+    ``readers`` get the events at which other GPUs have copied it to their slots."""
 
     block: OperandBlock
     gpu: Device
@@ -33,12 +33,12 @@ class Lent:
     readers: list[Future[Event]] = field(default_factory=list)
 
     def arrived(self, event: Event) -> None:
-        """Told when the block is there, at an event of the stream that brought it."""
-        with contextlib.suppress(InvalidStateError):  # refused meanwhile
+        """Set ``done`` to the event of the stream that loads the block, after which it is in its slot."""
+        with contextlib.suppress(InvalidStateError):  # ``refuse`` was called meanwhile
             self.done.set_result(event)
 
     def refuse(self, error: BaseException) -> None:
-        """It will not come: waits for it end with ``error``."""
+        """The block will not arrive: waits for it raise ``error``."""
         with contextlib.suppress(InvalidStateError):
             self.done.set_exception(error)
 
@@ -50,7 +50,7 @@ class _Member(NamedTuple):
 
 
 class Peers:
-    """What lies in the slots of GPUs that reach each other's memory."""
+    """The blocks in the slots of GPUs that reach each other's memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,15 +59,15 @@ class Peers:
         self._members: list[_Member] = []
 
     def join(self, staging: ThreadPoolExecutor, over: ThreadPoolExecutor, idle: Callable[[], None]) -> None:
-        """Of one more GPU, the threads that copy from the host, the one that asks for copies from other GPUs, and what
-        waits until all that was asked of it is done."""
+        """Add a GPU: ``staging`` are the threads that copy from the host, ``over`` is the one that submits copies from other
+        GPUs, and ``idle`` waits until all work submitted to the GPU is done."""
         self._members.append(_Member(staging, over, idle))
 
     def take(
         self, block: OperandBlock, gpu: Device, address: int, nbytes: int
     ) -> tuple[Lent, Lent | None, list[Future[Event]]]:
-        """For a block that ``gpu`` is about to load into a slot: itself, its lender, which from now on waits for the copy,
-        and the copies that still read what was there."""
+        """Note that ``gpu`` is about to load ``block`` into the slot at ``address``. Returns the lent block; its lender, if
+        another GPU has it, which keeps it until this copy is done; and the copies that still read the slot's old block."""
         own = Lent(block, gpu, address, nbytes)
         with self._lock:
             before = self._slots.pop((id(gpu), address), None)
@@ -80,15 +80,15 @@ class Peers:
         return own, None if lender is own else lender, [] if before is None else before.readers
 
     def settle(self) -> None:
-        """End all copies of the GPUs that joined: from now on each may free memory from which others copied. Waits for a
-        block that will not come end with an error. Raises what went wrong on a GPU."""
+        """End all copies of the GPUs that joined, after which each GPU may free memory that others copied from. Waits for a
+        block that will not arrive raise LaunchError. Raises the errors of the GPUs."""
         members, self._members = self._members, []
         for member in members:
             member.staging.shutdown(cancel_futures=True)
         for lent in self._slots.values():
-            lent.refuse(LaunchError("a copy was not begun any more"))
+            lent.refuse(LaunchError("a copy between GPUs was cancelled before it began"))
         for member in members:
             member.over.shutdown(cancel_futures=True)
-        with contextlib.ExitStack() as stack:  # all of them, also where one is dead
+        with contextlib.ExitStack() as stack:  # every GPU, also after one has failed
             for member in members:
                 stack.callback(member.idle)

@@ -40,8 +40,8 @@ OWN_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Placement:
-    """The chosen kernel on the CPU with ``threads`` threads, or on each of ``gpus``, with ``room`` for blocks; ``memory``
-    bytes of the host's may be taken."""
+    """The chosen kernel on the CPU with ``threads`` threads, or on each of ``gpus``, with ``room`` for blocks; ``memory`` is
+    what may be taken of the host's memory, in bytes."""
 
     choice: Choice[Any]
     room: Room
@@ -56,7 +56,7 @@ class Placement:
         return [f"cuda:{gpu.ordinal}" for gpu in self.gpus] or ["cpu"]
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
-        """Measured now as far as operands and result are concerned, in half a second."""
+        """The rates of a place. Those of reading the operands and writing the result are measured now, in half a second."""
         if not self.gpus:
             return host_rates((a, b), out, self.choice.kernel, dtype, self.threads)
         gpu = gpu_rates(self.gpus[0], self.choice, dtype)
@@ -77,16 +77,15 @@ class Placement:
         )
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
-        """Each place that the plan has a part for, with its memory taken."""
+        """A place for each part of the plan, with its memory allocated."""
         if not self.gpus:
-            from .host import HostPlace  # Numba, which a product on a GPU does not need
+            from .host import HostPlace  # imports Numba, which a product on a GPU does not need
 
             yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
         count = len(plan.parts)
-        cached = (
-            plan.host_cache(plan.schedule()) if count == 1 else HostCache({}, {})
-        )  # several do not know their order yet
+        # Several places take tiles as they go: the order of their loads, from which a cache is planned, is not known yet.
+        cached = plan.host_cache(plan.schedule()) if count == 1 else HostCache({}, {})
         peers = Peers() if plan.rates.peers else None
         for gpu, other in itertools.permutations(self.gpus[:count] if peers else (), 2):
             gpu.reach(other)
@@ -107,7 +106,7 @@ class Placement:
 def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Options, threads: int) -> Placement:
     """Where to multiply: ``options.device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
 
-    Raises UsageError for what is none of these; UnavailableError without a GPU, and on the CPU where ``$NUMBA_DISABLE_JIT``
+    Raises UsageError for any other device; UnavailableError without a GPU, and on the CPU where ``$NUMBA_DISABLE_JIT``
     is set; MemoryLimitError for a limit that leaves nothing for blocks.
     """
     limit = None if options.memory is None else parse_bytes("memory", options.memory)
@@ -121,9 +120,9 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
         need_jit("what multiplies and moves blocks")
         choice = choose_adding_cpu(dtype.name)
         if choice is None:
-            raise DTypeError(f"dtype {dtype.name}: no kernel here that adds to C has it")
-        beside = OWN_BYTES + _workspace(choice.kernel, dtype) + 2 * max(source.workspace for source in sources)
-        room = Room(_left(free, beside), grain=64, kc=kc_of(choice.kernel, dtype.name))
+            raise DTypeError(f"dtype {dtype.name}: no kernel on the CPU adds products of it to C")
+        reserved = OWN_BYTES + _workspace(choice.kernel, dtype) + 2 * max(source.workspace for source in sources)
+        room = Room(_left(free, reserved), grain=64, kc=kc_of(choice.kernel, dtype.name))
         return Placement(choice, room, threads, free)
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
@@ -141,20 +140,20 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
 
 
 def _is_plain(source: Source) -> bool:
-    """Whether it lies in memory, by rows: then no copy of it need be timed."""
+    """Whether it is an array in memory, row by row: ``gpu_rates`` has timed copies of such a one."""
     return isinstance(source, ArraySource) and source.by_rows
 
 
-def _left(limit: int, beside: int) -> int:
-    if limit <= beside:
+def _left(limit: int, reserved: int) -> int:
+    if limit <= reserved:
         raise MemoryLimitError(
-            f"memory is {bytes_text(limit)}: {bytes_text(beside)} of it are needed beside all blocks"
+            f"memory is {bytes_text(limit)}: threads and buffers take {bytes_text(reserved)}, and blocks need more than that"
         )
-    return limit - beside
+    return limit - reserved
 
 
 def _workspace(kernel: Kernel, dtype: np.dtype[Any]) -> int:
-    """What the engine works in, for blocks of any size."""
+    """Bytes of workspace that the kernel takes for blocks of any size."""
     large = 1 << 20
     return 0 if kernel.workspace is None else kernel.workspace(large, large, large) * dtype.itemsize
 
@@ -180,7 +179,7 @@ def parse_bytes(name: str, value: int | str) -> int:
 
 
 def _gpus(device: str | None) -> tuple[Device, ...]:
-    """The GPUs that are meant; none for the CPU."""
+    """The GPUs that ``device`` names; none for the CPU."""
     if device == "cpu":
         return ()
     match = re.fullmatch(r"cuda(?::(\d+(?:,\d+)*))?", device or "cuda")

@@ -1,4 +1,4 @@
-"""What a product has read and multiplied so far, counted where it passes."""
+"""Counts what a product has read and multiplied so far."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..plan.schedule import Multiply
 
 
 class SharedCounter:
-    """A number to which several threads add; ``tell`` is called by one thread at a time."""
+    """A sum to which several threads add; their ``tell`` is called by one thread at a time."""
 
     def __init__(self) -> None:
         self.count, self._lock = 0, threading.Lock()
 
     def add(self, more: int, tell: Callable[[int], None] = lambda count: None) -> None:
-        """Count so many more, and tell the sum."""
+        """Add ``more`` to the sum, and pass the sum to ``tell``."""
         with self._lock:
             self.count += more
             tell(self.count)
 
 
 class CountedSource:
-    """A source, and the bytes that are read from it, as they are stored there."""
+    """A source that counts the bytes read from it, in the dtype in which they are stored."""
 
     def __init__(self, source: Source, tally: SharedCounter) -> None:
         self._source, self._tally = source, tally
@@ -38,20 +38,20 @@ class CountedSource:
         return getattr(self._source, name)
 
     def read(self, rows: slice, columns: slice, out: np.ndarray[Any, Any]) -> None:
-        """As the source, counted."""
+        """Read from the source, and count the bytes."""
         self._source.read(rows, columns, out)
         self._tally.add(out.size * self._source.dtype.itemsize)
 
 
 class CountedPlace:
-    """A place that tells the operations of each multiplication that it was asked for."""
+    """A place that passes the operations of each multiplication to ``tell``, as soon as it is submitted."""
 
     def __init__(self, place: Place, grid: Grid, tell: Callable[[int], None]) -> None:
         self._place, self._grid, self._tell = place, grid, tell
         self.load, self.store, self.close = place.load, place.store, place.close
 
     def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token:
-        """As the place, counted."""
+        """Multiply in the place, and count the operations."""
         token = self._place.multiply(step, needs, after)
         depth = self._grid.depth(step.p)
         self._tell(2 * math.prod(self._grid.size(step.tile)) * (depth.stop - depth.start))

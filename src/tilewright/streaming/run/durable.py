@@ -12,8 +12,8 @@ from ..plan.grid import Tile
 class Durable:
     """Calls ``flush``, then ``note`` of each tile that was stored before, on a thread of its own.
 
-    A slow disk gets one flush for all the tiles that were stored during the last. What goes wrong is raised by the next
-    ``stored``, or by ``close``.
+    On a slow disk one flush serves all the tiles that were stored during the previous flush. An error is raised by the next
+    call of ``stored``, or by ``close``.
     """
 
     def __init__(self, flush: Callable[[], None], note: Callable[[Tile], None]) -> None:
@@ -24,13 +24,13 @@ class Durable:
         self._thread.start()
 
     def stored(self, tile: Tile) -> None:
-        """Told when a tile was stored; it counts when it is on the disk."""
+        """Call this when a tile was stored; it is noted when it is on the disk."""
         if self._error is not None:
             raise self._error
         self._waiting.put(tile)
 
     def close(self) -> None:
-        """When every tile that was stored is noted. Raises what went wrong."""
+        """Wait until every tile that was stored is noted. Raises the error of the thread."""
         self._waiting.put(None)
         self._thread.join()
         if self._error is not None:
@@ -46,7 +46,7 @@ class Durable:
             self._error = error
 
     def _batches(self) -> Iterator[list[Tile]]:
-        """All that wait, again and again; the last batch ends with None."""
+        """The tiles that are waiting, each time anew, until None is in the queue."""
         ended = False
         while not ended:
             batch = [self._waiting.get()]

@@ -1,4 +1,4 @@
-"""Does what a schedule says, in a place: three lanes at once, each in order, each waiting for exactly what it must."""
+"""Runs a schedule in a place: three lanes at the same time, each in order, each waiting only for what the schedule says."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..plan.schedule import Load, Multiply, Schedule, Store
 
 Piece = TypeVar("Piece", Load, Multiply, Store)
 
-#: Gives the next tile, and those that will follow it as far as is known; None where there is none left.
+#: Returns the next tile, and those that will follow it as far as is known; None where no tile is left.
 Claim = Callable[[], tuple[Tile, Sequence[Tile]] | None]
 
-#: Tiles that are claimed before the present one is begun: the next one's blocks must be on their way by then. Not more: a
-#: slow place would keep them from others.
+#: Tiles that are claimed before the present one is begun, so that the next tile's blocks are loaded while it is computed.
+#: Not more: other places cannot take tiles that a slow place has claimed.
 AHEAD = 1
 
 
@@ -27,7 +27,7 @@ class _Ended(Exception):  # noqa: N818  # no error: the end of a lane
 
 
 class _Lanes:
-    """The tokens of each lane, by number, for the others to wait for; and the schedule, which may still grow."""
+    """The tokens of each lane, by number, for which other lanes wait; and the schedule, to which tiles are still added."""
 
     def __init__(self, schedule: Schedule, claim: Claim, failed: Callable[[BaseException], None]) -> None:
         self._schedule, self._claim, self._failed = schedule, claim, failed
@@ -42,7 +42,7 @@ class _Lanes:
             self._changed.notify_all()
 
     def get(self, lane: str, number: int) -> Token:
-        """The token of piece ``number`` as soon as there is one; of number −1 None. Raises _Ended."""
+        """Wait for the token of piece ``number``, and return it; None for number −1. Raises _Ended."""
         if number < 0:
             return None
         tokens = self._tokens[lane]
@@ -53,14 +53,14 @@ class _Lanes:
             return tokens[number]
 
     def grow(self) -> bool:
-        """Add the next tile to the schedule, if there is one; whether there was."""
+        """Add the next tile to the schedule. Returns False if no tile is left."""
         with self._changed:
             if not self._complete:
-                found = self._claim()
-                if found is None:
+                claimed = self._claim()
+                if claimed is None:
                     self._complete = True
                 else:
-                    self._schedule.add(*found)
+                    self._schedule.add(*claimed)
                 self._changed.notify_all()
             return not self._complete
 
@@ -91,11 +91,12 @@ def execute(
     claim: Claim = lambda: None,
     failed: Callable[[BaseException], None] = lambda error: None,
 ) -> None:
-    """Run ``schedule`` in ``place``; ``stored`` is told of each tile as soon as it lies where the result goes.
+    """Run ``schedule`` in ``place``; ``stored`` is called with each tile as soon as it is written to the result.
 
-    Tiles that ``claim`` gives are added to the schedule, AHEAD of what is computed. Multiplications are asked for by the
-    calling thread. Raises what a lane raised first, when all of them have stopped; what was stored until then stays.
-    ``failed`` is told of it at once. To be called where no interrupt comes (``run.stop.stoppable``): there are locks.
+    Tiles that ``claim`` returns are added to the schedule, AHEAD of the one that is computed. The calling thread submits the
+    multiplications. The first error of a lane is passed to ``failed`` at once, and raised when all lanes have stopped; what
+    was stored until then stays. Call this on a thread that receives no interrupts (``runtime.cpu.stop.stoppable``), because
+    it holds locks.
     """
     lanes = _Lanes(schedule, claim, failed)
 
@@ -112,7 +113,7 @@ def execute(
     with current_stop().tells(lambda: lanes.stop(Stopped())):
         try:
             for worker in workers:
-                worker.start()  # which the system may refuse
+                worker.start()  # may fail: the system limits threads
             _multiply(lanes, schedule, place)
         except _Ended:
             pass
@@ -140,5 +141,5 @@ def _lane(lanes: _Lanes, work: Callable[[], None]) -> None:
         work()
     except _Ended:
         pass
-    except BaseException as error:  # raised again by the thread that asked
+    except BaseException as error:  # raised again by ``execute``
         lanes.stop(error)

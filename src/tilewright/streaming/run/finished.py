@@ -1,7 +1,8 @@
-"""What a finished result was made from: a record in the user's cache, by which a later ``resume`` sees whether that changed.
+"""What a finished result was made from: a record in the user's cache, from which a later ``resume`` knows whether operands
+have changed.
 
-Nothing lies beside the result, and nothing else depends on the record: where it is lost, ``resume`` says that the origin is
-not known.
+There is no file beside the result, and nothing else depends on the record: if it is lost, ``resume`` says that it is not
+known what the result was made from.
 """
 
 from __future__ import annotations
@@ -19,38 +20,39 @@ from ...host.disk import CacheFile, fingerprint
 #: Results that are remembered; the oldest records are removed.
 MOST = 256
 
-#: What a record compares: a newer kernel makes no other product.
+#: The facts that are compared. The kernel is not one: a newer kernel computes the same product.
 COMPARED = ("a", "b", "the dtype", "the result's name")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A result as it lies on the disk: ``identity`` is the fingerprint of its file, ``facts`` are what it was made from."""
+    """A result on the disk: ``identity`` is the fingerprint of its file, ``facts`` are what it was made from."""
 
     identity: str
     facts: Mapping[str, str]
 
 
-def remember(target: Any, place: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str]) -> None:
-    """Keep what the result at ``place`` was made from; where that is not possible it is not known later."""
+def remember(target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str]) -> None:
+    """Record what the result at ``path`` was made from. If that fails, no error is raised."""
     with contextlib.suppress(OSError, TilewrightError):
         record = {"result": _identity(target, shape, dtype), "facts": {name: facts[name] for name in COMPARED}}
-        path = _kept_in(place, facts).write_json(record)
-        if path is None:
+        record_path = _record_file(path, facts).write_json(record)
+        if record_path is None:
             return
-        for old in sorted(path.parent.glob("*.json"), key=_changed_s, reverse=True)[MOST:]:
+        for old in sorted(record_path.parent.glob("*.json"), key=_changed_s, reverse=True)[MOST:]:
             old.unlink(missing_ok=True)
 
 
 def is_finished(
-    target: Any, place: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str], *, sure: bool
+    target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str], *, sure: bool
 ) -> bool:
-    """Whether the result at ``place`` is complete and was made from these operands; False where there is no result.
+    """Whether the result at ``path`` is complete and was made from these operands; False where there is no result.
 
-    ``sure``: a journal says what it was made from. Raises ResumeError where there is another matrix, one that was made from
-    other operands, and one of which that is not known: ``resume`` neither replaces them nor takes them for this product.
+    ``sure``: a journal says that it was made from them. Raises ResumeError for a matrix of another shape or dtype, for one
+    that was made from other operands, and for one whose operands are not known: ``resume`` neither replaces these nor takes
+    them for this product.
     """
-    if not place.exists():
+    if not path.exists():
         return False
     replace = "multiply without resume to replace it"
     try:
@@ -59,15 +61,15 @@ def is_finished(
         return False
     except (FileError, ShapeError, DTypeError):
         m, n = shape
-        raise ResumeError(f"{place} is there, but is not ({m}, {n}) {dtype}, as this product is: {replace}") from None
+        raise ResumeError(f"{path} is there, but is not ({m}, {n}) {dtype}, as this product is: {replace}") from None
     if sure:
         return True
-    known = _recall(place, facts)
+    known = _recall(path, facts)
     if known is None or known.identity != identity:
-        raise ResumeError(f"{place} is there and complete, but what it was made from is not known: {replace}")
+        raise ResumeError(f"{path} is there and complete, but what it was made from is not known: {replace}")
     changed = [name for name in COMPARED if known.facts.get(name) != facts[name]]
     if changed:
-        raise ResumeError(f"{place} is complete, but {' and '.join(changed)} changed since it was made: {replace}")
+        raise ResumeError(f"{path} is complete, but {' and '.join(changed)} changed since it was made: {replace}")
     return True
 
 
@@ -76,13 +78,13 @@ def _identity(target: Any, shape: tuple[int, int], dtype: Any) -> str:
         return source.fingerprint()
 
 
-def _recall(place: Path, facts: Mapping[str, str]) -> Finished | None:
-    """What is kept; None where nothing is, or nothing that was written here."""
-    return _kept_in(place, facts).read_as(lambda kept: Finished(str(kept["result"]), dict(kept["facts"])))
+def _recall(path: Path, facts: Mapping[str, str]) -> Finished | None:
+    """The record of a result; None where there is none, or none that ``remember`` wrote."""
+    return _record_file(path, facts).read_as(lambda record: Finished(str(record["result"]), dict(record["facts"])))
 
 
-def _kept_in(place: Path, facts: Mapping[str, str]) -> CacheFile:
-    name = fingerprint(str(place), facts["the result's name"])
+def _record_file(path: Path, facts: Mapping[str, str]) -> CacheFile:
+    name = fingerprint(str(path), facts["the result's name"])
     return CacheFile("finished", f"{name}.json")
 
 

@@ -1,7 +1,7 @@
-"""One product from what was asked for to the finished result: opened, measured and planned; then computed, tile by tile.
+"""One product from its options to the finished result: opened, measured and planned; then computed, tile by tile.
 
-Whatever stops it, Ctrl-C, a full disk or a power failure, the tiles that were finished before are in the unfinished file and
-in its journal, and the next job for the same result takes them up.
+If it is stopped by Ctrl-C, a full disk or a power failure, the finished tiles are in the unfinished file and in its journal,
+and the next job for the same result goes on from there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .finished import is_finished, remember
 from .journal import Begun, Journal, read_journal
 from .parallel import execute_on_all
 
-#: Is told how many of how many operations are done.
+#: Called with the operations that are done, and those of the whole product.
 Progress = Callable[[int, int], None]
 
 
@@ -75,7 +75,7 @@ class Product:
 
 @dataclass
 class RunTotals:
-    """What a run took and moved: ``before`` tiles of all ``tiles`` were finished when it began."""
+    """The time and the bytes of a run: ``before`` tiles of all ``tiles`` were finished when it began."""
 
     tiles: int
     before: int
@@ -87,14 +87,14 @@ class RunTotals:
 
     @property
     def gflops(self) -> float:
-        """2·m·n·k of the tiles of this run, over all the time from opening the result to its name."""
+        """2·m·n·k of the tiles of this run, over the whole time from opening the result to giving it its name."""
         return self.operations / self.seconds / 1e9 if self.seconds else 0.0
 
 
 @dataclass
 class Job:
-    """``plan`` says what ``run`` will do; ``measured`` what it has done so far. A job that is ``complete`` finds its result
-    as an earlier run has finished it."""
+    """``plan`` says what ``run`` will do, ``measured`` what it has done so far. ``complete``: an earlier run has finished
+    the result, so that nothing is left to do."""
 
     product: Product
     placement: Placement
@@ -116,15 +116,16 @@ class Job:
         self.resumable = self.begun is not None
 
     def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
-        """Compute the tiles that are missing; the target has all of them in the end.
+        """Compute the tiles that are missing, after which the target is complete.
 
-        On a thread that no interrupt reaches: one ends the run, and is raised when no thread works for it any more.
+        The work is done on a thread that receives no interrupts. Ctrl-C stops it, and is raised when all threads have
+        stopped.
         """
         stoppable(functools.partial(self._timed, progress, events))
 
     def _timed(self, progress: Progress | None, events: Events | None) -> None:
         progress, events = progress or (lambda done, total: None), events or Events()
-        events.start_s = started = time.perf_counter()  # one clock for the pieces and the whole
+        events.start_s = started = time.perf_counter()  # one clock for the events and the total
         try:
             if self.complete:
                 progress(self._operations, self._operations)
@@ -133,7 +134,7 @@ class Job:
         except BaseException:
             unfinished = not self.resumable and not self.complete
             if unfinished and self.journal is not None and self.work is not None:
-                with contextlib.suppress(FileError):  # of a matrix without a journal no tile would count
+                with contextlib.suppress(FileError):  # without a journal no later run can use its tiles
                     self.work.discard()
                     self.journal.clear()
             raise
@@ -190,7 +191,7 @@ class Job:
             sink.finish()
 
     def _refuse_changed(self) -> None:
-        """Of operands in files; to look at all of an array once more would take too long."""
+        """Raise ResumeError if an operand's file has changed. Arrays are not checked: that would take too long."""
         for name, source in zip("ab", self.product.sources, strict=True):
             if self.journal and not isinstance(source, ArraySource) and source.fingerprint() != self.facts[name]:
                 self.journal.clear()
@@ -198,15 +199,15 @@ class Job:
                 raise ResumeError(f"{name} was changed while it was multiplied: multiply again")
 
     def _compute(self, sink: Sink, progress: Progress, events: Events) -> None:
-        """All tiles of the plan, in all places; the sink has them in the end."""
+        """Compute all tiles of the plan, in all places, and write them to ``sink``."""
         grid, itemsize = self.plan.grid, self.product.dtype.itemsize
         sink.forgets = grid.m * grid.n * itemsize > self.placement.memory
-        read, told = SharedCounter(), SharedCounter()
+        read, computed = SharedCounter(), SharedCounter()
         total = self._operations
-        told.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
+        computed.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
 
         def multiplied(operations: int) -> None:
-            told.add(operations, lambda done: progress(done, total))
+            computed.add(operations, lambda done: progress(done, total))
 
         def noted(tile: Tile) -> None:
             if self.journal is not None:
@@ -216,7 +217,7 @@ class Job:
             self.measured.operations += 2 * grid.k * size
             self.measured.written_bytes += size * itemsize
 
-        progress(told.count, total)
+        progress(computed.count, total)
         if grid.k == 0:
             _store_zeros(self.plan, sink, noted)
             return
@@ -245,7 +246,7 @@ def plan_job(
     only_planned: bool,
 ) -> Job:
     """A job that may run: until ``stack`` is closed no other process can run one for the same target. With ``only_planned``
-    one that is only planned: nothing is written.
+    the job cannot run, and nothing is written.
 
     Raises MemoryLimitError for what cannot fit, ResumeError where the product cannot be taken up, FileError.
     """
@@ -312,7 +313,7 @@ def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]
 
 
 def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:
-    """A product over no k at all is an empty sum: it has no steps, so the tiles are written here."""
+    """Write the tiles of a product with k = 0: its elements are empty sums, and its schedule has no steps."""
     for tile in plan.tiles:
         sink.write(plan.grid.rows(tile.i), plan.grid.columns(tile.j), np.zeros(plan.grid.size(tile), plan.dtype))
     sink.flush()
@@ -321,7 +322,7 @@ def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -
 
 
 def _rates_as_dict(rates: Rates) -> dict[str, Any]:
-    """JSON has no infinity: what costs nothing is null."""
+    """As JSON, which has no infinity: an infinite rate is null."""
     return {name: None if value == math.inf else value for name, value in asdict(rates).items()}
 
 

@@ -1,4 +1,4 @@
-"""Which tiles of a result are finished, on disk beside it, so that a run that was killed can be taken up again.
+"""Which tiles of a result are finished: a file beside the result, from which a run that was killed can be resumed.
 
 A journal is text, a line of JSON for each fact. The last field of a line is the BLAKE2 digest of the line and of the digest
 before it: so no line can be changed, moved, left out, repeated or taken from another journal without notice. Only the last
@@ -32,7 +32,7 @@ _BEGINS = b'{"journal": "multiply", "schema": '
 _BEGAN = b'{"schema": 1, "facts": '
 #: Bytes of a line, at most: a longer one is not read.
 _LONGEST = 1 << 16
-#: Numbers of a header are below it.
+#: Numbers of a header must be smaller.
 _MOST = 1 << 62
 
 _ANEW = "multiply without resume to begin anew"
@@ -40,10 +40,10 @@ _ANEW = "multiply without resume to begin anew"
 
 @dataclass(frozen=True)
 class Begun:
-    """A product that was begun: ``facts`` are those that must not change, by name, and ``inode`` is that of the unfinished
-    file, whose tiles ``finished`` are whole.
+    """A product that was begun: ``facts`` are those that must not change, by name; ``inode`` is the unfinished file's, in
+    which the tiles ``finished`` are complete.
 
-    ``end`` is the byte of the journal behind the last line that counts, and ``digest`` that line's.
+    ``end`` is the offset in the journal after the last valid line, and ``digest`` is the digest of that line.
     """
 
     grid: Grid
@@ -60,71 +60,72 @@ class Begun:
         return len(self.finished) == down * across
 
     def check(self, facts: Mapping[str, str], shape: tuple[int, int, int], room: Room, where: Path) -> None:
-        """Raise ResumeError unless all the facts are those of then, and the cut is one of a product of this ``shape``."""
+        """Raise ResumeError unless all facts are as in the journal, and the cut is possible for a product of this
+        ``shape``."""
         changed = [name for name, fact in facts.items() if self.facts.get(name) != fact]
         if changed:
             raise ResumeError(
                 f"{where}: {' and '.join(changed)} changed since this product was begun; multiply without resume to begin "
-                "anew, or put back what it was begun with"
+                "anew, or restore what it was begun with"
             )
         grid = self.grid
         if self.facts.keys() != facts.keys() or (grid.m, grid.n, grid.k) != shape or not may_be_cut(grid, room):
-            raise ResumeError(f"{where} is not of this product, or was changed; {_ANEW}")
+            raise ResumeError(f"{where} is the journal of another product, or was changed; {_ANEW}")
 
 
 class Journal:
-    """What is multiplied and how it is cut, then each tile that is on disk.
+    """A file of lines: what is multiplied and how it is cut, then each tile that is on disk.
 
-    A line is written when the tile's data are, so a tile that is named here is whole. While it is open no other process has
-    it; a journal without a line is removed when it is closed.
+    A tile's line is written after its data, so the tiles in a journal are complete. A journal is locked while it is open; an
+    empty one is removed when it is closed.
     """
 
     def __init__(self, path: Path, directory: int | None = None) -> None:
         """``directory`` is a descriptor of the directory of ``path``, where that is open. No link is followed.
 
-        Raises FileError where it cannot be written, or another process has it.
+        Raises FileError where it cannot be written, or another process has locked it.
         """
         self.path, self._directory = path, directory
-        #: How many are named in it.
+        #: How many tiles are in it.
         self.tiles = 0
         self._digest = b""
         with explained(path, "written"):
             self._file = _open_alone(path, directory)
 
     def begin(self, grid: Grid, facts: Mapping[str, str], inode: int) -> None:
-        """In place of whatever was there."""
+        """Write the first line, in place of all that the file held."""
         self.clear()
         self._digest = b""
         run = {"journal": "multiply", "schema": _SCHEMA, "run": secrets.token_hex(8)}
         self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode})
 
     def take_up(self, begun: Begun) -> None:
-        """Go on behind what was read from it; a torn line is cut off."""
+        """Go on after the lines that were read from it; a torn line is cut off."""
         with explained(self.path, "written"):
             os.ftruncate(self._file, begun.end)
         self._digest, self.tiles = begun.digest, len(begun.finished)
 
     def add(self, tile: Tile) -> None:
-        """A tile whose data are on disk; after ``begin`` or ``take_up``."""
+        """Note a tile whose data are on disk; after ``begin`` or ``take_up``."""
         self._append({"tile": list(tile)})
         self.tiles += 1
 
     def clear(self) -> None:
-        """Forget every tile, before the file that has them is begun anew."""
+        """Remove all lines, before the unfinished file is begun anew."""
         with explained(self.path, "written"):
             os.ftruncate(self._file, 0)
             os.fsync(self._file)
         self.tiles = 0
 
     def remove(self) -> None:
-        """Removes it: the result has its name."""
+        """Remove the journal: the result is complete and has its name."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_in(self._directory, self.path), dir_fd=self._directory)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file, and remove it if it is empty."""
         status = os.fstat(self._file)
-        if status.st_nlink and not status.st_size:  # else the name may be another process's by now
+        if status.st_nlink and not status.st_size:  # without a link, the name may be another process's by now
             self.remove()
         os.close(self._file)
 
@@ -141,17 +142,17 @@ class Journal:
 
 
 def _signed(facts: Mapping[str, Any], before: bytes) -> tuple[bytes, bytes]:
-    """A line behind one with the digest ``before``, and its own digest."""
+    """A line that follows one with the digest ``before``, and its own digest."""
     text = json.dumps(facts).encode()[:-1]
     digest = _digest(text, before)
     return b'%s, "digest": "%s"}\n' % (text, digest.hex().encode()), digest
 
 
 def _checked(line: bytes, before: bytes) -> tuple[Any, bytes] | None:
-    """The facts of a line, and its digest; None for one that was not written behind a line with the digest ``before``."""
-    text, _, told = line.rpartition(b', "digest": "')
+    """The facts of a line, and its digest; None for one that was not written after a line with the digest ``before``."""
+    text, _, signature = line.rpartition(b', "digest": "')
     digest = _digest(text, before)
-    if told != digest.hex().encode() + b'"}\n':
+    if signature != digest.hex().encode() + b'"}\n':
         return None
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text + b"}"), digest
@@ -169,7 +170,7 @@ def read_journal(path: Path) -> Begun | None:
     """
     with explained(path, "read"):
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # to open a pipe would take forever
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without O_NONBLOCK, a pipe would block
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -201,7 +202,8 @@ def _read(file: BinaryIO, path: Path) -> Begun | None:
 
 
 def _refuse_another(begins: bytes, path: Path) -> None:
-    """A file that does not begin as a journal of this version does; a torn beginning may end early, or in zeros."""
+    """Raise ResumeError unless the file begins as a journal of this version; a torn first line may end early, or in
+    zeros."""
     schema = re.match(rb"(\d{1,7}),", begins[len(_BEGINS) :]) if begins.startswith(_BEGINS) else None
     if begins.lstrip(b"\n").startswith(_BEGAN) or (schema and int(schema[1]) != _SCHEMA):
         raise ResumeError(f"{path} was written by another version of Tilewright: {_ANEW}")
@@ -214,7 +216,7 @@ def _no_journal(path: Path) -> ResumeError:
 
 
 class _Line(NamedTuple):
-    """What a line says, the byte of the file behind it, and its digest."""
+    """The facts of a line, the offset in the file after it, and its digest."""
 
     facts: Any
     end: int
@@ -222,16 +224,16 @@ class _Line(NamedTuple):
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[_Line]:
-    """Each line that counts. Raises ResumeError where a wrong line is not the last one."""
+    """Each valid line. Raises ResumeError where a wrong line is not the last one."""
     end, digest, number = 0, b"", 0
     while line := file.readline(_LONGEST + 1):
         number += 1
-        found = _checked(line, digest)
-        if found is None:
+        checked = _checked(line, digest)
+        if checked is None:
             if len(line) > _LONGEST or file.read(1):
                 raise _changed(path, number)
             return
-        facts, digest = found
+        facts, digest = checked
         end += len(line)
         yield _Line(facts, end, digest)
 
@@ -262,12 +264,13 @@ def _tile(line: Any, grid: Grid) -> Tile | None:
 
 
 def _in(directory: int | None, path: Path) -> Path | str:
-    """How a system call names ``path`` beside a descriptor of its directory."""
+    """``path`` as a system call takes it together with a descriptor of its directory, if there is one."""
     return path if directory is None else path.name
 
 
 def _open_alone(path: Path, directory: int | None) -> int:
-    """Open for appending, made where it was not, and locked; a lock on a journal that was just removed is none."""
+    """Open for appending, created where it does not exist, and locked. If another process removed it before the lock, it is
+    opened again."""
     how = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
         file = os.open(_in(directory, path), how, 0o666, dir_fd=directory)

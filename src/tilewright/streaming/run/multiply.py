@@ -49,24 +49,24 @@ def multiply(
     a new array. ``dtype`` is float32 or float64, by default the wider one of the operands: they are converted to it as they
     are read, and C has it.
 
-    A file of that name is replaced where it is one matrix of the same format and nothing else, and refused where anything
+    An existing file is replaced if it holds one matrix of the same format and nothing else. It is refused if anything else
     would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
-    is replaced whatever it holds.
+    is always replaced.
 
     ``memory`` bounds the host's memory that blocks take ("4GiB", or bytes; by default most of what is free), and
     ``device_memory`` the GPU's. ``device`` is "cpu", "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1"; by default the
     GPUs where there are any. Several share C by ``partition``: "rectangles" of tiles, or "strips" of whole rows, which is
     simpler and moves more.
 
-    With ``resume`` a product into a file that was interrupted goes on where it was, cut as it was: each finished tile is in
+    With ``resume`` an interrupted product into a file goes on where it stopped, with the same cut: each finished tile is in
     a journal in the directory ``OUT.tilewright``. A complete result that was made from these operands stays as it is, and
-    any other file of its name is refused. Without ``resume``, or where there is nothing to take up, the product begins anew.
+    any other file of its name is refused. Without ``resume``, or without a journal, the product begins anew.
 
     The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
     ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
-    collects what happened when. Ctrl-C is raised when no thread works for the product any more.
+    collects the time of each piece of work. Ctrl-C is raised when all threads of the product have stopped.
 
-    Raises ShapeError, DTypeError, FileError, MemoryLimitError (with what is needed at least), UnavailableError (no such
+    Raises ShapeError, DTypeError, FileError, MemoryLimitError (says the least that is needed), UnavailableError (no such
     device, no library for a format), UsageError, ResumeError (the operands have changed, the journal was changed or
     damaged, ``resume`` would replace another result). Finished tiles are kept whatever happens.
 
@@ -100,7 +100,7 @@ def plan_multiply(
     resume: bool = False,
     overwrite: bool = False,
 ) -> StreamPlan:
-    """What ``multiply`` would do, and how long it should take; nothing is multiplied, and no result begun.
+    """What ``multiply`` would do, and the predicted time; nothing is multiplied, and no result begun.
 
     With ``resume`` it is the plan for what is left to do. Raises what ``multiply`` raises before it begins.
 
@@ -117,7 +117,7 @@ def plan_multiply(
 
 @contextlib.contextmanager
 def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
-    """What ``multiply`` is about to do, to be looked at and then run; what cannot be done is refused here."""
+    """The job of a ``multiply``, planned and ready to run. Raises an error for everything that cannot be done."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
         product = _opened(stack, a, b, options.dtype)
@@ -133,7 +133,7 @@ def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
     sources: list[Source] = []
     for operand in (a, b):
         if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
-            sources.append(operand)  # the caller's own, and the caller's to close
+            sources.append(operand)  # the caller opened it, and closes it
         else:
             sources.append(open_matrix(operand))
             stack.callback(sources[-1].close)
@@ -162,7 +162,8 @@ def _new_array(product: Product) -> np.ndarray[Any, Any]:
 
 
 def _refuse_overlap(out: Any, **operands: Any) -> None:
-    """Tiles are written while blocks are still to be read. A file is no such case: it is replaced when all is done."""
+    """Refuse a result in an operand's memory: tiles are written while blocks are still read. The path of an operand's file
+    is allowed, because a file is replaced when the product is complete."""
     if not isinstance(out, np.ndarray):
         return
     for name, operand in operands.items():
@@ -178,7 +179,7 @@ def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
 
 
 def _same_file(out: Any, operand: Any) -> bool:
-    """Whether ``out`` is a map of the file that is the operand, or of which that is a map."""
+    """Whether ``out`` and the operand are the same file: a path, or an array mapped from a file."""
     files = [x.filename if isinstance(x, np.memmap) else x for x in (out, operand)]
     paths = [Path(os.fspath(file)) for file in files if isinstance(file, (str, os.PathLike))]
     return len(paths) == 2 and all(path.exists() for path in paths) and paths[0].samefile(paths[1])

@@ -14,15 +14,15 @@ from ..plan.grid import Grid, Tile
 from ..plan.schedule import Schedule
 from .executor import AHEAD, execute
 
-#: Tiles left for each place, from which on a slow place may get no more.
+#: When so many tiles for each place are left, or fewer, a slow place may get no more.
 FEW = 8
 
 
 class Queue:
     """The tiles that are not begun, by place. A place takes its own in order, then the last of the place with most left.
 
-    Near the end a place gets no tile that it would finish only after the others could finish all that is left: all would
-    wait for a slow one. ``clock`` returns seconds.
+    Near the end a place gets no tile if the others can finish all tiles that are left before it would finish that one: else
+    all would wait for the slow place. ``clock`` returns seconds.
     """
 
     def __init__(self, parts: Sequence[Iterable[Tile]], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -31,7 +31,7 @@ class Queue:
         self._paces = [_Pace() for _ in self._parts]
 
     def take(self, owner: int) -> tuple[Tile, list[Tile]] | None:
-        """A tile for ``owner``, and those that will be its next; None when there are no more for it."""
+        """A tile for ``owner``, and the tiles that it will get next; None when it gets no more."""
         with self._lock:
             pace, now = self._paces[owner], self._clock()
             pace.claimed(now)
@@ -60,7 +60,7 @@ class Queue:
 
 
 class _Pace:
-    """When a place asks for tiles: AHEAD before the first, then with each tile that it begins."""
+    """The times at which a place claims tiles: AHEAD before its first, then one with each tile that it begins."""
 
     def __init__(self) -> None:
         self.done = False
@@ -74,7 +74,7 @@ class _Pace:
         self._claims, self._last_s = self._claims + 1, now
 
     def free_s(self, now: float) -> float:
-        """When it will be done with what it claimed."""
+        """The time at which it will have finished the tiles that it claimed."""
         return max(now, self._last_s + (1 + AHEAD) * max(self.tiles_s))
 
 
@@ -87,13 +87,13 @@ def execute_on_all(
 ) -> None:
     """Compute the tiles of ``parts``, one part a place, in all places at once.
 
-    ``stored`` is told of each tile by one thread at a time. The first error stops all places, and is raised when they
-    have stopped. To be called where no interrupt comes (``run.stop.stoppable``): there are locks.
+    ``stored`` is called with each tile, by one thread at a time. The first error stops all places, and is raised when they
+    have stopped. Call this on a thread that receives no interrupts (``runtime.cpu.stop.stoppable``), because it holds locks.
     """
     queue, lock = Queue(parts), threading.Lock()
     errors: list[BaseException] = []
 
-    def tell(tile: Tile) -> None:
+    def stored_in_turn(tile: Tile) -> None:
         with lock:
             stored(tile)
 
@@ -102,8 +102,8 @@ def execute_on_all(
             return None if errors else queue.take(number)
 
         try:
-            execute(Schedule(grid, slots), places[number], tell, claim, errors.append)
-        except BaseException as error:  # raised again by the thread that asked; most are known by now
+            execute(Schedule(grid, slots), places[number], stored_in_turn, claim, errors.append)
+        except BaseException as error:  # raised again below; ``execute`` has already added most
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,), name=f"place {number}") for number in range(len(places))]

@@ -1,4 +1,4 @@
-"""A job's timeline: what happened when, or what its plan expects to, for files and pages."""
+"""A job's timeline, as it was measured or as its plan predicts it, for files and pages."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeli
 
 
 def expected_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
-    """What the plan of ``job`` expects."""
+    """What the plan of ``job`` predicts."""
     return _of(job, expected_pieces(job.plan, job.placement.names), environment, predicted=True)
 
 
 def expected_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
     """The spans that a plan was timed with, named as a run names them, in order; each place computes its own part."""
     pieces: list[Piece] = []
-    for place, part in zip(places, plan.parts, strict=False):  # there may be more places than pay
+    for place, part in zip(places, plan.parts, strict=False):  # the plan may not use every place
         schedule = Schedule.of(plan.grid, plan.slots, part)
         cached = plan.host_cache(schedule) if plan.host_slots else None
         spent = cost(schedule, plan.rates, plan.itemsize, cached, plan.sharers)
