@@ -164,7 +164,7 @@ def test_an_oracle_that_is_wrong_itself_is_not_believed(monkeypatch, which: int)
         checks.gpu.bytes_of(rest[which])[-8:].view(np.float64)[0] += 1e-9  # type: ignore[attr-defined]
 
     monkeypatch.setattr(DeviceChecks, "product", spoilt)
-    with pytest.raises(UnavailableError, match=r"results are held against is wrong: C\[32, 34\] is off by 1e-09"):
+    with pytest.raises(UnavailableError, match=r"results are verified against is wrong: C\[32, 34\] is off by 1e-09"):
         oracle_of.__wrapped__((33, 35, 40), "float32")
 
 

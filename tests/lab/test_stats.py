@@ -133,7 +133,7 @@ def test_drift_of_the_machine_is_divided_out() -> None:
     comparison = compare([old], [new])
     assert comparison.rows[0].status is Status.SAME
     assert comparison.rows[0].drift == pytest.approx(1.5)
-    assert "the reference itself took +50% time in new: divided out" in comparison.notes
+    assert "the reference's own time changed by +50% in new: times are divided by it" in comparison.notes
     assert status(record(ours), new) is Status.SLOWER  # nothing to divide by
 
 
@@ -244,7 +244,7 @@ NOTES = {
         {"environment": env(processor=None)},
         "processor not recorded in new: taken to be the same",
     ),
-    "no reference": ({}, "cells without common reference: 1 (raw times"),
+    "no reference": ({}, "cells without a common reference: 1 (raw times"),
     "same source": ({"samples_s": [9.0] * 4}, "is slower, but its source did not change"),
 }
 

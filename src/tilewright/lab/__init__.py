@@ -1,1 +1,1 @@
-"""The laboratory: measuring kernels, verifying them, comparing records."""
+"""The laboratory: verifies, measures, tunes and explains kernels, and compares records."""

@@ -18,11 +18,11 @@ CONFIDENCE = 0.99
 def ratio_interval(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
-    """(low, high, coverage) of the factor from ``before`` to ``after``, both of positive numbers.
+    """(low, high, coverage) of the factor by which ``after`` exceeds ``before``, both of positive numbers.
 
-    Exact for independent samples of any distribution, up to a common factor. The coverage is at least
-    ``confidence``, unless so few samples cannot have that: then the interval is the widest there is, from the
-    smallest to the largest quotient, and the coverage says how little that promises.
+    Exact for independent samples of any distribution, if the two distributions differ by a factor alone. The coverage is
+    at least ``confidence``. With too few samples for that, the interval is the widest possible, from the smallest to the
+    largest quotient, and its coverage is smaller.
 
     >>> low, high, coverage = ratio_interval([1.0, 1.1, 1.2, 1.3], [2.0, 2.2, 2.4, 2.6])
     >>> round(low, 2), round(high, 2), round(coverage, 3)
@@ -36,7 +36,7 @@ def ratio_interval(
 @functools.lru_cache(maxsize=256)
 def _quotients_to_drop(n: int, m: int, confidence: float) -> tuple[int, float]:
     """How many of the n·m sorted quotients to leave off at each end, and the coverage that remains."""
-    if n * m > 1600:  # far beyond 20 against 20 the normal distribution is exact enough
+    if n * m > 1600:  # with more samples than 40 against 40 the normal distribution is exact enough
         sigma = math.sqrt(n * m * (n + m + 1) / 12)
         z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
         return max(0, math.floor(n * m / 2 - z * sigma) - 1), confidence
@@ -50,7 +50,7 @@ def _quotients_to_drop(n: int, m: int, confidence: float) -> tuple[int, float]:
 
 
 def _mann_whitney_counts(n: int, m: int) -> list[int]:
-    """In how many of the orders of n and m samples u pairs are the wrong way round, for u = 0 … n·m.
+    """For u = 0 … n·m: the number of orderings of n and m samples in which u pairs are in reverse order.
 
     They are the coefficients of the Gaussian binomial, the product over i of (1 − q^(n+i)) / (1 − q^i).
     """

@@ -1,8 +1,8 @@
-"""Faster, slower, or nothing to say: two sets of benchmark records compared from their raw samples.
+"""Compares two sets of benchmark records by their raw samples: faster, slower, the same, or unclear.
 
-Machines are shared and noisy and the two files come from different runs, so a verdict has to be earned.
+Machines are shared and noisy, and the two files come from different runs, so a verdict needs proof.
 Times are first divided by those of the reference that ran interleaved with them, where both files have the
-same one: what slowed down the whole machine slowed down both. Intervals are distribution-free (Hodges and
+same one: a slower machine slows down both. Intervals are distribution-free (Hodges and
 Lehmann, 1963: order statistics of all quotients new/old, with the exact Mann-Whitney distribution), because
 four samples have no shape to assume. With few samples the two sets must also not overlap, and lie further
 apart than they are wide.
@@ -23,16 +23,16 @@ from .intervals import ratio_interval
 
 Cell = tuple[Any, ...]
 
-#: Below this many samples on a side there is no verdict: noise separates two from two one time in three.
+#: With fewer samples on a side there is no verdict: noise alone separates two samples from two in one case of three.
 MIN_SAMPLES = 3
-#: Below this many samples on a side the difference must also exceed the spread of each.
+#: With fewer samples on a side, the difference must also exceed the spread of each side.
 FEW_SAMPLES = 8
 
 #: Environment keys that must agree for times to be comparable, and what they are called.
 _MUST_AGREE = {"processor": "processors", "gpu": "GPUs", "cores": "usable cores", "operands": "operands"}
-#: Environment keys whose difference is worth knowing, but is no obstacle: it may be what is being compared.
+#: Environment keys whose difference is noted, but does not prevent a comparison: it may be what is being compared.
 _WORTH_A_NOTE = ("python", "numpy", "numba", "blas", "system", "driver")
-#: A clock or a reference that moved by more than this between the runs is mentioned.
+#: A clock or a reference that changed by more than this fraction between the runs is noted.
 _DRIFT = 0.05
 
 
@@ -44,8 +44,8 @@ class Status(StrEnum):
     SAME = "same"
     UNCLEAR = "unclear"
     WRONG = "wrong"  # the result is wrong now, and was not before
-    LOST = "lost"  # was measured, and is not any more
-    UNMEASURED = "unmeasured"  # no time in old, and no worse in new
+    LOST = "lost"  # has a time in old, and none in new
+    UNMEASURED = "unmeasured"  # no time in old, and not newly wrong
     ONLY_OLD = "only in old"
     ONLY_NEW = "only in new"
 
@@ -54,8 +54,8 @@ class Status(StrEnum):
 class Compared:
     """One cell. ``ratio`` is new time over old, above 1 is slower; ``low`` and ``high`` are its interval.
 
-    ``basis`` says of what: "reference" (times in units of the reference's) or "time". ``drift`` is the
-    reference's own new time over its old one. All are None, or "", where there are no two times to compare.
+    ``basis`` says which times: "reference" (in units of the reference's time) or "time" (seconds). ``drift`` is the
+    reference's own new time over its old one. All are None, or "", where one of the two times is missing.
     """
 
     status: Status
@@ -89,13 +89,13 @@ class Compared:
         return 100 * (self.low - 1), 100 * (self.high - 1)
 
     def slower_than(self, threshold: float) -> bool:
-        """Whether it is proved slower, and by more than ``threshold`` (a fraction)."""
+        """Whether it is proved to be slower, and its ratio exceeds 1 by more than ``threshold``."""
         return self.status is Status.SLOWER and self.ratio is not None and self.ratio > 1 + threshold
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows in the order of the old records, then what only the new have; notes for the reader."""
+    """Rows in the order of the old records, then the cells that only the new records have; notes for the reader."""
 
     rows: tuple[Compared, ...]
     notes: tuple[str, ...]
@@ -104,14 +104,14 @@ class Comparison:
     def slower(self, threshold: float | None = None) -> list[Compared]:
         """The regressions: wrong or lost cells, and those slower by more than ``threshold`` (a fraction).
 
-        Raises UsageError for a threshold below that of the comparison, which did not look for so little.
+        Raises UsageError for a threshold below that of the comparison, which did not look for such small changes.
         """
         limit = self.threshold if threshold is None else _checked(threshold)
         if limit < self.threshold:
             rule = f"must be at least the comparison's {self.threshold:g}, got {limit:g}"
             raise UsageError(f"threshold: {rule}; give compare() the smaller one")
-        gone = (Status.WRONG, Status.LOST)
-        return [row for row in self.rows if row.status in gone or row.slower_than(limit)]
+        failed = (Status.WRONG, Status.LOST)
+        return [row for row in self.rows if row.status in failed or row.slower_than(limit)]
 
     def as_dict(self) -> dict[str, Any]:
         """Rows, notes and threshold as plain JSON values; a cell is named by its kernel, shape, dtype and threads."""
@@ -133,7 +133,7 @@ class Comparison:
 
 
 def compare(old: Sequence[BenchRecord], new: Sequence[BenchRecord], *, threshold: float = 0.03) -> Comparison:
-    """Every cell of two sets of records with a verdict; changes within ``threshold`` (a fraction) are none.
+    """Every cell of two sets of records with a verdict; a change within ``threshold`` (a fraction) counts as none.
 
     FASTER and SLOWER need at least three samples on each side, an interval that excludes "no change", a
     change beyond the threshold, and with few samples sets that do not overlap and lie further apart than
@@ -169,7 +169,7 @@ def _row(old: BenchRecord | None, new: BenchRecord | None, threshold: float) -> 
     was, now = _outcome(old), _outcome(new)
     if was == now == "ok":
         return _timed_row(old, new, threshold)
-    detail = f"{_words(was, old)} in old, {_words(now, new)} in new"
+    detail = f"{_described(was, old)} in old, {_described(now, new)} in new"
     if now == "wrong" and was != "wrong":
         return Compared(Status.WRONG, old, new, detail)
     return Compared(Status.LOST if was == "ok" else Status.UNMEASURED, old, new, detail)
@@ -179,7 +179,7 @@ def _outcome(record: BenchRecord) -> str:
     return "no samples" if record.verdict == "ok" and not record.samples_s else record.verdict
 
 
-def _words(outcome: str, record: BenchRecord) -> str:
+def _described(outcome: str, record: BenchRecord) -> str:
     reason = f" ({record.reason})" if record.reason else ""
     return VERDICTS.get(outcome, outcome) + reason
 
@@ -203,7 +203,7 @@ def _judge(before: Sequence[float], after: Sequence[float], threshold: float) ->
     count = min(len(before), len(after))
     if count < MIN_SAMPLES:
         return Status.UNCLEAR, f"{count} of at least {MIN_SAMPLES} samples needed"
-    # One rule asked in both directions, so that swapping the files swaps the verdicts exactly.
+    # The same rule in both directions, so that swapping the files swaps the verdicts exactly.
     if _proved_slower(after, before, threshold):
         return Status.SLOWER, ""
     if _proved_slower(before, after, threshold):
@@ -211,7 +211,7 @@ def _judge(before: Sequence[float], after: Sequence[float], threshold: float) ->
     widest = max(ratio_interval(before, after)[1], ratio_interval(after, before)[1])
     if widest <= 1 + threshold:
         return Status.SAME, ""
-    return Status.UNCLEAR, f"a change of {widest - 1:.1%} cannot be ruled out, nor any be proved"
+    return Status.UNCLEAR, f"a change of {widest - 1:.1%} cannot be ruled out, and none is proved"
 
 
 def _proved_slower(slow: Sequence[float], fast: Sequence[float], threshold: float) -> bool:
@@ -221,7 +221,7 @@ def _proved_slower(slow: Sequence[float], fast: Sequence[float], threshold: floa
     count = min(len(slow), len(fast))
     if count >= FEW_SAMPLES:
         return True
-    # Noise alone separates four samples from four one time in 35, and three from three one time in ten.
+    # Noise alone separates four samples from four in one case of 35, and three from three in one of ten.
     spread = max(max(slow) / min(slow), max(fast) / min(fast))
     return min(slow) > max(fast) and ratio > (spread**2 if count == MIN_SAMPLES else spread)
 
@@ -232,9 +232,9 @@ def _same_reference(old: BenchRecord, new: BenchRecord) -> bool:
 
 
 def _normalised(record: BenchRecord) -> list[float]:
-    """Times in units of the reference's time, sample by sample: the i-th of each ran one after the other.
+    """Times in units of the reference's time, sample by sample: the two i-th samples were taken one after the other.
 
-    Should one of them have been cut short, what has no partner is left out.
+    Where one list is shorter, samples without a partner are left out.
     """
     pairs = zip(record.samples_s, record.reference_samples_s, strict=False)
     return [ours / its if _is_time(ours) and _is_time(its) else math.nan for ours, its in pairs]
@@ -244,7 +244,7 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and 0 < value < math.inf
 
 
-# ---- may they be compared at all
+# ---- whether two sets of records may be compared
 
 
 def _checked(threshold: float) -> float:
@@ -257,8 +257,8 @@ def _by_cell(records: Sequence[BenchRecord], name: str) -> tuple[dict[Cell, Benc
     if not records:
         raise RecordError(f"{name}: holds no record to compare")
     cells = {record.cell: record for record in records}
-    again = len(records) - len(cells)
-    return cells, [f"cells measured again in {name}: {again} (the last of each counts)"] if again else []
+    repeated = len(records) - len(cells)
+    return cells, [f"cells measured again in {name}: {repeated} (the last of each counts)"] if repeated else []
 
 
 def _cells(records: Iterable[BenchRecord]) -> str:
@@ -269,9 +269,9 @@ def _cells(records: Iterable[BenchRecord]) -> str:
 def _check_comparable(common: Sequence[tuple[BenchRecord, BenchRecord]]) -> None:
     for old, new in common:
         where = f"in {_cells([new])}"
-        for key, words in _MUST_AGREE.items():
+        for key, name in _MUST_AGREE.items():
             if change := _change(old.environment.get(key), new.environment.get(key)):
-                raise RecordError(f"not comparable: {words} differ {where}: {change}")
+                raise RecordError(f"not comparable: {name} differ {where}: {change}")
         change = _change(_reference_version(old), _reference_version(new))
         if change and _same_reference(old, new):
             advice = "measure both against one version"
@@ -279,7 +279,7 @@ def _check_comparable(common: Sequence[tuple[BenchRecord, BenchRecord]]) -> None
 
 
 def _change(before: object, after: object) -> str:
-    """The difference in words; none if they agree or one is not known."""
+    """The difference as text; empty if they agree or one is not known."""
     return (
         "" if before is None or after is None or before == after else f"{before!s:.200} in old, {after!s:.200} in new"
     )
@@ -292,11 +292,11 @@ def _reference_version(record: BenchRecord) -> str | None:
     return None if version is None else str(version)
 
 
-# ---- what a reader should know
+# ---- notes
 
 
 def _environment_notes(common: Sequence[tuple[BenchRecord, BenchRecord]]) -> list[str]:
-    notes: dict[str, None] = {}  # an ordered set: most cells have the same to say
+    notes: dict[str, None] = {}  # an ordered set: most cells give the same notes
     for old, new in common:
         for key in _WORTH_A_NOTE:
             if change := _change(old.environment.get(key), new.environment.get(key)):
@@ -324,10 +324,10 @@ def _median_clock(records: Iterable[BenchRecord]) -> float | None:
 def _row_notes(rows: Sequence[Compared]) -> list[str]:
     notes = []
     if timed := sum(row.basis == "time" for row in rows):
-        notes.append(f"cells without common reference: {timed} (raw times, drift of the machine included)")
+        notes.append(f"cells without a common reference: {timed} (raw times, changes of the machine's speed included)")
     drift = statistics.median([row.drift for row in rows if row.drift] or [1.0])
     if abs(drift - 1) > _DRIFT:
-        notes.append(f"the reference itself took {drift - 1:+.0%} time in new: divided out")
+        notes.append(f"the reference's own time changed by {drift - 1:+.0%} in new: times are divided by it")
     for row in rows:
         before, after = (r and r.environment.get("kernel_source") for r in (row.old, row.new))
         if row.status in (Status.FASTER, Status.SLOWER) and before and before == after:

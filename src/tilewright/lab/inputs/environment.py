@@ -1,4 +1,4 @@
-"""Where a record was made: everything one needs to decide whether two records may be compared."""
+"""Where a record was made: all facts that decide whether two records may be compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def environment(*, operands: str, command: str | None = None) -> dict[str, Any]:
         "system": m.system,
         "python": platform.python_version(),
         **{name: _version(name) for name in ("tilewright", "numpy", "numba", "llvmlite")},
-        **{name: _version(name) for name in ("torch",) if name in sys.modules},  # a reference, or not loaded
+        **{name: _version(name) for name in ("torch",) if name in sys.modules},  # loaded only if it is a reference
         "blas": {p["internal_api"]: p["version"] for p in pools if p["user_api"] == "blas"},
         "blas_kernels": {p["internal_api"]: p["architecture"] for p in pools if p.get("architecture")},
         "thread_pools": sorted({f"{p['internal_api']} ({p.get('threading_layer', p['user_api'])})" for p in pools}),
@@ -51,7 +51,8 @@ def _version(package: str) -> str | None:
 
 
 def _git_revision() -> str | None:
-    """The revision of the working tree this package is run from, "+" when changed; None for an installed package."""
+    """The git revision of the working tree from which this package runs, with "+" if files are changed; None for an
+    installed package."""
     here = PACKAGE.resolve()
     git = ["git", "-C", str(here)]
     try:

@@ -1,4 +1,4 @@
-"""The dtypes that are multiplied on a GPU: how they are stored, and how far a right product may be off."""
+"""The dtypes that are multiplied on a GPU: how they are stored, and the error that a correct product may have."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from numpy.typing import NDArray
 
 from ...errors import UsageError, did_you_mean
 
-#: By how much a kernel of a precision may round its float32 operands: tensor cores cut off what they have no bits for.
+#: By how much a kernel of each precision may round its float32 operands: tensor cores truncate them to fewer bits.
 OPERANDS = {"standard": 0.0, "tf32": 2.0**-10, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """A dtype of operands and result. NumPy has no bfloat16, so matrices travel as ``storage``, which has its bits.
+    """A dtype of operands and result. NumPy has no bfloat16, so its bits are stored in arrays of dtype ``storage``.
 
-    Sums round with ``unit``, and the sum with ``rounding`` where it is stored in fewer bits than it was added up in:
-    16-bit formats are multiplied by tensor cores, which sum in float32 and cut off what does not fit. ``tiny`` is the
-    smallest number above 0. ``operands`` is what operands may be rounded by before they are multiplied.
+    Each addition rounds with ``unit``. ``rounding`` is that of the finished sum, where it is stored in fewer bits than those
+    of the accumulator: 16-bit formats are multiplied by tensor cores, which sum in float32 and truncate. ``tiny`` is the
+    smallest number above 0. ``operands`` is the relative error with which operands may be rounded before they are
+    multiplied.
     """
 
     name: str
@@ -37,7 +38,7 @@ class NumberFormat:
 
     @property
     def working(self) -> np.dtype[Any]:
-        """NumPy's dtype that holds its values exactly."""
+        """NumPy's dtype that represents all values of this format exactly."""
         return np.dtype(np.float64 if self.name == "float64" else np.float32)
 
     def stored(self, x: NDArray[Any]) -> NDArray[Any]:
@@ -51,7 +52,7 @@ class NumberFormat:
         return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
 
     def values(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """The numbers again, exactly, as ``working``.
+        """The numbers that ``stored`` represents, exactly, in dtype ``working``.
 
         >>> FORMATS["bfloat16"].values(FORMATS["bfloat16"].stored(np.array([1.0, 1.003, -3.5, np.nan])))
         array([ 1. ,  1. , -3.5,  nan], dtype=float32)
@@ -61,11 +62,12 @@ class NumberFormat:
         return (stored.astype(np.uint32) << 16).view(np.float32)
 
     def bound(self, k: int) -> tuple[float, float, float]:
-        """Factors of |A||B|, of |A·B|, and a number: their sum bounds each element's error, of a sum over ``k``.
+        """(relative, rounding, tiny): relative·|A||B| + rounding·|A·B| + tiny bounds each element's error, for sums over
+        ``k``.
 
-        γ_k with this format's unit, what rounding both operands of a product does to it, the oracle's own γ_k in float64,
-        what storing the result rounds, and one subnormal a product; the factors are infinite where k is so large that
-        nothing can be said.
+        They contain γ_k with this format's unit, the rounding of both operands, the oracle's own γ_k in float64, the
+        rounding of the stored result, and one subnormal number for each product. Where k is too large for a bound, they are
+        infinite.
         """
         sums, products = _gamma(k, self.unit), self.operands * (2 + self.operands)
         relative = (sums * (1 + products) + products) * (1 + self.rounding) + _gamma(k, 2.0**-53)
@@ -90,18 +92,18 @@ FORMATS = {
 
 
 def format_of(dtype: str, precision: str = "standard") -> NumberFormat:
-    """A dtype multiplied with a precision: "standard", or for float32 what its operands may be rounded to, as "tf32".
+    """The format of a dtype and a precision: "standard", or for float32 the format to which operands may be rounded.
 
-    Raises UsageError for any other.
+    Raises UsageError for any other dtype or precision.
 
     >>> format_of("float32", "tf32").bound(1)[0] > 1000 * format_of("float32").bound(1)[0]
     True
     """
     known = OPERANDS if dtype == "float32" else ["standard"]
     if dtype not in FORMATS or precision not in known:
-        what, words = ("dtype", FORMATS) if dtype not in FORMATS else (f"precision of {dtype}", known)
+        what, allowed = ("dtype", FORMATS) if dtype not in FORMATS else (f"precision of {dtype}", known)
         given = dtype if dtype not in FORMATS else precision
-        raise UsageError(f"{what} {given!r}: {did_you_mean(given, words)}")
+        raise UsageError(f"{what} {given!r}: {did_you_mean(given, allowed)}")
     if precision == "standard":
         return FORMATS[dtype]
     return replace(FORMATS[dtype], unit=2.0**-23, operands=OPERANDS[precision])

@@ -1,4 +1,4 @@
-"""The words of ``--param``, and which combinations of what they name a kernel can take."""
+"""What ``--param`` takes, and which combinations of parameters a kernel allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import UsageError, did_you_mean
 from ...kernels.cuda_kernel import CudaKernel
 
-#: More combinations of a kernel than anybody measures in one run: the tuner draws from more.
+#: Most combinations of a kernel's parameters in one run of the bench; the tuner draws from more.
 MOST_SETS = 1000
 
 #: Values to try of each parameter.
@@ -24,13 +24,13 @@ def parse_params(texts: Iterable[str]) -> dict[str, list[int]]:
     >>> parse_params(["TILE=8,16,8", "ROWS=2"])
     {'TILE': [8, 16], 'ROWS': [2]}
     """
-    found: dict[str, list[int]] = {}
+    params: dict[str, list[int]] = {}
     for text in texts:
         match = re.fullmatch(r"\s*(\w+)\s*=\s*(0*[1-9]\d{0,17}(?:\s*,\s*0*[1-9]\d{0,17})*)\s*", text, re.ASCII)
         if match is None:
             raise UsageError(f"param must be NAME=NUMBER with a positive whole number, such as leaf=1024, got {text!r}")
-        found[match[1]] = list(dict.fromkeys(int(number) for number in match[2].split(",")))
-    return found
+        params[match[1]] = list(dict.fromkeys(int(number) for number in match[2].split(",")))
+    return params
 
 
 def check_names(params: Iterable[str], kernels: Iterable[Any]) -> None:
@@ -43,15 +43,16 @@ def check_names(params: Iterable[str], kernels: Iterable[Any]) -> None:
 
 
 def asked_sets(kernel: Any, params: Values) -> int:
-    """How many combinations of the values there are, of the parameters that the kernel has."""
+    """The number of combinations of ``params``; parameters that the kernel does not have are ignored."""
     return math.prod(len(values) for name, values in params.items() if name in kernel.tunable)
 
 
 def param_sets(kernel: Any, params: Values) -> list[dict[str, int]]:
-    """The combinations of the values that the kernel allows, of the parameters that it has; one empty one where it has none.
+    """The combinations of ``params`` that the kernel allows. Parameters that it does not have are ignored; if none are left,
+    the only combination is empty.
 
-    Raises UsageError for a value that the kernel never takes, where it allows no combination, in the words for the first,
-    and for more than ``MOST_SETS``.
+    Raises UsageError for a value that the kernel never takes, for more combinations than ``MOST_SETS``, and where none is
+    allowed: then with the reason for the first.
 
     >>> from tilewright.catalog import cuda_catalog
     >>> param_sets(cuda_catalog()["cuda/register_rows"], {"ROWS": [8, 16], "TILE": [8, 16]})
@@ -85,13 +86,13 @@ def _check_values(kernel: Any, params: Values) -> None:
 
 
 def check_set(kernel: Any, chosen: Mapping[str, int]) -> None:
-    """Raises UsageError where a CUDA kernel's header, or every GPU, refuses it; a kernel on the CPU has no such rules."""
+    """Raises UsageError for a combination that a CUDA kernel's header, or every GPU, refuses. The CPU has no such rules."""
     if isinstance(kernel, CudaKernel):
         kernel.launch(1, 1, 1, **chosen)
 
 
 def with_cached(kernel: Any, cached: Mapping[str, int] | None, chosen: dict[str, int]) -> dict[str, int]:
-    """``chosen`` over ``cached``, the tuner's; alone, where the kernel does not allow both together."""
+    """``chosen``, and for other parameters ``cached``, the tuner's; only ``chosen`` if the kernel does not allow both."""
     both = {**(cached or {}), **chosen}
     try:
         check_set(kernel, both)

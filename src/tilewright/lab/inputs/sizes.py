@@ -1,4 +1,5 @@
-"""The words of ``--sizes``: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``; and of times."""
+"""What ``--sizes`` takes: ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``; and what options of time
+take."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from ...errors import UsageError
 
 Shape = tuple[int, int, int]
 
-#: More sizes than anybody measures, and longer than any matrix: what exceeds these was mistyped.
+#: Most sizes in one run, and the largest one: text that exceeds these is taken for a typing error.
 MOST_SIZES = 1000
 LARGEST = 10**9
 

@@ -1,5 +1,5 @@
-// What results on a GPU are held against, and what else is asked of memory there. The macro DTYPE_… says what an element is.
-// These kernels are written to be believed, not to be fast; the product is tiled only to keep verification short.
+// The product that results on a GPU are verified against, and checks of memory there. The macro DTYPE_… selects the type of
+// the elements. These kernels are written to be simple, not fast; the product is tiled only to keep verification short.
 
 #if defined(DTYPE_FLOAT16) || defined(DTYPE_BFLOAT16)
 typedef unsigned short element;
@@ -11,7 +11,7 @@ typedef float element;
 
 typedef unsigned long long ulong;
 
-// Every element is a float64 exactly.
+// The value of an element, exactly, in float64.
 __device__ double wide(element x)
 {
 #if defined(DTYPE_FLOAT16)
@@ -59,7 +59,7 @@ exact_product(const element* a, const element* b, double* exact, double* magnitu
 }
 
 // found: the first element that is outside its bound (none: all ones), the largest error, the largest error / bound.
-// The bound is relative·|A||B| + rounding·|A·B| + tiny. Errors are not negative, so their bits are in their order.
+// The bound is relative·|A||B| + rounding·|A·B| + tiny. Errors are not negative, so their bits compare as integers do.
 extern "C" __global__ void __launch_bounds__(256)
 compare(const element* c, const double* exact, const double* magnitude, long long count,
         double relative, double rounding, double tiny, ulong* found)
@@ -70,7 +70,7 @@ compare(const element* c, const double* exact, const double* magnitude, long lon
     for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < count; i += (long long)gridDim.x * 256) {
         double error = fabs(wide(c[i]) - exact[i]);
         const double bound = relative * magnitude[i] + rounding * fabs(exact[i]) + tiny;
-        if (!(error < infinity)) error = infinity;  // also what is not a number
+        if (!(error < infinity)) error = infinity;  // also NaN
         if (!(error <= bound && error < infinity) && first == ~0ull) first = i;
         worst = fmax(worst, error);
         if (error > 0) ratio = fmax(ratio, error / bound);
@@ -80,7 +80,7 @@ compare(const element* c, const double* exact, const double* magnitude, long lon
     atomicMax(&found[2], (ulong)__double_as_longlong(ratio));
 }
 
-// sums[y] += a sum over the units (of 2 bytes) of part y: each has an odd weight of its own, so one that changes always shows.
+// sums[y] += a weighted sum over the units (of 2 bytes) of part y. Weights are odd, so a change of one unit changes the sum.
 extern "C" __global__ void __launch_bounds__(256)
 checksum(const unsigned char* bytes, long long period, long long units, ulong* sums)
 {
@@ -91,7 +91,7 @@ checksum(const unsigned char* bytes, long long period, long long units, ulong* s
     atomicAdd(&sums[blockIdx.y], sum);
 }
 
-// first: the least place, part·length + byte, of a byte that is not 0xFF any more (none: all ones).
+// first: the least position, part·length + byte, of a byte that is not 0xFF (none: all ones).
 extern "C" __global__ void __launch_bounds__(256)
 touched(const unsigned char* bytes, long long period, long long length, ulong* first)
 {
@@ -100,7 +100,7 @@ touched(const unsigned char* bytes, long long period, long long length, ulong* f
         if (x[i] != 0xff) atomicMin(first, (ulong)blockIdx.y * length + i);
 }
 
-// Keeps the GPU busy for that long, while launches are queued behind it.
+// Keeps the GPU busy for so many nanoseconds, while launches are queued behind it.
 extern "C" __global__ void hold(long long nanoseconds)
 {
     ulong start, now;

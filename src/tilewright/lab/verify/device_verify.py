@@ -1,9 +1,9 @@
-"""The oracle, where the result is: every element on the GPU is compared there, with the bound that holds on the CPU.
+"""The oracle on a GPU: compares every element of a result in the GPU's memory, with the same bound as on the CPU.
 
-A·B and |A||B| are computed once for a pair of operands, in float64, by a plain kernel that shares nothing with what it
-judges: no ladder rung, no library. So cuBLAS and kernels in float64 are held to it as all others are. It is itself held to
-the host's oracle up to 4096³, where that takes a second or two: every element of small products, whole rows, whole columns
-and random signs of larger ones. Beyond that it is the same kernel.
+A·B and |A||B| are computed once for a pair of operands, in float64, by a plain kernel that shares no code with what it
+verifies: it is no rung of the ladder, and calls no library. So cuBLAS and kernels in float64 are verified like all others.
+Up to 4096³, where it takes a second or two, the kernel's own product is verified by the host's oracle: every element of
+small products; rows, columns and random signs of larger ones. Larger products are computed by the same kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..inputs.sizes import Shape
 from .verify import Check, ErrorSample, Oracle
 
 SOURCE = Path(__file__).with_name("device_verify.cu")
-#: Largest m·n·k whose oracle is compared with the host's.
+#: Largest m·n·k for which the GPU's A·B is verified on the host.
 CONFIRMED = 4096**3
 
 _THREADS = 256
@@ -53,18 +53,20 @@ class DeviceChecks:
         self.gpu.launch(self._compiled, "exact_product", grid, (32, 8), (a, b, exact, magnitude, m, n, k))
 
     def compare(self, c: Memory, exact: Memory, magnitude: Memory, k: int) -> Found:
-        """Every element of ``c`` with its exact value and its bound."""
+        """Compare every element of ``c`` with its exact value and its bound."""
         count = c.nbytes // self.form.itemsize
-        with self.gpu.put(np.array([_NOTHING, 0, 0], np.uint64)) as found:
-            args = (c, exact, magnitude, count, *self.form.bound(k), found)
+        with self.gpu.put(np.array([_NOTHING, 0, 0], np.uint64)) as memory:
+            args = (c, exact, magnitude, count, *self.form.bound(k), memory)
             self.gpu.launch(self._compiled, "compare", self._blocks(count), _THREADS, args)
-            seen = self.gpu.get(found, np.uint64, 3)
-        worst, ratio = seen[1:].view(np.float64)
-        return Found(None if seen[0] == _NOTHING else int(seen[0]), float(worst), float(ratio))
+            found = self.gpu.get(memory, np.uint64, 3)
+        worst, ratio = found[1:].view(np.float64)
+        return Found(None if found[0] == _NOTHING else int(found[0]), float(worst), float(ratio))
 
     def checksums(self, first: Memory, period: int, parts: int) -> NDArray[np.uint64]:
-        """A number for each of ``parts`` pieces of memory like ``first``, ``period`` bytes apart: contents
-        that differ in one place have different numbers, others with a probability of 1 - 2^-64."""
+        """A checksum of each of ``parts`` pieces of memory: ``first``, and others of its size, ``period`` bytes apart.
+
+        Contents that differ in one place always have different sums, others with a probability of 1 - 2^-64.
+        """
         units = first.nbytes // 2
         with self.gpu.put(np.zeros(parts, np.uint64)) as sums:
             grid = (self._blocks(units, parts), parts)
@@ -72,27 +74,28 @@ class DeviceChecks:
             return self.gpu.get(sums, np.uint64, parts)
 
     def touched(self, first: Memory, period: int, parts: int) -> tuple[int, int] | None:
-        """Part and byte of the first byte that is not 0xFF any more, of pieces as ``checksums`` takes them."""
-        with self.gpu.put(np.array([_NOTHING], np.uint64)) as place:
+        """(part, byte) of the first byte that is not 0xFF, in pieces of memory as for ``checksums``; None if there is
+        none."""
+        with self.gpu.put(np.array([_NOTHING], np.uint64)) as memory:
             grid = (self._blocks(first.nbytes, parts), parts)
-            self.gpu.launch(self._compiled, "touched", grid, _THREADS, (first, period, first.nbytes, place))
-            (seen,) = self.gpu.get(place, np.uint64, 1)
-        return None if seen == _NOTHING else divmod(int(seen), first.nbytes)
+            self.gpu.launch(self._compiled, "touched", grid, _THREADS, (first, period, first.nbytes, memory))
+            (at,) = self.gpu.get(memory, np.uint64, 1)
+        return None if at == _NOTHING else divmod(int(at), first.nbytes)
 
     def hold(self, seconds: float) -> Submission:
-        """What keeps the GPU busy for so long, while launches are queued behind it."""
+        """A launch that keeps the GPU busy for ``seconds``, while others are queued behind it."""
         return self.gpu.prepare(self._compiled, "hold", 1, 1, (int(seconds * 1e9),))
 
     def _blocks(self, count: int, parts: int = 1) -> int:
-        """Blocks along x: enough to fill the GPU, not more than there is work for."""
+        """Blocks along x: enough to fill the GPU, but no more than there is work for."""
         return max(1, min(-(-count // _THREADS), 8 * self.gpu.sms // parts))
 
 
 class DeviceOracle:
-    """Knows A·B in float64 for one pair of operands on a GPU: ``a`` and ``b`` there, ``values`` the same on the host.
+    """A·B in float64 for one pair of operands: ``a`` and ``b`` on a GPU, ``values`` the same matrices on the host.
 
-    It keeps 16 bytes for each element of C. Raises UnavailableError where its own product is not what the host's oracle
-    expects: then nothing can be verified on this GPU.
+    It takes 16 bytes of the GPU's memory for each element of C. Raises UnavailableError if the host's oracle rejects its
+    A·B: then nothing can be verified on this GPU.
     """
 
     def __init__(
@@ -120,18 +123,18 @@ class DeviceOracle:
         check = Oracle(a, b, seed=seed).check(self._gpu.get(product, np.float64, self._shape[:2]))
         if not check.ok:
             raise UnavailableError(
-                f"{self._gpu.name}: the product that results are held against is wrong: {check.reason}"
+                f"{self._gpu.name}: the product that results are verified against is wrong: {check.reason}"
             )
 
     def check(self, c: Memory) -> Check:
-        """Compare ``c``, m×n in this format, with A·B: every element must be a number within its bound."""
+        """Compare ``c``, m×n in this format, with A·B: every element must be finite and within its bound."""
         found = self._checks.compare(c, self._exact, self._magnitude, self._shape[2])
         if found.first is None:
             return Check(True, found.worst, found.ratio)
         return Check(False, found.worst, found.ratio, self._reason(c, found.first))
 
     def rms_error(self, c: Memory) -> float | None:
-        """The typical error of a ``c`` that passes, of the elements that ``verify.ErrorSample`` takes on the CPU too."""
+        """The typical error of a ``c`` that passes, in the elements that ``verify.ErrorSample`` takes, as on the CPU."""
         if self._error_sample is None:
             self._error_sample = ErrorSample(*self._values)
         form, sample, (_, n, _) = self._checks.form, self._error_sample, self._shape
@@ -140,7 +143,7 @@ class DeviceOracle:
         return sample.rms_error(form.values(np.array(rows)[:, sample.columns]))
 
     def _reason(self, c: Memory, at: int) -> str:
-        """What is wrong with the element at that place, in the words of ``verify.Oracle``."""
+        """What is wrong with element number ``at``, as ``verify.Oracle`` says it."""
         form, itemsize = self._checks.form, self._checks.form.itemsize
         stored = self._gpu.get(c.part(at * itemsize, itemsize), form.storage, 1)
         value = float(form.values(stored)[0])

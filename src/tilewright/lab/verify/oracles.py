@@ -1,8 +1,8 @@
-"""Oracles for every dtype: what is not a real float is compared as one, or exactly.
+"""Oracles for every dtype: float32 and float64 have ``Oracle``; others are compared as real floats, or exactly.
 
 - Complex numbers: C as a real matrix is the product of A and B as real ones of twice the size, so the classical bound with
   γ_2k holds for each part, and the real oracle compares.
-- float16 and bfloat16 are held to float32's bound, and the one rounding of the result.
+- float16 and bfloat16 have float32's bound, plus one rounding of the result.
 - Integers are exact modulo 2^bits, and so is the comparison C·X = A·(B·X) for random X (Freivalds 1977): one column of X
   misses a wrong row with probability 1/2 at most, ``COLUMNS`` of them with 2^−COLUMNS.
 """
@@ -21,7 +21,7 @@ COLUMNS = 32
 
 
 def oracle(a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> Oracle | ComplexOracle | HalfOracle | IntegerOracle:
-    """The one for the operands' dtype: ``check(c)`` and ``rms_error(c)``.
+    """The oracle for the operands' dtype: ``check(c)`` and ``rms_error(c)``.
 
     >>> a = np.full((2, 3), 100, np.int8)
     >>> oracle(a, a.T).check(a @ a.T).ok, oracle(a, a.T).check(a @ a.T + np.int8(1)).ok
@@ -44,14 +44,14 @@ def as_real(x: np.ndarray) -> np.ndarray:
 
 
 class ComplexOracle:
-    """[x y]·⎡u v; −v u⎤ = [xu − yv, xv + yu]: B's rows stand twice, once times i."""
+    """[x y]·⎡u v; −v u⎤ = [xu − yv, xv + yu]: each row of B appears twice, the second time multiplied by i."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         twice = np.stack([b, 1j * b], axis=1).astype(b.dtype).reshape(2 * len(b), b.shape[1])
         self._real = Oracle(as_real(a), as_real(twice), seed=seed)
 
     def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:
-        """A place in the reason counts real and imaginary parts as columns."""
+        """Check real and imaginary parts; they count as separate columns in the reason."""
         return self._real.check(as_real(c), normwise=normwise)
 
     def rms_error(self, c: np.ndarray) -> float | None:
@@ -60,14 +60,14 @@ class ComplexOracle:
 
 
 class HalfOracle:
-    """Of 16-bit floats: the product in float32, with the rounding of the result to 16 bits."""
+    """For 16-bit floats: the bound of a product in float32, and of the rounding of the result to 16 bits."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self._form = dataclasses.replace(FORMATS[a.dtype.name], unit=2.0**-24)
         self._wide = Oracle(a.astype(np.float32), b.astype(np.float32), seed=seed)
 
-    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # no kernel has another
-        """Every element within its bound, the rounding to 16 bits included."""
+    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # no kernel of 16-bit floats has another bound
+        """Compare every element with its bound, which includes the rounding to 16 bits."""
         return self._wide.check(c.astype(np.float32), form=self._form)
 
     def rms_error(self, c: np.ndarray) -> float | None:
@@ -76,18 +76,18 @@ class HalfOracle:
 
 
 class IntegerOracle:
-    """Of integers: exact modulo a power of two, by random vectors and then by the first wrong row."""
+    """For integers: compared exactly modulo a power of two, by random vectors, and then in the first wrong row."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self.a, self.b = a, b
         self._x = np.random.default_rng(seed).integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], COLUMNS), endpoint=True)
 
-    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # exact is exact
-        """Every element equal to the exact one in its dtype."""
+    def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # integers have no error bound
+        """Compare every element with the exact one in its dtype."""
         if c.shape != (len(self.a), self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
-        expected, found = _wrapped(self.a, _wrapped(self.b, self._x)), _wrapped(c, self._x)
-        wrong = np.flatnonzero((expected.astype(c.dtype) != found.astype(c.dtype)).any(axis=1))
+        abx, cx = _wrapped(self.a, _wrapped(self.b, self._x)), _wrapped(c, self._x)
+        wrong = np.flatnonzero((abx.astype(c.dtype) != cx.astype(c.dtype)).any(axis=1))
         if not wrong.size:
             return Check(True, 0.0, 0.0)
         row = int(wrong[0])
@@ -100,5 +100,5 @@ class IntegerOracle:
 
 
 def _wrapped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A·B modulo 2^64, of which the lower bits are A·B modulo any smaller power."""
+    """A·B modulo 2^64, whose lower bits are A·B modulo any smaller power of two."""
     return np.matmul(a.astype(np.int64), b.astype(np.int64))

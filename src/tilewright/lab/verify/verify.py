@@ -1,15 +1,15 @@
-"""Is this C really A·B? Decided against a wider product and a bound from rounding-error analysis, never by eye.
+"""Verifies that C is A·B, against a product in wider arithmetic and a bound from rounding-error analysis.
 
 A classical product in any order of summation satisfies |C − Ĉ| ≤ γ_k·(|A||B|) componentwise, γ_k = k·u/(1 − k·u)
 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5). A kernel that declares another bound (the
 fast recursions satisfy only a normwise one) is held to that. The oracle is float64, and its own rounding is added.
 
 - Small products are compared element by element.
-- Large ones by whole rows and columns, edges of C among them, and by random signs: the columns of C are taken in blocks
-  of 64, each block's are added up with random signs x, and C·x is compared with A·(B·x). The signs are independent of
+- Large ones are compared in whole rows and columns, those at the edges of C included, and with random signs: the columns of
+  C in each block of 64 are added with random signs x, and C·x is compared with A·(B·x). The signs are independent of
   the errors, so by Hoeffding |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with probability 3e-14.
-- Every element of every C must be finite: outputs are poisoned with NaN before a kernel runs, so one that was not written
-  is found wherever it is. Comparisons are written so that NaN fails them.
+- Every element of every C must be finite: outputs are filled with NaN before a kernel runs, so an element that is not
+  written is always found. Comparisons are written so that NaN fails them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..inputs.formats import NumberFormat
 
 #: Largest m·n·k that is compared whole: 1024³ costs about 0.1 s in float64.
 WHOLE = 1024**3
-#: Rows, and columns, that are compared of a larger product.
+#: Rows, and columns, of a larger product that are compared besides its edges.
 SAMPLED = 24
-#: Rows, and columns, whose crossings tell the typical error: 4,096 elements tell it within some percent.
+#: Rows, and columns, at whose 4,096 crossings the typical error is estimated, within some percent.
 ERROR_SAMPLE = 64
 #: Standard deviations granted to a sum with random signs.
 SIGNS = 8.0
-#: Columns of C in one such sum: the fewer, the smaller an error that stands out; a 64th of the product's work for 64.
+#: Columns of C in one such sum. With fewer, smaller errors are found; with 64, it costs a 64th of the product's work.
 BLOCK = 64
 
 
@@ -48,26 +48,26 @@ class Check:
     reason: str = ""
 
     def as_dict(self) -> dict[str, bool | str | float | None]:
-        """Plain JSON values: an error that no bound allows has no ratio, for JSON has no infinity."""
+        """Plain JSON values: an infinite ratio is None, because JSON has no infinity."""
         worst = self.error_over_bound if math.isfinite(self.error_over_bound) else None
         return {"ok": self.ok, "reason": self.reason, "error_over_bound": worst}
 
 
 @dataclass(frozen=True)
 class ExactPart:
-    """Part of C with its exact values and bounds: an index into C, and two arrays of that part's shape."""
+    """Part of C: an index into C, and the values of A·B and |A||B| there, two arrays of that part's shape."""
 
     index: tuple[Index, Index]
     exact: np.ndarray
-    magnitude: np.ndarray  # |A||B| there
+    magnitude: np.ndarray  # |A||B|
 
 
 class ErrorSample:
-    """Elements of A·B, 64 rows by 64 columns spread evenly over it, exact enough to tell typical errors of a C.
+    """Elements of A·B in 64 rows and 64 columns spread evenly over it, exact enough to measure the typical error of a C.
 
-    Typical is the root mean square, ‖C − A·B‖ over ‖A·B‖: a largest error grows with the number of elements compared, and
-    on a GPU all are. Evenly, because Strassen's error differs between the quarters of C. The exact values have at least
-    11 bits more than the operands: float64 for float32, the processor's long double for float64.
+    The typical error is the root mean square, ‖C − A·B‖ over ‖A·B‖. The largest error would grow with the number of elements
+    compared, and on a GPU all are. Rows and columns are spread evenly, because Strassen's error differs between the quarters
+    of C. The exact values have at least 11 bits more than the operands: float64 for float32, long double for float64.
 
     >>> a, b = np.random.default_rng(1).uniform(-1, 1, (2, 100, 100)).astype(np.float32)
     >>> 1 < ErrorSample(a, b).rms_error((a @ b)[np.ix_(*[ErrorSample(a, b).rows] * 2)]) * 2**24 < 10
@@ -80,13 +80,14 @@ class ErrorSample:
         self._exact = a[self.rows].astype(self._wide) @ b[:, self.columns].astype(self._wide)
 
     def rms_error(self, part: np.ndarray) -> float | None:
-        """Of C's elements there; None where A·B is zero or no number, or this machine has no wider floats than C's."""
+        """The typical error of ``part``, C's elements at these rows and columns. None where A·B is zero or not finite, and
+        where this machine has no floats wider than C's."""
         if _unit(self._wide) >= _unit(part.dtype):
             return None
         size = float(np.abs(self._exact).max(initial=0))
         if not 0 < size < np.inf:
             return None
-        # Scaled first: squares leave the range of numbers long before these norms do.
+        # Scaled first: the squares overflow or underflow long before these norms do.
         errors, exact = ((x / size).astype(np.float64) for x in (part - self._exact, self._exact))
         return float(np.linalg.norm(errors) / np.linalg.norm(exact))
 
@@ -96,7 +97,7 @@ def _spread(length: int) -> np.ndarray:
 
 
 class Oracle:
-    """Knows A·B in float64, wholly or in samples, for one pair of operands; computed once, at the first check."""
+    """A·B in float64, all of it or samples, for one pair of operands; computed once, at the first check."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self.a, self.b = a, b
@@ -121,7 +122,7 @@ class Oracle:
         """Compare ``c`` (m×n, float32 or float64) with A·B.
 
         ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|. ``form`` is the format of a
-        product that rounds more than ``c``'s dtype tells; it is compared by elements, rows and columns, not by signs.
+        product that rounds more than ``c``'s dtype does; it is compared by elements, rows and columns, not by random signs.
         """
         if c.shape != (self.a.shape[0], self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
@@ -131,16 +132,16 @@ class Oracle:
         worst, worst_ratio = 0.0, 0.0
         for line in self._lines:
             error = np.abs(c[line.index].astype(np.float64) - line.exact)
-            found = _judged(line, error, self._bound(c.dtype, line, normwise, form))
-            worst, worst_ratio = max(worst, found.max_abs_error), max(worst_ratio, found.error_over_bound)
-            if not found.ok:
-                return Check(False, worst, worst_ratio, found.reason)
+            check = _check_part(line, error, self._bound(c.dtype, line, normwise, form))
+            worst, worst_ratio = max(worst, check.max_abs_error), max(worst_ratio, check.error_over_bound)
+            if not check.ok:
+                return Check(False, worst, worst_ratio, check.reason)
         if form is not None:
             return Check(True, worst, worst_ratio)
         return self._check_signs(c, normwise, worst, worst_ratio)
 
     def check_written(self, c: np.ndarray, *, form: NumberFormat | None = None) -> Check:
-        """Compare the elements of ``c`` that are numbers, where only some blocks of a grid were run; NaN is unwritten."""
+        """Compare only the elements of ``c`` that are not NaN, where only some blocks of a grid were run."""
         written = ~np.isnan(c)
         rows, columns = (np.flatnonzero(written.any(axis=axis)) for axis in (1, 0))
         if not rows.size:
@@ -148,7 +149,7 @@ class Oracle:
         line = self._line(rows, columns)
         part = np.ix_(rows, columns)
         error = np.where(written[part], np.abs(c[part].astype(np.float64) - line.exact), 0)
-        return _judged(line, error, self._bound(c.dtype, line, None, form))
+        return _check_part(line, error, self._bound(c.dtype, line, None, form))
 
     def _bound(self, dtype: np.dtype, line: ExactPart, normwise: float | None, form: NumberFormat | None) -> np.ndarray:
         magnitude = line.magnitude
@@ -173,7 +174,7 @@ class Oracle:
         return [self._line(self._sample(m), slice(None)), self._line(slice(None), self._sample(n))]
 
     def _sample(self, length: int) -> np.ndarray:
-        """First, last, both sides of a middle block edge, and random ones."""
+        """The first and the last index, the two at the middle, where blocks often meet, and random ones."""
         fixed = [0, length - 1, length // 2 - 1, length // 2]
         drawn = self._rng.integers(0, length, SAMPLED)
         return np.unique(np.clip(np.concatenate([fixed, drawn]), 0, length - 1))
@@ -190,7 +191,8 @@ class Oracle:
 
     @functools.cached_property
     def _signs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """x; and for every row and block: A·(B·x), a bound of ‖(|A||B|)_i‖₂, |A|·(|B|·1) for the oracle's rounding."""
+        """The signs x; and for every row and block: A·(B·x), a bound of ‖(|A||B|)_i‖₂, and |A|·(|B|·1) for the oracle's
+        rounding."""
         (m, k), n = self.a.shape, self.b.shape[1]
         x = self._rng.choice([-1.0, 1.0], n)
         starts = np.arange(0, n, BLOCK)
@@ -230,8 +232,8 @@ class Oracle:
         return Check(True, worst, ratio)
 
 
-def _judged(line: ExactPart, error: np.ndarray, bound: np.ndarray) -> Check:
-    """Errors of a part of C against their bounds."""
+def _check_part(line: ExactPart, error: np.ndarray, bound: np.ndarray) -> Check:
+    """Whether all errors of a part of C are within their bounds."""
     bad = _first(~_within(error, bound))
     worst, ratio = float(error.max(initial=0.0)), _ratio(error, bound)
     if bad is None:
@@ -251,7 +253,7 @@ def _gamma(k: int, dtype: np.dtype | type) -> float:
 
 
 def _within(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """NaN fails every comparison; an infinite error is within no bound, not even an infinite one."""
+    """Which errors are within their bounds. NaN is within none, and neither is an infinite error."""
     return (error <= bound) & (error < np.inf)
 
 
