@@ -189,8 +189,8 @@ def test_given_operands_are_what_is_multiplied(tmp_path) -> None:
     gpu = SimulatedGpu()
     bench = bench_of(gpu, kernel(tmp_path), operands=(a, b), sizes=[(2, 4, 3)])
     assert bench.measure(cells(bench.settings)[0]).outcome.verdict == "ok"
-    assert bench._held is not None
-    assert np.array_equal(gpu.get(bench._held[0].c[0], np.float32, (2, 4)), a @ b)
+    assert bench._cached is not None
+    assert np.array_equal(gpu.get(bench._cached[0].c[0], np.float32, (2, 4)), a @ b)
 
 
 def test_the_instruments_are_read_between_samples(tmp_path) -> None:
@@ -259,8 +259,10 @@ def test_a_kernel_that_goes_wrong_while_it_is_timed(tmp_path, place: str, words:
     def spoil(entry: str) -> None:
         runs.extend([1] if entry == "mine" else [])
         if entry == "mine" and len(runs) > 3:
-            assert bench._held is not None
-            a, b, c, r = (x[0] for x in (bench._held[0].a, bench._held[0].b, bench._held[0].c, bench._held[0].r))
+            assert bench._cached is not None
+            a, b, c, r = (
+                x[0] for x in (bench._cached[0].a, bench._cached[0].b, bench._cached[0].c, bench._cached[0].r)
+            )
             at = {
                 **{"in A": a.pointer + 3, "in B": b.pointer + 3, "in C": c.pointer + 3},
                 **{"before A": a.pointer - 1, "behind C": c.pointer + c.nbytes + 4, "behind R": r.pointer + r.nbytes},

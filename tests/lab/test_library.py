@@ -116,13 +116,13 @@ def test_a_process_of_its_own_is_timed(tmp_path: Path) -> None:
 def test_a_torn_file_is_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     for text in ("", "[1]", '{"cold_s": 1}', '{"cold_s": "x", "warm_s": 1, "import_s": 1}'):
-        first_call._kept_in().write(text.encode())
+        first_call._cache_file().write(text.encode())
         assert known_first_call() is None
 
 
 def test_a_process_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_call, "_SCRIPT", "raise SystemExit('no numpy for size {n}')")
-    with pytest.raises(UnavailableError, match=r"cannot be measured: no numpy for size 512$"):
+    with pytest.raises(UnavailableError, match=r"the process that measures it failed: no numpy for size 512$"):
         measure_first_call()
 
 

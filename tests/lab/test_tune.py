@@ -273,7 +273,7 @@ def test_wrong_results_are_an_exit_code(cli) -> None:
     ("arguments", "words"),
     [
         (["nothing"], "kernel 'nothing' is not known"),
-        (["shared_tile", "--size", "64,128"], "one size in one run"),
+        (["shared_tile", "--size", "64,128"], "give one size"),
         (["shared_tile", "--dtype", "int8"], "dtype 'int8'"),
         (["shared_tile", "--budget", "soon"], "budget must be a time"),
         (["shared_tile", "--limit", "0"], "limit must be a time"),

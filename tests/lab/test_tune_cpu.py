@@ -464,13 +464,13 @@ def test_ctrl_c_loses_nothing_of_what_was_kept(
         (["shared_tle"], "kernel 'shared_tle' is not known: did you mean cuda/shared_tile"),
         (["cuda/packd"], "kernel 'cuda/packd' is not known: did you mean cpu/packed?"),
         (["naive"], "can be: cpu/packed, cuda/"),
-        (["packed", "--size", "64,128"], "one size in one run"),
+        (["packed", "--size", "64,128"], "give one size"),
         (["packed", "--dtype", "float17"], "cpu/packed has no float17"),
         (["packed", "--threads", "0"], "threads must be at least 1, got 0"),
         (["packed", "--seed", "-1"], "seed must not be negative"),
         (["packed", "--budget", "soon"], "budget must be a time"),
         (["cuda/shared_tile", "--threads", "2"], "threads: cuda/shared_tile runs on a GPU"),
-        (["cuda/shared_tile", "--reset"], "reset: what was cached for cuda/shared_tile is for a GPU"),
+        (["cuda/shared_tile", "--reset"], "reset: the cached parameters of cuda/shared_tile are for a GPU"),
     ],
 )
 def test_errors_name_the_argument(monkeypatch: Any, capsys: Any, arguments: list[str], words: str) -> None:

@@ -1,7 +1,7 @@
-"""What a benchmark consists of: settings, and the cells they ask for.
+"""What a benchmark consists of: settings, and the cells that they ask for.
 
-A kernel is a ``Kernel`` on the CPU; on a GPU a ``CudaKernel``, or a ``Reference`` for a library. What is asked of it here
-they share.
+A kernel is a ``Kernel`` on the CPU; on a GPU a ``CudaKernel``, or a ``Reference`` for a library. All three have the
+attributes that are used here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...records.bench import BenchRecord
 from ..inputs.params import Values, check_names, param_sets, with_cached
 from ..inputs.sizes import Shape
 
-#: The parameters that the tuner cached for a kernel, dtype and shape; None where there are none.
+#: Returns the parameters that the tuner cached for a kernel, dtype and shape; None where there are none.
 CachedParams = Callable[[Any, str, Shape], Mapping[str, int] | None]
 
 
@@ -28,8 +28,8 @@ class Settings:
     """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own.
 
     No ``dtypes`` means each kernel's own: float32 where it takes that, else the first that it takes. ``params`` are values
-    to try: every combination that a kernel allows is measured. ``tuned`` puts what the tuner cached under them. Kernels
-    of the ``engine`` are measured only in shapes of their own.
+    to try: every combination that a kernel allows is measured. With ``tuned``, parameters without values to try have those
+    that the tuner cached. Kernels of the ``engine`` are measured only in shapes that they are made for (``suits_shape``).
     """
 
     kernels: list[Any]
@@ -75,7 +75,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What a progress line says."""
+        """The cell as a progress line names it."""
         return " ".join([self.kernel.name, self.record("ok").shape, self.dtype, *self._set])
 
     @property
@@ -110,7 +110,7 @@ class Cell:
 
 @dataclass
 class Outcome:
-    """What became of a cell; the fields are those of the record."""
+    """The result of measuring a cell; the fields are those of the record."""
 
     verdict: str
     reason: str = ""
@@ -122,13 +122,13 @@ class Outcome:
 
 
 def cells(settings: Settings, cached: CachedParams = lambda kernel, dtype, shape: None) -> list[Cell]:
-    """Every cell in the order of measurement: sizes first, so that each size is predicted from the one before.
+    """Every cell in the order of measurement, size by size, so that each size is predicted from the previous one.
 
     ``cached`` is what the tuner cached, for settings that are ``tuned``.
     """
     if settings.device == "cuda":
         return _device_cells(settings, cached)
-    made = []
+    todo = []
     for shape in settings.sizes:
         for dtype in settings.dtypes:
             for threads in sorted({1, *settings.threads}):
@@ -137,14 +137,14 @@ def cells(settings: Settings, cached: CachedParams = lambda kernel, dtype, shape
                 chosen = [kernel for kernel in wanted if threads in _thread_counts(kernel, settings)]
                 for kernel in dict.fromkeys([*chosen, *settings.references] if chosen else []):
                     for params in param_sets(kernel, settings.params):
-                        made.append(Cell(kernel, shape, dtype, threads, params))
-    return made
+                        todo.append(Cell(kernel, shape, dtype, threads, params))
+    return todo
 
 
 def _device_cells(settings: Settings, cached: CachedParams) -> list[Cell]:
-    """A kernel on a GPU is measured with the dtypes it takes, the libraries with the same dtypes and precisions."""
+    """Cells on a GPU: kernels with the dtypes that they take, libraries with the same dtypes and precisions."""
     own = {kernel: own_dtype(kernel) for kernel in settings.kernels}
-    made = []
+    todo = []
     for shape in settings.sizes:
         for dtype in settings.dtypes or dict.fromkeys(own.values()):
             chosen = [k for k in own if (dtype in k.dtypes if settings.dtypes else dtype == own[k])]
@@ -155,12 +155,12 @@ def _device_cells(settings: Settings, cached: CachedParams) -> list[Cell]:
                     best = cached(kernel, dtype, shape) if settings.tuned and kernel.tunable else None
                     for params in param_sets(kernel, settings.params):
                         chosen_set = with_cached(kernel, best, params)
-                        made.append(Cell(kernel, shape, dtype, 1, chosen_set, "cuda", precision))
-    return made
+                        todo.append(Cell(kernel, shape, dtype, 1, chosen_set, "cuda", precision))
+    return todo
 
 
 def suits_shape(kernel: Kernel, dtype: str, shape: Shape) -> bool:
-    """Whether a kernel of the engine is made for this shape: it suits it, but not the cube of its longest side.
+    """Whether a kernel of the engine is made for this shape: it suits the shape, but not a cube of the shape's longest side.
 
     >>> from tilewright.catalog import catalog
     >>> shapes = [(1000, 1000, 1000), (1, 4096, 4096), (2000, 2000, 4)]
@@ -178,5 +178,5 @@ def own_dtype(kernel: Any) -> str:
 
 
 def _thread_counts(kernel: Kernel, settings: Settings) -> set[int]:
-    """A serial kernel runs on one thread, and is compared with the reference on one."""
+    """The numbers of threads of a kernel: a serial one runs on one thread, and is compared with the reference on one."""
     return {1} if kernel.shared == "serial" else set(settings.threads)

@@ -1,9 +1,9 @@
-"""The protocol: what is timed, against which reference, and what must hold before a time counts.
+"""The protocol on the CPU: what is timed, against which reference, and what is checked before a time counts.
 
-A cell is one kernel on one shape, dtype and thread count. Its life: supported? → predicted within the limit? → fits in
-memory? → run once into poisoned output, and verify → time, alternating with the reference on the same operands →
-verify once more, and that it wrote to C alone → record. A cell that leaves early says why. Nothing is held back until
-the end, so an interrupted run loses only the cell it was in.
+A cell is one kernel on one shape, dtype and thread count. Its steps: supported? → predicted within the limit? → fits in
+memory? → run once into an output full of NaN, and verify → time, alternating with the reference on the same operands →
+verify once more, and that the kernel wrote to C alone → record. The record of a cell that fails a step says why. Every
+record is returned at once, so an interrupted run loses only the cell that it was measuring.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .timing import SAMPLE_S, SampleLoop, band_s, fastest, timed
 #: Samples beyond ``repeat`` are taken while a cell has spent less than this on them, up to MOST_SAMPLES.
 CHEAP_S = 0.1
 MOST_SAMPLES = 10
-#: A cell predicted to take this many times the limit is not tried on a few rows either.
+#: A cell predicted to take more than this many times the limit is not even tried on a few rows.
 FAR = 3
-#: Seconds of a cell that is not measured.
+#: Seconds of a cell that is skipped.
 SKIPPED_S = 0.05
 #: Share of the available memory that one cell may use.
 MEMORY_SHARE = 0.9
-#: The real dtype that others are computed in, and its operations for each of theirs.
+#: For each dtype: the real dtype in which it is computed, and the real operations that one of its operations takes.
 _COMPUTED_IN = {
     "float32": ("float32", 1),
     "float64": ("float64", 1),
@@ -65,19 +65,19 @@ class Bench(PredictingBench):
     def measure(self, cell: Cell) -> BenchRecord:
         """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
         clock = current_clock_mhz()
-        with self._pools.limit(limits=cell.threads), use_threads(cell.threads):  # the vendors' and the library's own
+        with self._pools.limit(limits=cell.threads), use_threads(cell.threads):  # the references', and Tilewright's
             outcome = self._outcome(cell)
         return self._record(cell, outcome, clock)
 
     def close(self) -> None:
-        """Does nothing: no process and no device to give back."""
+        """Does nothing: there is no process and no device to release."""
 
     def _whole_cell_s(self, once_s: float) -> float:
         if once_s > self.settings.limit_s:
             return SKIPPED_S
         return (self.settings.repeat + 2) * (2 if self.settings.references else 1) * max(once_s, SAMPLE_S)
 
-    # ---- a cell's life -----------------------------------------------------------------------------------------------
+    # ---- the steps of a cell -----------------------------------------------------------------------------------------
 
     def _outcome(self, cell: Cell) -> Outcome:
         try:
@@ -86,7 +86,7 @@ class Bench(PredictingBench):
             return Outcome("unsupported", str(error))
         except MemoryError as error:
             return Outcome("out_of_memory", str(error) or "allocation failed")
-        except (Exception, SystemExit) as error:  # a user's kernel may raise anything: that is its result
+        except (Exception, SystemExit) as error:  # a user's kernel may raise anything: its result is wrong
             outcome = Outcome("wrong", f"{type(error).__name__}: {error}")
         if outcome.verdict == "wrong":
             self._sets = None  # it may have written to operands too: the next kernel gets new ones
@@ -96,13 +96,13 @@ class Bench(PredictingBench):
         limit = self.settings.limit_s
         run = runner(cell.kernel, cell.dtype, threads=cell.threads, params=cell.params)
         if not cell.kernel.compiled:
-            call_once(run, cell.dtype)  # what its first call costs must not be timed
+            call_once(run, cell.dtype)  # the cost of its first call must not be timed
         early = self.over_limit(cell, FAR) or self._too_large(cell)
         if early:
             return early
         sets = self._operands(cell)
         predicted = self.predicted_s(cell)
-        if predicted is None or predicted > limit / 10:  # ask the kernel itself, on a few rows of these operands
+        if predicted is None or predicted > limit / 10:  # time the kernel on a few rows of these operands
             predicted = band_s(run, cell, sets, limit, predicted)
         self.remember(cell, predicted)
         if predicted > limit:
@@ -112,17 +112,17 @@ class Bench(PredictingBench):
     def _too_large(self, cell: Cell) -> Outcome | None:
         (m, n, k), itemsize = cell.shape, np.dtype(cell.dtype).itemsize
         if self._key != (cell.shape, cell.dtype):
-            self._key, self._sets = None, None  # the last size's operands make room first
-        held = 0 if self._sets is None else set_bytes(cell.shape, itemsize) * len(self._sets)
+            self._key, self._sets = None, None  # frees the last size's operands first
+        present = 0 if self._sets is None else set_bytes(cell.shape, itemsize) * len(self._sets)
         needed = set_bytes(cell.shape, itemsize) * sets_needed(cell.shape, itemsize)
         needed += 2 * m * n  # which elements of C are finite, while it is verified
         if cell.kernel.workspace is not None:
-            copies = 1 if cell.kernel.shared == "team" else cell.threads  # a team works in one
+            copies = 1 if cell.kernel.shared == "team" else cell.threads  # a team shares one workspace
             needed += cell.kernel.workspace(m, n, k) * itemsize * copies
         available = available_memory()
-        if available is None or needed - held <= MEMORY_SHARE * available:
+        if available is None or needed - present <= MEMORY_SHARE * available:
             return None
-        return Outcome("out_of_memory", f"needs {bytes_text(needed)}, {bytes_text(available + held)} available")
+        return Outcome("out_of_memory", f"needs {bytes_text(needed)}, {bytes_text(available + present)} available")
 
     def _operands(self, cell: Cell) -> OperandSets:
         if self._sets is None:
@@ -193,14 +193,14 @@ class Bench(PredictingBench):
     ) -> int:
         """Alternate samples of the kernel and the reference; returns the set whose output was written last."""
         loop = SampleLoop(run, sets, sets.c, threads, warm_s=once)
-        others = None if reference is None else SampleLoop(reference, sets, sets.r, threads)
+        reference_loop = None if reference is None else SampleLoop(reference, sets, sets.r, threads)
         spent = 0.0
         while True:
             outcome.samples_s.append(loop.sample())
             spent += loop.spent_s
-            if others is not None:
-                outcome.reference_samples_s.append(others.sample())
-                spent += others.spent_s
+            if reference_loop is not None:
+                outcome.reference_samples_s.append(reference_loop.sample())
+                spent += reference_loop.spent_s
             count = len(outcome.samples_s)
             if count >= self.settings.repeat and (spent >= CHEAP_S or count >= MOST_SAMPLES):
                 return loop.last
@@ -227,7 +227,7 @@ class Bench(PredictingBench):
 
 
 def _peak(dtype: str, threads: int) -> float | None:
-    """In the dtype's own operations; None for integers, whose roof is not measured."""
+    """The peak in operations of ``dtype``; None for integers, whose peak is not measured."""
     if dtype not in _COMPUTED_IN:
         return None
     real, operations = _COMPUTED_IN[dtype]

@@ -1,7 +1,7 @@
 """The bench on a GPU: cells one after another, each predicted from those before it, in a process that may be lost.
 
-What is timed, and what must hold before a time counts, is in ``device``. Here is what a bench on the CPU decides too:
-which cells are not worth starting, what becomes of one whose process crashed or hung, and the record.
+What is timed, and what is checked before a time counts, is in ``device``. This module decides which cells are not started,
+makes the outcome of a cell whose process crashed or hung, and writes the record.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ class CudaBench(PredictingBench):
         return self.record(cell, self.ask(cell) if skipped is None else MeasuredCell(skipped))
 
     def ask(self, cell: Cell, **how: Any) -> MeasuredCell:
-        """What became of a cell, where it is started; ``how`` as ``DeviceBench.measure`` takes it."""
+        """Measure a cell in the process; ``how`` are further arguments of ``DeviceBench.measure``."""
         try:
             measured = self._process.ask("measure", cell, **how)
         except LostError as error:
             if error.doing == FIRST:
-                words = (
-                    f"one product had not ended after {error.seconds:.3g} s, the limit is {self.settings.limit_s:g} s"
-                )
-                return MeasuredCell(Outcome("time_limit", words), once_s=error.seconds)
+                limit = self.settings.limit_s
+                reason = f"one product had not ended after {error.seconds:.3g} s, the limit is {limit:g} s"
+                return MeasuredCell(Outcome("time_limit", reason), once_s=error.seconds)
             return MeasuredCell(Outcome("wrong", str(error)))
         except TilewrightError as error:  # unforeseen: the process is in an unknown state
             verdict = "unsupported" if isinstance(error, UnavailableError) else "wrong"
@@ -62,7 +61,7 @@ class CudaBench(PredictingBench):
         return measured
 
     def record(self, cell: Cell, measured: MeasuredCell) -> BenchRecord:
-        """All that is known of a cell; its first product is what the size after is predicted from."""
+        """The record of a cell. The time of its first product is remembered, to predict the next size."""
         if measured.once_s is not None:
             self.remember(cell, measured.once_s)
         outcome = measured.outcome
@@ -77,7 +76,7 @@ class CudaBench(PredictingBench):
         return dataclasses.replace(record, about=record.about | measured.about)
 
     def _peak(self, dtype: str) -> float | None:
-        """Measured once in a run; None, too, where that fails, which costs no cell its record."""
+        """The peak for a dtype, measured once in a run; None, too, if that fails, which does not spoil the record."""
         if dtype not in self._peaks:
             self._peaks[dtype] = None
             with contextlib.suppress(TilewrightError, LostError):
@@ -91,5 +90,5 @@ class CudaBench(PredictingBench):
         return AROUND_S + loops * (WARM_S + samples * max(once_s, SAMPLE_S))
 
     def close(self) -> None:
-        """End the process, and give back the GPU's memory."""
+        """End the process, which frees the GPU's memory."""
         self._process.stop()

@@ -1,8 +1,8 @@
-"""A process that has the GPU to itself, so that a kernel may crash it, or never end, and the bench goes on.
+"""A process of its own for the GPU, so that the bench goes on when a kernel crashes or never ends.
 
-After an illegal address CUDA refuses everything that the process asks from then on, and nothing but the end of its process
-ends a kernel that hangs. The process is asked one thing at a time; before it gives the GPU something to do, it says within
-how many seconds it will be heard of again, and is ended when it is not.
+After an illegal address CUDA refuses all further work of a process, and a kernel that hangs ends only with its process. The
+process answers one request at a time. Before each piece of work for the GPU it sends a ``Watch``: the most seconds until its
+next message. If that does not come, the process is killed.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _Target = Callable[[Connection, Settings], None]
 
 
 class LostError(Exception):
-    """The process did not answer: it ended by itself, or did not end ``doing`` something within ``seconds``."""
+    """The process did not answer: it ended by itself, or what it was ``doing`` did not end within ``seconds``."""
 
-    def __init__(self, words: str, doing: str = "", seconds: float = 0.0) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, doing: str = "", seconds: float = 0.0) -> None:
+        super().__init__(message)
         self.doing, self.seconds = doing, seconds
 
 
 @dataclass(frozen=True)
 class Watch:
-    """A message from the process: what it does next, and within how many seconds it will be heard of again."""
+    """A message from the process: what it does next, and the most seconds until its next message."""
 
     seconds: float
     doing: str
 
 
 def serve(connection: Connection, settings: Settings) -> None:
-    """What runs in the process: opens the GPU, says what it is, and answers until the connection is closed.
+    """The process's function: opens the GPU, sends facts about it, and answers requests until the connection is closed.
 
-    A question is the name of a method of ``DeviceBench`` with its arguments; the answer is what the method returns, or the
+    A request is the name of a method of ``DeviceBench`` with its arguments; the answer is what the method returns, or the
     TilewrightError that it raises.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench handles Ctrl-C, and ends this process
     for name in ARITHMETIC_VARIABLES:
         os.environ.pop(name, None)
 
@@ -65,7 +65,7 @@ def serve(connection: Connection, settings: Settings) -> None:
     while True:
         try:
             name, args, named = connection.recv()
-        except EOFError:  # the bench is gone
+        except EOFError:  # the bench has ended
             return
         try:
             connection.send(getattr(bench, name)(*args, **named))
@@ -74,7 +74,7 @@ def serve(connection: Connection, settings: Settings) -> None:
 
 
 class GpuProcess:
-    """The process, seen from the bench: started when it is first asked, and again after it was lost."""
+    """The bench's handle of the process, which is started at the first request, and again after it was lost."""
 
     def __init__(self, settings: Settings, target: _Target = serve) -> None:
         self._settings, self._target = settings, target
@@ -82,8 +82,9 @@ class GpuProcess:
         self._connection: Any = None
 
     def start(self) -> dict[str, Any]:
-        """The facts of its GPU. Raises UnavailableError where there is none, LostError where the process ends."""
-        context = multiprocessing.get_context("spawn")  # a fork would inherit threads and locks of our libraries
+        """Start it; returns the facts about its GPU. Raises UnavailableError without a GPU, LostError if the process
+        ends."""
+        context = multiprocessing.get_context("spawn")  # a fork would inherit threads and locks of libraries
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=self._target, args=(theirs, self._settings), daemon=True)
         self._process.start()
@@ -95,7 +96,7 @@ class GpuProcess:
             raise
 
     def ask(self, method: str, *args: Any, **named: Any) -> Any:
-        """What ``DeviceBench``'s method returns. Raises what it raises, and LostError where no answer comes."""
+        """Call a method of the process's ``DeviceBench``. Raises what the method raises, and LostError without an answer."""
         if self._process is None:
             self.start()
         self._connection.send((method, args, named))
@@ -106,8 +107,8 @@ class GpuProcess:
             try:
                 if not self._connection.poll(watch.seconds):
                     self.stop()
-                    words = f"{watch.doing} did not end within {watch.seconds:.3g} s"
-                    raise LostError(words, watch.doing, watch.seconds)
+                    lost = f"{watch.doing} did not end within {watch.seconds:.3g} s"
+                    raise LostError(lost, watch.doing, watch.seconds)
                 message = self._connection.recv()
             except (EOFError, ConnectionError):
                 self._process.join()
@@ -121,7 +122,7 @@ class GpuProcess:
             watch = message
 
     def stop(self) -> None:
-        """Kill it, also while it computes; the next question starts another."""
+        """Kill it, also while it computes; the next request starts another."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

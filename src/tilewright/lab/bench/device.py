@@ -1,8 +1,8 @@
-"""The life of a cell on a GPU, in the process that has the GPU to itself.
+"""The protocol on a GPU, in the process that uses the GPU.
 
-Supported, and does it compile? → fits in memory? → run once into poison, and verify → time, alternating with the reference
-on the same operands → verify what was written last, and that nothing else was → what is known. The GPU's own words for a
-launch that it refuses or stops are the reason in the record.
+The steps of a cell: supported, and does it compile? → fits in memory? → run once into an output full of NaN, and verify →
+time, alternating with the reference on the same operands → verify the last output, and that nothing else was written →
+record. The CUDA error of a launch that the GPU refuses or stops is the reason in the record.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ LEAST_SAMPLES, LONG_S = 7, 2.0
 MOST_SAMPLES, CHEAP_S = 10, 0.1
 #: Share of the GPU's memory that one cell may use.
 MEMORY_SHARE = 0.95
-#: Longest time to get a cell ready, and what is granted to a sample beyond the limit for one product.
+#: Longest time to get a cell ready, and seconds that a sample may take in addition to the limit for one product.
 PREPARE_S, GRACE_S = 900.0, 10.0
 
 FIRST = "the first product"
 
-#: Called before each piece of work for the GPU, with the seconds within which the next call comes, and what the work is.
+#: Called before each piece of work for the GPU, with the most seconds until the next call, and the name of the work.
 Watch = Callable[[float, str], None]
-#: A product as something to submit, once it is known what it is to multiply.
+#: Takes the operands A, B and C, and returns a launch of their product.
 Product = Callable[[Memory, Memory, Memory], Submission]
 
 
 @dataclass
 class MeasuredCell:
-    """What became of a cell: the outcome, seconds of its first product, what the kernel needs of the GPU, what the
-    instruments said; ``lost`` where the GPU takes no more from this process."""
+    """The outcome of a cell, the seconds of its first product, what the kernel needs of the GPU (``about``), and what NVML
+    reported meanwhile (``moment``); ``lost`` if the GPU accepts no more work from this process."""
 
     outcome: Outcome
     once_s: float | None = None
@@ -57,7 +57,7 @@ class MeasuredCell:
 
 
 class DeviceBench:
-    """One GPU, and what the last cell left on it: operands and oracle serve all cells of one shape, dtype and precision."""
+    """One GPU. Operands and oracle stay on it for the next cells of the same shape, dtype and precision."""
 
     def __init__(self, gpu: Device, settings: Settings, *, watch: Watch = lambda seconds, what: None) -> None:
         self.gpu, self.settings, self.watch = gpu, settings, watch
@@ -65,10 +65,10 @@ class DeviceBench:
         self._room = int(MEMORY_SHARE * gpu.memory_bytes()[0])
         self._cublas: Cublas | None = None
         self._key: Any = None
-        self._held: tuple[DeviceSets, DeviceOracle] | None = None
+        self._cached: tuple[DeviceSets, DeviceOracle] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What the environment of every record says of this GPU."""
+        """The facts about this GPU for the environment of every record."""
         try:
             library = self._library().version
         except UnavailableError:
@@ -90,9 +90,9 @@ class DeviceBench:
         return device_peak_gflops(self.gpu, dtype)
 
     def measure(self, cell: Cell, *, with_reference: bool = True, repeat: int | None = None) -> MeasuredCell:
-        """Measure one cell, or find out why not; in turns with the reference where there is one and ``with_reference``.
+        """Measure one cell, or find out why not; in turns with the reference, if there is one and ``with_reference``.
 
-        ``repeat`` is the number of samples where it is given, else the settings' and what more is cheap.
+        ``repeat`` is the number of samples; None takes the settings' number, and more while they are cheap.
         """
         measured = MeasuredCell(Outcome("wrong"))
         try:
@@ -112,30 +112,30 @@ class DeviceBench:
         return measured
 
     def _attempt(self, cell: Cell, with_reference: bool, repeat: int | None, measured: MeasuredCell) -> None:
-        product = self._prepared(cell, measured)
+        product = self._compiled(cell, measured)
         sets, oracle = self._ready(cell)
         if not self._first(product, sets, oracle, measured):
             return
         launches = [product(a, b, c) for a, b, c in zip(sets.a, sets.b, sets.c, strict=True)]
         loop = DeviceSampleLoop(self.gpu, sets.checks, launches, sets.c)
-        other = self._reference(cell, sets) if with_reference else None
-        self._sample(loop, other, measured, repeat)
+        reference = self._reference(cell, sets) if with_reference else None
+        self._sample(loop, reference, measured, repeat)
         again = self._verified(sets, oracle, loop.last)
         if again.verdict != "ok":
             measured.outcome = again
 
     def _is_lost(self) -> bool:
-        """Whether an error has stuck: the GPU then refuses everything else that this process asks."""
+        """Whether an error is permanent: the GPU then refuses all further work of this process."""
         try:
             self.gpu.wait()
         except LaunchError:
             return True
         return False
 
-    # ---- what it needs
+    # ---- what a cell needs
 
-    def _prepared(self, cell: Cell, measured: MeasuredCell) -> Product:
-        """The product of this cell, once its operands are known. Raises what makes a cell unsupported."""
+    def _compiled(self, cell: Cell, measured: MeasuredCell) -> Product:
+        """The compiled product of this cell. Raises an error if the cell is not supported."""
         self.watch(PREPARE_S, "compiling")
         if cell.dtype not in cell.kernel.dtypes:
             raise UsageError(f"{cell.kernel.name} has no {cell.dtype}: it takes {', '.join(cell.kernel.dtypes)}")
@@ -171,8 +171,8 @@ class DeviceBench:
     def _ready(self, cell: Cell) -> tuple[DeviceSets, DeviceOracle]:
         """The operands of this cell's shape and dtype, and their oracle. Raises MemoryError where they do not fit."""
         key = (cell.shape, cell.dtype, cell.precision)
-        if self._held is not None and self._key == key:
-            return self._held
+        if self._cached is not None and self._key == key:
+            return self._cached
         self._drop()
         form, (m, n, _) = format_of(cell.dtype, cell.precision), cell.shape
         layout = SetLayout.of(cell.shape, form, self.gpu.l2_bytes)
@@ -183,23 +183,23 @@ class DeviceBench:
         values = self._values(cell, form)
         sets = DeviceSets(self.gpu, checks, layout, values)
         oracle = DeviceOracle(checks, cell.shape, sets.a[0], sets.b[0], values, seed=self.settings.seed)
-        self._key, self._held = key, (sets, oracle)
-        return self._held
+        self._key, self._cached = key, (sets, oracle)
+        return self._cached
 
     def _values(self, cell: Cell, form: NumberFormat) -> Any:
         given = self.settings.operands
         return random_values(cell.shape, form, self.settings.seed) if given is None else given_values(*given, form)
 
     def _drop(self) -> None:
-        """Free the operands: of another size, or such as a wrong kernel may have written to."""
-        for held in self._held or ():
-            held.close()
-        self._key = self._held = None
+        """Free the operands and the oracle, for another size, or because a wrong kernel may have written to them."""
+        for cached in self._cached or ():
+            cached.close()
+        self._key = self._cached = None
 
-    # ---- its life
+    # ---- the steps of a cell
 
     def _first(self, product: Product, sets: DeviceSets, oracle: DeviceOracle, measured: MeasuredCell) -> bool:
-        """Run it once, into poison, and verify. Returns whether it is worth timing."""
+        """Run it once, into an output full of NaN, and verify. Returns whether it is to be timed."""
         limit = self.settings.limit_s
         submit, timer = product(sets.a[0], sets.b[0], sets.c[0]), self.gpu.timer()
         sets.poison()
@@ -243,22 +243,22 @@ class DeviceBench:
         return DeviceSampleLoop(self.gpu, sets.checks, launches, sets.r)
 
     def _sample(
-        self, loop: DeviceSampleLoop, other: DeviceSampleLoop | None, measured: MeasuredCell, repeat: int | None
+        self, loop: DeviceSampleLoop, reference: DeviceSampleLoop | None, measured: MeasuredCell, repeat: int | None
     ) -> None:
-        """Alternate samples of the kernel and the reference, and look at the instruments between them."""
-        outcome, loops = measured.outcome, [loop] if other is None else [loop, other]
+        """Alternate samples of the kernel and the reference, and read clocks, power and temperature between them."""
+        outcome, loops = measured.outcome, [loop] if reference is None else [loop, reference]
         samples, spent = (outcome.samples_s, outcome.reference_samples_s), 0.0
         allowance = self.settings.limit_s + GRACE_S
         with _running():
-            for one in loops:
+            for each in loops:
                 self.watch(2 * allowance, "warming up")
-                one.warm_up()
+                each.warm_up()
             readings = [self.gauge.read()]
             while not self._enough(len(outcome.samples_s), spent, repeat):
-                for one, into in zip(loops, samples, strict=False):
+                for each, seconds in zip(loops, samples, strict=False):
                     self.watch(allowance, "a sample")
-                    into.append(one.sample())
-                    spent += one.spent_s
+                    seconds.append(each.sample())
+                    spent += each.spent_s
                 readings.append(self.gauge.read())
         measured.moment = _moment(readings)
 
@@ -271,7 +271,7 @@ class DeviceBench:
 
 
 class _StoppedError(Exception):
-    """The GPU stopped a kernel, as against having refused to start it."""
+    """The GPU stopped a kernel while it ran; it did not refuse to start it."""
 
 
 @contextlib.contextmanager
@@ -283,8 +283,8 @@ def _running() -> Iterator[None]:
 
 
 def _moment(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the instruments said while a cell was sampled: clocks before and after, the highest of power and temperature,
-    and every reason for a low clock."""
+    """What NVML reported while a cell was sampled: clocks before and after, the highest power and temperature, and every
+    reason for a reduced clock."""
     first, last = readings[0], readings[-1]
 
     def highest(name: str) -> Any:

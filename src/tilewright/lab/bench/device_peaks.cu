@@ -1,5 +1,4 @@
-// Nothing but multiply-adds, in chains that do not wait for each other: what a GPU can do at most. The macro DTYPE_FLOAT64
-// says float64.
+// Multiply-adds alone, in independent chains, to measure a GPU's peak. The macro DTYPE_FLOAT64 selects float64.
 
 #ifdef DTYPE_FLOAT64
 typedef double number;
@@ -9,7 +8,7 @@ typedef float number;
 
 constexpr int CHAINS = 8;  // a multiply-add takes 4 cycles (8 in float64); a sub-partition has up to 16 warps to choose from
 
-// 2·8·32·rounds operations a thread. x and y come from outside, or the compiler would know the sum.
+// 2·8·32·rounds operations a thread. x and y are arguments, or the compiler would compute the sum.
 extern "C" __global__ void __launch_bounds__(256) multiply_add(number* out, int rounds, number x, number y)
 {
     number sums[CHAINS];
@@ -29,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256) multiply_add(number* out, int 
 extern "C" __global__ void __launch_bounds__(256) multiply_add_matrix(number* out, int rounds, number x, number y)
 {
     double sums[CHAINS][4] = {};
-    double a[8], b[4];  // of their own registers, which the instruction wants in a row
+    double a[8], b[4];  // in registers of their own, which the instruction needs to be consecutive
     for (int i = 0; i < 8; i++) a[i] = x + threadIdx.x + i;
     for (int i = 0; i < 4; i++) b[i] = y - threadIdx.x - i;
     for (int round = 0; round < rounds; round++)

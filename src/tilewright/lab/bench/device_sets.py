@@ -1,8 +1,8 @@
 """What a benchmark multiplies on a GPU: operands in one piece of memory, with guards between them.
 
-Every set holds the same two matrices at other addresses, so that one oracle serves them all. Around each matrix lie bytes
-that no kernel may write. They are 0xFF, as C is before a kernel runs: a NaN in every format, so a value that is read there
-and used spoils the result, and an element of C that is not written cannot look right.
+Every set holds the same two matrices at other addresses, so that one oracle serves them all. Guards are bytes before and
+behind each matrix that no kernel may write. They are 0xFF, as C is before a kernel runs: a NaN in every format. So a guard
+that is read makes the result NaN, and an element of C that is not written is found.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..inputs.formats import NumberFormat
 from ..inputs.sizes import Shape
 from ..verify.device_verify import DeviceChecks
 
-#: Sets rotate until together they are this many times the L2 cache.
+#: Bytes of all sets together, as a multiple of the L2 cache: then a set has left it when its turn comes again.
 ROTATION = 2
 MOST_SETS = 4096
-#: A guard is as large as C, but within these: what a tile beyond the edge would write lands in it.
+#: A guard is as large as C, but within these bytes: a tile that hangs over C's edge would write to it.
 LEAST_GUARD, MOST_GUARD = 4096, 1 << 20
 
 _ALIGNMENT = 256
@@ -34,7 +34,7 @@ Values = tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]
 
 
 def random_values(shape: Shape, form: NumberFormat, seed: int) -> Values:
-    """A and B, uniform in [−1, 1), from the seed and the shape alone; rounded where the format has fewer bits."""
+    """A and B, uniform in [−1, 1), which depend on the seed and the shape alone; rounded to the format."""
     m, n, k = shape
     rng = np.random.default_rng([seed, m, n, k])
     a, b = (_uniform(rng, size, form.working) for size in ((m, k), (k, n)))
@@ -55,7 +55,8 @@ def _uniform(rng: np.random.Generator, size: tuple[int, int], dtype: np.dtype[An
 
 @dataclass(frozen=True)
 class SetLayout:
-    """Where things are: the starts and sizes of A, B, C and the reference's C in a set, and the bytes of a set."""
+    """Where the matrices are: the starts and sizes in bytes of A, B, C and the reference's C in a set, the bytes of a set
+    (``period``), and the number of sets."""
 
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -64,7 +65,7 @@ class SetLayout:
 
     @classmethod
     def of(cls, shape: Shape, form: NumberFormat, l2_bytes: int) -> SetLayout:
-        """For as many sets as it takes to leave nothing of one in the cache when its turn comes again.
+        """The layout with so many sets that a set has left the L2 cache when its turn comes again.
 
         >>> from tilewright.lab.inputs.formats import FORMATS
         >>> SetLayout.of((256, 256, 256), FORMATS["float32"], 60_000_000).count
@@ -87,11 +88,11 @@ class SetLayout:
 
     @property
     def guards(self) -> list[tuple[str, int, int]]:
-        """Name, start and size of what lies between the matrices of a set, from the last byte of each."""
+        """Name, start and size of each guard of a set: the bytes between the end of a matrix and the start of the next."""
         ends = [start + size for start, size in zip(self.starts, self.sizes, strict=True)]
-        places = zip(("before A", *(f"behind {name}" for name in _NAMES)), (0, *ends), strict=True)
+        begins = zip(("before A", *(f"behind {name}" for name in _NAMES)), (0, *ends), strict=True)
         return [
-            (name, start, end - start) for (name, start), end in zip(places, (*self.starts, self.period), strict=True)
+            (name, start, end - start) for (name, start), end in zip(begins, (*self.starts, self.period), strict=True)
         ]
 
 
@@ -131,15 +132,15 @@ class DeviceSets:
             self._gpu.fill(c, _POISON)
 
     def changed(self) -> str:
-        """What a kernel has written to that is not C, in words; empty where it wrote to C alone. All sets are checked."""
+        """What a kernel has written besides C, as text; empty if it wrote to C alone. All sets are checked."""
         period, parts = self.layout.period, len(self)
         operands = zip("AB", (self.a, self.b), self._sums, strict=True)
         names = [name for name, x, sum_ in operands if (self.checks.checksums(x[0], period, parts) != sum_).any()]
         if names:
             return f"it changed {' and '.join(names)}"
         for name, start, size in self.layout.guards:
-            if (place := self.checks.touched(self._part(start, size, 0), period, parts)) is not None:
-                return f"it wrote memory {name}, byte {place[1]} of {size} there"
+            if (touched := self.checks.touched(self._part(start, size, 0), period, parts)) is not None:
+                return f"it wrote memory {name}, byte {touched[1]} of {size} there"
         return ""
 
     def close(self) -> None:

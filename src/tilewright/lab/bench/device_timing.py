@@ -15,14 +15,14 @@ from ..verify.device_verify import DeviceChecks
 SAMPLE_S = 5e-3
 #: Launches of one sample, at most: about 1,000 can wait in the GPU's queue, and a product may take several.
 MOST_LAUNCHES = 400
-#: What a function runs before its first sample that counts: clocks rise and settle meanwhile.
+#: A function runs for so long before its first sample that counts, so that clocks rise and settle.
 WARM_S = 0.05
-#: The GPU is kept busy for so much longer than queueing a sample took, but not longer than the second figure.
+#: The GPU is held busy for SLACK times as long as queueing the last sample took, but for MOST_HOLD_S at most.
 SLACK, MOST_HOLD_S = 1.5, 20e-3
 
 
 class DeviceSampleLoop:
-    """Samples of one function, given as one launch a set; the sets take turns.
+    """Samples of one function: ``launches`` has one launch for each set of operands, and the sets take turns.
 
     The launches of a sample are queued while the GPU is held busy, and timed by its own clock, so what the host takes to
     launch a short kernel is not measured. ``last`` is the set that was written last.
@@ -38,7 +38,7 @@ class DeviceSampleLoop:
         self.last, self.spent_s = -1, 0.0
 
     def warm_up(self) -> None:
-        """Run it for a while, and find out how many runs a sample takes."""
+        """Run it for WARM_S seconds, and find out how many runs a sample takes."""
         warm = 0.0
         while True:
             once = self.sample()
@@ -48,7 +48,7 @@ class DeviceSampleLoop:
                 return
 
     def sample(self) -> float:
-        """Seconds of one product, the mean of a sample. Raises LaunchError for what went wrong in it."""
+        """Seconds of one product, the mean of a sample. Raises LaunchError if a launch fails."""
         order = [(self.last + 1 + i) % len(self._launches) for i in range(self._inner)]
         self._gpu.fill(self._outputs[order[-1]], 0xFF)  # the result that is verified must come from a timed run
         self._checks.hold(min(MOST_HOLD_S, SLACK * self._queueing_s + 50e-6))()

@@ -1,8 +1,8 @@
 """What the first product of a process costs: importing, and then compiling (cold) or loading (warm) its machine code; and
 on a GPU, where there is one, also opening it and measuring its rates.
 
-Measured in processes of their own, with a cache of their own, so that "cold" compiles everything as a new user's first call
-does. Kept on disk until the sources, the compilers or the machine change.
+It is measured in new processes with a cache directory of their own, so that "cold" compiles everything, as a new user's
+first call does. The result is cached on disk until the sources, the compilers or the machine change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...host.disk import CacheFile, fingerprint
 from ...host.machine import machine
 from .library import LIBRARY
 
-#: Best of so many warm starts: the best is the start-up of an undisturbed machine.
+#: The fastest of so many warm starts counts: other processes disturbed it least.
 _WARM = 3
 _SCRIPT = """
 import time
@@ -32,7 +32,7 @@ a = np.ones(({n}, {n}), np.float32)
 c = tw.matmul(a, a)
 print(imported - start, time.perf_counter() - imported)
 """
-#: A product that is planned as large ones are.
+#: Side of a product that is large enough to be planned as large ones are.
 _SIZE = 512
 _GPU_SCRIPT = """
 import time
@@ -52,9 +52,9 @@ _GPU_SIZE = 4096
 
 @dataclass(frozen=True)
 class FirstCall:
-    """Seconds: ``import_s`` of importing Tilewright after NumPy, then of the first product, compiled or loaded.
-
-    The same of ``multiply`` from the host's arrays on a GPU, and of its next call; None without a GPU.
+    """Seconds: ``import_s`` for importing Tilewright after NumPy; ``cold_s`` for the first product if it is compiled, and
+    ``warm_s`` if it is loaded from disk. ``gpu_cold_s`` and ``gpu_warm_s`` are the same for ``multiply`` of the host's
+    arrays on a GPU, ``gpu_later_s`` is its second call; None without a GPU.
     """
 
     import_s: float
@@ -86,18 +86,18 @@ def measure_first_call() -> FirstCall:
         gpu_cold = _start_on_gpu(cache)
         gpu_warm = [_start_on_gpu(cache) for _ in range(_WARM)] if gpu_cold else []
     on_gpu = (gpu_cold[0], *map(min, zip(*gpu_warm, strict=True))) if gpu_cold else ()
-    found = FirstCall(min(w[0] for w in warm), cold, min(w[1] for w in warm), *on_gpu)
-    _kept_in().write_json(asdict(found))
-    return found
+    measured = FirstCall(min(w[0] for w in warm), cold, min(w[1] for w in warm), *on_gpu)
+    _cache_file().write_json(asdict(measured))
+    return measured
 
 
 def known_first_call() -> FirstCall | None:
     """What was measured for this machine and these sources, or None."""
 
-    def made(kept: dict[str, Any]) -> FirstCall:
-        return FirstCall(**{name: float(seconds) for name, seconds in kept.items() if seconds is not None})
+    def from_cache(cached: dict[str, Any]) -> FirstCall:
+        return FirstCall(**{name: float(seconds) for name, seconds in cached.items() if seconds is not None})
 
-    return _kept_in().read_as(made)
+    return _cache_file().read_as(from_cache)
 
 
 def _start(cache: str) -> tuple[float, float]:
@@ -111,22 +111,22 @@ def _start_on_gpu(cache: str) -> list[float]:
 
 
 def _timed(script: str, cache: str) -> list[float]:
-    """The numbers that a process of its own prints."""
+    """The numbers that ``script`` prints, run in a new process."""
     import tilewright
 
     path = os.pathsep.join([str(Path(tilewright.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
-    # NVRTC caches what it compiled where the driver does.
+    # NVRTC caches compiled code in the driver's cache directory.
     environ = os.environ | {"TILEWRIGHT_CACHE": cache, "CUDA_CACHE_PATH": f"{cache}/driver", "PYTHONPATH": path}
     try:
         command = [sys.executable, "-c", script]
         answer = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        words = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
-        raise UnavailableError(f"first call: a process of its own cannot be measured: {words}") from None
-    return [float(word) for word in answer.split()]
+        reason = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
+        raise UnavailableError(f"first call: the process that measures it failed: {reason}") from None
+    return [float(number) for number in answer.split()]
 
 
-def _kept_in() -> CacheFile:
+def _cache_file() -> CacheFile:
     import numba
 
     facts = (LIBRARY.source_hash, numba.__version__, machine().processor, machine().llvm_cpu, sys.version)

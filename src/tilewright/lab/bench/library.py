@@ -1,4 +1,4 @@
-"""The library call as a row of the bench: what a user gets, to compare with kernels and references."""
+"""The library's call as a row of the bench: what users get, beside kernels and references."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def library(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     matmul(a, b, out=c)
 
 
-def _with_every_source(one: Kernel) -> Kernel:
-    """Its own file says nothing of what it does: a record is of all the package's."""
-    object.__setattr__(one, "source_hash", fingerprint(*sources.files(sources.LIBRARY)))
-    return one
+def _with_every_source(library_kernel: Kernel) -> Kernel:
+    """With a hash of all the library's sources, because a change of any of them can change what the call does."""
+    object.__setattr__(library_kernel, "source_hash", fingerprint(*sources.files(sources.LIBRARY)))
+    return library_kernel
 
 
-#: In no catalog: the bench shows it after the ladder, and finds it by these names.
+#: Not in the catalog: the bench shows it after the ladder, and finds it by these names.
 LIBRARY = _with_every_source(library)
 NAMES = (LIBRARY.name, "matmul")

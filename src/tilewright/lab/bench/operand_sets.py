@@ -1,4 +1,4 @@
-"""What a benchmark multiplies: seeded random matrices, or the user's own, enough of them to leave no cache warm."""
+"""What a benchmark multiplies: seeded random matrices, or the user's own, in so many copies that no cache stays warm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...operands import aligned_copy, aligned_empty
 from ..inputs.sizes import LARGEST, Shape
 from ..verify.oracles import oracle
 
-#: Sets rotate until together they are this many times the last cache.
+#: Bytes of all sets together, as a multiple of the last-level cache: then a set has left it when its turn comes again.
 ROTATION = 2
 _MOST_SETS = 16_384
 
@@ -31,21 +31,21 @@ def set_bytes(shape: Shape, itemsize: int) -> int:
 
 
 def sets_needed(shape: Shape, itemsize: int) -> int:
-    """How many sets a cell rotates through: 1 where a single one cannot stay in the cache anyway."""
+    """How many sets a cell rotates through: 1 where a single set is at least ROTATION times the cache."""
     cache = machine().l3 or machine().l2 or 32 << 20
     return min(_MOST_SETS, max(1, math.ceil(ROTATION * cache / max(1, set_bytes(shape, itemsize)))))
 
 
 def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarray], str]:
-    """The user's matrices, and the words for them in the record: file names, and a digest of their contents.
+    """The user's matrices, and the text for them in the record: file names, and a digest of their contents.
 
-    Raises UsageError where they have no product, what ``open_matrix`` raises for a file that holds no matrix, DTypeError
-    for one of other dtypes than float32 and float64, OperandError for one that is not finite.
+    Raises UsageError where they cannot be multiplied, DTypeError unless they are float32 or float64, OperandError where an
+    element is not finite, and what ``open_matrix`` raises for a file that holds no matrix.
     """
     a, b = (_load(path) for path in paths)
     if a.shape[1] != b.shape[0]:
         raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: A's columns must equal B's rows")
-    if max(*a.shape, *b.shape) > LARGEST:  # of a matrix without elements a side can still be 2^60
+    if max(*a.shape, *b.shape) > LARGEST:  # a matrix without elements can have a side of 2^60
         raise UsageError(f"operands: A is {a.shape}, B is {b.shape}: a size is at most {LARGEST:,}")
     contents = hashlib.sha256()
     for path in paths:
@@ -72,13 +72,13 @@ def _load(path: Path) -> np.ndarray:
 
 
 def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-    """Raises UsageError where the product could exceed the largest number: every kernel would look wrong.
+    """Raises UsageError where an element of the product could overflow: every kernel would look wrong.
 
-    Integers wrap around, as they should.
+    Integers wrap around as defined, so they cannot.
     """
     if np.dtype("float32" if dtype == "bfloat16" else dtype).kind in "iu":
         return
-    largest = float(np.finfo("float32" if dtype == "bfloat16" else dtype).max)  # those two have about the same range
+    largest = float(np.finfo("float32" if dtype == "bfloat16" else dtype).max)  # bfloat16's is about float32's
     in_a, in_b = (float(max(x.max(initial=0), -x.min(initial=0))) for x in (a, b))
     if not max(in_a, in_b, in_a * in_b * a.shape[1]) <= largest:
         rule = f"the largest of A times that of B times k must stay within {dtype}'s {largest:.3g}"
@@ -101,8 +101,8 @@ class OperandSets:
 
     @classmethod
     def random(cls, shape: Shape, dtype: str, seed: int) -> OperandSets:
-        """Uniform in [−1, 1), real and imaginary parts too, integers over all of their range; from the seed and the shape
-        alone, so that every kernel and every run gets the same."""
+        """Uniform in [−1, 1), real and imaginary parts each; integers over their whole range. They depend on the seed and
+        the shape alone, so that every kernel and every run gets the same."""
         m, n, k = shape
         rng = np.random.default_rng([seed, m, n, k])
         count = sets_needed(shape, np.dtype(dtype).itemsize)
@@ -112,7 +112,7 @@ class OperandSets:
 
     @classmethod
     def given(cls, a: np.ndarray, b: np.ndarray, dtype: str, seed: int) -> OperandSets:
-        """The user's matrices; copies at other addresses where one pair would stay in the cache."""
+        """The user's matrices, in several copies where one pair would stay in the cache."""
         shape = (a.shape[0], b.shape[1], a.shape[1])
         count = sets_needed(shape, np.dtype(dtype).itemsize)
         many_a, many_b = ([aligned_copy(x, dtype) for _ in range(count)] for x in (a, b))
@@ -122,7 +122,7 @@ class OperandSets:
         return len(self.a)
 
     def oracle(self, index: int) -> Any:
-        """The oracle of one set, made when it is first asked for."""
+        """The oracle of one set, made at the first call."""
         if index not in self.oracles:
             self.oracles[index] = oracle(self.a[index], self.b[index], seed=self.seed)
         return self.oracles[index]
@@ -142,7 +142,7 @@ class OperandSets:
 
 
 def poison(c: np.ndarray) -> None:
-    """Fill an output with NaN: an element that is not written cannot look right. Integers get their largest number."""
+    """Fill an output with NaN, so that an element that is not written is found. Integers get their largest number."""
     c.fill({"c": complex(np.nan, np.nan), "f": np.nan}[c.dtype.kind] if c.dtype.kind in "cf" else np.iinfo(c.dtype).max)
 
 
@@ -164,7 +164,7 @@ def _uniform(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np
 
 def _outputs(shape: Shape, dtype: str, count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     m, n, _ = shape
-    made = [aligned_empty((m, n), dtype) for _ in range(2 * count)]
-    for x in made:
+    outputs = [aligned_empty((m, n), dtype) for _ in range(2 * count)]
+    for x in outputs:
         poison(x)
-    return made[:count], made[count:]
+    return outputs[:count], outputs[count:]

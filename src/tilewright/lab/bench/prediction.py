@@ -1,4 +1,4 @@
-"""How long a cell will take, predicted from the size before: the one prediction of the bench on the CPU and on a GPU."""
+"""Predicts the time of a cell from the previous size, for the bench on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .cells import Cell, Outcome, Settings
 
 
 class PredictingBench(ABC):
-    """Remembers one time of each series of cells; the next cell of the series is predicted at the same rate."""
+    """Remembers the last time of each series of cells, and predicts the next cell of the series at the same rate."""
 
-    #: A product that took this long takes in proportion to its operations; shorter ones may be all overhead.
+    #: The time of a product that took at least this long grows with its operations; a shorter time may be all overhead.
     telling_s: ClassVar[float]
     #: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
     guessed_flops: ClassVar[float]
@@ -22,18 +22,18 @@ class PredictingBench(ABC):
         self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
 
     def remember(self, cell: Cell, seconds: float) -> None:
-        """What one product of this cell took, or was predicted to take."""
+        """Note the measured or predicted seconds of one product of this cell."""
         self._last[cell.series] = (cell.flops, seconds)
 
     def predicted_s(self, cell: Cell) -> float | None:
-        """Seconds of one product, from the size before at the same rate; None at the first size."""
+        """Seconds of one product at the rate of the previous size; None at the first size."""
         if cell.series not in self._last:
             return None
         flops, seconds = self._last[cell.series]
         return seconds * cell.flops / flops if flops else seconds
 
     def over_limit(self, cell: Cell, times: float = 1.0) -> Outcome | None:
-        """The outcome of a cell predicted to take more than ``times`` the limit; None where it is worth starting."""
+        """The outcome of a cell predicted to take more than ``times`` the limit; None for one that is to be measured."""
         predicted, limit = self.predicted_s(cell), self.settings.limit_s
         if predicted is None or predicted <= times * limit or self._last[cell.series][1] < min(self.telling_s, limit):
             return None
@@ -41,7 +41,7 @@ class PredictingBench(ABC):
         return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
 
     def remaining_s(self, todo: Iterable[Cell]) -> float:
-        """A guess of the time that cells will take: known rates where there are, a modest one elsewhere."""
+        """An estimate of the time that cells will take: at measured rates, or else at ``guessed_flops``."""
         total = 0.0
         for cell in todo:
             once = self.predicted_s(cell)

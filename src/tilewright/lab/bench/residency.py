@@ -1,4 +1,4 @@
-"""What one launch of a kernel needs of a multiprocessor, and how much of it is resident: what a record of the bench says."""
+"""Facts about a CUDA kernel for a record of the bench: its resident warps, and what its formulas count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..inputs.sizes import Shape
 
 
 def residency(arch: str, threads: int, registers: int, shared: int) -> dict[str, Any]:
-    """Resident warps of blocks of ``threads``, the most there can be, and what limits them; nothing for an unknown ``arch``.
+    """Resident warps of blocks of ``threads``, the most there can be, and what limits them; empty for an unknown ``arch``.
 
     ``registers`` a thread, ``shared`` bytes a block. The limits are those of the compute capability.
 
@@ -23,25 +23,26 @@ def residency(arch: str, threads: int, registers: int, shared: int) -> dict[str,
     >>> residency("sm_11", 256, 64, 0)
     {}
     """
-    found = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-    capability = (int(found[1]), int(found[2])) if found else None
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    capability = (int(match[1]), int(match[2])) if match else None
     card = next((gpu for gpu in GPUS if gpu.compute_capability == capability), None)
     if card is None:
         return {}
-    held = occupancy(card, threads, registers, shared)
-    return {"resident_warps": held.warps, "max_warps": held.max_warps, "limited_by": ", ".join(held.limiting)}
+    resident = occupancy(card, threads, registers, shared)
+    limits = ", ".join(resident.limiting)
+    return {"resident_warps": resident.warps, "max_warps": resident.max_warps, "limited_by": limits}
 
 
 def formula_values(kernel: CudaKernel, shape: Shape, params: dict[str, int]) -> dict[str, int]:
-    """What the kernel's own formulas count for a shape.
+    """The values of the kernel's own formulas for a shape.
 
     >>> from tilewright.catalog import cuda_catalog
     >>> formula_values(cuda_catalog()["cuda/coalesced"], (32, 32, 32), {})["global_load_sectors"]
     5120
     """
     values = dict(zip("mnk", shape, strict=True)) | kernel.checked(params)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name, formula in kernel.formulas.items():
-        with contextlib.suppress(UsageError):  # divides by zero: a user's formula costs no measurement
-            found[name] = formula(**values)
-    return found
+        with contextlib.suppress(UsageError):  # a user's formula that divides by zero is left out
+            counts[name] = formula(**values)
+    return counts

@@ -1,4 +1,4 @@
-"""One run of the bench from what a person typed: parse, choose, resume, measure, keep what is done."""
+"""One run of the bench, from the command's options to the records: parse, choose, resume, measure, write."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .operand_sets import check_range, read_operands
 
 DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
 _DTYPES = {"cpu": (*NUMERIC, "float16"), "cuda": tuple(FORMATS)}
-#: What must not have changed in the environment for a cell of an earlier run to be kept.
+#: Keys of the environment that must be unchanged for a cell of an earlier run to be kept.
 _SHAPING = {
     "cpu": ("kernel_source", "processor", "cores", "llvm_cpu", "numpy", "numba", "operands"),
     "cuda": ("kernel_source", "gpu", "driver", "nvrtc", "blas", "operands"),
@@ -41,7 +41,7 @@ _SHAPING = {
 AnyBench = Bench | CudaBench
 #: Called with a line for the user.
 Say = Callable[[str], None]
-#: Called with the cell that is next, how many of how many are done, and a function that guesses the seconds left.
+#: Called with the next cell, the cells done, all cells to do, and a function that estimates the seconds left.
 Begin = Callable[[Cell, int, int, Callable[[], float]], None]
 
 
@@ -71,8 +71,8 @@ class Done:
     interrupted: bool = False
 
 
-def _unheard(*told: object) -> None:
-    """Ignores what is reported."""
+def _ignore(*reported: object) -> None:
+    """Does nothing."""
 
 
 def run_bench(
@@ -80,10 +80,10 @@ def run_bench(
     *,
     json_file: Path | None = None,
     resume: bool = False,
-    say: Say = _unheard,
-    begin: Begin = _unheard,
+    say: Say = _ignore,
+    begin: Begin = _ignore,
 ) -> Done:
-    """Measure what was asked for. Ctrl-C ends the run and keeps every finished cell."""
+    """Measure the cells of ``request``. Ctrl-C ends the run and keeps every finished cell."""
     settings, operands = _settings(request)
     with contextlib.closing(_bench(settings, environment(operands=operands))) as bench:
         _say_left_out(settings, say)
@@ -111,22 +111,22 @@ def _say_left_out(settings: Settings, say: Say) -> None:
 
 
 def _cells(settings: Settings, bench: AnyBench, say: Say) -> list[Cell]:
-    """The cells asked for, with the parameters cached by the tuner for this GPU where those were asked for."""
-    found: dict[str, None] = {}
+    """The cells of ``settings``; if they are ``tuned``, with the parameters that the tuner cached for this GPU."""
+    tuned_kernels: dict[str, None] = {}
 
     def cached(kernel: Any, dtype: str, shape: Shape) -> dict[str, Any] | None:
         best = best_params(kernel, bench.environment["gpu"], dtype, shape)
         if best is not None:
-            found[kernel.name] = None
+            tuned_kernels[kernel.name] = None
         return best
 
-    made = cells(settings, cached)
+    todo = cells(settings, cached)
     if settings.tuned:
-        words = (
-            f"cached for {', '.join(found)}" if found else "nothing is cached; tilewright tune KERNEL finds the best"
+        names = ", ".join(tuned_kernels)
+        say(
+            f"tuned: cached for {names}" if names else "tuned: nothing is cached; tilewright tune KERNEL finds the best"
         )
-        say(f"tuned: {words}")
-    return made
+    return todo
 
 
 def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | None, say: Say, begin: Begin) -> Done:
@@ -139,8 +139,8 @@ def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | Non
                 writer.write(record)
     except KeyboardInterrupt:
         done.interrupted = True
-        kept = f" in {writer.path}; --resume continues" if writer else ""
-        say(f"interrupted: {len(done.records)} finished cells kept{kept}")
+        where = f" in {writer.path}; --resume continues" if writer else ""
+        say(f"interrupted: {len(done.records)} finished cells kept{where}")
     return done
 
 
@@ -152,17 +152,17 @@ def _cell_key(cell: Cell) -> tuple[Any, ...]:
 
 
 def _kept(done: list[BenchRecord], todo: list[Cell], bench: AnyBench) -> dict[tuple[Any, ...], BenchRecord]:
-    """Cells of an earlier run that still stand, the last record of each, in the order of measurement.
+    """Cells of an earlier run that are still valid, the last record of each, in the order of measurement.
 
-    They stand if nothing has changed that shapes them: kernel source and constants, machine, libraries, operands and
-    seed, and the reference. Cells without a time that another limit or more memory would give one are asked again.
+    They are valid if nothing has changed that they depend on: kernel source and constants, machine, libraries, operands and
+    seed, and the reference. Cells for which there was too little time or memory are measured again.
     """
     last = {record.cell: record for record in done}
     wanted = ((key, cell) for cell in todo if (key := _cell_key(cell)) in last)
-    return {key: last[key] for key, cell in wanted if _stands(last[key], cell, bench)}
+    return {key: last[key] for key, cell in wanted if _is_valid(last[key], cell, bench)}
 
 
-def _stands(record: BenchRecord, cell: Cell, bench: AnyBench) -> bool:
+def _is_valid(record: BenchRecord, cell: Cell, bench: AnyBench) -> bool:
     then, now = record.environment, bench.environment | {"kernel_source": cell.kernel.source_hash}
     references = bench.settings.references
     reference = references[0].name if references and references[0] is not cell.kernel else None
@@ -175,7 +175,7 @@ def _stands(record: BenchRecord, cell: Cell, bench: AnyBench) -> bool:
     )
 
 
-# ---- what was typed --------------------------------------------------------------------------------------------------
+# ---- options ---------------------------------------------------------------------------------------------------------
 
 
 def _settings(request: BenchRequest) -> tuple[Settings, str]:
@@ -189,7 +189,7 @@ def _settings(request: BenchRequest) -> tuple[Settings, str]:
     sizes = parse_sizes(DEFAULT_SIZES[device] if request.sizes is None else request.sizes)
     dtypes = _dtypes(request, kernels)
     engine = []
-    if device == "cpu" and not request.kernels:  # of the whole ladder, the rungs that take what is asked for
+    if device == "cpu" and not request.kernels:  # no kernel named: all rungs that take one of the dtypes
         kernels = [kernel for kernel in [*kernels, LIBRARY] if set(dtypes) & set(kernel.dtypes)]
         engine = [kernel for kernel in catalog().values() if not (kernel.is_rung or kernel.is_reference)]
     if given is not None:
@@ -217,7 +217,8 @@ def _settings(request: BenchRequest) -> tuple[Settings, str]:
 
 
 def _dtypes(request: BenchRequest, kernels: list[Any]) -> list[str]:
-    """Those asked for; on a GPU, where kernels have few, those that some kernel takes, and without a word each its own."""
+    """The dtypes of the request. The default is float32 on the CPU, and on a GPU none, which means each kernel's own; there
+    some kernel must take one of them."""
     if request.dtype is None:
         return ["float32"] if request.device == "cpu" else []
     asked = _listed("dtype", request.dtype, _DTYPES[request.device])
@@ -228,10 +229,11 @@ def _dtypes(request: BenchRequest, kernels: list[Any]) -> list[str]:
 
 
 def _kernels(names: list[str], device: str) -> list[Any]:
-    """Each kernel once; two files of one name would be one row of the table and one cell of the records."""
+    """The kernels of these names or files, each once. Two files with kernels of one name are refused, because a table and
+    the records know kernels by their names."""
     try:
         found: list[Any] = list(find(names, device="cuda") if device == "cuda" else _on_cpu(names))
-    except SystemExit as error:  # raised by a file of the user's
+    except SystemExit as error:  # raised by a user's file
         raise UsageError(f"kernel files {' '.join(names)}: one of them ends the program (exit {error})") from None
     chosen: dict[str, Any] = {}
     for kernel in found:
@@ -241,12 +243,12 @@ def _kernels(names: list[str], device: str) -> list[Any]:
 
 
 def _on_cpu(names: list[str]) -> list[Kernel]:
-    """The library call is in no catalog, but may be named among the kernels."""
-    return [one for name in names for one in ([LIBRARY] if name in LIBRARY_NAMES else find([name]))] or find([])
+    """The kernels of these names; the library's call may be one of them, though it is not in the catalog."""
+    return [kernel for name in names for kernel in ([LIBRARY] if name in LIBRARY_NAMES else find([name]))] or find([])
 
 
 def _operands(request: BenchRequest) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:
-    """The user's matrices, and the words for them in the record."""
+    """The user's matrices, if there are any, and the text for the operands in the record."""
     if request.operands is None:
         return None, "uniform[-1,1)"
     if request.sizes is not None:
@@ -255,7 +257,7 @@ def _operands(request: BenchRequest) -> tuple[tuple[np.ndarray, np.ndarray] | No
 
 
 def _references(against: str | None) -> list[Kernel]:
-    """Those asked for, which must be there; without a word, all that are there, numpy's own first."""
+    """The references of ``against``, which must be installed; by default all that are installed, numpy's own first."""
     if against == "none":
         return []
     if against is not None:
@@ -274,7 +276,7 @@ def _references(against: str | None) -> list[Kernel]:
 
 
 def _libraries(against: str | None) -> list[Reference]:
-    """cuBLAS, which the process that has the GPU will look for: where it is not there, its own cells say so."""
+    """cuBLAS. The process that uses the GPU loads it; where it is not installed, the records of its cells say so."""
     if against == "none":
         return []
     for name in ("cublas" if against is None else against).split(","):
@@ -284,7 +286,7 @@ def _libraries(against: str | None) -> list[Reference]:
 
 
 def _try(kernel: Kernel) -> None:
-    """Libraries are found at their first call; raises UnavailableError where there is none, or a broken one."""
+    """Call a library once, which loads it. Raises UnavailableError where it is not installed or does not load."""
     try:
         call_once(runner(kernel, "float32"), "float32")
     except OSError as error:

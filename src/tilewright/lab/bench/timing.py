@@ -25,8 +25,8 @@ QUIET_S = 0.5
 class SampleLoop:
     """Samples of one function over rotating operands; each lasts SAMPLE_S at least and is divided by its runs.
 
-    The first samples, which find out how many runs that takes, are dropped (S1.2). A long product that has just run
-    ``warm_s`` seconds was warmed up by that.
+    The first samples, from which the number of runs follows, are dropped (S1.2). A product that has just run for ``warm_s``
+    seconds, LONG_S or more, needs none.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SampleLoop:
         calls = [(sets.a[i], sets.b[i], self._outputs[i]) for i in order]
         if self._threads > 1:
             wait_until_quiet()
-            if self.spent_s < 10 * SAMPLE_S:  # a long product wakes its threads in a negligible part of itself
+            if self.spent_s < 10 * SAMPLE_S:  # wakes the threads; for a long product that time is negligible
                 run(*calls[-1])
         poison(calls[-1][2])  # the result that is verified afterwards must come from a timed run
         start = time.perf_counter()
@@ -83,8 +83,8 @@ def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) ->
 def wait_until_quiet() -> None:
     """Sleep until this process uses no processor time.
 
-    A library's idle threads spin for a while before they sleep (numpy's OpenBLAS about 0.1 s), and on few cores they would
-    take one from the next product, which then reaches 0.3 to 0.8 of its speed (measured on 2 cores).
+    A library's idle threads spin for a while before they sleep (numpy's OpenBLAS about 0.1 s). Where there are few cores,
+    they take one from the next product, which then reaches 0.3 to 0.8 of its speed (measured on 2 cores).
     """
     deadline = time.perf_counter() + QUIET_S
     while time.perf_counter() < deadline:
@@ -102,22 +102,22 @@ def timed(run: Callable[..., None], *args: np.ndarray) -> float:
 
 
 def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s: float | None) -> float:
-    """Predict a product from its first rows, the same B and the same strides: a cliff at this size shows in them too.
+    """Predict a product's seconds from its first rows, with the same B and strides, so that a slowdown at this size shows.
 
-    Few rows overstate it, because a kernel may prepare all of B for them: so m/32 of them, or just a few where the
-    guess from another size is none, or too high to afford that. They are doubled for as long as they predict too much
-    and took a small part of the limit, so that a prediction costs little.
+    Few rows predict too much, because a kernel may pack all of B for them. So m/32 rows are timed; fewer if ``guess_s``,
+    from another size, is None or too high for that. Rows are doubled while the prediction exceeds the limit and they took at
+    most an eighth of it, so that a prediction costs little.
     """
     m = cell.shape[0]
     a, b, c = sets.a[0], sets.b[0], sets.c[0]
     affordable = guess_s is not None and guess_s <= 4 * limit_s
     rows = min(m, max(cell.kernel.grain[0] * cell.threads, m // 32 if affordable else 1))
     while True:
-        took = timed(run, a[:rows], b, c[:rows])
-        if not cell.kernel.compiled and limit_s / 8 < took <= limit_s:
-            # A library may have prepared itself for such shapes, once and for all.
-            took = timed(run, a[:rows], b, c[:rows])
-        predicted = took * (m / rows if rows else 1)
-        if predicted <= limit_s or rows == m or took > limit_s / 8:
+        seconds = timed(run, a[:rows], b, c[:rows])
+        if not cell.kernel.compiled and limit_s / 8 < seconds <= limit_s:
+            # The first call may include what a library does once for such shapes.
+            seconds = timed(run, a[:rows], b, c[:rows])
+        predicted = seconds * (m / rows if rows else 1)
+        if predicted <= limit_s or rows == m or seconds > limit_s / 8:
             return predicted
         rows = min(m, 2 * rows)

@@ -1,10 +1,10 @@
-"""The best blocking of a kernel on this CPU: found by measuring others in turns with the analytic one.
+"""The best blocking of a kernel on this CPU: found by measuring candidates in turns with the analytic choice.
 
 Successive halving. First candidates are tried, those that differ from the analytic choice in one number before those
-that differ in two: each is compiled from a module loaded anew, verified, and sampled in alternation with the analytic
-choice on the same operands, to which its ratio refers, so that other work of the machine falls on both. The best few
-go on; the slower half drops out after each round. The analytic choice is also a candidate itself: its measured
-difference from itself is the noise. The best of the remaining ones must beat that noise.
+that differ in two. Each is compiled from a newly loaded module, verified, and sampled in turns with the analytic choice on
+the same operands, so that other work of the machine slows both; its ratio is the analytic choice's time over its own. The
+best few enter the rounds; after each round the slower half drops out. The analytic choice is also a candidate: its measured
+difference from itself is the noise. The best candidate must exceed that noise.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ..compare.intervals import ratio_interval
 from ..inputs.environment import environment
 from ..inputs.sizes import Shape
 
-#: How many reach the rounds, and samples of each in a trial or a round, as many of the analytic choice in turns with them.
+#: How many reach the rounds; and samples of each in a trial or a round, each with one of the analytic choice.
 FINALISTS, PAIRS = 8, 2
-#: So many rounds at most, and so many at least, for fewer samples than ten prove nothing; the dtypes not asked for get that.
+#: The most rounds, and the fewest: less than ten samples prove nothing. The check with other dtypes takes the fewest.
 ROUNDS, FEWEST_ROUNDS = 12, 5
 #: Share of the budget for the trials.
 FIRST_SHARE = 0.6
-#: A tile higher than this leaves products of few rows no tile that fits them.
+#: Tiles of more rows are not tried: they do not suit products of few rows.
 MOST_ROWS = 10
 
 #: Parts of the analytic choice that are tried, itself first.
@@ -62,15 +62,14 @@ class Tried:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the ratio."""
+        """The interval of the ratio, (low, high)."""
         return ratio_interval(self.record.samples_s, self.record.reference_samples_s)[:2]
 
 
 @dataclass(frozen=True)
 class TunedBlocking:
-    """What was found: the finalists, best first, the analytic choice among them; how many were tried; what has no time.
-
-    ``winner`` is one that is proved better than the analytic choice, or None; ``why`` says it in words.
+    """The result of a search: the finalists, best first, the analytic choice among them; how many were tried; the records
+    without a time. ``winner`` is proved better than the analytic choice, or None; ``why`` is the reason as text.
     """
 
     finalists: list[Tried]
@@ -81,13 +80,14 @@ class TunedBlocking:
     why: str
 
 
-# ---- what there is to try --------------------------------------------------------------------------------------------
+# ---- candidates ------------------------------------------------------------------------------------------------------
 
 
 def candidates(here: Machine, itemsize: int, before: Blocking, seed: int = 1) -> Iterator[Blocking]:
-    """Each once: the analytic choice, the one in force ``before``, and then by chance, those nearest to the first ahead.
+    """Each blocking once: the analytic choice, the one in force ``before``, then the others, those that differ from the
+    analytic choice in fewer numbers first, at random among equals.
 
-    For elements of ``itemsize`` bytes: the steps of k of others stay what they are, as far as they can.
+    Steps of k change for elements of ``itemsize`` bytes; those for other elements stay the same where that is possible.
     """
     first = analytic(here)
     widths = sorted((nv for nv in range(2, 7) if tallest(here, nv) <= MOST_ROWS), key=lambda nv: nv != first.nv)
@@ -96,10 +96,10 @@ def candidates(here: Machine, itemsize: int, before: Blocking, seed: int = 1) ->
     random.Random(seed).shuffle(choices)
     near = sorted(choices, key=lambda chosen: sum(x != axis[0] for x, axis in zip(chosen, axes, strict=True)))
     seen = set()
-    for one in itertools.chain([first, before], (_candidate(here, itemsize, *chosen) for chosen in near)):
-        identity = tuple(one.numbers.items())
-        if identity not in seen and (one == first or one.sound(here)):
-            yield one
+    for blocking in itertools.chain([first, before], (_candidate(here, itemsize, *chosen) for chosen in near)):
+        identity = tuple(blocking.numbers.items())
+        if identity not in seen and (blocking == first or blocking.sound(here)):
+            yield blocking
         seen.add(identity)
 
 
@@ -120,7 +120,8 @@ def _candidate(
 
 @contextlib.contextmanager
 def compiled_first(kernel: Kernel, dtype: str, wanted: Iterator[Blocking]) -> Iterator[Iterator[Blocking]]:
-    """The same, each when its code lies on disk: other processes compile a few at once, while nothing is measured."""
+    """The blockings of ``wanted``, each when its code is on disk: other processes compile several at the same time, while
+    nothing is measured."""
     workers = min(16, machine().usable_cores)
     if workers < 2 or not kernel.compiled:
         yield wanted
@@ -135,9 +136,9 @@ def compiled_first(kernel: Kernel, dtype: str, wanted: Iterator[Blocking]) -> It
 def _in_batches(
     pool: concurrent.futures.Executor, kernel: Kernel, dtype: str, wanted: Iterator[Blocking], count: int
 ) -> Iterator[Blocking]:
-    yield from itertools.islice(wanted, 1)  # the analytic choice, which is there already
+    yield from itertools.islice(wanted, 1)  # the analytic choice, which is compiled already
     while batch := list(itertools.islice(wanted, count)):
-        # A compiler that crashes ends all this; on what, the bench finds out.
+        # If a compiler crashes, the pool is broken; the bench then compiles itself.
         with contextlib.suppress(concurrent.futures.BrokenExecutor):
             concurrent.futures.wait([pool.submit(_compile, kernel.path, dtype, chosen) for chosen in batch])
         yield from batch
@@ -171,7 +172,7 @@ class Search:
         self._made: dict[Blocking, Kernel] = {}
 
     def measure(self, chosen: Blocking, before: BenchRecord | None = None) -> Tried:
-        """PAIRS samples of it, beyond those of its record ``before``; one that is wrong has none."""
+        """Take PAIRS samples of a blocking, and add them to those of its record ``before``. A wrong one has no samples."""
         if chosen not in self._made:
             self._made[chosen] = remade(self.kernel, chosen)
         record = self._bench.measure(Cell(self._made[chosen], self.shape, self.dtype, self.threads, {}))
@@ -183,28 +184,29 @@ class Search:
         return Tried(chosen, replace(record, params=chosen.numbers).with_rates())
 
     def rounds(self, finalists: list[Tried], end: float) -> list[Tried]:
-        """Finalists measured afresh, in turns, the slower half dropped after each of the first rounds; best first.
+        """Finalists with new samples, best first: they are measured in turns, and after each round the slower half drops
+        out, until one is left besides the analytic choice, which stays in every round.
 
-        The analytic choice stays in every round. Until ``end``, but FEWEST_ROUNDS at least.
+        Rounds end at ``end``, but there are FEWEST_ROUNDS at least.
         """
         dropped: list[Tried] = []
-        left = [self.measure(one.blocking) for one in finalists]
+        left = [self.measure(finalist.blocking) for finalist in finalists]
         for number in range(1, ROUNDS):
             if number >= FEWEST_ROUNDS and time.monotonic() > end:
                 break
             left = _best_first(left)
-            others = [one for one in left if one.blocking != self.analytic]
+            others = [tried for tried in left if tried.blocking != self.analytic]
             slower = others[max(1, len(others) // 2) :]
             dropped = [*slower, *dropped]
-            left = [self._again(one) for one in left if one not in slower]
+            left = [self._again(tried) for tried in left if tried not in slower]
         return [*_best_first(left), *dropped]
 
-    def _again(self, one: Tried) -> Tried:
-        return self.measure(one.blocking, one.record) if one.record.verdict == "ok" else one
+    def _again(self, tried: Tried) -> Tried:
+        return self.measure(tried.blocking, tried.record) if tried.record.verdict == "ok" else tried
 
 
-def _best_first(tried: list[Tried]) -> list[Tried]:
-    return sorted(tried, key=lambda one: -(one.record.ratio or -math.inf))
+def _best_first(all_tried: list[Tried]) -> list[Tried]:
+    return sorted(all_tried, key=lambda tried: -(tried.record.ratio or -math.inf))
 
 
 def tune_blocking(
@@ -229,35 +231,36 @@ def tune_blocking(
     near, end = candidates(machine(), np.dtype(dtype).itemsize, in_force(), seed), start + FIRST_SHARE * budget_s
     with compiled_first(kernel, dtype, _until(end, near, always)) as ready:
         for chosen in _until(end, ready, always):
-            one = search.measure(chosen)
-            tell(one.record)
-            if one.record.verdict == "ok" and one.record.ratio is not None:
-                good.append(one)
+            tried = search.measure(chosen)
+            tell(tried.record)
+            if tried.record.verdict == "ok" and tried.record.ratio is not None:
+                good.append(tried)
             else:
-                failed.append(one.record)
+                failed.append(tried.record)
     finalists = _best_first(good)[:FINALISTS]
-    finalists += [one for one in good if one.blocking in always and one not in finalists]
+    finalists += [tried for tried in good if tried.blocking in always and tried not in finalists]
     ranked = search.rounds(finalists, start + budget_s)
-    for one in ranked:
-        tell(one.record)
+    for tried in ranked:
+        tell(tried.record)
     winner, why = _judged(search, ranked, limit_s, tell)
     return TunedBlocking(ranked, len(good) + len(failed), failed, search.analytic, winner, why)
 
 
 def _until(end: float, near: Iterator[Blocking], always: tuple[Blocking, ...]) -> Iterator[Blocking]:
-    return itertools.takewhile(lambda one: one in always or time.monotonic() < end, near)
+    return itertools.takewhile(lambda blocking: blocking in always or time.monotonic() < end, near)
 
 
 def _judged(search: Search, ranked: list[Tried], limit_s: float, tell: Listener) -> tuple[Tried | None, str]:
-    """The best, if it is proved better than the analytic choice, and not proved worse with the kernel's other floats."""
-    sound = [one for one in ranked if one.record.ratio is not None]
-    base = next((one for one in sound if one.blocking == search.analytic), None)
+    """The winner and the reason: the best finalist, if it is proved better than the analytic choice, and not proved worse
+    with the kernel's other float dtypes; else None."""
+    timed = [tried for tried in ranked if tried.record.ratio is not None]
+    base = next((tried for tried in timed if tried.blocking == search.analytic), None)
     if base is None:
         return None, "The analytic choice itself could not be measured: nothing to compare with."
-    best, noise = sound[0], max(1.0, base.interval[1])
+    best, noise = timed[0], max(1.0, base.interval[1])
     if best is base or best.interval[0] <= noise:
-        words = f"the analytic choice measured against itself may look {noise - 1:.1%} faster"
-        return None, f"None is faster than the analytic choice by more than the noise: {words}."
+        looks = f"measured against itself, the analytic choice may look {noise - 1:.1%} faster"
+        return None, f"None is faster than the analytic choice by more than the noise: {looks}."
     for dtype in FLOATS:
         if dtype in search.kernel.dtypes and dtype != search.dtype:
             another = Search(search.kernel, search.shape, dtype, search.threads, limit_s=limit_s, seed=search.seed)
@@ -268,5 +271,7 @@ def _judged(search: Search, ranked: list[Tried], limit_s: float, tell: Listener)
             if other.interval[1] < 1:
                 return None, f"The best one is slower with {dtype}: R {other.record.ratio:.3f}."
     low, high = best.interval
-    words = f"R {best.record.ratio:.3f} ({low:.3f} to {high:.3f})"
-    return best, f"The best one is faster than the analytic choice: {words}."
+    return (
+        best,
+        f"The best one is faster than the analytic choice: R {best.record.ratio:.3f} ({low:.3f} to {high:.3f}).",
+    )

@@ -1,8 +1,8 @@
-"""The best parameters of a CUDA kernel for a size, on this GPU: found by trying what its header allows.
+"""The best parameters of a CUDA kernel for a size, on this GPU: found by trying combinations that its header allows.
 
-Successive halving, in two steps. Each combination, the defaults first and the others in random order, is compiled, verified
-and given one sample, for as long as most of the budget lasts. Then the best few are measured in turns, round after round, so
-that what the GPU does meanwhile (clocks, heat) falls on all of them alike. The winner is cached on disk.
+Successive halving, in two steps. First each combination, the defaults before the others in random order, is compiled,
+verified and sampled once, until FIRST_SHARE of the budget is spent. Then the best few are measured in turns, round after
+round, so that changes of the GPU's clock and temperature affect all of them alike. The winner is cached on disk.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ..bench.cuda import CudaBench
 from ..bench.device import MeasuredCell
 from ..inputs.sizes import Shape
 
-#: How many reach the second step, and the samples each gets there.
+#: How many combinations reach the second step, and the samples that each gets there.
 FINALISTS, ROUNDS = 8, 7
 #: Share of the budget that the first step may use.
 FIRST_SHARE = 0.8
-#: Up to so many combinations are listed and shuffled; of more, random ones are drawn.
+#: Up to so many combinations are listed and shuffled; where there are more, random ones are drawn.
 MOST_LISTED = 100_000
 
 #: Called with every record as soon as it is known.
@@ -44,18 +44,18 @@ _Tried = tuple[Cell, MeasuredCell]
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found: the finalists, best first; how many combinations were tried; those that have no time."""
+    """The result of a search: the finalists, best first; how many combinations were tried; the records without a time."""
 
     finalists: list[BenchRecord]
     tried: int
     failed: list[BenchRecord]
 
 
-# ---- what there is to try --------------------------------------------------------------------------------------------
+# ---- candidates ------------------------------------------------------------------------------------------------------
 
 
 def combinations(kernel: CudaKernel, shape: Shape, seed: int = 1) -> Iterator[dict[str, int]]:
-    """Every combination of a kernel's parameters that its header allows, each once: the defaults first, then by chance."""
+    """Every combination of parameters that a kernel's header allows, each once: the defaults, then others at random."""
     seen: set[tuple[int, ...]] = set()
     choices = [p.values for p in kernel.parameters]
     for values in itertools.chain([tuple(kernel.params.values())], _drawn(choices, random.Random(seed))):
@@ -66,7 +66,7 @@ def combinations(kernel: CudaKernel, shape: Shape, seed: int = 1) -> Iterator[di
 
 
 def _drawn(choices: Sequence[Sequence[int]], rng: random.Random) -> Iterator[tuple[int, ...]]:
-    """All combinations, shuffled; of too many to list, random ones, some of them twice."""
+    """All combinations, shuffled; if there are too many to list, random ones, some of them twice."""
     total = math.prod(map(len, choices))
     if total > MOST_LISTED:
         yield from (tuple(map(rng.choice, choices)) for _ in range(total))
@@ -99,8 +99,8 @@ def tune_parameters(
 ) -> Tuned:
     """Try combinations of ``kernel``'s parameters for about ``budget_s`` seconds, at least the defaults.
 
-    The bench's settings hold the limit and the operands' seed. Raises UsageError for a kernel without parameters, and for a
-    dtype that it does not take.
+    The limit and the operands' seed are in the bench's settings. Raises UsageError for a kernel without parameters, and for
+    a dtype that it does not take.
     """
     if dtype not in kernel.dtypes:
         raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
@@ -118,7 +118,7 @@ def tune_parameters(
                 failed.append(record)
             if time.monotonic() - start > FIRST_SHARE * budget_s:
                 break
-    good.sort(key=lambda one: one[1].outcome.samples_s[0])
+    good.sort(key=lambda tried: tried[1].outcome.samples_s[0])
     finalists = _final(bench, good[:FINALISTS], start + budget_s)
     for record in finalists:
         tell(record)
@@ -126,7 +126,8 @@ def tune_parameters(
 
 
 def _final(bench: CudaBench, finalists: list[_Tried], end: float) -> list[BenchRecord]:
-    """Samples in turns, one round at least, best median first. The sample that chose them is not among theirs."""
+    """The records of the finalists, sampled in turns in at least one round, best median first. The sample by which they were
+    chosen does not count."""
     chosen = [(cell, bench.ask(cell, with_reference=False, repeat=1)) for cell, _ in finalists]
     for _ in range(ROUNDS - 1):
         if time.monotonic() > end:
@@ -137,7 +138,7 @@ def _final(bench: CudaBench, finalists: list[_Tried], end: float) -> list[BenchR
 
 
 def _again(bench: CudaBench, cell: Cell, before: MeasuredCell) -> MeasuredCell:
-    """One sample more of a cell; one that is wrong now has no time at all."""
+    """One more sample of a cell. If the cell fails now, it has no time at all."""
     if before.outcome.verdict != "ok":
         return before
     measured = bench.ask(cell, with_reference=False, repeat=1)
@@ -150,9 +151,9 @@ def _again(bench: CudaBench, cell: Cell, before: MeasuredCell) -> MeasuredCell:
 def compiled_ahead(
     kernel: CudaKernel, arch: str, wanted: Iterable[dict[str, int]]
 ) -> Iterator[Iterator[dict[str, int]]]:
-    """The same combinations, each when it is compiled: other processes compile the next ones while one is measured.
+    """The combinations of ``wanted``, each when it is compiled: other processes compile the next ones while one is measured.
 
-    What they compile is cached on disk, where the process that has the GPU finds it.
+    Compiled code is cached on disk, from where the process that uses the GPU loads it.
     """
     workers = min(16, machine().usable_cores - 1)
     if workers < 2:
@@ -169,7 +170,7 @@ def _in_order(
     pool: concurrent.futures.Executor, kernel: CudaKernel, arch: str, wanted: Iterator[dict[str, int]], ahead: int
 ) -> Iterator[dict[str, int]]:
     waiting: deque[tuple[dict[str, int], concurrent.futures.Future[None]]] = deque()
-    with contextlib.suppress(concurrent.futures.BrokenExecutor):  # a compiler that crashed; the bench finds out on what
+    with contextlib.suppress(concurrent.futures.BrokenExecutor):  # a compiler crashed; the bench then compiles itself
         while True:
             for params in itertools.islice(wanted, ahead - len(waiting)):
                 waiting.append((params, pool.submit(_compile, kernel, arch, params)))
@@ -182,7 +183,7 @@ def _in_order(
 
 
 def _compile(kernel: CudaKernel, arch: str, params: dict[str, int]) -> None:
-    with contextlib.suppress(CompileError, UsageError, UnavailableError):  # the bench will meet them too, and say so
+    with contextlib.suppress(CompileError, UsageError, UnavailableError):  # the bench reports the same error
         compile_kernel(kernel, arch=arch, **params)
 
 

@@ -1,4 +1,4 @@
-"""One call of ``tilewright tune``: words → kernel and size → the best parameters, cached."""
+"""One call of ``tilewright tune``: options → kernel and size → the best parameters, cached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .cuda import Listener, Tuned, cache_best, tune_parameters
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """The options of ``tilewright tune`` as they were typed; those that were not have defaults by the kernel's device."""
+    """The options of ``tilewright tune`` as they were typed; None has a default that depends on the kernel's device."""
 
     kernel: str
     size: str | None = None
@@ -36,17 +36,17 @@ class TuneRequest:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether it names a kernel of the CPU: a short name only one that no CUDA kernel has."""
+        """Whether it names a kernel of the CPU. A short name that CUDA kernels also have means those."""
         if "/" in self.kernel or self.kernel.endswith((".py", ".cu")):
             return self.kernel.endswith(".py") or self.kernel.startswith(("cpu/", "ref/"))
         return f"cpu/{self.kernel}" in catalog() and f"cuda/{self.kernel}" not in cuda_catalog()
 
 
-def _unheard(record: BenchRecord) -> None:
+def _ignore(record: BenchRecord) -> None:
     """Ignores a record."""
 
 
-def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _unheard) -> Tuned:
+def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> Tuned:
     """Try combinations until the budget is spent; cache the best; write and report each record as soon as it is known.
 
     Raises UsageError, and UnavailableError where there is no GPU.
@@ -65,8 +65,8 @@ def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
     return tuned
 
 
-def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _unheard) -> TunedBlocking:
-    """The same for a kernel on the CPU: what is proved better than the analytic choice is cached for later processes.
+def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> TunedBlocking:
+    """The same for a kernel on the CPU: a blocking proved better than the analytic choice is cached for later processes.
 
     Raises UsageError.
     """
@@ -76,21 +76,22 @@ def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
     if threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}")
     with _written(json_file, tell) as written:
-        found = tune_blocking(
+        tuned = tune_blocking(
             kernel, shape, dtype, threads=threads, budget_s=budget, limit_s=limit, seed=request.seed, tell=written
         )
-    if found.winner is not None:
-        record = found.winner.record
+    if tuned.winner is not None:
+        record = tuned.winner.record
         known = {"ratio": record.ratio, "kernel": kernel.name, "dtype": dtype, "shape": shape, "threads": threads}
-        blocking.keep(found.winner.blocking, known)
-    return found
+        blocking.keep(tuned.winner.blocking, known)
+    return tuned
 
 
 def forget_tuned(request: TuneRequest) -> bool:
-    """Forget what was cached for the CPU; whether there was anything. Raises UsageError for a CUDA kernel."""
+    """Remove the blocking that was cached for the CPU; returns whether there was one. Raises UsageError for a CUDA
+    kernel."""
     if not request.on_cpu:
         raise UsageError(
-            f"reset: what was cached for {request.kernel} is for a GPU, and is replaced by a new search alone"
+            f"reset: the cached parameters of {request.kernel} are for a GPU: only a new search replaces them"
         )
     _chosen_on_cpu(request)
     return blocking.forget_blocking()
@@ -98,7 +99,7 @@ def forget_tuned(request: TuneRequest) -> bool:
 
 @contextlib.contextmanager
 def _written(json_file: Path | None, tell: Listener) -> Iterator[Listener]:
-    """Writes each record, where there is a file for it, and reports it."""
+    """A function that writes each record to ``json_file``, if there is one, and passes it to ``tell``."""
     if json_file is None:
         yield tell
         return
@@ -112,7 +113,7 @@ def _written(json_file: Path | None, tell: Listener) -> Iterator[Listener]:
 
 
 def _chosen(request: TuneRequest) -> tuple[CudaKernel, Shape, str]:
-    """The kernel, the size and the dtype: without a word float32 if the kernel takes it, else the first that it takes."""
+    """The kernel, the size and the dtype: by default float32 if the kernel takes it, else the first that it takes."""
     _refuse_unknown(request.kernel)
     (kernel,) = find([request.kernel], device="cuda")
     if not kernel.parameters:
@@ -123,7 +124,7 @@ def _chosen(request: TuneRequest) -> tuple[CudaKernel, Shape, str]:
 
 
 def _refuse_unknown(name: str) -> None:
-    """Raises UsageError for a name that no kernel of any device has, with those that can be tuned."""
+    """Raises UsageError for a name that no kernel of any device has; the message names those that can be tuned."""
     every = [*catalog(), *cuda_catalog()]
     if name.endswith((".py", ".cu")) or name in every or any(full.partition("/")[2] == name for full in every):
         return
@@ -142,7 +143,7 @@ def _size(request: TuneRequest, default: str) -> Shape:
     size = request.size or default
     shapes = parse_sizes(size)
     if len(shapes) != 1:
-        raise UsageError(f"size {size!r}: one size in one run; parameters that suit two suit neither best")
+        raise UsageError(f"size {size!r}: give one size; each size has best parameters of its own")
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
     return shapes[0]
