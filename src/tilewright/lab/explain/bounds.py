@@ -1,4 +1,4 @@
-"""The least time that each resource of a card allows a product, and what of that is not known."""
+"""The least time in which each resource of a card can do its work for a product; notes on what is not known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...simulator.gpus import GpuModel
 
 #: A turn of L1 moves this many sectors of global memory: 128 bytes.
 SECTORS_A_TURN = 4
-#: What the rules of sectors and banks were measured on.
+#: The compute capability on which the rules of sectors and banks were measured.
 MEASURED = (9, 0)
 
 
@@ -24,14 +24,14 @@ class LeastWork:
 
 @dataclass(frozen=True)
 class ArithmeticUnit:
-    """The unit that a kernel computes with, in words, and its rate in GFLOPS, None where the table has none."""
+    """The unit that a kernel computes with: its name, and its rate in GFLOPS, None where the table has none."""
 
     words: str
     gflops: float | None
 
 
 def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool) -> ArithmeticUnit:
-    """The unit for operands of ``dtype``; ``matrix``: the kernel has matrix instructions, on what ``precision`` rounds to.
+    """The unit for operands of ``dtype``; ``matrix``: the kernel has matrix instructions, on the format of ``precision``.
 
     >>> from tilewright.simulator.gpus import find_gpu
     >>> arithmetic_unit(find_gpu("A100"), "float32", "tf32", matrix=True)
@@ -51,28 +51,29 @@ def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool)
 def time_bounds(
     card: GpuModel, peak: float | None, work: LeastWork, blocks: int, accesses: Sequence[Access]
 ) -> list[Bound]:
-    """The least time that arithmetic, device memory and the memory pipe of the multiprocessors allow.
+    """The least times of arithmetic, of device memory and of the multiprocessors' memory pipe.
 
     Device memory must move each operand once. The pipe of a multiprocessor (L1 and shared memory) takes a turn a cycle:
-    four sectors of global memory, or a wavefront of shared memory. Fewer blocks than multiprocessors leave some idle. None
-    of these knows latency, so all are optimistic.
+    four sectors of global memory, or a wavefront of shared memory. Fewer blocks than multiprocessors leave some idle.
+    Latency is not modelled, so all bounds are optimistic.
     """
-    found = []
+    limits = []
     busy = min(blocks, card.sms)
     if peak:
-        found.append(Bound("arithmetic", work.operations, "operations", peak * 1e9 * busy / card.sms))
+        limits.append(Bound("arithmetic", work.operations, "operations", peak * 1e9 * busy / card.sms))
     if card.bandwidth_gbs:
-        found.append(Bound("device memory", work.bytes, "bytes", card.bandwidth_gbs * 1e9))
+        limits.append(Bound("device memory", work.bytes, "bytes", card.bandwidth_gbs * 1e9))
     if card.clock_mhz:
         turns = sum(
             a.wavefronts if a.space == "shared" else max(a.requests, -(-a.sectors // SECTORS_A_TURN)) for a in accesses
         )
-        found.append(Bound("L1 and shared memory", turns, "turns", busy * card.clock_mhz * 1e6))
-    return found
+        limits.append(Bound("L1 and shared memory", turns, "turns", busy * card.clock_mhz * 1e6))
+    return limits
 
 
 def unknown(card: GpuModel, unit: ArithmeticUnit) -> list[str]:
-    """What the bounds leave out for want of a rate, and what they assume of a card on which nothing was measured."""
+    """Notes: the bounds that are missing because a rate is not known, and what is assumed of a card that was not
+    measured."""
     missing = [
         ("arithmetic", f"rate for {unit.words}", unit.gflops),
         ("device memory", "bandwidth", card.bandwidth_gbs),

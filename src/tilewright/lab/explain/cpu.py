@@ -1,8 +1,8 @@
-"""What a kernel on the CPU should do, what it did, and what the processor counted meanwhile.
+"""Explains a kernel on the CPU: what is predicted, what was measured, and what the processor's counters say.
 
-The expectation is S3.1's model over the kernel's own tile and blocks (``cpu_counts``) and the instructions of its inner loop
-(``inner_loop``); the time is what the plan predicts. Beside it stands a verified run, timed, and another one under the
-processor's counters (``perf_counters``), as far as the system gives any.
+Counts are predicted by S3.1's model of the kernel's own tile and blocks (``cpu_counts``) and from the instructions of its
+inner loop (``inner_loop``), the time as by a plan. They are compared with a run that is verified and timed, and another one
+under the processor's counters (``perf_counters``), as far as the system allows these.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .perf_counters import System
 
 KIND = "explain cpu"
 SCHEMA = 1
-#: Samples of the time, of which the least counts, for others use this machine too; fewer of products of seconds.
+#: Samples of the time; fewer once they have taken SAMPLED_S. The least counts, because other processes use this machine.
 SAMPLES, SAMPLED_S = 5, 2.0
 
 
 @dataclass(frozen=True)
 class CpuExplanation:
-    """Plain data, that JSON can hold. Bytes in ``traffic`` are what a level gets from the next one, of one product.
+    """Plain data for JSON. Bytes in ``traffic`` are what a level loads from the next one, for one product.
 
     ``tile`` and ``block``: h, w and operations_per_access (S3.1), None where the kernel declares none. ``loop``: the
     instructions of a turn of the inner loop. ``predicted``: seconds, bound, and the seconds of each roof; None for dtypes
@@ -67,7 +67,7 @@ class CpuExplanation:
 
     @property
     def ratio(self) -> float | None:
-        """Predicted over measured time: above 1 the kernel is ahead of the model."""
+        """Predicted over measured time: above 1 the kernel is faster than predicted."""
         return self.predicted["seconds"] / self.measured["seconds"] if self.predicted else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,10 +86,10 @@ def explain_cpu(
     seed: int = 1,
     system: System | None = None,
 ) -> CpuExplanation:
-    """C = A·B for A (m, k) and B (k, n), random, by ``kernel``: expected, timed, verified and counted.
+    """Explain ``kernel`` for C = A·B with random A (m, k) and B (k, n): predicted, timed, verified and counted.
 
-    ``system`` stands for the system calls of the counters. Raises UsageError for a product without elements, and for what
-    ``runner`` refuses.
+    ``system`` replaces the system calls of the counters. Raises UsageError for a product without elements, and what
+    ``runner`` raises.
 
     >>> from tilewright.catalog import catalog
     >>> explain_cpu(catalog()["cpu/naive"], 16, 16, 16).verified["ok"]
@@ -105,7 +105,7 @@ def explain_cpu(
     prediction = predict(problem, kernel.params, dtype, threads) if kernel.error_bound is None else None
     known = cpu_events.expected(kernel, problem, threads, loop, prediction, machine())
     events = cpu_events.events_of(machine(), dtype, kernel.params.get("vector_bits", 0))
-    verified = _verified(kernel, problem, sets)  # before the counters run, which need no result
+    verified = _verified(kernel, problem, sets)  # before the runs that are counted, which are not verified
     rows = cpu_events.event_rows(lambda: run(sets.a[0], sets.b[0], sets.c[0]), min(samples), known, events, system)
     return CpuExplanation(
         kernel=kernel.name,
@@ -132,7 +132,7 @@ def explain_cpu(
 def check_request(
     names: Iterable[str], size: str, dtype: str, threads: int, seed: int
 ) -> list[tuple[Kernel, int, int, int]]:
-    """Every kernel with every size of the words of the command. Raises UsageError before anything runs."""
+    """Every named kernel with every size. Raises UsageError before any of them runs."""
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known: one of {', '.join(DTYPES)}")
     if threads < 1:
@@ -141,7 +141,7 @@ def check_request(
         raise UsageError(f"seed must not be negative, got {seed}")
     pairs = [(kernel, *shape) for kernel in find(names) for shape in parse_sizes(size)]
     for kernel, m, n, k in pairs:
-        need, have = Problem(m, n, k, dtype).bytes_least, machine().memory_total
+        needed, memory = Problem(m, n, k, dtype).bytes_least, machine().memory_total
         if kernel.is_reference:
             raise UsageError(f"{kernel.name} is a library: only kernels whose source is here can be explained")
         if dtype not in kernel.dtypes:
@@ -150,17 +150,17 @@ def check_request(
             raise UsageError(f"{kernel.name} runs on one thread, got --threads {threads}")
         if not m * n * k:
             raise UsageError(f"{kernel.name} at {m}x{n}x{k}: there is nothing to multiply")
-        if have and 2 * need > have:
+        if memory and 2 * needed > memory:
             raise UsageError(
-                f"{kernel.name} at {m}x{n}x{k}: the operands take {need >> 30:,} GiB, there are {have >> 30:,}"
+                f"{kernel.name} at {m}x{n}x{k}: the operands take {needed >> 30:,} GiB, there are {memory >> 30:,}"
             )
     return pairs
 
 
 def _operands(problem: Problem, seed: int) -> OperandSets:
-    """One pair of operands alone, for the model's caches are warm ones."""
-    whole = OperandSets.random((problem.m, problem.n, problem.k), problem.dtype, seed)
-    return OperandSets(whole.a[:1], whole.b[:1], whole.c[:1], whole.r[:1], seed)
+    """A single pair of operands, because the model assumes that caches are warm."""
+    sets = OperandSets.random((problem.m, problem.n, problem.k), problem.dtype, seed)
+    return OperandSets(sets.a[:1], sets.b[:1], sets.c[:1], sets.r[:1], seed)
 
 
 def _samples(loop: SampleLoop) -> list[float]:
@@ -171,7 +171,7 @@ def _samples(loop: SampleLoop) -> list[float]:
 
 
 def _verified(kernel: Kernel, problem: Problem, sets: OperandSets) -> dict[str, Any]:
-    """Of the result of the last timed run."""
+    """Whether the result of the last timed run is right, and the operands are unchanged."""
     own = {name: kernel.params[name] for name in kernel.tunable}
     bound = kernel.error_bound and kernel.error_bound(problem.m, problem.n, problem.k, **own)
     verdict = sets.oracle(0).check(sets.c[0], **({"normwise": bound} if bound else {}))
@@ -200,13 +200,11 @@ def _notes(kernel: Kernel, problem: Problem, threads: int, loop: InnerLoop | Non
     notes = []
     cut = cpu_counts.tiling(kernel, problem, threads)
     if kernel.error_bound is not None:
-        notes.append("it does fewer multiplications than 2mnk: the model of S3.1 does not count it")
+        notes.append("it does fewer multiplications than 2mnk: the model of S3.1 does not apply")
     elif cut is None and cpu_counts.declared_tile(kernel, problem) is None:
-        notes.append("it declares no tile: operations and the traffic that every kernel needs are all the model knows")
+        notes.append("it declares no tile: the model knows only operations and the traffic that every kernel needs")
     elif cut is None:
-        notes.append(
-            "it declares a tile but no blocks: edges are not counted, nor operands that are read more than once"
-        )
+        notes.append("it declares a tile but no blocks: padded edges and repeated reads of operands are not counted")
     if loop is not None and cut is not None and loop.multiplies:
         steps = loop.multiplies / (cut.tile.h * cut.tile.w / cut.lanes)
         by_tile = round(steps * (cut.tile.h + cut.tile.w // cut.lanes))

@@ -1,12 +1,12 @@
-"""What a kernel on the CPU should do, counted from its tile and its blocks: multiply-adds, loads, bytes at each level.
+"""What a kernel on the CPU is predicted to do, from its tile and its blocks: multiply-adds, loads, bytes at each level.
 
-The rule is S3.1's: a block of C that is w × h, kept over all of K, reads wK + Kh elements and writes wh for 2whK operations:
-2/(1/w + 1/h) operations an access. It holds for the tile in registers, which is fed by the first-level cache, and again
-for the blocks, which are fed by the last one (S1.7: 2n³/L + n² for blocks of L × L). Between them stand two questions that
-sizes answer: does a sliver of B stay in L1 from tile to tile, and a panel of B in L2 from block to block?
+The rule is S3.1's: a block of C of w × h that stays in place over all of K reads wK + Kh elements and writes wh for 2whK
+operations: 2/(1/w + 1/h) operations an access. It holds for the tile in registers, which reads from the first-level cache,
+and for the blocks, which read from the last one (S1.7: 2n³/L + n² for blocks of L × L). Two more facts follow from the
+sizes: whether a sliver of B stays in L1 from tile to tile, and whether a panel of B stays in L2 from block to block.
 
-Traffic is what is brought in, C's lines before they are written among it; what is written back comes on top. It is a model:
-caches hold what fits, nothing else is evicted, and prefetching brings nothing that is not needed.
+Traffic is what is loaded, including lines of C before they are written; lines written back are not counted. It is a model:
+a cache holds all that fits, evicts nothing else, and prefetching loads nothing that is not needed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ...kernels.blocking import blocking
 from ...problem import Problem
 from ...runtime.cpu.runner import grid
 
-#: What these are packed as, which is what is multiplied; bytes of an element.
+#: Bytes of an element of these dtypes as it is packed and multiplied.
 _PACKED_BYTES = {"int8": 2, "uint8": 2, "float16": 4, "bfloat16": 4}
 
 
 @dataclass(frozen=True)
 class Side:
-    """A block of C, h rows × w columns, that is kept while all of K passes."""
+    """A block of C, h rows × w columns, that stays in place over all of K."""
 
     h: int
     w: int
@@ -48,9 +48,9 @@ class Side:
 class Tiling:
     """How a kernel that packs cuts one product, counted in real numbers as they are packed, of ``size`` bytes.
 
-    ``rows`` and ``vectors`` are what all tiles of a column, or of a row, of C compute together: more than C has where
-    edges are filled up. ``tiles`` and ``slivers`` count them. K is cut into ``deep`` phases; A is packed ``a_passes`` times
-    and B ``b_passes`` times, each sliver of which meets ``bands`` blocks of A.
+    ``rows`` are what the ``tiles`` of a column of C compute together, and ``vectors`` what the ``slivers`` of a row of C do:
+    more than C has where edges are padded. K is cut into ``deep`` phases. A is packed ``a_passes`` times and B ``b_passes``
+    times; each sliver of B is multiplied with ``bands`` blocks of A.
     """
 
     k: int
@@ -69,25 +69,26 @@ class Tiling:
 
     @property
     def multiplies(self) -> int:
-        """Multiply-adds of a vector."""
+        """Vector multiply-adds."""
         return self.rows * self.vectors * self.k
 
     @property
     def loads(self) -> int:
-        """A step of a tile loads an element of each row and its vectors of B; C is loaded from the second phase on."""
+        """Loads into registers: in each step of k a tile loads an element of each row of A and its vectors of B. C is loaded
+        from the second phase on."""
         inner = self.k * (self.rows * self.slivers + self.tiles * self.vectors)
         return inner + self.rows * self.vectors * (self.deep - 1)
 
     @property
     def loaded_bytes(self) -> int:
-        """Bytes that ``loads`` bring into registers."""
+        """Bytes of all ``loads``."""
         vector = self.lanes * self.size
         inner = self.k * (self.rows * self.slivers * self.size + self.tiles * self.vectors * vector)
         return inner + self.rows * self.vectors * vector * (self.deep - 1)
 
 
 def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
-    """Of a kernel with the field's five loops around a tile; None for one that declares no such blocks."""
+    """The cuts of a kernel with the usual five loops around a tile; None for one that declares no such blocks."""
     if not {"mr", "nv", "kc", "mc", "nc"} <= kernel.params.keys() or kernel.error_bound is not None:
         return None
     if not problem.m * problem.n * problem.k:
@@ -96,7 +97,7 @@ def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
 
 
 def _team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
-    """As ``engine.jobs`` cuts: evenly, with tiles and slivers of two sizes that differ by one."""
+    """The cuts of ``engine.jobs``: even ones, with tiles and slivers of two sizes that differ by one."""
     p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
     m, n, k, size = problem.m, problem.n * real, problem.k * real, packed_bytes(problem.dtype)
     lanes, mr, nv = p["vector_bits"] // 8 // size, p["mr"], p["nv"]
@@ -119,7 +120,7 @@ def _team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
         deep=deep,
         bands=bands,
         block=Side(math.ceil(m / bands), math.ceil(n / panels)),
-        a_passes=panels,  # by the thread that stays with a band; a thread that helps it packs the band once more
+        a_passes=panels,  # by a band's own thread; another thread that takes its jobs packs the band again
     )
 
 
@@ -129,7 +130,7 @@ def _part(length: int, parts: int, index: int) -> int:
 
 
 def _tiles(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
-    """As cpu/register_tile cuts: whole blocks, whole tiles, and for each thread a rectangle of its own."""
+    """The cuts of cpu/register_tile: whole blocks, whole tiles, and for each thread a rectangle of its own."""
     p, size = kernel.params, packed_bytes(problem.dtype)
     m, n, k = problem.m, problem.n, problem.k
     lanes = p["vector_bits"] // 8 // size
@@ -165,7 +166,7 @@ def packed_bytes(dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that are brought from one level into the next; None where the model does not say."""
+    """Bytes that one level (``into``) loads from the next (``source``); None where the model does not say."""
 
     into: str
     source: str
@@ -176,9 +177,10 @@ LEVELS = (("registers", "L1"), ("L1", "L2"), ("L2", "L3"), ("L3", "memory"))
 
 
 def traffic(kernel: Kernel, problem: Problem, threads: int, here: Machine) -> list[Traffic]:
-    """What each level gets from the next, for operands that have just been used.
+    """What each level loads from the next, for operands that have just been used.
 
-    Of a kernel with blocks of C alone (``rows`` × ``block``) S1.7's count; of one without, what no kernel can do without.
+    For a kernel that only has blocks of C (``rows`` × ``block``) it is S1.7's count; for one without blocks, the least that
+    any kernel needs.
     """
     cut = tiling(kernel, problem, threads)
     if cut is not None:
@@ -189,13 +191,13 @@ def traffic(kernel: Kernel, problem: Problem, threads: int, here: Machine) -> li
         if block is not None:
             reads = problem.m * problem.n * problem.k * (1 / block.w + 1 / block.h)
             least = round(reads + problem.m * problem.n) * problem.itemsize
-        outer = [0 if problem.bytes_least <= (held or 0) else least for held in (here.l2, here.l3)]
+        outer = [0 if problem.bytes_least <= (capacity or 0) else least for capacity in (here.l2, here.l3)]
         amounts = [None, problem.bytes_least if block is None else None, *outer]
     return [Traffic(*level, amount) for level, amount in zip(LEVELS, amounts, strict=True)]
 
 
 def block_of(kernel: Kernel, problem: Problem) -> Side | None:
-    """The block of C that a kernel without tiles in registers holds (S1.7), no larger than C."""
+    """The block of C of a kernel without tiles in registers (S1.7), no larger than C; None if it declares none."""
     p = kernel.params
     if not {"rows", "block"} <= p.keys() or not problem.m * problem.n:
         return None
@@ -203,7 +205,7 @@ def block_of(kernel: Kernel, problem: Problem) -> Side | None:
 
 
 def declared_tile(kernel: Kernel, problem: Problem) -> Side | None:
-    """The tile of C in registers, in real numbers, of a kernel that declares one."""
+    """The tile of C in registers, in real numbers; None if the kernel declares none."""
     p = kernel.params
     if not {"mr", "nv", "vector_bits"} <= p.keys():
         return None
@@ -211,7 +213,8 @@ def declared_tile(kernel: Kernel, problem: Problem) -> Side | None:
 
 
 def _packed_traffic(cut: Tiling, problem: Problem, here: Machine) -> list[int | None]:
-    """Packing reads an operand and writes its copy, which stays where it fits; then the tiles read the copies."""
+    """The traffic of a kernel that packs: packing reads an operand and writes its copy, and tiles read the copies, from the
+    cache in which they fit."""
     l1, l2, l3 = here.l1d or 0, here.l2 or 0, here.l3 or here.l2 or 0
     kc, vector = math.ceil(cut.k / cut.deep), cut.lanes * cut.size
     own_a, own_b, own_c = (
@@ -220,28 +223,28 @@ def _packed_traffic(cut: Tiling, problem: Problem, here: Machine) -> list[int | 
     packed_a, packed_b = cut.rows * cut.k * cut.size, cut.vectors * vector * cut.k
     strip, sliver = cut.tile.h * kc * cut.size, cut.tile.w * kc * cut.size
     block, panel = cut.block.h * kc * cut.size, cut.block.w * kc * cut.size
-    taken = own_a * cut.a_passes + own_b * cut.b_passes
+    read = own_a * cut.a_passes + own_b * cut.b_passes
     c_passes = own_c * cut.deep
 
-    meets_b = cut.bands if sliver + 2 * strip <= l1 else cut.tiles
-    meets_a = cut.a_passes if block + sliver <= l1 else cut.slivers
-    into_l1 = (
-        taken + packed_a * cut.a_passes + packed_b * cut.b_passes + c_passes + packed_b * meets_b + packed_a * meets_a
-    )
+    b_loads = cut.bands if sliver + 2 * strip <= l1 else cut.tiles
+    a_loads = cut.a_passes if block + sliver <= l1 else cut.slivers
+    packing = read + packed_a * cut.a_passes + packed_b * cut.b_passes
+    into_l1 = packing + c_passes + packed_b * b_loads + packed_a * a_loads
 
     footprint = own_a + own_b + own_c + block + panel
-    again = 0 if block + panel <= l2 else packed_b * (cut.b_passes + cut.bands)
-    into_l2 = 0 if footprint <= l2 else taken + c_passes + again
-    return [cut.loaded_bytes, into_l1, into_l2, 0 if footprint <= l3 else taken + c_passes]
+    reloads = 0 if block + panel <= l2 else packed_b * (cut.b_passes + cut.bands)
+    into_l2 = 0 if footprint <= l2 else read + c_passes + reloads
+    return [cut.loaded_bytes, into_l1, into_l2, 0 if footprint <= l3 else read + c_passes]
 
 
 def operations(problem: Problem) -> int:
-    """Real operations: four multiply-adds for a complex one."""
+    """Real operations: a complex multiply-add takes four real ones."""
     return problem.flops * (4 if problem.dtype.startswith("complex") else 1)
 
 
 def vector_multiplies(kernel: Kernel, problem: Problem, threads: int) -> int | None:
-    """Multiply-adds of a vector; of a kernel with a tile but no blocks without what edges add, None without a tile."""
+    """Vector multiply-adds; None for a kernel without a tile. For one with a tile but no blocks, padded edges are not
+    counted."""
     if kernel.error_bound is not None:
         return None
     cut = tiling(kernel, problem, threads)

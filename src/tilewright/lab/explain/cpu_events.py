@@ -1,7 +1,7 @@
-"""Quantities of a product on the CPU: what the model expects of each, and which counter of the processor counts it.
+"""Quantities of a product on the CPU: what the model predicts of each, and which of the processor's counters counts it.
 
-What Linux calls cache references are reads of the last cache on Intel's processors, and of the second level on AMD's, whose
-last cache counts for all cores together and has no counter that a program may have for itself.
+What Linux calls cache references are reads of the last-level cache on Intel's processors, and of the second level on AMD's:
+there the last level has counters for all cores together alone, none for a single program.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from . import cpu_counts, perf_counters
 from .inner_loop import InnerLoop
 from .perf_counters import HARDWARE, RAW, SOFTWARE, PerfEvent, System, cache_event
 
-#: Counters run for so long at least, for they may have to take turns.
+#: Counters run for so long at least, because events may have to take turns.
 COUNTED_S = 0.4
-#: Bytes of a line of a cache, where the machine does not say.
+#: Bytes of a cache line, where the machine does not report them.
 _LINE = 64
 
 #: The quantities in the order of the table, with their units.
@@ -40,9 +40,10 @@ UNITS = {
 
 @dataclass(frozen=True)
 class EventRow:
-    """A quantity of one product: what the model expects, and what a counter of the processor said; None is not known.
+    """A quantity of one product: predicted by the model (``expected``), and counted by the processor; None is not known.
 
-    ``share`` is the part of the time that the counter ran, from which the count is scaled; ``reason`` is why there is none.
+    ``share`` is the part of the time in which the counter ran, from which the count is scaled; ``reason`` is why there is no
+    count.
     """
 
     what: str
@@ -62,9 +63,9 @@ class EventRow:
 def expected(
     kernel: Kernel, problem: Problem, threads: int, loop: InnerLoop | None, prediction: Prediction | None, here: Machine
 ) -> dict[str, float]:
-    """What the model says, of the quantities that it knows.
+    """The quantities that the model predicts.
 
-    Loads and instructions are those of the inner loop for every multiply-add; loads without it the tile's.
+    Instructions and loads are those of the inner loop, times its turns; without a known loop, loads are those of the tile.
     """
     known: dict[str, float | None] = {"page faults": 0}
     multiplies = cpu_counts.vector_multiplies(kernel, problem, threads)
@@ -96,19 +97,19 @@ def event_rows(
         for _ in range(times):
             job()
 
-    wait_until_quiet()  # threads that stand by from the product before are busy too
-    found = perf_counters.count_events(repeated, [event for _, event in events], system)
+    wait_until_quiet()  # threads of the previous product may still spin
+    counts = perf_counters.count_events(repeated, [event for _, event in events], system)
     rows = [
         EventRow(
             what,
             UNITS[what],
             known.get(what),
-            one.event.name,
-            None if one.value is None else one.value / times,
-            one.share,
-            one.reason,
+            count.event.name,
+            None if count.value is None else count.value / times,
+            count.share,
+            count.reason,
         )
-        for (what, _), one in zip(events, found, strict=True)
+        for (what, _), count in zip(events, counts, strict=True)
     ]
     without = UNITS.keys() - {row.what for row in rows}
     rows += [
@@ -119,7 +120,7 @@ def event_rows(
 
 
 def events_of(here: Machine, dtype: str, vector_bits: int) -> list[tuple[str, PerfEvent]]:
-    """What to count on this processor, each with the quantity that it stands for."""
+    """The events to count on this processor, each with the quantity that it measures."""
     amd = here.vendor == "AuthenticAMD"
     references, misses = ("lines into L1", "lines into L2") if amd else ("lines into L2", "lines into L3")
     chosen = [
@@ -139,7 +140,7 @@ def events_of(here: Machine, dtype: str, vector_bits: int) -> list[tuple[str, Pe
 
 
 def _arithmetic(here: Machine, dtype: str, vector_bits: int) -> PerfEvent | None:
-    """Vector multiply-adds of floats, by the processor's own event: on Intel's each counts 2, on AMD's 2 for each lane."""
+    """The processor's event of vector multiply-adds of floats: one adds 2 on Intel's processors, and 2 a lane on AMD's."""
     size = cpu_counts.packed_bytes(dtype)
     if not dtype.startswith(("float", "complex")) or vector_bits not in (128, 256, 512):
         return None

@@ -40,11 +40,11 @@ def explain(
     max_steps: int = MAX_STEPS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Explanation:
-    """What ``kernel`` does for C[m×n] = A[m×k]·B[k×n] on ``gpu``, counted by the microscope on random operands.
+    """Explain ``kernel`` for C[m×n] = A[m×k]·B[k×n] on ``gpu``, counted by the microscope on random operands.
 
-    ``params`` are those that differ from the defaults. ``whole`` runs every block; None does up to m·n·k = 512³ and takes a
-    sample beyond. A run is stopped after ``max_steps`` steps. Raises UsageError for a GPU, parameters, sizes or a signature
-    that cannot be, and what the compiler and the microscope raise.
+    ``params`` are those that differ from the defaults. ``whole`` runs every block; None does so up to m·n·k = 512³, and runs
+    a sample of larger launches. A run is stopped after ``max_steps`` steps. Raises UsageError for an unknown GPU, and for
+    parameters, sizes or a signature that are not allowed; and what the compiler and the microscope raise.
     """
     prepared = prepare(kernel, m, n, k, gpu=gpu, params=params, whole=whole)
     return explain_prepared(prepared, seed=seed, max_steps=max_steps, progress=progress)
@@ -53,7 +53,7 @@ def explain(
 def explain_prepared(
     p: Prepared, *, seed: int = 1, max_steps: int = MAX_STEPS, progress: Callable[[int, int], None] | None = None
 ) -> Explanation:
-    """``explain`` for what is prepared already."""
+    """``explain`` for a kernel that ``prepare`` has checked and compiled."""
     kernel, size = p.kernel, (p.m, p.n, p.k)
     a, b, c = operands(kernel, *size, seed)
     options = RunOptions(
@@ -90,19 +90,19 @@ def explain_prepared(
 
 
 def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random A and B, and a C of NaN, in which unwritten elements show; as they are stored (see ``formats``)."""
+    """Random A and B, and a C of NaN, so that unwritten elements are found; in the dtype of storage (see ``formats``)."""
     form = format_of(kernel.dtypes[0], kernel.precision)
     rng = np.random.default_rng(seed)
-    made = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]
-    for array in made:
+    numbers = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]
+    for array in numbers:
         array *= 2
         array -= 1
-    a, b = (form.stored(array) for array in made)
+    a, b = (form.stored(array) for array in numbers)
     return a, b, form.stored(np.full((m, n), np.nan, form.working))
 
 
 def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *, sampled: bool = False) -> Check:
-    """Is ``c`` the product, within what the kernel's format promises? ``sampled``: of the elements that were written."""
+    """Whether ``c`` is the product, within the bound of the kernel's format. ``sampled`` checks only written elements."""
     form = format_of(kernel.dtypes[0], kernel.precision)
     oracle = Oracle(form.values(a), form.values(b))
     own = None if form == FORMATS.get(form.name) and form.rounding == 0 else form
@@ -150,9 +150,9 @@ def _occupancy(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
 
 
 def _defects(kernel: CudaKernel, seen: Observation) -> list[Defect]:
-    """What the microscope found, with arguments by the names that the source gives them."""
-    found = re.search(rf"\b{kernel.entry}\s*\(([^)]*)\)", kernel.source)
-    names = re.findall(r"(\w+)\s*(?:,|$)", found[1]) if found else []
+    """The findings of the microscope; arguments have the names of the source's parameters."""
+    signature = re.search(rf"\b{kernel.entry}\s*\(([^)]*)\)", kernel.source)
+    names = re.findall(r"(\w+)\s*(?:,|$)", signature[1]) if signature else []
     if len(names) != len(SIZES):
         names = list("abcmnk")
 
@@ -167,12 +167,12 @@ def _defects(kernel: CudaKernel, seen: Observation) -> list[Defect]:
 
 
 def _stopped(seen: Observation) -> list[str]:
-    """Where the run was when it reached its limit of steps; nothing where it did not."""
+    """Where the run was when it reached its limit of steps; empty if it did not."""
     return [f"line {f.line}: {f.text}" if f.line else f.text for f in seen.findings if f.kind == STEP_LIMIT]
 
 
 def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observation) -> dict[str, Any]:
-    """``ok`` is None where the limit of steps stopped the run: nothing can be said of a result that is not complete."""
+    """The verification. ``ok`` is None where the limit of steps stopped the run, because the result is not complete."""
     if _stopped(seen):
         reason = f"stopped after {seen.run.steps:,} steps: result not complete, not verified"
         return {"ok": None, "reason": reason, "error_over_bound": None, "of": ""}
@@ -197,7 +197,8 @@ def _run(p: Prepared, seen: Observation) -> dict[str, Any]:
 
 
 def _edges_unseen(p: Prepared) -> str:
-    """Why a sample may have missed what hangs over an edge of C: blocks in rows of tiles, but numbered along x alone."""
+    """Why a sample may have missed the blocks that hang over an edge of C: blocks are numbered along x alone, so that the
+    sample does not know which these are. Empty if it cannot have missed any."""
     if p.launch.grid[0] != p.launch.blocks or not p.kernel.tile:
         return ""
     width, height = (side(m=p.m, n=p.n, k=p.k, **p.params) for side in p.kernel.tile)

@@ -1,4 +1,4 @@
-"""Counts by formula, as a kernel's header and the sources write them, beside what the microscope counted from code."""
+"""Counts by the formulas of a kernel's header and of the sources, compared with what the microscope counted."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SPACES = {"load": ("ld", "cp.async"), "store": ("st",)}
 def formulas_of(
     kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
 ) -> list[Formula]:
-    """The formulas of a kernel at m×n×k with these parameters, beside the counts of a run of it."""
+    """The formulas of a kernel at m×n×k with these parameters, each with its value and the count of a run."""
     return [*_of_header(kernel, m, n, k, params, accesses), *_s3_1(kernel, m, n, k, params, accesses)]
 
 
 def counted_value(accesses: Sequence[Access], name: str) -> int:
-    """What the microscope counted of a formula's name: ``global_load_sectors``.
+    """What the microscope counted for the name of a formula, such as ``global_load_sectors``.
 
     >>> counted_value([Access(7, "global", "ld", 4, requests=2, bytes=256, sectors=8)], "global_load_sectors")
     8
@@ -32,20 +32,20 @@ def counted_value(accesses: Sequence[Access], name: str) -> int:
 def _of_header(
     kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
 ) -> list[Formula]:
-    found = []
+    formulas = []
     for name, formula in kernel.formulas.items():
         space, kind, what = name.split("_")
         value = formula(m=m, n=n, k=k, **params)
-        found.append(
+        formulas.append(
             Formula(kernel.row, f"{space} {kind}s, {what}", formula.text, value, counted_value(accesses, name))
         )
-    return found
+    return formulas
 
 
 def _s3_1(
     kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
 ) -> list[Formula]:
-    """S3.1: operations for each element that crosses from or to global memory, by the tile and as counted."""
+    """S3.1: operations for each element loaded from or stored to global memory, by the tile and as counted."""
     moved = sum(a.sectors for a in accesses if a.space == "global") * SECTOR
     elements = moved / format_of(kernel.dtypes[0]).itemsize
     if not kernel.tile or not elements:
@@ -57,7 +57,7 @@ def _s3_1(
 
 
 def operations_per_access(w: float, h: float, k: float | None = None) -> float:
-    """S3.1: operations an access of a block w x h of C: 2whk/(wh + wk + kh); for large k, 2/(1/w + 1/h).
+    """S3.1: operations for each access of a block of C of w × h: 2whk/(wh + wk + kh); for large k, 2/(1/w + 1/h).
 
     >>> operations_per_access(16, 64), round(operations_per_access(16, 64, 1024), 2)
     (25.6, 25.28)

@@ -1,4 +1,4 @@
-"""The loop of a compiled kernel in which the arithmetic is done, and its instructions, counted in the machine code."""
+"""Finds the inner loop of a compiled kernel in its machine code, and counts its instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ...kernels import Kernel
 from ...runtime.cpu.runner import compiled
 
-#: A multiplication: fused with an addition, or of integers, which have none fused; x86-64 and AArch64.
+#: A multiplication: fused with an addition, or of integers, which are not always fused; x86-64 and AArch64.
 _MULTIPLY = re.compile(r"v?fn?m(add|sub)|v?pmul[lh]|v?pmadd|v?pdp|v?mul[sp][sdh]\b|fm(la|ls|ul)\b|fmadd|ml[as]\b|mul\b")
 _PREFETCH = re.compile(r"prefetch|prfm")
 _LABEL = re.compile(r"(\.?L\w+):")
@@ -22,7 +22,8 @@ _LOAD_OF_ARM = re.compile(r"ld(r|p|ur|1)")
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """One turn of it: ``multiplies`` are vector (or scalar) multiply-adds, ``loads`` read memory, without prefetches."""
+    """One turn of the loop: ``multiplies`` are vector (or scalar) multiply-adds; ``loads`` read memory, without
+    prefetches."""
 
     multiplies: int
     loads: int
@@ -31,14 +32,14 @@ class InnerLoop:
 
     @property
     def reads(self) -> int:
-        """What a processor's counter of loads counts: prefetches are loads, too."""
+        """Loads as a processor's counter counts them: prefetches are included."""
         return self.loads + self.prefetches
 
 
 def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
-    """Of a kernel compiled for ``dtype``; None for one that is not compiled, or whose loops are not straight lines.
+    """The inner loop of a kernel compiled for ``dtype``; None for a kernel that is not compiled, or without a straight loop.
 
-    Machine code from disk cannot be read, so it is compiled anew: a second, or a few.
+    Cached machine code cannot be disassembled, so the kernel is compiled anew, which takes some seconds.
     """
     if not kernel.compiled or kernel.over is not None:
         return None
@@ -55,12 +56,12 @@ def read_loop(assembly: str) -> InnerLoop | None:
     >>> read_loop("L1:\\n vmovups (%rax), %ymm1\\n vfmadd231ps %ymm1, %ymm2, %ymm0\\n addq $32, %rax\\n jne L1")
     InnerLoop(multiplies=1, loads=1, prefetches=0, instructions=4)
     """
-    found = [_counted(body) for body in _loops(assembly)]
-    return max(found, key=lambda loop: (loop.multiplies, -loop.instructions), default=None)
+    loops = [_counted(body) for body in _loops(assembly)]
+    return max(loops, key=lambda loop: (loop.multiplies, -loop.instructions), default=None)
 
 
 def _loops(assembly: str) -> list[list[str]]:
-    """Straight lines of instructions that end in a jump to their own beginning and multiply."""
+    """Loops without inner labels that multiply: the instructions from a label to a jump back to it."""
     loops: list[list[str]] = []
     label, body = "", list[str]()
     for line in (raw.split("#")[0].strip() for raw in assembly.splitlines()):
@@ -69,7 +70,7 @@ def _loops(assembly: str) -> list[list[str]]:
         elif line and not line.startswith((".", "//")):
             body.append(line)
             jump = _JUMP.match(line.replace("\t", " "))
-            if jump and jump[1] == label and any(_MULTIPLY.match(one) for one in body):
+            if jump and jump[1] == label and any(_MULTIPLY.match(instruction) for instruction in body):
                 loops.append(list(body))
     return loops
 
@@ -81,7 +82,7 @@ def _counted(body: list[str]) -> InnerLoop:
 
 
 def _loads(line: str) -> bool:
-    """Whether it reads memory: in AT&T's order what is written stands last, and only moves write to memory."""
+    """Whether an instruction reads memory. In AT&T syntax the destination is last, and only moves write to memory."""
     if "[" in line:
         return bool(_LOAD_OF_ARM.match(line))
     if "(" not in line or line.startswith(("lea", "nop")) or _PREFETCH.match(line):

@@ -1,4 +1,4 @@
-"""Launches of one binary, kept in a file, to be made by another process: the one that a profiler watches.
+"""Launches of one binary, written to a file, so that another process makes them: the one that a profiler watches.
 
 ``python -m tilewright.lab.explain.launched SPEC.npz [--results OUT.npz]`` makes each launch once, in order, with
 fresh copies of its arrays. It exits with 0 only if the GPU took and finished all of them; else the error is on stderr.
@@ -36,7 +36,7 @@ class StoredLaunch:
 
 
 def save(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> None:
-    """Write launches of one binary to ``path`` (.npz). Raises OperandError for an argument that is no array and no number.
+    """Write launches of one binary to ``path`` (.npz). Raises OperandError for an argument that is no array or number.
 
     >>> import tempfile
     >>> binary = Compiled("k.cu", "sm_90", "", b"cubin", "")
@@ -65,82 +65,83 @@ def save(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> No
 
 
 def load(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
-    """What ``save`` wrote; the PTX and the resources are not kept. Raises UsageError where it cannot be read."""
+    """Read what ``save`` wrote, which is without PTX and resources. Raises UsageError where it cannot be read."""
     try:
-        with np.load(path) as kept:
-            about = json.loads(str(kept["about"]))
-            compiled = Compiled(about["name"], about["arch"], "", kept["cubin"].tobytes(), "")
+        with np.load(path) as stored:
+            about = json.loads(str(stored["about"]))
+            compiled = Compiled(about["name"], about["arch"], "", stored["cubin"].tobytes(), "")
             launches = []
-            for number, one in enumerate(about["launches"]):
-                args = tuple(_value(kept[f"{number}.{i}"]) for i in range(one["args"]))
-                grid, block = tuple(one["grid"]), tuple(one["block"])
-                launches.append(StoredLaunch(one["entry"], grid, block, args, one["shared_bytes"]))
+            for number, launch in enumerate(about["launches"]):
+                args = tuple(_value(stored[f"{number}.{i}"]) for i in range(launch["args"]))
+                grid, block = tuple(launch["grid"]), tuple(launch["block"])
+                launches.append(StoredLaunch(launch["entry"], grid, block, args, launch["shared_bytes"]))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: is no file of launches: {error}") from None
     return compiled, launches
 
 
 def _value(array: np.ndarray) -> Any:
-    """An array, or what was a number: Python's own have NumPy's widest types, and take the parameter's at launch."""
+    """An array, or a number. Python's own numbers were stored in NumPy's widest types; the launch converts them to the
+    parameter's type."""
     if array.ndim:
         return array
     return array.item() if array.dtype in (np.int64, np.float64, np.bool_) else array[()]
 
 
 def run(compiled: Compiled, launches: Sequence[StoredLaunch], ordinal: int = 0) -> list[tuple[np.ndarray | None, ...]]:
-    """Make each launch once: its arrays as the kernel left them, None for arguments that are numbers.
+    """Make each launch once. Returns its arrays as the kernel left them, None for arguments that are numbers.
 
-    Raises UnavailableError without a GPU, LaunchError where it refuses or stops a kernel.
+    Raises UnavailableError without a GPU, LaunchError where the GPU refuses or stops a kernel.
     """
     gpu = open_device(ordinal)
     results = []
     for launch in launches:
-        given = [gpu.put(a) if isinstance(a, np.ndarray) else a for a in launch.args]
-        gpu.launch(compiled, launch.entry, launch.grid, launch.block, given, launch.shared_bytes)
+        device_args = [gpu.put(a) if isinstance(a, np.ndarray) else a for a in launch.args]
+        gpu.launch(compiled, launch.entry, launch.grid, launch.block, device_args, launch.shared_bytes)
         results.append(tuple(
-            gpu.get(g, a.dtype, a.shape) if isinstance(g, Memory) else None
-            for a, g in zip(launch.args, given, strict=True)
+            gpu.get(d, a.dtype, a.shape) if isinstance(d, Memory) else None
+            for a, d in zip(launch.args, device_args, strict=True)
         ))  # fmt: skip
-        for memory in given:
+        for memory in device_args:
             if isinstance(memory, Memory):
                 memory.close()
     return results
 
 
 def results(path: Path) -> list[dict[int, np.ndarray]]:
-    """What ``--results`` wrote: of each launch its arrays as the kernel left them, by position of the argument.
+    """Read what ``--results`` wrote: for each launch its arrays as the kernel left them, by position of the argument.
 
     Raises LaunchError where nothing was written.
     """
-    found: dict[int, dict[int, np.ndarray]] = {}
+    arrays: dict[int, dict[int, np.ndarray]] = {}
     try:
-        with np.load(path) as kept:
-            for name in kept.files:
+        with np.load(path) as stored:
+            for name in stored.files:
                 launch, argument = map(int, name.split("."))
-                found.setdefault(launch, {})[argument] = kept[name]
+                arrays.setdefault(launch, {})[argument] = stored[name]
     except OSError as error:
         raise LaunchError(f"{path}: the launches left no results: {error}") from None
-    return [found.get(launch, {}) for launch in range(1 + max(found, default=-1))]
+    return [arrays.get(launch, {}) for launch in range(1 + max(arrays, default=-1))]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the launches that a file describes; the process that ncu watches runs this."""
+    """Make the launches of a file; run by the process that ncu watches."""
     parser = argparse.ArgumentParser(
         prog="python -m tilewright.lab.explain.launched", description="Make launches from a file."
     )
     parser.add_argument("spec", type=Path, help="a file that tilewright.lab.explain.launched.save wrote")
     parser.add_argument("--results", type=Path, help="where to write the arrays that the kernels leave behind (.npz)")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        left = run(*load(given.spec))
+        made = run(*load(options.spec))
     except TilewrightError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    if given.results:
+    if options.results:
         named: dict[str, Any] = {
-            f"{i}.{j}": array for i, row in enumerate(left) for j, array in enumerate(row) if array is not None
+            f"{i}.{j}": array for i, arrays in enumerate(made) for j, array in enumerate(arrays) if array is not None
         }
-        np.savez_compressed(given.results, **named)
+        np.savez_compressed(options.results, **named)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What this machine's GPU counts for a kernel that was explained: ``tilewright explain --measure``."""
+"""Counters of this machine's GPU for a kernel that was explained: ``tilewright explain --measure``."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from . import hardware, ncu_pages
 from .cuda import operands, verified
 from .launched import StoredLaunch
 
-#: What is kept of each source line.
+#: Counts of each source line.
 BY_LINE = ("sectors", "wavefronts", "executed")
 
 
 def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any]:
-    """Launch ``kernel`` as ``found`` explains it, under NVIDIA's profiler, on the operands of ``seed``: plain JSON values.
+    """Launch ``kernel`` as ``found`` explains it, under NVIDIA's profiler, on the operands of ``seed``; plain JSON values.
 
-    ``counters``: name → count. ``by_line``: source line → what its instructions counted (``BY_LINE``, those that are not
-    0). ``verified``: ok, reason, error_over_bound of the GPU's own C (None where that has no bound). ``environment``: gpu,
-    driver, ncu, compiler, arch, command. Raises what ``check_gpu`` raises, and LaunchError where the GPU refuses or stops
-    the kernel.
+    ``counters``: name → count. ``by_line``: source line → counts of its instructions (``BY_LINE``, without zeros).
+    ``verified``: ok, reason, error_over_bound of the GPU's own C (the last is None where it is infinite). ``environment``:
+    gpu, driver, ncu, compiler, arch, command. Raises what ``check_gpu`` raises, and LaunchError where the GPU refuses or
+    stops the kernel.
 
     >>> found = explain(kernel, 64, 64, 64)  # doctest: +SKIP
     >>> measured(kernel, found, seed=1)["counters"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]  # doctest: +SKIP
@@ -40,7 +40,7 @@ def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any
 
 
 def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: int) -> list[dict[str, Any]]:
-    """``measured`` for several sizes of a kernel with the same parameters: the profiler is started once for all of them."""
+    """``measured`` for several sizes of a kernel with the same parameters; the profiler runs all of them together."""
     check_gpu(found[0].gpu["name"])
     params, arch = found[0].params, found[0].environment["arch"]
     compiled = compile_kernel(kernel, arch=arch, **params)
@@ -51,9 +51,9 @@ def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: in
             raise UsageError(
                 f"{kernel.name}: measured together must have the same parameters, got {e.params} and {params}"
             )
-        how = kernel.launch(e.m, e.n, e.k, **params)
+        launch = kernel.launch(e.m, e.n, e.k, **params)
         args = (*operands(kernel, e.m, e.n, e.k, seed), e.m, e.n, e.k)
-        launches.append(StoredLaunch(entry, how.grid, how.block, args, how.shared_bytes))
+        launches.append(StoredLaunch(entry, launch.grid, launch.block, args, launch.shared_bytes))
     profiles = hardware.profile_launches(compiled, launches)
     code = parse_sass(disassemble(compiled.cubin))[entry]
     environment = {
@@ -63,8 +63,8 @@ def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: in
         "command": shlex.join(["tilewright", *sys.argv[1:]]),
     }
     return [
-        _counted(kernel, launch, profile, code) | {"environment": environment}
-        for launch, profile in zip(launches, profiles, strict=True)
+        _counted(kernel, stored, profile, code) | {"environment": environment}
+        for stored, profile in zip(launches, profiles, strict=True)
     ]
 
 
@@ -84,9 +84,9 @@ def _counted(
 
 
 def check_gpu(name: str) -> None:
-    """Whether this machine's GPU is the card of that name, and can be profiled.
+    """Check that this machine's GPU is the card ``name``, and can be profiled.
 
-    Raises UnavailableError without a GPU or without ncu, UsageError where the card is another.
+    Raises UnavailableError without a GPU or without ncu, UsageError where the GPU is another card.
     """
     gpu = open_device()
     hardware.find_ncu()
@@ -100,15 +100,14 @@ def check_gpu(name: str) -> None:
 
 
 def tools() -> dict[str, str]:
-    """The GPU, its driver and the profiler, as they call themselves."""
-    gpu, _, driver = _said(
-        "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"
-    ).partition(", ")
-    return {"gpu": gpu, "driver": driver, "ncu": _said(str(hardware.find_ncu()), "--version").rpartition("\n")[2]}
+    """The GPU's name, and the versions of its driver and of the profiler."""
+    query = "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"
+    gpu, _, driver = _printed("nvidia-smi", *query).partition(", ")
+    return {"gpu": gpu, "driver": driver, "ncu": _printed(str(hardware.find_ncu()), "--version").rpartition("\n")[2]}
 
 
-def _said(*command: str) -> str:
-    """What a command prints; its error in place of that, since no note is worth a lost measurement."""
+def _printed(*command: str) -> str:
+    """What a command prints; if it fails, its error, so that the measurement is not lost."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:

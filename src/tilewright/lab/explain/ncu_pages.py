@@ -1,4 +1,4 @@
-"""What the profiler ``ncu`` prints, as CSV, read: counters by launch, and counts by instruction of the machine."""
+"""Reads the CSV that the profiler ``ncu`` prints: counters of each launch, and counts of each machine instruction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import UnavailableError
 from ...runtime.gpu.nvrtc import demangled
 from ...simulator.assembly.disassembly import MachineInstruction
 
-#: Columns of ncu's source page, and what they are called here; those that are not 0 are kept.
+#: Columns of ncu's source page, and their names here; counts of 0 are left out.
 COLUMNS = {
     "Instructions Executed": "executed",
     "Thread Instructions Executed": "threads",
@@ -29,13 +29,13 @@ COLUMNS = {
 }
 
 
-#: The columns of the raw page that are counters; the others tell of the device and the launch.
+#: The columns of the raw page that are counters; the others describe the device and the launch.
 _METRIC = re.compile(r"(?:sm|smsp|l1tex|lts)__.*[.](?:sum|avg|max|min)")
 
 
 @dataclass(frozen=True)
 class CountedInstruction:
-    """One instruction of the machine: its offset in the function, its text, and what was counted (``COLUMNS``)."""
+    """One machine instruction: its offset in the function, its text, and what was counted (``COLUMNS``)."""
 
     offset: int
     text: str
@@ -46,7 +46,7 @@ class CountedInstruction:
 class Profile:
     """One launch: its kernel's name as ncu prints it, blocks, threads a block, counters by name, its instructions in order.
 
-    ``arrays`` are those it left, by position of the argument, where the launches were made here (``profile_launches``).
+    ``arrays`` are its arrays as the kernel left them, by position of the argument, if ``profile_launches`` made the launch.
     """
 
     kernel: str
@@ -58,7 +58,7 @@ class Profile:
 
 
 def is_name_of(printed: str, entry: str) -> bool:
-    """Whether ncu printed the name of the kernel that is ``entry`` in the binary: as it is there, or as C++ has it.
+    """Whether ``printed`` by ncu is the name of the kernel ``entry`` of the binary: the same, or demangled.
 
     >>> names = "plain(const float *, int)", "void plain<32, 4>(float *)", "other(float *)", "plainer(float *)", "plain"
     >>> [is_name_of(name, "_Z5plainPKfi") for name in names]
@@ -72,7 +72,7 @@ def is_name_of(printed: str, entry: str) -> bool:
 
 
 def read_raw(text: str) -> list[Profile]:
-    """The CSV of ``--page raw``, after the lines that the program printed before it.
+    """Read the CSV of ``--page raw``, which may follow lines that the program printed.
 
     >>> text = 'hello\\n"ID","Kernel Name","Block Size","Grid Size","sm__m.sum"\\n"","","","","inst"\\n'
     >>> read_raw(text + '"0","k","(32, 1, 1)","(2, 1, 1)","1,024"\\n')
@@ -81,47 +81,47 @@ def read_raw(text: str) -> list[Profile]:
     start = re.search(r'^"ID",', text, re.MULTILINE)
     if start is None:
         return []
-    found = []
+    profiles = []
     for row in csv.DictReader(io.StringIO(text[start.start() :])):
         if not (row["ID"] or "").isdigit():
             continue  # the row of units
         cells = {name: _number(cell) for name, cell in row.items() if name and _METRIC.fullmatch(name)}
         counters = {name: value for name, value in cells.items() if value is not None}
-        found.append(Profile(row["Kernel Name"], _extent(row["Grid Size"]), _extent(row["Block Size"]), counters))
-    return found
+        profiles.append(Profile(row["Kernel Name"], _extent(row["Grid Size"]), _extent(row["Block Size"]), counters))
+    return profiles
 
 
 def read_source(text: str) -> list[tuple[str, list[CountedInstruction]]]:
-    """The CSV of ``--page source``: for each launch its kernel's name, and its instructions in order.
+    """Read the CSV of ``--page source``: for each launch its kernel's name, and its instructions in order.
 
     >>> read_source('Kernel Name,k,\\nAddress,Source,Instructions Executed\\n0x7f10,"  EXIT",4\\n')
     [('k', [CountedInstruction(offset=0, text='EXIT', counts={'executed': 4})])]
     """
-    found: list[tuple[str, list[CountedInstruction]]] = []
+    launches: list[tuple[str, list[CountedInstruction]]] = []
     names: list[str] = []
     first = 0
     for row in csv.reader(io.StringIO(text)):
         if row[:1] == ["Kernel Name"]:
-            found.append((",".join(row[1:]).rstrip(","), []))  # a C++ name has commas between its types
+            launches.append((",".join(row[1:]).rstrip(","), []))  # a C++ name has commas between its types
             names = []
         elif "Address" in row and "Source" in row:
             names = row
-        elif names and found:
+        elif names and launches:
             cells = dict(zip(names, row, strict=False))
             address = int(cells["Address"], 16)
-            first = address if not found[-1][1] else first
-            values = ((kept, _number(cells.get(name))) for name, kept in COLUMNS.items())
-            counts = {kept: int(value) for kept, value in values if value}
-            found[-1][1].append(CountedInstruction(address - first, cells["Source"].strip(), counts))
-    return found
+            first = address if not launches[-1][1] else first
+            values = ((name, _number(cells.get(column))) for column, name in COLUMNS.items())
+            counts = {name: int(value) for name, value in values if value}
+            launches[-1][1].append(CountedInstruction(address - first, cells["Source"].strip(), counts))
+    return launches
 
 
 def by_line(
     instructions: Iterable[CountedInstruction], code: Iterable[MachineInstruction]
 ) -> dict[tuple[str, int], Counter[str]]:
-    """File and source line → sums over its instructions; ``code`` is the disassembly of the very binary that ran.
+    """File and source line → sums over its instructions; ``code`` is the disassembly of the same binary that ran.
 
-    Raises UnavailableError where it is another's: an instruction there that is none here, or of another name.
+    Raises UnavailableError if it is of another binary: it has no instruction at an offset, or one of another name.
     """
     known = {ins.offset: ins for ins in code}
     sums: dict[tuple[str, int], Counter[str]] = {}
@@ -136,7 +136,7 @@ def by_line(
 
 
 def _number(text: str | None) -> float | None:
-    """A number as ncu prints it, with separators of thousands; None for what is none."""
+    """A number as ncu prints it, with thousands separators; None for other text."""
     try:
         value = float((text or "").replace(",", ""))
     except ValueError:

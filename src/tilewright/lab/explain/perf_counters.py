@@ -1,11 +1,11 @@
-"""What the processor counts while a job runs: Linux's ``perf_event_open`` on every thread of this process.
+"""The processor's counters while a job runs: Linux's ``perf_event_open`` on every thread of this process.
 
-The command ``perf`` counts a whole process, in which imports and compilation are a thousand times a product; here counters
-run for the length of a job, in user mode alone, which is allowed up to ``perf_event_paranoid`` 2. Threads that exist when
-the job begins are counted each, those that they start later are counted with them; so warm up first. Where there are more
-counters than the processor can hold at once, Linux lets them take turns, and what each saw is scaled to the whole time.
+The command ``perf`` counts a whole process, in which imports and compilation take a thousand times as long as a product.
+Here counters run while a job runs, in user mode alone, which is allowed up to ``perf_event_paranoid`` 2. Each thread that
+exists when the job begins has its own counters, which include threads that it starts later; so warm up first. If there are
+more events than the processor has counters, Linux lets them take turns, and each count is scaled to the whole time.
 
-A counter that is missing is no error: it comes back with the reason, for on a virtual machine most are.
+A missing counter is no error: on a virtual machine most are missing. Its result is None, with the reason.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Protocol
 
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
-#: Where Linux lists what can count: a folder whose name begins so for the counters of the processor itself.
+#: Where Linux lists its sources of events; the processor's own are in folders whose names begin with one of these.
 SOURCES, _PROCESSOR = Path("/sys/bus/event_source/devices"), ("cpu", "arm")
 
-#: The number of the system call, which the C library has no function for.
+#: The number of the system call, for which the C library has no function.
 _CALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 # linux/perf_event.h: the kinds of events, the first version of struct perf_event_attr (64 bytes), flags, ioctls.
 HARDWARE, SOFTWARE, CACHE, RAW = 0, 1, 3, 4
@@ -38,7 +38,7 @@ _CLOSE_ON_EXEC = 8
 
 @dataclass(frozen=True)
 class PerfEvent:
-    """Something to count; ``each`` is what the counter adds for one of them, such as 32 operations for an instruction."""
+    """An event to count; ``each`` is what the counter adds for one event, such as 32 operations for an instruction."""
 
     name: str
     kind: int
@@ -47,13 +47,13 @@ class PerfEvent:
 
 
 def cache_event(name: str, cache: int, *, misses: bool = False) -> PerfEvent:
-    """Reads of a cache (0 the first level's for data, 2 the last level), or those of them that miss."""
+    """Reads of a cache (0 is the first level's for data, 2 the last level), or only those that miss."""
     return PerfEvent(name, CACHE, cache | misses << 16)
 
 
 @dataclass(frozen=True)
 class EventCount:
-    """One event: its count, and the part of the time that it had a counter; or None, and why there is none."""
+    """One event: its count, and the share of the time in which it had a counter; or None, and the reason."""
 
     event: PerfEvent
     value: float | None
@@ -62,22 +62,22 @@ class EventCount:
 
 
 class System(Protocol):
-    """The system calls, so that a test can bring its own. All raise OSError."""
+    """The system calls, so that a test can replace them. All raise OSError."""
 
     def threads(self) -> list[int]:
         """The threads of this process."""
 
     def open(self, event: PerfEvent, thread: int) -> int:
-        """A counter that does not run yet."""
+        """Open a counter, which does not run yet."""
 
     def switch(self, counter: int, *, on: bool) -> None:
-        """Let a counter run, or stop it."""
+        """Start or stop a counter."""
 
     def read(self, counter: int) -> tuple[int, int, int]:
-        """The count, and the time in ns that it was wanted and that it ran."""
+        """The count, the time in ns for which it was enabled, and for which it ran."""
 
     def close(self, counter: int) -> None:
-        """Give a counter back."""
+        """Close a counter."""
 
 
 class Linux:
@@ -96,10 +96,10 @@ class Linux:
 
     def open(self, event: PerfEvent, thread: int) -> int:
         """See ``System``."""
-        text = _ATTRIBUTES.pack(event.kind, _ATTRIBUTES.size, event.config, 0, 0, _FORMAT, _FLAGS, 0, 0, 0)
-        words = (ctypes.c_long(number) for number in (thread, -1, -1, _CLOSE_ON_EXEC))
+        attributes = _ATTRIBUTES.pack(event.kind, _ATTRIBUTES.size, event.config, 0, 0, _FORMAT, _FLAGS, 0, 0, 0)
+        args = (ctypes.c_long(value) for value in (thread, -1, -1, _CLOSE_ON_EXEC))
         number = ctypes.c_long(_CALLS[platform.machine()])
-        counter = self._library.syscall(number, ctypes.create_string_buffer(text, len(text)), *words)
+        counter = self._library.syscall(number, ctypes.create_string_buffer(attributes, len(attributes)), *args)
         if counter < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return int(counter)
@@ -112,8 +112,8 @@ class Linux:
 
     def read(self, counter: int) -> tuple[int, int, int]:
         """See ``System``."""
-        count, wanted, ran = struct.unpack("=QQQ", os.read(counter, 24))
-        return count, wanted, ran
+        count, enabled, ran = struct.unpack("=QQQ", os.read(counter, 24))
+        return count, enabled, ran
 
     def close(self, counter: int) -> None:
         """See ``System``."""
@@ -123,7 +123,7 @@ class Linux:
 def count_events(
     job: Callable[[], None], events: Iterable[PerfEvent], system: System | None = None
 ) -> list[EventCount]:
-    """Run ``job`` once, and what it did on all threads together, event by event in the order given.
+    """Run ``job`` once. Returns the counts on all threads together, event by event in the order given.
 
     >>> found = count_events(lambda: None, [PerfEvent("page-faults", SOFTWARE, 2)])[0]
     >>> found.value is not None or bool(found.reason)
@@ -168,30 +168,30 @@ def _open(event: PerfEvent, threads: list[int], system: System, into: list[int])
         try:
             into.append(system.open(event, thread))
         except OSError as error:
-            if error.errno != errno.ESRCH:  # a thread that ended since needs no counter
+            if error.errno != errno.ESRCH:  # a thread that has ended needs no counter
                 raise
 
 
 def _sum(event: PerfEvent, counters: list[int], system: System) -> EventCount:
-    """Scaled thread by thread; a thread that never ran in the job wanted no time, and counted nothing."""
-    total, wanted_all, ran_all = 0.0, 0, 0
+    """The sum over threads, each scaled. The counter of a thread that did not run was never enabled, and counted nothing."""
+    total, enabled_all, ran_all = 0.0, 0, 0
     for counter in counters:
-        value, wanted, ran = system.read(counter)
-        if wanted and not ran:
-            return EventCount(event, None, reason="others hold all counters of the processor: it never had a turn")
-        total += value * wanted / ran if ran else 0
-        wanted_all, ran_all = wanted_all + wanted, ran_all + ran
-    if not wanted_all:
+        value, enabled, ran = system.read(counter)
+        if enabled and not ran:
+            return EventCount(event, None, reason="other events use all counters of the processor: it never had a turn")
+        total += value * enabled / ran if ran else 0
+        enabled_all, ran_all = enabled_all + enabled, ran_all + ran
+    if not enabled_all:
         return EventCount(event, None, reason="no thread ran while it was counted")
-    return EventCount(event, total / event.each, ran_all / wanted_all)
+    return EventCount(event, total / event.each, ran_all / enabled_all)
 
 
 def reason_of(error: OSError) -> str:
-    """Why there is no such counter, in words, and the name of the error."""
+    """Why there is no such counter, as text, with the name of the error."""
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
-    words = {
+    reasons = {
         errno.ENOENT: "the processor has no such counter"
-        if _any()
+        if _has_counters()
         else "this machine has no PMU, as virtual ones often have none",
         errno.EINVAL: "the processor's driver does not know this event",
         errno.EOPNOTSUPP: "the processor cannot count this",
@@ -200,13 +200,13 @@ def reason_of(error: OSError) -> str:
         errno.EPERM: f"not allowed: {_paranoid()}, and a container may forbid it as well",
         errno.ENOSYS: "this system has no perf_event_open",
         errno.EMFILE: "too many open files: raise ulimit -n",
-        errno.EBUSY: "another program has it for itself",
+        errno.EBUSY: "another program uses it exclusively",
     }
-    return f"{words.get(error.errno or 0, error.strerror or 'refused')} ({name})"
+    return f"{reasons.get(error.errno or 0, error.strerror or 'refused')} ({name})"
 
 
-def _any() -> bool:
-    """Whether the processor's own counters are there at all."""
+def _has_counters() -> bool:
+    """Whether this machine has counters of the processor itself."""
     return SOURCES.is_dir() and any(path.name.startswith(_PROCESSOR) for path in SOURCES.iterdir())
 
 

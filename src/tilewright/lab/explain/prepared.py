@@ -1,4 +1,4 @@
-"""A kernel, a size and a card, checked and compiled: what ``explain`` refuses, it refuses here, before anything runs."""
+"""A kernel, a size and a card, checked and compiled: all that ``explain`` refuses is refused here, before anything runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ...simulator.gpus import GpuModel, find_gpu, named_in_full
 from ...simulator.machine.arguments import MOST_BLOCKS
 from ..inputs.formats import format_of
 
-#: Products up to this m·n·k have every block run; larger ones a sample. 512³ takes some seconds.
+#: Up to this m·n·k every block runs; of larger products a sample of the blocks. 512³ takes some seconds.
 WHOLE = 512**3
-#: What a kernel takes, and the bytes of each.
+#: The parameters that a kernel must have, and the bytes of each.
 SIGNATURE = "(const T* a, const T* b, T* c, int m, int n, int k)"
 SIZES = [8, 8, 8, 4, 4, 4]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A kernel compiled for a card, and a launch of it that can be: all that is refused is refused before this exists."""
+    """A kernel compiled for a card, and a launch of it, both checked."""
 
     kernel: CudaKernel
     m: int
@@ -51,7 +51,7 @@ def prepare(
     params: Mapping[str, int] | None = None,
     whole: bool | None = None,
 ) -> Prepared:
-    """What ``explain`` does before it runs anything, and raises all that it does."""
+    """Check and compile all that ``explain`` needs before it runs a kernel. Raises what ``explain`` raises."""
     chosen = kernel.checked(params or {})
     card = find_gpu(gpu)
     launch = kernel.launch(m, n, k, **chosen)
@@ -59,7 +59,7 @@ def prepare(
     _check_size(kernel, m, n, k, launch, sampled)
     arch, notes = arch_for(kernel, card)
     if named_in_full(gpu, card):
-        notes = [f"the {card.name} known here is that of: {card.source}", *notes]
+        notes = [f"the data of the {card.name} are from: {card.source}", *notes]
     compiled = compile_kernel(kernel, arch=arch, **chosen)
     program = link(parse_ptx(compiled.ptx), compiled.entry(kernel.entry))
     _check_signature(kernel, program.entry)
@@ -72,19 +72,19 @@ def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, samp
         raise UsageError(f"{where}: C has no elements, so nothing is launched")
     if not sampled and launch.blocks > MOST_BLOCKS:
         raise UsageError(f"{where}: {launch.blocks:,} blocks are too many to run all: at most {MOST_BLOCKS:,}")
-    need = (m * k + k * n + m * n) * format_of(kernel.dtypes[0], kernel.precision).itemsize
-    have = machine().memory_total
-    if have and 2 * need > have:
+    needed = (m * k + k * n + m * n) * format_of(kernel.dtypes[0], kernel.precision).itemsize
+    memory = machine().memory_total
+    if memory and 2 * needed > memory:
         raise UsageError(
-            f"{where}: its operands and a copy of them take {2 * need >> 30:,} GiB, this machine has {have >> 30:,}"
+            f"{where}: its operands and a copy of them take {2 * needed >> 30:,} GiB, this machine has {memory >> 30:,}"
         )
 
 
 def _check_signature(kernel: CudaKernel, function: Function) -> None:
-    """Raises UsageError where the kernel takes something else than a product's operands and sizes."""
-    given = function.params
-    if [p.size for p in given] != SIZES or any(p.type.startswith("f") for p in given):
-        types = ", ".join(f".{p.type}" for p in given) or "nothing"
+    """Raises UsageError unless the kernel's parameters are a product's operands and sizes."""
+    params = function.params
+    if [p.size for p in params] != SIZES or any(p.type.startswith("f") for p in params):
+        types = ", ".join(f".{p.type}" for p in params) or "nothing"
         raise UsageError(
             f"{kernel.path}: {kernel.entry} must take {SIGNATURE}, takes {types} (in PTX); "
             "a kernel that takes anything else runs in Python's tilewright.microscope"
@@ -92,7 +92,8 @@ def _check_signature(kernel: CudaKernel, function: Function) -> None:
 
 
 def arch_for(kernel: CudaKernel, card: GpuModel) -> tuple[str, list[str]]:
-    """What to compile for: the card's own architecture, or for one too old for this compiler the oldest it knows."""
+    """The architecture to compile for, and notes: the card's own, or the compiler's oldest if the card is older than
+    that."""
     known = architectures()
     if kernel.capability[-1] in "af" and card.arch == f"sm_{kernel.capability[:-1].replace('.', '')}":
         return f"{card.arch}{kernel.capability[-1]}", []

@@ -1,4 +1,4 @@
-"""One call of ``tilewright explain``: words → kernels and sizes → explanations."""
+"""One call of ``tilewright explain``: options → kernels and sizes → explanations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .prepared import prepare
 Blocks = Callable[[int, int], None]
 
 
-def _unheard(done: int, total: int) -> None:
-    """Ignores progress."""
+def _ignore(done: int, total: int) -> None:
+    """Does nothing."""
 
 
 @dataclass(frozen=True)
 class ExplainRequest:
-    """What was asked, as it was written."""
+    """The options of ``tilewright explain`` as they were typed."""
 
     kernels: list[str]
     size: str = "64"
@@ -45,12 +45,12 @@ def run_explanations(
     request: ExplainRequest,
     *,
     finished: Callable[[Explanation], None] = lambda explanation: None,
-    progress: Callable[[str], AbstractContextManager[Blocks]] = lambda kernel: nullcontext(_unheard),
+    progress: Callable[[str], AbstractContextManager[Blocks]] = lambda kernel: nullcontext(_ignore),
 ) -> list[Explanation]:
-    """An explanation for each kernel, size and allowed set of parameters; ``finished`` gets each as soon as it is there.
+    """An explanation for each kernel, size and allowed set of parameters; ``finished`` is called with each when it is made.
 
-    ``progress`` is entered with the kernel's name for each launch; what it yields is called with the blocks that have run.
-    Raises UsageError, and what ``explain`` raises, before anything is run if any of them cannot be.
+    For each launch, ``progress`` is called with the kernel's name; it returns a context, whose value is called with the
+    blocks that have run. Raises UsageError, and what ``explain`` raises, before any kernel runs if one of them is refused.
     """
     shapes = parse_sizes(request.size)
     if request.seed < 0:
@@ -68,12 +68,12 @@ def run_explanations(
         for kernel, chosen in sets
         for shape in shapes
     ]
-    found = []
-    for one in prepared:
-        with progress(one.kernel.name) as blocks:
-            explanation = explain_prepared(one, seed=request.seed, max_steps=request.max_steps, progress=blocks)
+    explanations = []
+    for each in prepared:
+        with progress(each.kernel.name) as blocks:
+            explanation = explain_prepared(each, seed=request.seed, max_steps=request.max_steps, progress=blocks)
         if request.measure:
-            explanation = dataclasses.replace(explanation, measured=measured(one.kernel, explanation, request.seed))
-        found.append(explanation)
+            explanation = dataclasses.replace(explanation, measured=measured(each.kernel, explanation, request.seed))
+        explanations.append(explanation)
         finished(explanation)
-    return found
+    return explanations
