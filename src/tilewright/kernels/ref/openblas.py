@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import threadpoolctl
 
 from tilewright.errors import UnavailableError
 from tilewright.host.machine import machine
@@ -78,6 +77,8 @@ def _copies() -> tuple[str, dict[str, _cblas.Gemm]]:
 
 def _loaded() -> dict[Path, str]:
     """Every OpenBLAS in this process, and its core type."""
+    import threadpoolctl  # of the extra lab; the library imports this module without it
+
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["internal_api"] == "openblas"]
     return {Path(pool["filepath"]): str(pool["architecture"]) for pool in pools}
 
