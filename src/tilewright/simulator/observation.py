@@ -20,8 +20,9 @@ class Observation:
 
     ``arrays`` has one entry per argument: the arrays as the kernel left them, None for numbers. ``counters`` are totals
     under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
-    ``exact`` is false if the run was stopped, or if only a sample of the blocks ran and blocks of one kind gave
-    different counts; ``notes`` say how the counts may differ from the binary's. ``resources`` is None for PTX.
+    ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
+    sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
+    for PTX.
     """
 
     kernel: str

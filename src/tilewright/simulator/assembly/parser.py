@@ -15,7 +15,7 @@ from ...errors import TilewrightError, UsageError
 from .instructions import WORD, Function, Instruction, Module, Where, operand_tokens
 from .variables import NAME, SIZES, Variable, parse_variable, syntax_error
 
-#: The most registers of one declaration, ``%r<N>``. Compilers reuse no register, so large kernels have many.
+#: The most registers of one declaration, ``%r<N>``. Compilers number them as they need them, so large kernels have many.
 MOST_REGISTERS = 1 << 20
 _LABEL = re.compile(rf"({NAME})\s*:(?!:)")
 _FUNCTION = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(entry|func)\b")

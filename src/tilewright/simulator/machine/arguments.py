@@ -15,7 +15,7 @@ from ...runtime.gpu.launch import extent
 from ..assembly.variables import SIZES, Variable
 from .values import DTYPES, Array, Dim, Ints
 
-#: The most blocks of a run: a stamp of ``clocks`` has room for no more.
+#: The most blocks of a run: their numbers must fit a stamp of ``clocks``.
 MOST_BLOCKS = 1 << 26
 
 

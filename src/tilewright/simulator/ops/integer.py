@@ -187,7 +187,7 @@ def _neg(kind: str, flags: set[str]) -> Compute:
 
 
 def _part(x: Array, i: int, bits: int, kind: str) -> Array:
-    """Part i of words, of 8 or 16 bits and signed as ``kind`` is."""
+    """Part i, of ``bits`` bits, of each word; signed if ``kind`` is s32."""
     part = (x >> np.uint32(bits * i)).astype(f"u{bits // 8}")
     return (part.view(f"i{bits // 8}") if kind == "s32" else part).astype(np.int64)
 

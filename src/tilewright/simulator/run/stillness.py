@@ -20,7 +20,7 @@ class Stillness:
     def clear(self) -> None:
         """Forget all laps: new blocks start."""
         self.laps, self.next = 0, 1  # laps done; the lap at which registers are copied next
-        self.disturbed = False  # whether memory was written, or lanes met or diverged, since the copy
+        self.disturbed = False  # whether memory was written since the copy, or lanes met, left or took a branch table
         self.seen: dict[str, Array] = {}  # the copy
 
     def complete(self) -> bool:
