@@ -19,6 +19,7 @@ from tilewright.lab.explain.bounds import LeastWork, arithmetic_unit, time_bound
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.explain.formulas import counted_value
 from tilewright.records.explanation import Access, Bound, Explanation, from_dict, read_explanations, to_json
+from tilewright.simulator import listing
 from tilewright.simulator.gpus import GPUS, find_gpu
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -223,6 +224,19 @@ def test_the_command_in_80_columns() -> None:
         assert words in shown
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_source_line_is_cut(width: int) -> None:
+    """What is wrong with a line cannot be seen in its first half."""
+    long = "int row = threadIdx.x; if (row <= m && threadIdx.x + y < k) c[row * k + threadIdx.x + y] = a[row];"
+    for source in (long, "\t\t" + long, "x" * 150, ""):
+        text = listing.folded_line(listing.ListingLine("  5,100     3.9    18", source), width)
+        first, *others = text.split("\n")
+        assert first.startswith("  5,100     3.9    18")
+        assert all(other.startswith(" " * 21) for other in others)
+        assert "".join(text[21:].split()) == "".join(source.split()), "nothing is lost"
+        assert all(len(line) <= max(width, 21 + 2 + 8 + 24) for line in text.split("\n"))
+
+
 def test_defects_end_with_code_1() -> None:
     code, shown = command(str(EXAMPLES / "first_try.cu"), "--size", "20")
     assert code == 1
@@ -292,7 +306,13 @@ def test_a_sweep_is_a_line_each() -> None:
 def test_occupancy_of_s3_4() -> None:
     result = CliRunner().invoke(app, ["occupancy", "64", "--registers", "50", "--shared", "2248", "--gpu", "GTX 260"])
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[1].split() == ["GTX", "260", "16", "4", "6", "8", "4", "8", "32"]
+    caption, *heads, row = result.stdout.splitlines()
+    assert caption.startswith("Blocks that fit on a multiprocessor")
+    assert max(map(len, heads)) <= 80
+    columns = ("GPU", "by threads", "by registers", "by shared memory", "by number of blocks")
+    words = " ".join(heads).split()
+    assert sorted(words) == sorted(" ".join((*columns, "resident blocks", "resident warps", "most warps")).split())
+    assert row.split() == ["GTX", "260", "16", "4", "6", "8", "4", "8", "32"]
 
 
 # ---- plain data ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tilewright.cli import app
 from tilewright.errors import UsageError
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.cuda import explain, verified
+from tilewright.lab.explain.prepared import Prepared
 from tilewright.records.explanation import Explanation, read_explanations
 from tilewright.terminal import show_explanations
 
@@ -45,6 +46,48 @@ def shown(made: list[Explanation], width: int = 80, *, brief: bool = False) -> s
     with console.capture() as captured:
         show_explanations(console, made, brief=brief)
     return captured.get()
+
+
+# ---- sizes that compare -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernels", "params", "gpu", "size"),
+    [
+        (["shared_tile"], [], "H200", 64),
+        (["shared_tile"], ["TILE=8,16,32"], "H200", 1024),
+        (["coalesced", "shared_tile"], [], "H200", 1024),
+        (["coalesced", "thread_tile"], [], "H200", 2048),
+        (["coalesced", "thread_tile"], [], "T4", 1024),
+    ],
+)
+def test_what_is_compared_fills_the_card(
+    kernels: list[str], params: list[str], gpu: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 64 few of a GPU's multiprocessors have a block, fewest under large tiles, so that these seem slow."""
+    prepared: list[Prepared] = []
+    made = explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8)
+    monkeypatch.setattr(explain_session, "explain_prepared", lambda one, **_: (prepared.append(one), made)[1])
+    explain_session.run_explanations(explain_session.ExplainRequest(kernels, gpu=gpu, params=params))
+    assert {(one.m, one.n, one.k) for one in prepared} == {(size,) * 3}
+    assert size == 64 or all(one.launch.blocks >= one.card.sms for one in prepared)
+
+
+def test_launches_that_leave_the_card_idle_are_not_compared_in_silence() -> None:
+    kernel = cuda_catalog()["cuda/shared_tile"]
+    small = [explain(kernel, 64, 64, 64, params={"TILE": tile}) for tile in (8, 32)]
+    full = dataclasses.replace(small[0], launch=small[0].launch | {"blocks": 132})
+    assert [e.busy for e in (*small, full)] == [(64, 132), (4, 132), (132, 132)]
+
+    def last(*made: Explanation) -> str:
+        return " ".join(shown([*made], brief=True).split("by the bounds.")[1].split())
+
+    assert last(*small, full).startswith("These GFLOPS do not compare: there are blocks for 4 to 132 of 132 multiproc")
+    assert last(*small).startswith("These GFLOPS do not compare: there are blocks for 4 to 64 of 132 multiprocessors.")
+    assert last(small[0], small[0]) == "In each launch there are blocks for 64 of 132 multiprocessors."
+    assert last(full, full) == ""
+    assert "There are blocks for 4 of 132 multiprocessors: at a larger --size" in " ".join(shown([small[1]]).split())
+    assert "There are blocks for" not in shown([full])
 
 
 # ---- no rate ---------------------------------------------------------------------------------------------------------

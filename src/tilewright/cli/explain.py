@@ -46,7 +46,8 @@ _Size = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them. Default: 64, on the CPU 2048.",
+        help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them. Default: 64; where several CUDA "
+        "kernels or parameters are compared, 1024 or 2048, so that every multiprocessor has work; on the CPU 2048.",
     ),
 ]
 _Dtype = Annotated[str, typer.Option(metavar="NAME", help="For a kernel on the CPU: the dtype, such as float64.")]
@@ -108,7 +109,7 @@ def explain(
 
     check_writeable("report", report_file)
     check_apart(json=json_file, report=report_file)
-    request = ExplainRequest(kernels, size or "64", gpu, param or [], whole, measure, seed, max_steps)
+    request = ExplainRequest(kernels, size, gpu, param or [], whole, measure, seed, max_steps)
     explanations, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
     _write(explanations, json_file, report_file)
     if interrupted:

@@ -148,6 +148,12 @@ class Explanation:
         return max(self.bounds, key=lambda bound: bound.seconds, default=None)
 
     @property
+    def busy(self) -> tuple[int, int]:
+        """Multiprocessors of the card for which the launch has a block, and all of them."""
+        sms = self.gpu.get("sms") or 0
+        return min(sms, self.launch.get("blocks") or 0), sms
+
+    @property
     def launchable(self) -> bool:
         """Whether a multiprocessor of the card has room for one block."""
         return self.occupancy.get("blocks") != 0

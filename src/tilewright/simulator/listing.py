@@ -47,10 +47,7 @@ def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], n
     """The listing under a title, then the lines ``below`` it and notes, in 80 columns."""
     written = [title, ""]
     for line in lines(shown):
-        if line.wrong:
-            written.append(wrapped(line.wrong, WIDTH))
-        else:
-            written.append(shortened_line(f"{line.margin}  {line.source}", WIDTH))
+        written.append(wrapped(line.wrong, WIDTH) if line.wrong else folded_line(line, WIDTH))
     filled = [textwrap.fill(f"note: {note}", WIDTH, subsequent_indent="  ") for note in notes]
     return "\n".join([*written, *below, *filled])
 
@@ -60,10 +57,14 @@ def wrapped(wrong: str, width: int) -> str:
     return textwrap.fill(f"^ {wrong}", width, initial_indent="  ", subsequent_indent="    ")
 
 
-def shortened_line(line: str, width: int) -> str:
-    """The line, with "…" at its end where it is too long."""
-    line = line.rstrip()
-    return line if len(line) <= width else line[: width - 1] + "…"
+def folded_line(line: ListingLine, width: int) -> str:
+    """Margin and source; a source that is too long goes on below itself, so that nothing of it is lost."""
+    source = line.source.expandtabs(4)
+    indent = " " * (len(source) - len(source.lstrip()))
+    room = max(len(indent) + 24, width - len(line.margin) - 2)
+    parts = textwrap.wrap(source, room, subsequent_indent=indent + "    ", break_on_hyphens=False)
+    below = " " * len(line.margin)
+    return "\n".join(f"{below if i else line.margin}  {part}".rstrip() for i, part in enumerate(parts or [""]))
 
 
 def counter_lines(counters: Mapping[str, int]) -> list[str]:

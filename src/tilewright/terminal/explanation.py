@@ -75,6 +75,13 @@ def _show_together(console: Console, explanations: Sequence[Explanation]) -> Non
     console.print(table, highlight=False)
     gpu = explanations[0].gpu["name"]
     console.print(f"warps: resident on a multiprocessor of the {gpu}. GFLOPS: at best, by the bounds.", **_PLAIN)
+    fewest, most = (chosen(e.busy for e in explanations) for chosen in (min, max))
+    if fewest < most:
+        of = f"{fewest[0]} to {most[0]} of {most[1]} multiprocessors"
+        words = f"These GFLOPS do not compare: there are blocks for {of}. A larger --size gives work to all."
+        console.print(words, style="yellow", **_PLAIN)
+    elif fewest[0] < fewest[1]:
+        console.print(f"In each launch there are blocks for {fewest[0]} of {fewest[1]} multiprocessors.", **_PLAIN)
 
 
 _COUNTED = ("sectors", "shared\nwavefronts", "bank\nconflicts")
@@ -91,12 +98,14 @@ def _marked(e: Explanation) -> str:
 
 
 def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
-    """A line a card: blocks by each resource, the least of them resident, and the warps that makes.
+    """A line a card: how many blocks each resource allows, how many are resident, and the warps that makes.
 
     Below them the cards that cannot launch the block.
     """
     resources = list(found[0].limits)
-    table = _table("blocks by", *resources, "resident", "warps", "of")
+    console.print("Blocks that fit on a multiprocessor: by each resource, and by all of them.", **_PLAIN)
+    heads = [_BY.get(name, f"by\n{name}") for name in resources]
+    table = _table("GPU", *heads, "resident\nblocks", "resident\nwarps", "most\nwarps")
     for o in found:
         if not o.refusal:
             limits = ["–" if o.limits[name] is None else str(o.limits[name]) for name in resources]
@@ -104,6 +113,9 @@ def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
     console.print(table, highlight=False)
     for line in refusals(found):
         console.print(f"Cannot launch: {line}.", **_PLAIN)
+
+
+_BY = {"shared": "by shared\nmemory", "blocks": "by number\nof blocks"}
 
 
 def refusals(found: Sequence[Occupancy]) -> list[str]:
@@ -130,6 +142,10 @@ def _show_bounds(console: Console, e: Explanation) -> None:
     else:
         limit = f"At best {e.gflops:,.0f} GFLOPS, in {quantity(e.bound.seconds, 's')}: held back by {e.bound.name}."
         console.print(limit, **_PLAIN)
+        busy, multiprocessors = e.busy
+        if busy < multiprocessors:
+            few = f"There are blocks for {busy} of {multiprocessors} multiprocessors"
+            console.print(f"{few}: at a larger --size something else may limit it.", **_PLAIN)
         table = _table("", "time", "")
         for bound in sorted(e.bounds, key=lambda bound: -bound.seconds):
             rate = quantity(bound.rate, f"{bound.unit}/s")
@@ -147,9 +163,7 @@ def _show_source(console: Console, e: Explanation) -> None:
         if line.wrong:
             console.print(Text(listing.wrapped(line.wrong, console.width), style="bold red"), **_PLAIN)
         else:
-            console.print(
-                listing.shortened_line(f"{line.margin}  {line.source}", console.width), no_wrap=True, **_PLAIN
-            )
+            console.print(listing.folded_line(line, console.width), no_wrap=True, **_PLAIN)
     console.print()
 
 

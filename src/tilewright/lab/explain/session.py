@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ...catalog import find
 from ...errors import UsageError
+from ...kernels import CudaKernel
 from ...records.explanation import Explanation
-from ...simulator.gpus import find_gpu
+from ...simulator.gpus import GpuModel, find_gpu
 from ...simulator.machine.arguments import whole_number
 from ...simulator.machine.options import MAX_STEPS
 from ..inputs.params import check_names, param_sets, parse_params
-from ..inputs.sizes import parse_sizes
+from ..inputs.sizes import Shape, parse_sizes
 from .cuda import explain_prepared
 from .measure import check_gpu, measured
 from .prepared import prepare
 
+#: The side of a product that is explained alone: all of its blocks are run, in a second.
+SIZE = 64
+#: The sides for those that are compared, of which a sample of blocks is run, in some seconds: the first that fills the card.
+COMPARED = (1024, 2048)
 #: Called with the number of blocks of a launch that have run, and of all.
 Blocks = Callable[[int, int], None]
 
@@ -32,7 +37,7 @@ class ExplainRequest:
     """The options of ``tilewright explain`` as they were typed."""
 
     kernels: list[str]
-    size: str = "64"
+    size: str | None = None
     gpu: str = "H200"
     params: list[str] = field(default_factory=list)
     whole: bool = False
@@ -52,11 +57,11 @@ def run_explanations(
     For each launch, ``progress`` is called with the kernel's name; it returns a context, whose value is called with the
     blocks that have run. Raises UsageError, and what ``explain`` raises, before any kernel runs if one of them is refused.
     """
-    shapes = parse_sizes(request.size)
+    shapes = None if request.size is None else parse_sizes(request.size)
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
     whole_number("max-steps", request.max_steps, 1)
-    find_gpu(request.gpu)
+    card = find_gpu(request.gpu)
     if request.measure:
         check_gpu(request.gpu)
     kernels = find(request.kernels, device="cuda")
@@ -66,7 +71,7 @@ def run_explanations(
     prepared = [
         prepare(kernel, *shape, gpu=request.gpu, params=chosen, whole=request.whole or None)
         for kernel, chosen in sets
-        for shape in shapes
+        for shape in shapes or _default_sizes(sets, card)
     ]
     explanations = []
     for each in prepared:
@@ -77,3 +82,16 @@ def run_explanations(
         explanations.append(explanation)
         finished(explanation)
     return explanations
+
+
+def _default_sizes(sets: Sequence[tuple[CudaKernel, Mapping[str, int]]], card: GpuModel) -> list[Shape]:
+    """A size to read one launch by; of several, which are compared, one at which each has a block for every multiprocessor.
+
+    Fewer blocks leave multiprocessors idle, and by that alone small tiles would seem fast.
+    """
+    if len(sets) == 1:
+        return [(SIZE,) * 3]
+    for n in COMPARED:
+        if all(kernel.launch(n, n, n, **kernel.checked(chosen)).blocks >= card.sms for kernel, chosen in sets):
+            break
+    return [(n,) * 3]
