@@ -601,7 +601,7 @@ def test_what_is_no_json_object_is_as_if_it_were_not_there(content: bytes, cache
 def test_a_peak_that_is_none_is_measured_again(known: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.runtime.cpu import peaks
 
-    monkeypatch.setattr(peaks, "_measure_peak", lambda dtype, threads: 12.5)
+    monkeypatch.setattr(peaks, "_measure_peak", lambda dtype, threads: (12.5, 1.0))
     assert peaks.peak_gflops("float32", 1) == 12.5
     (path,) = (cache / "peaks").iterdir()
     path.write_text(json.dumps({"fma float32 1": known}))

@@ -1,0 +1,141 @@
+"""Measured peaks: what a busy machine lowered is neither cached nor believed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Answer
+from tilewright.host.machine import machine
+from tilewright.runtime.cpu import peaks
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache on disk, a process that measured nothing yet, and a machine of two cores without a quota."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(peaks, "_disturbed", {})
+    monkeypatch.setattr(peaks, "_doubts", {})
+    two = replace(machine(), usable_cores=2, physical_cores=2, quota_cores=None)
+    monkeypatch.setattr(peaks, "machine", lambda: two)
+    return tmp_path / "cache" / "peaks"
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many threads were measured, one after the other."""
+    return []
+
+
+def say(monkeypatch: pytest.MonkeyPatch, measured: list[int], *answers: tuple[float, float]) -> None:
+    """Each measurement of several threads gives the next answer, the last again and again; one thread reaches 100."""
+    left = list(answers)
+
+    def measure(dtype: str, threads: int) -> tuple[float, float]:
+        measured.append(threads)
+        if threads == 1:
+            return 100.0, 1.0
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    monkeypatch.setattr(peaks, "_measure_peak", measure)
+
+
+def cached(folder: Path) -> dict[str, object]:
+    (path,) = folder.iterdir()
+    return json.loads(path.read_text())
+
+
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peaks, "_disturbed", {})
+    monkeypatch.setattr(peaks, "_doubts", {})
+
+
+def test_what_other_programs_lowered_is_not_cached(
+    cache: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(monkeypatch, measured, (120.0, 0.55))
+    assert peaks.peak_gflops("float32", 2) == 120
+    assert measured == [1, 2, 2, 2], "it is tried again"
+    assert "the machine is busy, threads ran 55% of the time" in peaks._doubts["fma float32 2"]
+    assert peaks.peak_gflops("float32", 2) == 120
+    assert len(measured) == 4, "this process does not wait for it again"
+    assert list(cached(cache)) == ["fma float32 1"]
+    new_process(monkeypatch)
+    say(monkeypatch, measured, (130.0, 0.6), (198.0, 0.97))
+    assert peaks.peak_gflops("float32", 2) == 198
+    assert cached(cache)["fma float32 2"] == 198
+    assert peaks._doubts["fma float32 2"] == ""
+
+
+def test_a_lower_figure_of_a_busy_moment_changes_nothing(
+    cache: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(monkeypatch, measured, (198.0, 0.97), (60.0, 0.3))
+    assert peaks.peak_gflops("float32", 2) == 198
+    assert peaks.peak_gflops("float32", 2, fresh=True) == 198
+    assert cached(cache)["fma float32 2"] == 198
+    assert peaks._doubts["fma float32 2"] == ""
+
+
+def test_two_threads_that_equal_one_are_measured_again(
+    cache: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(monkeypatch, measured, (101.0, 1.0), (198.0, 1.0))
+    assert peaks.peak_gflops("float32", 2) == 101
+    new_process(monkeypatch)
+    assert peaks.peak_gflops("float32", 2) == 198
+    assert peaks._doubts["fma float32 2"] == "measured again: 101.0 was cached, one thread reaches 100.0"
+    new_process(monkeypatch)
+    assert peaks.peak_gflops("float32", 2) == 198
+    assert measured == [1, 2, 2]
+
+
+def test_what_two_threads_reach_twice_is_believed(
+    cache: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A virtual machine may show one core's hyper-threads as two cores."""
+    say(monkeypatch, measured, (101.0, 1.0), (100.5, 1.0))
+    for _ in range(4):
+        assert peaks.peak_gflops("float32", 2) == 101
+        new_process(monkeypatch)
+    assert measured == [1, 2, 2]
+
+
+@pytest.mark.parametrize("changes", [{"physical_cores": 1}, {"quota_cores": 1.1}])
+def test_where_two_threads_have_one_core_they_may_equal_one(
+    changes: dict[str, float], cache: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = replace(peaks.machine(), **changes)
+    monkeypatch.setattr(peaks, "machine", lambda: one)
+    say(monkeypatch, measured, (101.0, 0.52))
+    for _ in range(3):
+        assert peaks.peak_gflops("float32", 2) == 101
+        new_process(monkeypatch)
+    assert measured == [1, 2]
+
+
+def test_info_says_so(
+    cache: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Answer]
+) -> None:
+    say(monkeypatch, measured, (120.0, 0.55))
+    monkeypatch.setattr(peaks, "_triad_gbs", lambda *_, **__: (20.0, 1.0))
+    said = " ".join(cli("info").out.split())
+    assert "FMA peak, float32, 2 threads 120.0 GFLOPS (too low and not cached: the machine is busy, threads ran" in said
+    assert "FMA peak, float32, 1 thread 100.0 GFLOPS FMA peak" in said
+
+
+def test_the_share_is_that_of_the_threads_own_time() -> None:
+    """A thread that sleeps half of the time has a processor for half of it."""
+    pause = threading.Event()
+
+    def half() -> None:
+        pause.wait(0.05)
+
+    seconds, share = peaks._timed([half, half])
+    assert seconds >= 0.05
+    assert share < 0.5
