@@ -274,7 +274,9 @@ def test_a_file_that_declares_no_kernel_is_refused(cli, text) -> None:
     Path("mine.py").write_text(text)
     answer = cli("bench", "mine.py", "--sizes=8")
     assert answer.code == (130 if "Keyboard" in text else 2)
-    assert answer.code == 130 or is_one_line(answer, "mine.py")
+    sentence, _, template = answer.err.partition("\n\n")
+    assert answer.code == 130 or is_one_line(answer._replace(err=sentence), "mine.py")
+    assert ("def my_kernel" in template) == (text == ""), "a file without a kernel is shown one"
 
 
 def test_two_files_of_one_name_are_refused(cli) -> None:
