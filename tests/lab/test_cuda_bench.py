@@ -202,7 +202,7 @@ def test_overhead_at_a_small_size_says_nothing_about_a_large_one(bench) -> None:
 def test_time_left_shrinks_and_knows_the_limit(bench) -> None:
     one = bench(Script, settings(64, 8192, 10**6, limit_s=2))
     todo = cells(one.settings)
-    times = [one.remaining_s(todo[index:]) for index in range(len(todo) + 1)]
+    times = [one.time_left(todo[index:]).seconds for index in range(len(todo) + 1)]
     assert times == sorted(times, reverse=True)
     assert times[-1] == 0
     assert times[0] < 60

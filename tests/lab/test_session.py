@@ -201,8 +201,8 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch) -> None:
 def test_each_cell_is_reported_before_it_is_measured() -> None:
     seen: list[tuple[str, int, int]] = []
 
-    def begin(cell: Any, done: int, total: int, remaining_s: Any) -> None:
-        assert 0 < remaining_s() < 60
+    def begin(cell: Any, done: int, total: int, time_left: Any) -> None:
+        assert 0 < time_left().seconds < 60
         seen.append((cell.label, done, total))
 
     run(request_of(sizes="8,16"), begin=begin)
@@ -221,10 +221,31 @@ def test_a_mistake_costs_no_earlier_records(tmp_path) -> None:
 def test_time_left_shrinks_and_knows_the_limit() -> None:
     settings = Settings(find(["ikj"]), [], [(8, 8, 8), (4096,) * 3, (10**6,) * 3], ["float32"], [1], limit_s=2)
     bench, todo = Bench(settings, {}), cells(settings)
-    times = [bench.remaining_s(todo[index:]) for index in range(4)]
+    times = [bench.time_left(todo[index:]).seconds for index in range(4)]
     assert times == sorted(times, reverse=True)
     assert times[-1] == 0
     assert times[0] < 60, "what is over the limit is not waited for"
+
+
+def test_time_left_counts_what_is_to_be_compiled_and_the_reference_at_its_own_rate() -> None:
+    """Slow kernels run beside a fast reference; and a guess without any measurement is a least time."""
+    kernel, openblas = find(["naive"])[0], find(["ref/openblas"])[0]
+    settings = Settings([kernel], [openblas], [(64,) * 3, (512,) * 3], ["float32"], [1], repeat=4)
+    bench, todo = Bench(settings, {}), cells(settings)
+    first = bench.time_left(todo)
+    assert not first.known
+    assert first.seconds > 2, "two kernels are to be compiled, a second each"
+    for cell in todo[:2]:
+        bench.remember(cell, 1e-3 if cell.kernel is kernel else 1e-5)
+        bench.prepared_s[cell.kernel.name, "float32"] = 3.0
+    left = bench.time_left(todo[2:])
+    assert left.known
+    assert left.seconds == pytest.approx(6 * (0.512 + 0.01) + 6 * 2 * 0.01), "eight times the side, 512 times the time"
+    assert bench.time_left([]).seconds == 0
+    another = dataclasses.replace(todo[3], dtype="float64")
+    assert bench.time_left([another]).seconds == pytest.approx(3 + 6 * 2 * 512**3 * 2 / bench.guessed_flops, rel=0.2)
+    assert bench.measure(todo[0]).verdict == "ok"
+    assert bench.prepared_s["cpu/naive", "float32"] == 3, "the first time counts"
 
 
 def test_the_environment_says_where_and_how() -> None:

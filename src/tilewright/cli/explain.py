@@ -127,7 +127,7 @@ def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple
     """The finished explanations, and whether there was an interrupt. If ``shown``, each is printed when it is finished; with
     ``brief``, only a table at the end."""
     from ..lab.explain import session
-    from ..terminal import blocks_progress, show_explanations
+    from ..terminal import blocks_progress, show_explanations, steps_shown
 
     explanations: list[Explanation] = []
 
@@ -138,7 +138,9 @@ def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple
 
     interrupted = False
     try:
-        session.run_explanations(request, finished=finished, progress=partial(blocks_progress, Console(stderr=True)))
+        progress = partial(blocks_progress, Console(stderr=True))
+        with steps_shown(Console(stderr=True)):
+            session.run_explanations(request, finished=finished, progress=progress)
     except KeyboardInterrupt:
         interrupted = True
     if explanations and shown and (brief or len(explanations) > 1):
@@ -171,14 +173,16 @@ def _refuse(context: typer.Context, device: str) -> None:
 
 def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: int, json_file: Path | None) -> None:
     """Explain the kernels one after another, and print each explanation when it is finished."""
+    from ..host.steps import announced
     from ..lab.explain import cpu as explain_cpu
-    from ..terminal import show_cpu_explanation
+    from ..terminal import show_cpu_explanation, steps_shown
 
     explanations: list[explain_cpu.CpuExplanation] = []
     interrupted = False
     try:
         for kernel, m, n, k in explain_cpu.check_request(kernels, size, dtype, threads, seed):
-            explanations.append(explain_cpu.explain_cpu(kernel, m, n, k, dtype=dtype, threads=threads, seed=seed))
+            with steps_shown(Console(stderr=True)), announced(f"explaining {kernel.name} at {m}×{n}×{k}"):
+                explanations.append(explain_cpu.explain_cpu(kernel, m, n, k, dtype=dtype, threads=threads, seed=seed))
             if json_file is None:
                 show_cpu_explanation(Console(), explanations[-1])
     except KeyboardInterrupt:

@@ -30,12 +30,13 @@ def info(
     from ..kernels import blocking
     from ..lab.bench.first_call import known_first_call, measure_first_call
     from ..runtime.cpu.peaks import roofs
-    from ..terminal import show_facts
+    from ..terminal import show_facts, steps_shown
 
     check_writeable("json", json_file, dash=True)
     threads, missing = get_threads(), ""
     try:
-        measured = roofs(fresh=measure)
+        with steps_shown(Console(stderr=True)):
+            measured = roofs(fresh=measure)
     except UnavailableError as error:
         if measure:
             raise

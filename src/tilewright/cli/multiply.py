@@ -125,7 +125,7 @@ def multiply(
     from ..host.limits import get_threads, use_threads
     from ..streaming.options import Options
     from ..streaming.run.multiply import open_job
-    from ..terminal import show_plan, show_product
+    from ..terminal import show_plan, show_product, steps_shown
 
     files = [Path(text) for text in (a, b, output)]
     check_writeable("json", json_file, dash=True, spare=files)
@@ -134,6 +134,7 @@ def multiply(
     console = Console(stderr=json_file is not None and str(json_file) == "-")
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(steps_shown(Console(stderr=True)))
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
         x, y = (stack.enter_context(_operand(text)) for text in (a, b))
         job = stack.enter_context(open_job(x, y, output, options, only_planned=dry_run))

@@ -4,7 +4,7 @@ from .cpu_explanation import show_cpu_explanation
 from .explanation import refusals, show_explanations, show_occupancy
 from .facts import show_facts
 from .product import show_plan, show_product
-from .progress import BenchProgress, ProductProgress, TuneProgress, blocks_progress
+from .progress import BenchProgress, ProductProgress, TuneProgress, blocks_progress, steps_shown
 from .records import show_bench, show_comparison
 from .tuning import show_tuned, show_tuned_blocking
 
@@ -24,4 +24,5 @@ __all__ = [
     "show_product",
     "show_tuned",
     "show_tuned_blocking",
+    "steps_shown",
 ]

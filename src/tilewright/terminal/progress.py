@@ -20,8 +20,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..host.steps import listening
+
 if TYPE_CHECKING:
     from ..lab.bench.cells import Cell
+    from ..lab.bench.prediction import TimeLeft
     from ..records.bench import BenchRecord
 
 #: Seconds between two drawings of a product's bar.
@@ -42,11 +45,40 @@ class _Bar:
 
     def __enter__(self) -> Any:
         self._bar.start()
+        self._steps = listening(self.waiting)
+        self._steps.__enter__()
         return self
 
+    @contextlib.contextmanager
+    def waiting(self, words: str) -> Iterator[None]:
+        """A step that takes long, in place of the description while it lasts."""
+        before = self._bar.tasks[0].description
+        self._bar.update(self._task, description=f"{words} …", refresh=True)
+        try:
+            yield
+        finally:
+            self._bar.update(self._task, description=before, refresh=True)
+
     def __exit__(self, *exception: object) -> None:
+        self._steps.__exit__(None, None, None)
         if not self._bar.disable:  # Rich before 14.3 ends a bar that it never drew with an empty line
             self._bar.stop()
+
+
+@contextlib.contextmanager
+def steps_shown(console: Console) -> Iterator[None]:
+    """Steps that take long, such as compiling: on a terminal a line while each lasts, where no bar shows it."""
+
+    @contextlib.contextmanager
+    def shown(words: str) -> Iterator[None]:
+        with (
+            _Bar(console, TextColumn("{task.description}", markup=False), refresh_thread=False) as line,
+            line.waiting(words),
+        ):
+            yield
+
+    with listening(shown):
+        yield
 
 
 class BenchProgress(_Bar):
@@ -56,10 +88,11 @@ class BenchProgress(_Bar):
         named, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
         super().__init__(console, named, BarColumn(20), MofNCompleteColumn(), left, refresh_thread=False, left="")
 
-    def begin(self, cell: Cell, done: int, total: int, remaining_s: Callable[[], float]) -> None:
+    def begin(self, cell: Cell, done: int, total: int, time_left: Callable[[], TimeLeft]) -> None:
         """``done`` of ``total`` cells are measured, and this one is next."""
         if not self._bar.disable:
-            left = f"about {clock(remaining_s())} left"
+            predicted = time_left()
+            left = f"{'about' if predicted.known else 'at least'} {clock(predicted.seconds)} left"
             self._bar.update(self._task, completed=done, total=total, description=cell.label, left=left, refresh=True)
 
     def say(self, line: str) -> None:
@@ -96,9 +129,17 @@ class ProductProgress(_Bar):
     """The progress of a streamed product, with its rate and the time left. It is drawn only when it is called."""
 
     def __init__(self, console: Console, expected_s: float) -> None:
-        column = TextColumn("{task.fields[text]}")
-        super().__init__(console, BarColumn(20), TaskProgressColumn(), column, refresh_thread=False, text="")
+        text, step = TextColumn("{task.fields[text]}"), TextColumn("{task.description}", markup=False)
+        super().__init__(console, BarColumn(20), TaskProgressColumn(), text, step, refresh_thread=False, text="")
         self._expected_s, self._first, self._begun_s, self._drawn_s = expected_s, -1, 0.0, 0.0
+
+    @contextlib.contextmanager
+    def waiting(self, words: str) -> Iterator[None]:
+        """As any bar's; its time says nothing of the rate."""
+        start = time.perf_counter()
+        with super().waiting(words):
+            yield
+        self._begun_s += time.perf_counter() - start
 
     def __call__(self, done: int, total: int) -> None:
         """``done`` of ``total`` operations are done. Those of the first call were done by an earlier run."""

@@ -8,6 +8,7 @@ record is returned at once, so an interrupted run loses only the cell that it wa
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ _COMPUTED_IN = {
 class Bench(PredictingBench):
     """Measures cells one after another, and predicts each from those before it."""
 
-    telling_s, guessed_flops = 0.01, 20e9
+    telling_s, guessed_flops, guessed_prepared_s = 0.01, 20e9, 1.0
 
     def __init__(self, settings: Settings, environment: dict[str, Any]) -> None:
         super().__init__(settings)
@@ -72,10 +73,13 @@ class Bench(PredictingBench):
     def close(self) -> None:
         """Does nothing: there is no process and no device to release."""
 
-    def _whole_cell_s(self, once_s: float) -> float:
+    def _whole_cell_s(self, cell: Cell, once_s: float) -> float:
         if once_s > self.settings.limit_s:
             return SKIPPED_S
-        return (self.settings.repeat + 2) * (2 if self.settings.references else 1) * max(once_s, SAMPLE_S)
+        turn_s = max(once_s, SAMPLE_S)
+        if self.settings.references:
+            turn_s += max(self.reference_s(cell) or once_s, SAMPLE_S)
+        return (self.settings.repeat + 2) * turn_s
 
     # ---- the steps of a cell -----------------------------------------------------------------------------------------
 
@@ -94,9 +98,11 @@ class Bench(PredictingBench):
 
     def _attempt(self, cell: Cell) -> Outcome:
         limit = self.settings.limit_s
+        start = time.perf_counter()
         run = runner(cell.kernel, cell.dtype, threads=cell.threads, params=cell.params)
         if not cell.kernel.compiled:
             call_once(run, cell.dtype)  # the cost of its first call must not be timed
+        self.prepared_s.setdefault((cell.kernel.name, cell.dtype), time.perf_counter() - start)
         early = self.over_limit(cell, FAR) or self._too_large(cell)
         if early:
             return early
@@ -170,7 +176,7 @@ class Bench(PredictingBench):
         if not self.settings.references or cell.kernel is self.settings.references[0]:
             return None
         reference = self.settings.references[0]
-        predicted = self.predicted_s(Cell(reference, cell.shape, cell.dtype, cell.threads, {}))
+        predicted = self.reference_s(cell)
         if predicted is not None and predicted > self.settings.limit_s:
             return None
         try:

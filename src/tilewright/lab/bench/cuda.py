@@ -83,11 +83,13 @@ class CudaBench(PredictingBench):
                 self._peaks[dtype] = self._process.ask("peak", dtype)
         return self._peaks[dtype]
 
-    def _whole_cell_s(self, once_s: float) -> float:
+    def _whole_cell_s(self, cell: Cell, once_s: float) -> float:
         if once_s > self.settings.limit_s:
             return AROUND_S
-        loops, samples = 2 if self.settings.references else 1, self.settings.repeat + 4
-        return AROUND_S + loops * (WARM_S + samples * max(once_s, SAMPLE_S))
+        samples, loops = self.settings.repeat + 4, [once_s]
+        if self.settings.references:
+            loops.append(self.reference_s(cell) or once_s)
+        return AROUND_S + sum(WARM_S + samples * max(one_s, SAMPLE_S) for one_s in loops)
 
     def close(self) -> None:
         """End the process, which frees the GPU's memory."""

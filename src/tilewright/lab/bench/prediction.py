@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from .cells import Cell, Outcome, Settings
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """The seconds that cells will take; at least these where some kernel has not been measured yet."""
+
+    seconds: float
+    known: bool
 
 
 class PredictingBench(ABC):
@@ -16,10 +26,14 @@ class PredictingBench(ABC):
     telling_s: ClassVar[float]
     #: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
     guessed_flops: ClassVar[float]
+    #: Seconds until a kernel is compiled, where none was yet; 0 where every cell's time has them.
+    guessed_prepared_s: ClassVar[float] = 0.0
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
+        #: Seconds until a kernel was compiled for a dtype.
+        self.prepared_s: dict[tuple[str, str], float] = {}
 
     def remember(self, cell: Cell, seconds: float) -> None:
         """Note the measured or predicted seconds of one product of this cell."""
@@ -40,14 +54,23 @@ class PredictingBench(ABC):
         self.remember(cell, predicted)
         return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
 
-    def remaining_s(self, todo: Iterable[Cell]) -> float:
+    def time_left(self, todo: Iterable[Cell]) -> TimeLeft:
         """An estimate of the time that cells will take: at measured rates, or else at ``guessed_flops``."""
-        total = 0.0
-        for cell in todo:
+        seconds, known = 0.0, True
+        for cell in (cells := list(todo)):
             once = self.predicted_s(cell)
-            total += self._whole_cell_s(cell.flops / self.guessed_flops if once is None else once)
-        return total
+            known = known and once is not None
+            seconds += self._whole_cell_s(cell, cell.flops / self.guessed_flops if once is None else once)
+        new = {(cell.kernel.name, cell.dtype) for cell in cells} - self.prepared_s.keys()
+        mean = statistics.fmean(self.prepared_s.values()) if self.prepared_s else self.guessed_prepared_s
+        return TimeLeft(seconds + mean * len(new), known)
+
+    def reference_s(self, cell: Cell) -> float | None:
+        """Seconds of one product of the reference that is measured in turns with a cell; None where that is not known."""
+        if not self.settings.references:
+            return 0.0
+        return self.predicted_s(replace(cell, kernel=self.settings.references[0], params={}))
 
     @abstractmethod
-    def _whole_cell_s(self, once_s: float) -> float:
+    def _whole_cell_s(self, cell: Cell, once_s: float) -> float:
         """Seconds of a cell with all its samples, where one product takes ``once_s``."""

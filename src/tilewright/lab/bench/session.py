@@ -29,6 +29,7 @@ from .cuda import CudaBench
 from .library import LIBRARY
 from .library import NAMES as LIBRARY_NAMES
 from .operand_sets import check_range, read_operands
+from .prediction import TimeLeft
 
 DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
 _DTYPES = {"cpu": (*NUMERIC, "float16"), "cuda": tuple(FORMATS)}
@@ -41,8 +42,8 @@ _SHAPING = {
 AnyBench = Bench | CudaBench
 #: Called with a line for the user.
 Say = Callable[[str], None]
-#: Called with the next cell, the cells done, all cells to do, and a function that estimates the seconds left.
-Begin = Callable[[Cell, int, int, Callable[[], float]], None]
+#: Called with the next cell, the cells done, all cells to do, and a function that estimates the time left.
+Begin = Callable[[Cell, int, int, Callable[[], TimeLeft]], None]
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _cells(settings: Settings, bench: AnyBench, say: Say) -> list[Cell]:
 def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | None, say: Say, begin: Begin) -> Done:
     try:
         for index, cell in enumerate(todo):
-            begin(cell, index, len(todo), functools.partial(bench.remaining_s, todo[index:]))
+            begin(cell, index, len(todo), functools.partial(bench.time_left, todo[index:]))
             record = bench.measure(cell)
             done.records.append(record)
             if writer is not None:

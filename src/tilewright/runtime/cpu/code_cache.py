@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class CodeCache(caching.FunctionCache):
 
     def __init__(self, kernel: Kernel, dtype: np.dtype) -> None:
         super().__init__(kernel.function)
+        self.on_miss: Callable[[], object] = lambda: None
         blocking = getattr(kernel, "blocking", None)
         name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtype.name}" + (
             f"-{fingerprint(blocking)}" if blocking else ""
@@ -96,13 +98,16 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Like Numba's; None for a file that a crash left incomplete."""
+        """Like Numba's; None for a file that a crash left incomplete. ``on_miss`` is called before a compilation."""
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
         except Exception:  # an incomplete pickle may raise any exception
             with contextlib.suppress(OSError):
                 self.flush()
-            return None
+            found = None
+        if found is None:
+            self.on_miss()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Like Numba's; a failure to write is reported once."""

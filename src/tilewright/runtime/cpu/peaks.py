@@ -20,6 +20,7 @@ from ... import codegen
 from ...codegen.jit import need_jit
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import available_memory, machine
+from ...host.steps import announced
 from ...operands import aligned_empty
 from .threads import Team
 
@@ -173,10 +174,11 @@ def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], M
         return best
     need_jit("what measures this machine's peaks")
     value, share, wanted = 0.0, 0.0, UNDISTURBED * _cores(threads) / threads
-    for _ in range(_ROUNDS):
-        value, share = max((value, share), measure(dtype, threads))
-        if share >= wanted:
-            break
+    with announced("measuring this machine's peaks"):
+        for _ in range(_ROUNDS):
+            value, share = max((value, share), measure(dtype, threads))
+            if share >= wanted:
+                break
     _doubts[key] = f"measured again: {best:.1f} was cached, one thread reaches {one:.1f}" if again else ""
     if value > on_disk and share < wanted:
         _disturbed[key] = max(value, best)

@@ -7,6 +7,7 @@ its own work: all threads run the same function on the same operands and take jo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from numba.core import types
 from ...catalog import catalog
 from ...codegen.jit import need_jit
 from ...errors import ShapeError, UsageError
+from ...host.steps import announced
 from ...kernels import Kernel
 from ...operands import as_row_major, writeable_alias
 from .code_cache import CodeCache
@@ -50,12 +52,16 @@ def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
 
 def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     dispatcher = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
-    dispatcher._cache = CodeCache(kernel, dtype)  # type: ignore[attr-defined]  # as njit(cache=True), with Tilewright's directory and key
+    # As njit(cache=True), with Tilewright's directory and key.
+    cache = CodeCache(kernel, dtype)
+    dispatcher._cache = cache  # type: ignore[attr-defined]
     element = nb.from_dtype(_STORAGE.get(dtype.name, dtype))
     matrix = types.Array(element, 2, "A" if kernel.strided else "C")
     shared = (types.Array(element, 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
     tunable = [nb.typeof(value) for name, value in kernel.params.items() if name in kernel.tunable]
-    dispatcher.compile((matrix, matrix, matrix, *shared, *tunable))
+    with contextlib.ExitStack() as step:
+        cache.on_miss = lambda: step.enter_context(announced(f"compiling {kernel.name} for {dtype}"))
+        dispatcher.compile((matrix, matrix, matrix, *shared, *tunable))
     dispatcher.disable_compile()
     return dispatcher
 

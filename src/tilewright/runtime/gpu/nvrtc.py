@@ -24,6 +24,7 @@ from typing import Any
 from ...errors import CompileError, UnavailableError, UsageError, did_you_mean
 from ...host.disk import CacheFile, fingerprint
 from ...host.sources import PACKAGE
+from ...host.steps import announced
 from ...kernels.cuda_kernel import CudaKernel
 from .cubin import Resources, read_resources
 
@@ -123,7 +124,8 @@ def compile_source(
     key = fingerprint(_FORMAT, source, name, arch, macros, includes, compiler())
     result = _cached(key) if includes.complete else None
     if result is None:
-        result = _compile(source, name, arch, macros, headers=includes.elsewhere)
+        with announced(f"compiling {Path(name).name} for {arch}"):
+            result = _compile(source, name, arch, macros, headers=includes.elsewhere)
         if includes.complete:
             _cache(key, result)
     ptx, cubin, log = result
