@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,57 @@ def test_public_names_are_there_whatever_was_imported_first() -> None:
 def test_kernels_stay_short_and_host_files_readable() -> None:
     long = {str(p.relative_to(PACKAGE)): n for p in MODULES.values() if (n := len(p.read_text().splitlines())) > 340}
     assert not long, "longer than a reader likes: reshape first"
+
+
+# ---- two different things never share a name --------------------------------------------------------------------------
+
+#: Public functions that several modules define under one name, and why.
+SHARED_NAMES = {
+    "add_corner": "each kernel writes the tiles at the edges of its own C",
+    "copy_rows": "each kernel of the engine packs for its own inner loop",
+    "pack_a": "each kernel packs A in its own order",
+    "pack_b": "each kernel packs B in its own order",
+    "write": "what a kernel of the engine gives team_product, which writes its tiles to C",
+    "workspace": "what a kernel of the engine declares",
+    "one_level": "the same step of two rungs that differ in it",
+    "main": "what `python -m` runs",
+}
+
+
+def definitions(source: str) -> tuple[set[str], set[str]]:
+    """The classes of a module, and its public functions; but not those that only call one of the same name."""
+    body = ast.parse(source).body
+    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+    functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    return classes, {node.name for node in functions if not passes_on(node)}
+
+
+def passes_on(function: ast.FunctionDef) -> bool:
+    """Whether all that a function does is to call one of its own name in a module."""
+    statements = [node for node in function.body if not isinstance(node, ast.Expr)]
+    match statements:
+        case [ast.Return(value=ast.Call(func=ast.Attribute(attr=name)))]:
+            return name == function.name
+    return False
+
+
+def shared_names(sources: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Names of classes, and of public functions, that more than one module defines."""
+    found = [definitions(source) for source in sources.values()]
+    classes, functions = ([name for one in found for name in one[kind]] for kind in (0, 1))
+    return {n for n in classes if classes.count(n) > 1}, {n for n in functions if functions.count(n) > 1}
+
+
+def test_two_different_things_never_share_a_name() -> None:
+    classes, functions = shared_names({name: path.read_text(encoding="utf-8") for name, path in MODULES.items()})
+    assert not classes
+    assert functions == set(SHARED_NAMES), "part them, or say in SHARED_NAMES why one name is right"
+
+
+def test_a_shared_name_is_found() -> None:
+    planted = {
+        "a": "class Row: pass\ndef run(): pass\ndef _own(): pass",
+        "b": "class Row: pass\ndef run(): pass\ndef _own(): pass\ndef page(): pass",
+        "c": 'def page():\n    """The page."""\n    return load(\'b\').page()',
+    }
+    assert shared_names(planted) == ({"Row"}, {"run"})

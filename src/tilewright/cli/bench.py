@@ -82,8 +82,8 @@ _Resume = Annotated[
 _Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with charts too.")]
 
 
-@app.command()
-def bench(
+@app.command("bench")
+def bench_command(
     kernels: _Kernels = None,
     device: _Device = "cpu",
     sizes: _Sizes = None,

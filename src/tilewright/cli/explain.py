@@ -69,8 +69,8 @@ _Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random o
 _Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")]
 
 
-@app.command()
-def explain(
+@app.command("explain")
+def explain_command(
     context: typer.Context,
     kernels: _Kernels,
     size: _Size = None,
@@ -213,8 +213,8 @@ def _write(explanations: list[Explanation], json_file: Path | None, report_file:
         say(f"page: {write_explanation(explanations, report_file)}", file=sys.stderr if json_file else None)
 
 
-@app.command()
-def occupancy(
+@app.command("occupancy")
+def occupancy_command(
     threads: Annotated[int, typer.Argument(metavar="THREADS", help="Threads a block.")],
     registers: Annotated[int, typer.Option(metavar="NUMBER", help="Registers a thread.")] = 0,
     shared: Annotated[int, typer.Option(metavar="BYTES", help="Shared memory a block, static and dynamic.")] = 0,

@@ -12,8 +12,8 @@ from .console import Console
 from .options import Json, check_writeable, write_json
 
 
-@app.command()
-def info(
+@app.command("info")
+def info_command(
     measure: Annotated[
         bool,
         typer.Option("--measure", help="Measure peak, bandwidth and first call again, instead of showing cached ones."),
@@ -56,8 +56,8 @@ def info(
         show_facts(Console(), [*roof_rows, *start], title="\nmeasured")
 
 
-@app.command()
-def ladder(json_file: Json = None) -> None:
+@app.command("ladder")
+def ladder_command(json_file: Json = None) -> None:
     """All kernels in reading order, with their ideas.
 
     First the ladder, then the engine's kernels, then the references.

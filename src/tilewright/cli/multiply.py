@@ -92,8 +92,8 @@ _Timeline = Annotated[
 ]
 
 
-@app.command()
-def multiply(
+@app.command("multiply")
+def multiply_command(
     a: _A,
     b: _B,
     output: _Output,

@@ -13,8 +13,8 @@ from .console import Console, say
 from .options import Json, check_apart, check_writeable, fraction, write_json
 
 
-@app.command()
-def compare(
+@app.command("compare")
+def compare_command(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="The older record file.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="The newer record file.")],
     fail_slower: Annotated[
@@ -28,12 +28,12 @@ def compare(
     Every cell that both files have is FASTER, SLOWER, SAME or UNCLEAR, judged from the raw samples. Files of different
     machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
     """
-    from ..lab.compare.stats import compare as compare_records
+    from ..lab.compare.stats import compare
     from ..records.bench import read_records
     from ..terminal import show_comparison
 
     check_writeable("json", json_file, dash=True, spare=[old, new])
-    comparison = compare_records(read_records(old), read_records(new), threshold=fraction("fail-slower", fail_slower))
+    comparison = compare(read_records(old), read_records(new), threshold=fraction("fail-slower", fail_slower))
     if json_file:
         write_json(json_file, comparison.as_dict())
     else:
@@ -42,8 +42,8 @@ def compare(
         raise typer.Exit(1)
 
 
-@app.command()
-def report(
+@app.command("report")
+def report_command(
     files: Annotated[
         list[Path],
         typer.Argument(

@@ -44,8 +44,8 @@ _Records = Annotated[
 ]
 
 
-@app.command()
-def tune(
+@app.command("tune")
+def tune_command(
     kernel: _Kernel,
     size: _Size = None,
     dtype: _Dtype = None,
