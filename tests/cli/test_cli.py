@@ -108,7 +108,7 @@ def test_a_bad_option_is_named_in_one_line(cli, typed, words) -> None:
         ([*SMALL, "--json", "nowhere/x.jsonl"], 2, "json: nowhere/x.jsonl"),
         ([*SMALL, "--json", "-", "--resume"], 2, "resume"),
         ([*SMALL, "--report", "folder"], 2, "report: folder"),
-        ([*SMALL, "--report", "nowhere/x.html"], 2, "nowhere is no folder"),
+        ([*SMALL, "--report", "nowhere/x.html"], 2, "nowhere is not a folder"),
         ([*SMALL, "--report", "text"], 0, ""),
         ([*SMALL, "--report", "-"], 2, "report"),
         ([*SMALL, "--json", "text", "--report", "text"], 2, "report: text"),

@@ -186,7 +186,7 @@ def test_where_nothing_is_kept_resume_is_not_offered(typed) -> None:
     Path("c.npy").mkdir()
     answer = typed("a.npy", "b.npy", "-o", "c.npy")
     assert answer.code == 2
-    assert is_one_line(answer, "c.npy exists and is no file")
+    assert is_one_line(answer, "c.npy exists and is not a file")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "begin", interrupted)
         answer = typed("a.npy", "b.npy", "-o", "d.npy")

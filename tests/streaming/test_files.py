@@ -584,7 +584,7 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: p / "a.nyp", UsageError, "suffix .nyp, which no format has; did you mean .npy?"),
     (lambda p: p / "plain", UsageError, "no suffix"),
     (lambda p: p, UsageError, "no format has"),
-    (lambda p: (p / "d.npy").mkdir() or p / "d.npy", FileError, "is no file"),
+    (lambda p: (p / "d.npy").mkdir() or p / "d.npy", FileError, "is not a file"),
     (lambda p: p / "a.raw", UsageError, "give shape and dtype"),
     (lambda p: npy(p / "a.npy", np.ones(3)), ShapeError, r"1 dimensions, shape \(3,\): a matrix has 2"),
     (lambda p: npy(p / "a.npy", np.ones((1, 2, 3))), ShapeError, "3 dimensions"),
@@ -657,7 +657,7 @@ def test_what_else_a_file_holds_is_never_lost(name: str, tmp_path: Path) -> None
 
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "c.npy").mkdir()
-    with pytest.raises(FileError, match="exists and is no file"):
+    with pytest.raises(FileError, match="exists and is not a file"):
         create_matrix(tmp_path / "c.npy", (2, 2), "float32")
     for name in NAMES:
         with pytest.raises(FileError, match="does not exist"):

@@ -209,8 +209,8 @@ def tensor(**changed: Any) -> dict[str, Any]:
 SAFETENSORS: list[tuple[object, type[TilewrightError], str]] = [
     (b"[" * 5000, FileError, "recursion"),
     (b'{"w":' * 5000, FileError, "recursion"),
-    (b"[]", FileError, "no JSON object"),
-    (b"3", FileError, "no JSON object"),
+    (b"[]", FileError, "not a JSON object"),
+    (b"3", FileError, "not a JSON object"),
     (b"\xff\xfe{}", FileError, "decode"),
     (b'{"w": {}, "w": {}}', FileError, "'w' twice"),
     (b'{"w": {"dtype": "F32", "shape": [3, 4], "shape": [4, 3], "data_offsets": [0, 48]}}', FileError, "'shape' twice"),
@@ -414,11 +414,11 @@ def test_links_in_a_store_lead_nowhere(tmp_path: Path) -> None:
 def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
     for name in ("a.npy", "a.h5", "a.safetensors", "a.raw", "a.zarr"):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(FileError, match="is no "):
+        with pytest.raises(FileError, match="is not a "):
             open_matrix(tmp_path / name, **({"shape": (2, 2), "dtype": "f4"} if name == "a.raw" else {}))
     (tmp_path / "b.zarr").mkdir()
     os.mkfifo(tmp_path / "b.zarr/zarr.json")
-    with pytest.raises(FileError, match=r"zarr\.json is no file"):
+    with pytest.raises(FileError, match=r"zarr\.json is not a file"):
         open_matrix(tmp_path / "b.zarr")
 
 

@@ -145,8 +145,8 @@ LOST: list[tuple[str, Callable[[Path], object], str]] = [
         "the link 'matrix'",
     ),
     ("c.h5", lambda p: hdf5_without_matrix(p, lambda f: f.update(matrix=np.dtype("i4"))), "the object '/matrix'"),
-    ("c.h5", lambda p: hdf5_without_matrix(p, lambda f: f.update(matrix=np.ones(3))), "no plain matrix"),
-    ("c.h5", lambda p: hdf5_without_matrix(p, lambda f: f.update(matrix=[["text"]])), "no plain matrix"),
+    ("c.h5", lambda p: hdf5_without_matrix(p, lambda f: f.update(matrix=np.ones(3))), "not a plain matrix"),
+    ("c.h5", lambda p: hdf5_without_matrix(p, lambda f: f.update(matrix=[["text"]])), "not a plain matrix"),
     ("c.h5:deep/c", lambda p: hdf5_without_matrix(p, lambda f: f.update(deep=ONES)), "the object '/deep'"),
     ("c.h5:deep/c", lambda p: hdf5_without_matrix(p, lambda f: f.create_group("deep")), "the group '/deep'"),
     ("c.h5:x", lambda p: write(f"{p}:deep/c"), "the object 'deep'"),
@@ -156,12 +156,12 @@ LOST: list[tuple[str, Callable[[Path], object], str]] = [
     ("c.zarr", lambda p: array(p, lambda a, _: a.attrs.update(kind="array")), "the attribute 'kind'"),
     ("c.zarr", lambda p: array(p, lambda a, _: a.attrs.update(by="me"), zarr_format=2), "the attribute 'by'"),
     ("c.zarr", lambda p: array(p, dimension_names=("x", "y")), "dimensions ['x', 'y']"),
-    ("c.zarr", lambda p: array(p, lambda a, p: (p / "NOTES.txt").write_text("")), "'NOTES.txt', which is no part"),
+    ("c.zarr", lambda p: array(p, lambda a, p: (p / "NOTES.txt").write_text("")), "'NOTES.txt', which is not part"),
     ("c.zarr", lambda p: array(p, lambda a, p: (p / "c" / "NOTES.txt").write_text("")), "'c/NOTES.txt'"),
-    ("c.zarr", lambda p: array(p, lambda a, p: (p / "c" / "0" / "7").write_text("")), "'c/0/7', which is no part"),
+    ("c.zarr", lambda p: array(p, lambda a, p: (p / "c" / "0" / "7").write_text("")), "'c/0/7', which is not part"),
     ("c.zarr", lambda p: array(p, lambda a, p: (p / "mine").mkdir()), "'mine/'"),
     ("c.zarr", lambda p: array(p, lambda a, p: array(p / "inner")), "'inner/c/0/0'"),
-    ("c.zarr", lambda p: array(p, linked_chunk), "'c/0/0', which is no part"),
+    ("c.zarr", lambda p: array(p, linked_chunk), "'c/0/0', which is not part"),
     ("c.zarr", lambda p: zarr.create_array(p, data=np.ones((2, 2, 2))), "shape (2, 2, 2)"),
     ("c.zarr", lambda p: p.mkdir() or (p / "photo.jpg").touch(), "no zarr.json"),
     ("c.zarr", lambda p: metadata(p, "[" * 100_000), "damaged zarr.json"),
@@ -221,7 +221,7 @@ def test_what_is_no_file_is_not_even_overwritten(tmp_path: Path) -> None:
     (tmp_path / "c.zarr").touch()
     os.mkfifo(tmp_path / "c.raw")
     for name, kind in (("c.npy", "file"), ("c.zarr", "directory"), ("c.raw", "file")):
-        with pytest.raises(FileError, match=f"exists and is no {kind}: choose another name$"):
+        with pytest.raises(FileError, match=f"exists and is not a {kind}: choose another name$"):
             create_matrix(tmp_path / name, SHAPE, "f4", overwrite=True)
     assert len(list(tmp_path.iterdir())) == 3
 

@@ -42,7 +42,7 @@ def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: 
     if str(path) == "-":
         raise UsageError(f"{name}: must be a file, got -")
     if path.is_dir() or not path.parent.is_dir():
-        wrong = f"{path} is a folder" if path.is_dir() else f"{path.parent} is no folder"
+        wrong = f"{path} is a folder" if path.is_dir() else f"{path.parent} is not a folder"
         raise UsageError(f"{name}: {path} cannot be written: {wrong}")
     if Path(os.path.realpath(path)).is_symlink():
         raise UsageError(f"{name}: {path} cannot be written: it is a link that leads back to itself")

@@ -29,7 +29,7 @@ def admit_dtype(dtype: Any, where: object) -> np.dtype:
     try:
         dtype = np.dtype(dtype)
     except Exception:  # NumPy parses a text, which can fail in many ways
-        raise DTypeError(f"{where}: {_brief(dtype)} is no dtype; it must be {READABLE}") from None
+        raise DTypeError(f"{where}: {_brief(dtype)} is not a dtype; it must be {READABLE}") from None
     if dtype.name != "bfloat16" and (dtype.kind not in "biuf" or dtype.itemsize > 8):
         raise DTypeError(f"{where} has dtype {dtype}: it must be {READABLE}")
     return dtype

@@ -43,7 +43,7 @@ class Source(Protocol):
 
     @property
     def workspace(self) -> int:
-        """The most bytes that one ``read`` allocates beside ``out``."""
+        """The most bytes that one ``read`` allocates, without ``out``."""
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
         """Fill ``out``, 2-D with any strides, with that rectangle, converted to the dtype of ``out``.
@@ -80,7 +80,7 @@ class Sink(Protocol):
 
     @property
     def workspace(self) -> int:
-        """The most bytes that one ``write`` allocates beside ``block``."""
+        """The most bytes that one ``write`` allocates, without ``block``."""
 
     @property
     def partial(self) -> Path | None:
@@ -146,7 +146,7 @@ def locate(where: str, name: str | None = None) -> tuple[FileFormat, Path, str |
     (PosixPath('runs/model.safetensors'), 'layer.0.weight')
     """
     if "\0" in where:
-        raise UsageError(f"{where!r:.200} is no name of a file: it has a null byte")
+        raise UsageError(f"{where!r:.200} is not the name of a file: it has a null byte")
     for suffix, each in formats().items():
         before, colon, member = where.partition(f"{suffix}:")
         if each.members and colon and member and not Path(where).exists():

@@ -66,7 +66,7 @@ def _open_file(path: Path) -> Any:
     with explained(path, "read"):
         path.stat()
         if not path.is_file():
-            raise FileError(f"{path} is no file: a matrix is read from a file of the disk")
+            raise FileError(f"{path} is not a file: a matrix is read from a file on a disk")
     with parser_errors(path, "HDF5 file"):
         return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
 
@@ -191,7 +191,9 @@ def _beside(root: Any, parts: list[str]) -> str | None:
     if len(here.attrs):
         return f"holds {listed(sorted(here.attrs), 'attribute')} of {here.name!r}"
     is_matrix = len(here.shape or ()) == 2 and here.dtype.kind in "biuf" and not here.dtype.metadata
-    return None if is_matrix and not (here.is_virtual or here.external) else f"holds {here!r}, which is no plain matrix"
+    return (
+        None if is_matrix and not (here.is_virtual or here.external) else f"holds {here!r}, which is not a plain matrix"
+    )
 
 
 FORMAT = FileFormat((".h5", ".hdf5"), _open, _create, _lost, members=True)

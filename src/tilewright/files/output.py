@@ -63,7 +63,7 @@ class Output:
         is_our_kind = stat.S_ISDIR if self.directory else stat.S_ISREG
         if not is_our_kind(status.st_mode):
             kind = "directory" if self.directory else "file"
-            return self._refused(f"exists and is no {kind}", kept, may_overwrite=False)
+            return self._refused(f"exists and is not a {kind}", kept, may_overwrite=False)
         is_empty = not any(path.iterdir()) if self.directory else not status.st_size
         if self.overwrite or is_empty:
             return None

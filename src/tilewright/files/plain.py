@@ -65,7 +65,7 @@ class PlainSource:
         self.path = Path(os.path.realpath(path))
         with explained(path, "read"):
             if path.exists() and not path.is_file():
-                raise FileError(f"{path} is no file: a matrix is read from a file of the disk")
+                raise FileError(f"{path} is not a file: a matrix is read from a file on a disk")
             self._file = path.open("rb")
         try:
             self.layout = find_layout(self._file, path)

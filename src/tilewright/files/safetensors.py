@@ -46,7 +46,7 @@ def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _TensorEntry], int]:
             raise ValueError(f"its header would have {length} bytes, the file has {size}")
         header = json.loads(file.read(length).decode(), object_pairs_hook=_unique)
         if not isinstance(header, dict):
-            raise ValueError("its header is no JSON object")  # noqa: TRY004  # a wrong file, not an argument of a wrong type
+            raise ValueError("its header is not a JSON object")  # noqa: TRY004  # a wrong file, not an argument of a wrong type
         tensors = {name: _tensor(name, of) for name, of in header.items() if name != "__metadata__"}
     last = 0
     for name, tensor in sorted(tensors.items(), key=lambda each: each[1][:2]):

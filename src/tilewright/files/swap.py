@@ -73,7 +73,7 @@ def put(work: OpenDirectories) -> None:
 
 
 def settle_swap(work: OpenDirectories) -> None:
-    """Finish or undo a swap that was killed, and remove what it left.
+    """Finish or undo a swap whose process was killed, and remove what it left.
 
     Raises FileError where that would lose something, or where the target must not be replaced.
     """

@@ -128,7 +128,7 @@ class WorkDirectory(OpenDirectories):
             self.fd = os.open(self.path.name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.parent)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise self._foreign("it is no directory") from None
+                raise self._foreign("it is not a directory") from None
             raise
         owner = os.fstat(self.fd).st_uid
         # The owner of the directory around it can replace it anyway; some file systems give all files one owner.
@@ -142,7 +142,7 @@ class WorkDirectory(OpenDirectories):
             is_file = stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # 0: another process is removing it
             is_directory = name == DATA and stat.S_ISDIR(status.st_mode)
             if name in (ABOUT, JOURNAL, DATA) and not (is_file or is_directory):
-                raise self._foreign(f"{name} in it is a link or no file")
+                raise self._foreign(f"{name} in it is a link or not a file")
         if names and ABOUT not in names:
             raise self._foreign(f"it holds no {ABOUT}")
 

@@ -179,7 +179,7 @@ def _array(path: Path, name: str | None, mode: str) -> Any:
     with explained(path, "read"):
         path.stat()
         if not path.is_dir():
-            raise FileError(f"{path} is no zarr store: it must be a directory")
+            raise FileError(f"{path} is not a zarr store: it must be a directory")
     with parser_errors(path, "zarr store"):
         names = _array_names(path)
         if names == [""] and name:
@@ -201,7 +201,7 @@ def _array_names(path: Path) -> list[str]:
     for folder, inside, files in os.walk(path):
         here = Path(folder)
         if pipes := [name for name in files if name in _METADATA and not (here / name).is_file()]:
-            raise ValueError(f"{here / pipes[0]} is no file")  # from a pipe the library would read forever
+            raise ValueError(f"{here / pipes[0]} is not a file")  # from a pipe the library would read forever
         if ".zarray" in files or ("zarr.json" in files and _node_type(here / "zarr.json") == "array"):
             paths.append("" if here == path else here.relative_to(path).as_posix())
             inside.clear()  # directories of its chunks
@@ -229,7 +229,9 @@ def _clean(root: Path) -> None:
     """
     for path in sorted(root.rglob("*")):
         if not (path.is_dir() or path.is_file()) or path.is_symlink():
-            raise FileError(f"{path.name} in the unfinished matrix is a link or no file: remove it, or do not resume")
+            raise FileError(
+                f"{path.name} in the unfinished matrix is a link or not a file: remove it, or do not resume"
+            )
         if path.name.endswith(".partial"):
             path.unlink()
 

@@ -47,12 +47,12 @@ def lost_from(path: Path, output: Output) -> str | None:
 def _beside_in_group(group: Path, member: str) -> str | None:
     metadata = _json(group / "zarr.json")
     if metadata.get("node_type") != "group":
-        return "is no group of zarr 3 with one array"
+        return "is not a group of zarr 3 with one array"
     others = sorted({entry.name for entry in os.scandir(group)} - {"zarr.json", member})
     if others:
         return f"holds {listed(others, 'object')}"
     if not stat.S_ISDIR((group / member).lstat().st_mode):
-        return f"holds {member!r}, which is a link or no directory"
+        return f"holds {member!r}, which is a link or not a directory"
     return _of_a_user(metadata, _OF_A_GROUP)
 
 
@@ -73,7 +73,7 @@ def _beside_array(root: Path) -> str | None:
         match = chunk.fullmatch(name)
         is_chunk = match is not None and all(int(at) < count for at, count in zip(match.groups(), grid, strict=True))
         if not (is_file and (name in described or is_chunk)):
-            return f"holds {name!r}, which is no part of its array"
+            return f"holds {name!r}, which is not part of its array"
     return None
 
 
@@ -105,7 +105,7 @@ def _no_matrix(metadata: dict[str, Any], version: int) -> str | None:
     dtype, shape = metadata["dtype" if version == 2 else "data_type"], metadata["shape"]
     is_number = dtype == "bfloat16" or np.dtype(dtype).kind in "biuf"
     is_matrix = is_number and len(shape) == 2
-    return None if is_matrix else f"holds an array of shape {tuple(shape)} and dtype {dtype}, which is no matrix"
+    return None if is_matrix else f"holds an array of shape {tuple(shape)} and dtype {dtype}, which is not a matrix"
 
 
 def _chunks(metadata: dict[str, Any], version: int) -> tuple[re.Pattern[str], list[int]]:

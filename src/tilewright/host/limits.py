@@ -116,7 +116,7 @@ def _environment_now() -> int | None:
 
 
 def _allowed() -> tuple[int, str]:
-    """The CPUs that this thread may use, and why. The affinity mask is read each time: pools pin workers after import."""
+    """The number of CPUs that this thread may use now, and why. The affinity mask may change: pools pin their workers."""
     cores, why = machine().usable_cores, machine().usable_why
     mask = len(affinity(ROOT) or ())
     return (mask, "what the affinity mask allows") if 0 < mask < cores else (cores, why)

@@ -68,7 +68,7 @@ def cpu_quota(root: Path) -> float | None:
 
 
 def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, bytes in use that cannot simply be dropped) of every cgroup that limits memory."""
+    """The limit, and the bytes in use that the kernel cannot drop, of every cgroup that limits memory."""
     for group in _cgroups(root, "memory"):
         # Above memory.high the kernel stalls the process instead of killing it: that memory is not available either.
         values = [integer_in(text_or_empty(group / f"memory.{name}")) for name in ("max", "high", "limit_in_bytes")]

@@ -85,7 +85,7 @@ class HostPlan(Plan):
         """The same plan for at most ``limit`` threads; the same object for the same limit."""
         return _within(self, limit)
 
-    # ---- what it tells
+    # ---- what it prints and predicts
 
     @property
     def device(self) -> str:

@@ -212,7 +212,7 @@ def from_dict(data: Any, where: str) -> Explanation:
         nested = {name: [_known(kind, item) for item in data[name]] for name, kind in _NESTED.items()}
         return _known(Explanation, data | nested)
     except (TypeError, KeyError) as error:
-        raise RecordError(f"{where}: is no whole explanation: {error}") from None
+        raise RecordError(f"{where}: is an incomplete explanation: {error}") from None
 
 
 def _known(kind: Any, data: dict[str, Any]) -> Any:

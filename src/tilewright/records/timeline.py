@@ -287,7 +287,7 @@ def _header(data: dict[str, Any], where: str) -> Timeline:
     try:
         return Timeline(pieces=[], **{key: value for key, value in data.items() if key in known})
     except TypeError as error:
-        raise RecordError(f"{where}: is no whole header: {str(error).split('()', 1)[-1].strip()}") from None
+        raise RecordError(f"{where}: is an incomplete header: {str(error).split('()', 1)[-1].strip()}") from None
 
 
 def _piece(data: dict[str, Any], where: str) -> Piece:

@@ -33,7 +33,7 @@ _ROOT = Path("/")
 
 
 def safe_directory(path: str | Path, parts: Iterable[str] = (), *, make: bool = True) -> Path:
-    """The real path of ``path``/``parts``, where ``parts`` are directories of this user alone.
+    """The real path of ``path``/``parts``, where only this user can write the directories ``parts``.
 
     Missing directories are made with mode 0700, unless ``make`` is False. Raises PermissionError where another user could
     change what the directory holds, and any OSError where it cannot be reached, made or written. On a system without
