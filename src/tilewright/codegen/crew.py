@@ -53,7 +53,9 @@ def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
         def word(at: int) -> Any:
             return builder.load(builder.gep(box, [I64(at)]))
 
-        def pointer(at: int, kind: Any) -> Any:  # LLVM would not know what a converted integer points to
+        def pointer(
+            at: int, kind: Any
+        ) -> Any:  # loaded as a pointer: of a converted integer LLVM cannot tell the target
             return builder.load(builder.bitcast(builder.gep(box, [I64(at)]), kind.as_pointer()))
 
         values: list[Any] = []

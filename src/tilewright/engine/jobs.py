@@ -17,7 +17,7 @@ whose rows of A it packed last, and when that band has no part left, of the next
 The cuts KC, MC and NC fit L1, L2 and L3 of the machine (``kernels/blocking.py``). They are balanced: slivers, bands and
 phases differ by one tile or one step at most.
 
-The driver knows no dtypes: ``team_product`` makes it for a way of packing A and B and of writing C.
+The driver does not depend on dtypes: ``team_product`` makes it from functions that pack A, pack B and write C.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ BITS = machine().vector_bits or 128
 #: The tile: 8 × 2 vectors of sums, or 4 × 2 with 16 registers.
 MR = 8 if (machine().vector_registers or 16) >= 32 else 4
 NV = 2
-#: Bytes of C in a job. Large, because a thread that takes the next job waits until all its streaming stores have reached
-#: memory.
+#: Bytes of C in a job. Large, because a thread that takes the next job first waits for all its streaming stores.
 JOB = 1 << 17
 #: Bytes from which C is streamed: more than one core's share of the caches holds.
 STREAM = max(machine().l2 or 0, (machine().l3 or 0) // 8, 1 << 20)
@@ -35,7 +34,7 @@ buffer = codegen.stack_buffer(MR * NV * BITS // 32)
 
 @kernel(
     order=15,
-    idea="With a small k, C is written once and past the caches, by tiles from operands where they lie.",
+    idea="With a small k, tiles are computed from operands where they lie, and C is written once, past the caches.",
     row="S1, S3.1",
     parent="cpu/register_tile",
     shared="team",

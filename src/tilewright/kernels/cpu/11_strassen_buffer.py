@@ -14,7 +14,7 @@ from tilewright.kernels import kernel, recursion
 
 
 @kernel(
-    idea="Cut all temporaries of all levels from one buffer, and add each product on as soon as it exists.",
+    idea="Cut the temporaries of all levels from one buffer, and add each product as soon as it is computed.",
     row="S1.14",
     parent="cpu/strassen",
     over="cpu/register_tile",

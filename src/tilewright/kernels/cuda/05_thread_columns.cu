@@ -1,5 +1,5 @@
 /*
-idea = "A thread computes COLS consecutive elements of a row of C: one element of A serves them all, and theirs of B are one wide load."
+idea = "A thread computes COLS consecutive elements of a row of C: they share one element of A, and their elements of B are one wide load."
 parent = "cuda/shared_tile"
 row = "S2, S4"
 block = ["BN // COLS", "BM"]

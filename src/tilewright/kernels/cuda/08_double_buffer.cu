@@ -1,5 +1,5 @@
 /*
-idea = "Two tiles of each operand in shared memory: while one is multiplied the next is on its way, and a tile costs one barrier, not two."
+idea = "Two tiles of each operand in shared memory: while one is multiplied the next is loaded, and a tile costs one barrier, not two."
 parent = "cuda/vectorised"
 row = "S1.20"
 block = ["BN // TN", "BM // TM"]

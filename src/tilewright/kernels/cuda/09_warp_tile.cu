@@ -1,5 +1,5 @@
 /*
-idea = "Between the block's tile and the thread's stands a warp's, and a thread's elements lie in quads that neighbouring lanes complete: no bank conflicts."
+idea = "Each warp has a tile of its own in the block's, and a thread's elements are quads adjacent to those of neighbouring lanes: no bank conflicts."
 parent = "cuda/double_buffer"
 row = "S2, S4"
 block = ["BM // WM * (BN // WN) * 32"]

@@ -1,5 +1,5 @@
 /*
-idea = "Copies go from global to shared memory by themselves, several tiles ahead; no register holds what is under way."
+idea = "Asynchronous copies go from global to shared memory, several tiles ahead, and take no registers."
 parent = "cuda/warp_tile"
 row = "S1.20, S4"
 block = ["BM // WM * (BN // WN) * 32"]
@@ -9,7 +9,7 @@ dtypes = ["float32"]
 capability = "8.0"
 constraints = ["BM % WM == 0", "BN % WN == 0", "WM % TM == 0", "WN % TN == 0", "WM // TM * (WN // TN) == 32", "BM // WM * (BN // WN) <= 32", "BM * BK % (BM // WM * (BN // WN) * 32) == 0", "BK * BN // 4 % (BM // WM * (BN // WN) * 32) == 0", "STAGES * BK * (BM + 4 + BN) * 4 <= 232448"]
 notes = [
-    "Slower than its parent by itself: A is transposed on its way by copies of 4 bytes, four times as many instructions. What it saves are registers and waits, which the next rung spends.",
+    "Slower than its parent: copies of 4 bytes transpose A, with four times as many instructions. It saves registers and waits, which the next rung uses.",
 ]
 tile = ["BN", "BM"]
 

@@ -1,5 +1,5 @@
 /*
-idea = "Nothing but multiply-adds: 8×16 a thread, up and down its columns, and accumulators free to lie in the register bank that A is not in."
+idea = "Hardly anything but multiply-adds: 8×16 for each thread, down one column and up the next, with accumulators in the register bank that A is not in."
 parent = "cuda/async_copy"
 row = "S0.9, S1.20, S2"
 block = ["BM // WM * (BN // WN) * 32"]

@@ -1,5 +1,5 @@
 /*
-idea = "A thread owns a whole column of the tile of C: its elements of B are its own and go straight to registers, only A is shared."
+idea = "A thread owns a whole column of the tile of C: no other thread needs its elements of B, which go straight to registers; only A is shared."
 parent = "cuda/dgemm_normal"
 row = "S3.3, S3.4"
 block = ["H"]

@@ -1,5 +1,5 @@
 /*
-idea = "The tensor cores multiply float64 too: a warp makes 16×8 elements of C over MMA_K of k by one instruction, fed as the fastest float32 rung is."
+idea = "The tensor cores multiply float64 too: a warp computes 16×8 elements of C over MMA_K steps of k by one instruction, with the pipeline of the fastest float32 rung."
 parent = "cuda/dgemm_column"
 row = "S3"
 block = ["BM // WM * (BN // WN) * 32"]

@@ -1,5 +1,5 @@
 /*
-idea = "Tensor cores multiply float32 rounded to 10 bits of fraction, not 23: several times the rate, of elements 8,192 times coarser."
+idea = "Tensor cores multiply float32 rounded to 10 bits of fraction, not 23: several times the rate, with elements 8,192 times coarser."
 parent = "cuda/register_banks"
 row = ""
 block = ["BM // WM * (BN // WN) * 32"]
@@ -14,7 +14,7 @@ constraints = [
     "BM // WM * (BN // WN) * 128 % BN * (BN % (BM // WM * (BN // WN) * 128)) == 0",
     "BLOCKS * STAGES * (BM * (BK + 4) + BK * (BN + 8)) * 4 <= 232448",
 ]
-notes = ["Operands are rounded to TF32, products are exact, sums are the tensor core's: not for a promise of float32 accuracy."]
+notes = ["Operands are rounded to TF32, products are exact, sums are the tensor core's: the result does not have the accuracy of float32."]
 tile = ["BN", "BM"]
 precision = "tf32"
 

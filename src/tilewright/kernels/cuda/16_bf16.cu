@@ -1,5 +1,5 @@
 /*
-idea = "The same with operands that are bfloat16 in memory: half the bytes, and twice the products an instruction, summed in float32."
+idea = "Tensor cores multiply operands that are bfloat16 in memory: half the bytes, and twice the products of an instruction, summed in float32."
 parent = "cuda/tf32"
 row = ""
 entry = "bf16_tensor"
@@ -16,7 +16,7 @@ constraints = [
 ]
 notes = [
     "Elements are their 16 bits, unsigned short; sums are float32 in the tensor core, and C is rounded to bfloat16 once, at the end.",
-    "Where rows are not aligned to 16 bytes, elements pass through registers one by one: right, and slow.",
+    "Where rows are not aligned to 16 bytes, elements are copied through registers one by one, which is slow.",
 ]
 tile = ["BN", "BM"]
 

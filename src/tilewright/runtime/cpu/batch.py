@@ -13,7 +13,7 @@ from .express import Short
 from .runner import Product
 from .threads import Team, even_slices
 
-#: Multiply-adds of a thread between two chances for Ctrl-C: about 10 ms.
+#: Multiply-adds of a thread in a portion of the batch: about 10 ms. Ctrl-C takes effect between two portions.
 PORTION = 1 << 30
 
 

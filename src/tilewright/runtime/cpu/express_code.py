@@ -48,9 +48,9 @@ def plain(x, facts, flags, admitted):
 
     ``admitted`` says that the owner of the memory was checked before.
     """
-    asked, wanted = flags
+    mask, required = flags
     ndarray = objects.word(facts, NDARRAY)
-    if objects.word(x, TYPE) != ndarray or objects.number(x, FLAGS) & asked != wanted:
+    if objects.word(x, TYPE) != ndarray or objects.number(x, FLAGS) & mask != required:
         return False
     while not admitted and objects.word(x, BASE):
         x = objects.follow(x, BASE)
