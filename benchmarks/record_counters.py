@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.lab.explain import hardware, launched, ncu_pages
-from tilewright.lab.explain.launched import StoredLaunch
+from tilewright.lab.explain import hardware, ncu_pages, stored_launches
 from tilewright.lab.explain.measure import tools
+from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import Compiled, compile_source, compiler
 from tilewright.simulator.assembly import disassembly
@@ -105,7 +105,7 @@ def prepare(folder: Path) -> None:
     for source in SOURCES:
         binary = compiled(source)
         text = disassembly.disassemble(binary.cubin)
-        launched.save(folder / f"{source}.npz", binary, [case.launch for case in cases(source)])
+        stored_launches.save_launches(folder / f"{source}.npz", binary, [case.launch for case in cases(source)])
         kept = DATA / "counted" / source
         kept.parent.mkdir(exist_ok=True)
         note = f"// {source}, compiled by {compiler()} for {ARCH}. Written by benchmarks/record_counters.py.\n"
@@ -124,10 +124,10 @@ def prepare(folder: Path) -> None:
     global_ = [
         StoredLaunch(access, 1, 32, (*where, *far), SHARED_BYTES) for access, _, *where in global_patterns.patterns()
     ]
-    launched.save(folder / "shared-patterns.npz", compiled("patterns.cu"), shared)
-    launched.save(folder / "global-patterns.npz", compiled("patterns.cu"), global_)
+    stored_launches.save_launches(folder / "shared-patterns.npz", compiled("patterns.cu"), shared)
+    stored_launches.save_launches(folder / "global-patterns.npz", compiled("patterns.cu"), global_)
     for name, (launch, arch, _, _) in REFUSED.items():
-        launched.save(folder / refused_file(name), compiled("refused.cu", arch), [launch])
+        stored_launches.save_launches(folder / refused_file(name), compiled("refused.cu", arch), [launch])
     (folder / "about.json").write_text(json.dumps(about))
 
 
@@ -180,8 +180,8 @@ def plain(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     gpu = open_device()
     print(f"{gpu.name}, compute capability {gpu.capability}")
     for source in SOURCES:
-        binary, launches = launched.load(folder / f"{source}.npz")
-        for case, arrays in zip(cases(source), launched.run(binary, launches), strict=True):
+        binary, launches = stored_launches.load_launches(folder / f"{source}.npz")
+        for case, arrays in zip(cases(source), stored_launches.make_launches(binary, launches), strict=True):
             failed += wrong(case, arrays)
         for name, needs in about["resources"][source].items():
             has = gpu.attributes(binary, name)
@@ -212,7 +212,7 @@ def kernels(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
         results = out / f"{source}.results.npz"
         command = hardware.command_of(folder / f"{source}.npz", "--results", str(results))
         profiles = hardware.profile(command, timeout=420)
-        arrays = launched.results(results)
+        arrays = stored_launches.read_results(results)
         results.unlink()
         for case, found, left in zip(cases(source), profiles, arrays, strict=True):
             failed += wrong(case, left)

@@ -28,13 +28,13 @@ from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import hardware, measure
 from tilewright.lab.explain.cuda import explain, operands
-from tilewright.lab.explain.launched import StoredLaunch
+from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.records.explanation import Explanation, read_explanations
 from tilewright.runtime.gpu.nvrtc import compile_kernel, compiler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.measured_rungs import GLOBAL, LAUNCHES, SHARED, apart, compared, lines_apart, rungs, shapes, smallest
+from support.measured_rungs import GLOBAL, LAUNCHES, SHARED, compared, differences, lines_apart, rungs, shapes, smallest
 
 
 def predicted(
@@ -122,7 +122,7 @@ def show(row: dict[str, Any]) -> None:
     params = " ".join(f"{name}={value}" for name, value in row["params"].items())
     print(f"{row['kernel']} {shape} ({params}): {row['blocks']:,} blocks of {row['threads']}, {row['run']['words']}")
     for name, ours, theirs in compared(row, (*GLOBAL, *SHARED)):
-        off = " ".join(f"{more:+,}" for more in apart(row, (name,)).get(name, [])) or "="
+        off = " ".join(f"{more:+,}" for more in differences(row, (name,)).get(name, [])) or "="
         print(f"  {name:<75}{ours:>14,}{theirs[0]:>14,}  {off}")
     for unit in ("sectors", "wavefronts"):
         for line, (ours, count) in lines_apart(row, unit).items():

@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.catalog import cuda_catalog
 from tilewright.kernels import CudaKernel
-from tilewright.lab.explain import launched
+from tilewright.lab.explain import stored_launches
 from tilewright.lab.explain.cuda import operands, verified
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import compile_kernel, compiler
@@ -35,11 +35,13 @@ def check(kernel: CudaKernel, tool: str, arch: str, folder: Path) -> dict[str, o
     launches = []
     for shape, given in cases:
         how = kernel.launch(*shape)
-        launches.append(launched.StoredLaunch(kernel.entry, how.grid, how.block, (*given, *shape), how.shared_bytes))
+        launches.append(
+            stored_launches.StoredLaunch(kernel.entry, how.grid, how.block, (*given, *shape), how.shared_bytes)
+        )
     spec, out = (folder / f"{kernel.entry}-{tool}{end}.npz" for end in ("", "-out"))
-    launched.save(spec, compiled, launches)
+    stored_launches.save_launches(spec, compiled, launches)
     command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9"]
-    command += [sys.executable, "-m", "tilewright.lab.explain.launched", str(spec), "--results", str(out)]
+    command += [sys.executable, "-m", "tilewright.lab.explain.stored_launches", str(spec), "--results", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = re.findall(r"=+ (ERROR SUMMARY.*|RACECHECK SUMMARY.*)", done.stdout + done.stderr)
     right = done.returncode == 0 and all(

@@ -12,10 +12,10 @@ from .errors import MemoryLimitError, ShapeError, UsageError
 from .operands import admit, admit_out, can_write, native
 from .planning.host import HostPlan, host_plan
 from .planning.plan import Plan
-from .runtime.cpu import express
+from .runtime.cpu import small_products
 
 #: The short way for small products. For a dtype that was not multiplied yet it returns None, and ``_matmul`` multiplies.
-_short: express.Short = express.known
+_short: small_products.Short = small_products.known
 
 
 def matmul(
@@ -86,7 +86,7 @@ def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: s
     assert c is not None
     if device in (None, "cpu"):
         plan_.run(x, y, c)
-        _short = express.known
+        _short = small_products.known
     else:
         _run_on_gpus(plan_, x, y, c, algorithm, device)
     if target is not None:

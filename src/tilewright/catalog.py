@@ -20,7 +20,7 @@ from .errors import KernelFileError, UsageError, did_you_mean
 from .host.disk import fingerprint
 from .host.sources import PACKAGE
 from .kernels import CudaKernel, Kernel
-from .kernels.blocking import Blocking, trying
+from .kernels.blocking import Blocking, use_candidate
 from .kernels.declared import split_name
 from .kernels.header import read_kernel
 
@@ -85,7 +85,7 @@ def load_file(path: str | Path) -> Kernel:
 def remade(kernel: Kernel, chosen: Blocking) -> Kernel:
     """The same kernel with another blocking: its file is loaded again."""
     # The module's name is part of the names in the machine code, so each blocking needs a module name of its own.
-    with trying(chosen):
+    with use_candidate(chosen):
         return _loaded(kernel.path, f"tilewright_blocking_{fingerprint(chosen)}_{kernel.path.stem}")
 
 

@@ -27,7 +27,7 @@ from tilewright.codegen import direct
 from tilewright.host.sources import PACKAGE
 from tilewright.planning.host import WORK_PER_THREAD
 from tilewright.problem import Problem
-from tilewright.runtime.cpu import batch, express, express_code
+from tilewright.runtime.cpu import batch, small_products, small_products_code
 from tilewright.runtime.cpu.runner import runner
 
 #: Vector width and tile heights: of AVX-512, AVX2 and NEON.
@@ -47,7 +47,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @functools.cache
 def short(dtype: str) -> Callable[..., Any]:
     """The short way, after this dtype was learnt."""
-    return express.learn(np.dtype(dtype), 2 * WORK_PER_THREAD)
+    return small_products.learn_dtype(np.dtype(dtype), 2 * WORK_PER_THREAD)
 
 
 # ---- tiles -----------------------------------------------------------------------------------------------------------
@@ -327,17 +327,17 @@ def test_the_bits_do_not_depend_on_the_way() -> None:
         assert np.array_equal(tw.matmul(b.T, a.T).T, first)
         for threads in (1, 2, 3):
             c = np.empty((m, n))
-            runner(express_code.KERNEL, "float64", threads=threads)(a, b, c)
+            runner(small_products_code.KERNEL, "float64", threads=threads)(a, b, c)
             assert np.array_equal(c, first)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 def test_what_goes_the_short_way_is_what_the_plan_says(dtype: str) -> None:
-    suits = express_code.KERNEL.suits
+    suits = small_products_code.KERNEL.suits
     assert suits is not None
     sizes = (1, 2, 3, 4, 8, 15, 16, 31, 64, 100, 128, 200, 256, 512, 5000)
     for m, n, k in itertools.product(sizes, repeat=3):
-        planned = make_plan(Problem(m, n, k, dtype)).kernel is express_code.KERNEL
+        planned = make_plan(Problem(m, n, k, dtype)).kernel is small_products_code.KERNEL
         assert planned == suits(m, n, k), (m, n, k)
 
 
@@ -421,39 +421,39 @@ def test_what_is_plain_is_computed() -> None:
 
 
 def test_a_python_that_we_cannot_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert express._as_expected()
+    assert small_products._as_expected()
     elsewhere = {"TYPE": 0, "DATA": 48, "AXES": 16, "SHAPE": 40, "STRIDES": 32, "BASE": 56, "DTYPE": 48, "FLAGS": 24}
     for field, place in elsewhere.items():
         with monkeypatch.context() as patch:
-            patch.setattr(express_code, field, place)
-            assert not express._as_expected(), field
+            patch.setattr(small_products_code, field, place)
+            assert not small_products._as_expected(), field
     other = type("Other", (), {"name": "pypy"})
     for where, what, value in (
         (sys, "implementation", other),
         (sys, "abiflags", "t"),
-        (express, "_NUMPY_ABI", 0x03000000),
+        (small_products, "_NUMPY_ABI", 0x03000000),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(where, what, value)
-            assert not express._as_expected(), what
-    assert express.never(A, B, None) is None
+            assert not small_products._as_expected(), what
+    assert small_products.decline(A, B, None) is None
 
 
 SWITCHED = """
 import numpy as np, tilewright as tw
-from tilewright.runtime.cpu import express
+from tilewright.runtime.cpu import small_products
 a, b = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
 for _ in range(2):
     assert np.array_equal(tw.matmul(a, b), a @ b)
     assert np.array_equal(tw.matmul(np.stack([a, -a]), b), np.stack([a, -a]) @ b)
-print(express.known is express.never)
+print(small_products.known is small_products.decline)
 """
 
 
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_the_switch(value: str) -> None:
     """``TILEWRIGHT_EXPRESS=0`` leaves every product to the long way; by default machine code that reads arrays is used."""
-    environment = os.environ | {express.VARIABLE: value}
+    environment = os.environ | {small_products.VARIABLE: value}
     answer = subprocess.run(
         [sys.executable, "-c", SWITCHED], env=environment, capture_output=True, text=True, check=False
     )
@@ -461,7 +461,10 @@ def test_the_switch(value: str) -> None:
 
 
 def test_only_one_module_reads_arrays_from_machine_code() -> None:
-    allowed = {"express_code": {"runtime/cpu/express.py"}, "objects": {"runtime/cpu/express_code.py"}}
+    allowed = {
+        "small_products_code": {"runtime/cpu/small_products.py"},
+        "objects": {"runtime/cpu/small_products_code.py"},
+    }
     for name, doors in allowed.items():
         pattern = re.compile(rf"^\s*(from|import) .*\b{name}\b", re.MULTILINE)
         importers = (path for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text(encoding="utf-8")))
@@ -510,8 +513,8 @@ def test_batches_in_bands_and_portions(bands: int, way: str, monkeypatch: pytest
     a, b = whole_numbers((2, 7, 3, 4), "float64", 1), whole_numbers((1, 7, 4, 5), "float64", 2)
     b = np.broadcast_to(b, (2, 7, 4, 5))
     c = np.full((2, 7, 3, 5), np.nan)
-    multiply = short("float64") if way == "short" else express.never
-    batch.multiply_batch(multiply, lambda: runner(express_code.KERNEL, "float64"), bands, a, b, c)
+    multiply = short("float64") if way == "short" else small_products.decline
+    batch.multiply_batch(multiply, lambda: runner(small_products_code.KERNEL, "float64"), bands, a, b, c)
     np.testing.assert_array_equal(c, a @ b)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.runtime.cpu.interrupts import apart, ensured
+from tilewright.runtime.cpu.interrupts import ensured, run_on_thread
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -129,8 +129,8 @@ def test_nothing_is_leaked() -> None:
 def test_apart_raises_what_the_function_raises_and_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     with pytest.raises(ZeroDivisionError):
-        apart(lambda: 1 / 0)
-    assert apart(threading.current_thread) is not threading.current_thread()
+        run_on_thread(lambda: 1 / 0)
+    assert run_on_thread(threading.current_thread) is not threading.current_thread()
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
     assert set(threading.enumerate()) <= before

@@ -12,7 +12,7 @@ from tilewright.errors import DTypeError, ShapeError, UsageError
 from tilewright.planning.gemm import GemmPlan
 from tilewright.planning.host import HostPlan
 from tilewright.planning.plan import Plan
-from tilewright.runtime.cpu import express
+from tilewright.runtime.cpu import small_products
 from tilewright.streaming.places import places
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.plan import StreamPlan
@@ -35,7 +35,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
         run(self, *arrays)
 
     monkeypatch.setattr(HostPlan, "run", noted)
-    monkeypatch.setattr("tilewright.api._short", express.never)
+    monkeypatch.setattr("tilewright.api._short", small_products.decline)
     return found
 
 

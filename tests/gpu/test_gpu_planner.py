@@ -101,7 +101,7 @@ def test_a_smaller_gpu_gets_larger_tiles_sooner() -> None:
 def test_what_was_tuned_goes_first(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     params = BANKS.params | {"GROUP": 4}
-    tuned.kept_at(BANKS.source_hash, "Card", "float32", (256, 256, 256)).write_json({"params": params})
+    tuned.tuned_file(BANKS.source_hash, "Card", "float32", (256, 256, 256)).write_json({"params": params})
     assert choose("float32", 256, 256, 256, capability="9.0", gpu="Card").params == params
     assert "tilewright tune" in choose("float32", 256, 256, 256, capability="9.0", gpu="Card").why_params
     for other in ({"gpu": "Other"}, {"gpu": ""}):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from tilewright.lab.explain.prepared import Prepared
 from typer.testing import CliRunner
 
 from tilewright.catalog import cuda_catalog, load_cuda_file
@@ -17,7 +18,6 @@ from tilewright.cli import app
 from tilewright.errors import UsageError
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.cuda import explain, verified
-from tilewright.lab.explain.prepared import Prepared
 from tilewright.records.explanation import Explanation, read_explanations
 from tilewright.terminal import show_explanations
 
@@ -189,7 +189,7 @@ def test_no_number_is_cut() -> None:
 def test_one_bad_size_is_refused_before_anything_runs(
     words: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explain_session, "explain_prepared", lambda *_, **__: pytest.fail("it was run"))
+    monkeypatch.setattr(explain_session, "explain_launch", lambda *_, **__: pytest.fail("it was run"))
     with pytest.raises(UsageError, match=says):
         command(str(EXAMPLES / "third_try.cu"), *words)
 
@@ -232,7 +232,7 @@ def test_a_card_named_by_its_driver_says_what_the_table_has() -> None:
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = explain_session.explain_prepared
+    real = explain_session.explain_launch
     made: list[Explanation] = []
 
     def second_time(*given: object, **options: object) -> Explanation:
@@ -241,7 +241,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest
         made.append(real(*given, **options))  # type: ignore[arg-type]
         return made[0]
 
-    monkeypatch.setattr(explain_session, "explain_prepared", second_time)
+    monkeypatch.setattr(explain_session, "explain_launch", second_time)
     page, data = tmp_path / "why.html", tmp_path / "why.json"
     code, _ = command("coalesced", "--size", "8,9,10", "--json", str(data), "--report", str(page))
     assert code == 130
@@ -253,14 +253,14 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest
 
 
 def test_each_is_printed_when_it_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = explain_session.explain_prepared
+    real = explain_session.explain_launch
     seen: list[str] = []
 
     def watched(*given: object, **options: object) -> Explanation:
         seen.append("run")
         return real(*given, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(explain_session, "explain_prepared", watched)
+    monkeypatch.setattr(explain_session, "explain_launch", watched)
     request = explain_session.ExplainRequest(["coalesced"], size="8,9")
     explain_session.run_explanations(request, finished=lambda e: seen.append(str(e.n)))
     assert seen == ["run", "8", "run", "9"]

@@ -10,8 +10,8 @@ import pytest
 
 from support.scripted_ncu import RAW, RESULTS, SOURCE, play
 from tilewright.errors import LaunchError, OperandError, UnavailableError, UsageError
-from tilewright.lab.explain import hardware, launched, ncu_pages
-from tilewright.lab.explain.launched import StoredLaunch
+from tilewright.lab.explain import hardware, ncu_pages, stored_launches
+from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator.assembly import disassembly
 
@@ -20,7 +20,7 @@ BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "")
 
 def test_doctests() -> None:
     assert doctest.testmod(hardware).failed == 0
-    assert doctest.testmod(launched).failed == 0
+    assert doctest.testmod(stored_launches).failed == 0
     assert doctest.testmod(ncu_pages).failed == 0
 
 
@@ -140,10 +140,10 @@ def test_no_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_launches_on_disk(tmp_path: Path) -> None:
     args = (np.arange(6, dtype=np.float16).reshape(2, 3), -5, 0.25, np.uint32(7), True)
-    launched.save(
+    stored_launches.save_launches(
         tmp_path / "l.npz", BINARY, [StoredLaunch("a", (2, 3), 64, args, 128), StoredLaunch("b", 1, (8, 8, 2), ())]
     )
-    binary, (a, b) = launched.load(tmp_path / "l.npz")
+    binary, (a, b) = stored_launches.load_launches(tmp_path / "l.npz")
     assert (binary.cubin, binary.arch, binary.name) == (b"cubin", "sm_90", "k.cu")
     assert (a.entry, a.grid, a.block, a.shared_bytes) == ("a", (2, 3, 1), (64, 1, 1), 128)
     np.testing.assert_array_equal(a.args[0], args[0])
@@ -152,16 +152,16 @@ def test_launches_on_disk(tmp_path: Path) -> None:
     assert [type(value) for value in a.args[1:]] == [int, float, np.uint32, bool]
     assert b.block == (8, 8, 2)
     with pytest.raises(OperandError, match="b: argument 0 is a str"):
-        launched.save(tmp_path / "x.npz", BINARY, [StoredLaunch("b", 1, 1, ("text",))])
+        stored_launches.save_launches(tmp_path / "x.npz", BINARY, [StoredLaunch("b", 1, 1, ("text",))])
     with pytest.raises(UsageError, match="grid must be one to three"):
-        launched.save(tmp_path / "x.npz", BINARY, [StoredLaunch("b", (1, 0), 1, ())])
+        stored_launches.save_launches(tmp_path / "x.npz", BINARY, [StoredLaunch("b", (1, 0), 1, ())])
 
 
 def test_launching_what_is_no_file_of_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.npz").write_text("text")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for name in ("absent.npz", "text.npz", "other.npz"):
-        assert launched.main([str(tmp_path / name)]) == 2
+        assert stored_launches.main([str(tmp_path / name)]) == 2
         assert "is no file of launches" in capsys.readouterr().err
 
 

@@ -140,7 +140,7 @@ def test_no_gpu_or_no_ncu_is_said_before_anything_is_run(monkeypatch: pytest.Mon
 
         return refuse
 
-    monkeypatch.setattr(explain_session, "explain_prepared", lambda *_, **__: pytest.fail("it was run"))
+    monkeypatch.setattr(explain_session, "explain_launch", lambda *_, **__: pytest.fail("it was run"))
     request = explain_session.ExplainRequest(["cuda/coalesced"], measure=True)
     monkeypatch.setattr(measure, "open_device", absent("GPU 0 cannot be used"))
     with pytest.raises(UnavailableError, match="GPU 0 cannot be used"):

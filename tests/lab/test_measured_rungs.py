@@ -16,7 +16,7 @@ import pytest
 
 import record_rungs
 from support import measured_rungs
-from support.measured_rungs import GLOBAL, LAUNCHES, SIZES, WAVEFRONTS, apart, lines_apart
+from support.measured_rungs import GLOBAL, LAUNCHES, SIZES, WAVEFRONTS, differences, lines_apart
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
@@ -85,7 +85,7 @@ def test_the_smallest_tile(kernel: CudaKernel) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)
 def test_global_memory(row: dict[str, Any]) -> None:
     """Every request and sector, in each launch."""
-    found = apart(row, GLOBAL)
+    found = differences(row, GLOBAL)
     assert set(found) == ({PATCHED} if f"{row['kernel']} {row['m']}" in PATCHED_APART else set())
     for more in found.values():
         assert len(set(more)) > 1, "the same in each launch: then it is no matter of timing"
@@ -94,7 +94,7 @@ def test_global_memory(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)
 def test_shared_memory(row: dict[str, Any]) -> None:
     """Every wavefront of loads and stores, but where blocks are in each other's way."""
-    found = apart(row, WAVEFRONTS)
+    found = differences(row, WAVEFRONTS)
     assert set(found) == CROWDED.get(f"{row['kernel']} {row['m']}", set())
     for name, more in found.items():
         assert len(set(more)) > 1, "the same in each launch: then it is no matter of timing"
@@ -107,10 +107,10 @@ def test_shared_memory(row: dict[str, Any]) -> None:
 def test_bank_conflicts(row: dict[str, Any]) -> None:
     """Those of loads and stores are the wavefronts too many; those of copies vary, also with one warp alone."""
     conflicts = {name.replace("pipe_lsu_wavefronts", "bank_conflicts_pipe_lsu"): name for name in WAVEFRONTS}
-    assert apart(row, tuple(conflicts)) == {
-        name: more for name, of in conflicts.items() for more in apart(row, (of,)).values()
+    assert differences(row, tuple(conflicts)) == {
+        name: more for name, of in conflicts.items() for more in differences(row, (of,)).values()
     }
-    copies = apart(row, (CONFLICTS_OF_COPIES,))
+    copies = differences(row, (CONFLICTS_OF_COPIES,))
     assert bool(copies) == (row["kernel"] in COPYING)
     assert all(len(set(more)) > 1 and min(more) > 0 for more in copies.values())
 
@@ -128,9 +128,9 @@ def test_every_line(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("name", "by"), [(GLOBAL[0], 1), (GLOBAL[0], -1), (LOADS, 1), (STORES, 7)])
 def test_a_count_that_is_off_is_seen(name: str, by: int) -> None:
     row = copy.deepcopy(ROWS[NAMES.index("cuda/warp_tile 256")])
-    assert apart(row, (*GLOBAL, *WAVEFRONTS)) == {}
+    assert differences(row, (*GLOBAL, *WAVEFRONTS)) == {}
     row["counted"][2][name] += by
-    assert apart(row, (*GLOBAL, *WAVEFRONTS)) == {name: [0, 0, by]}
+    assert differences(row, (*GLOBAL, *WAVEFRONTS)) == {name: [0, 0, by]}
     line, counts = next(iter(row["counted_lines"].items()))
     unit = next(iter(counts))
     counts[unit] += by
@@ -168,7 +168,7 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for row in rows:
         assert row["result"]["ok"]
         assert [set(one.values()) for one in row["counted"]] == [{7}] * LAUNCHES
-        assert apart(row, (LOADS,)) == {LOADS: [7 - row["predicted"][LOADS]] * LAUNCHES}
+        assert differences(row, (LOADS,)) == {LOADS: [7 - row["predicted"][LOADS]] * LAUNCHES}
         assert all("executed" not in counts for counts in row["counted_lines"].values())
         record_rungs.show(row)
     kept = tmp_path / "shared_tile-16.json"

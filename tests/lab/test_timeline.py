@@ -28,7 +28,7 @@ from tilewright.records.timeline import (
     write_timelines,
 )
 from tilewright.report.timeline_words import sentence, ticks, time_table
-from tilewright.streaming.run.timeline import expected_pieces
+from tilewright.streaming.run.timeline import predicted_pieces
 
 
 def said(timeline: Timeline) -> str:
@@ -292,7 +292,7 @@ def test_files_that_do_not_go_together_are_refused(tmp_path):
 
 def test_the_spans_of_a_plan_are_those_of_its_cost():
     plan = large_plan()
-    pieces = expected_pieces(plan, ["cuda:0"])
+    pieces = predicted_pieces(plan, ["cuda:0"])
     cost = plan.cost
     assert len(pieces) == len(cost.loads) + len(cost.multiplies) + len(cost.stores)
     found = Timeline(
@@ -311,7 +311,7 @@ def test_the_spans_of_a_plan_are_those_of_its_cost():
 def test_several_places_are_planned_with_their_own_parts():
     plan = large_plan(places=4)
     places = [f"cuda:{number}" for number in range(4)]
-    pieces = expected_pieces(plan, [*places, "cuda:4"])
+    pieces = predicted_pieces(plan, [*places, "cuda:4"])
     assert sorted({piece.place for piece in pieces}) == places
     steps = [piece.name for piece in pieces if piece.lane == "compute"]
     assert len(steps) == len(set(steps)) == len(plan.tiles) * plan.grid.steps

@@ -18,7 +18,7 @@ from tilewright.errors import UsageError
 from tilewright.host import disk, sources
 from tilewright.host.machine import Cache, Machine, machine
 from tilewright.kernels import Kernel, blocking
-from tilewright.kernels.blocking import Blocking, analytic, keep, kept, tallest, trying
+from tilewright.kernels.blocking import Blocking, analytic, store_blocking, stored_blocking, tallest, use_candidate
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.tune import cpu as tune_cpu
 from tilewright.lab.tune import session as tune_session
@@ -132,7 +132,7 @@ def test_what_is_not_sound() -> None:
 
 def test_kernels_take_it_from_there() -> None:
     assert catalog()["cpu/packed"].blocking == blocking.in_force()
-    with trying(OTHER):
+    with use_candidate(OTHER):
         assert blocking.blocking() == OTHER
         assert blocking.in_force() != OTHER, "what this process's kernels were made for stays"
     made = remade(catalog()["cpu/packed"], OTHER)
@@ -238,16 +238,16 @@ def test_what_cannot_be_tuned(scripted: Kernel) -> None:
 
 
 def test_kept_for_the_processes_to_come() -> None:
-    assert kept() is None
-    path = keep(OTHER, FOUND)
+    assert stored_blocking() is None
+    path = store_blocking(OTHER, FOUND)
     assert path is not None
-    found = kept()
+    found = stored_blocking()
     assert found is not None
     assert found.blocking == OTHER
     assert found.found["ratio"] == 1.25
     assert list(path.parent.iterdir()) == [path], "no draft is left"
     assert blocking.forget_blocking()
-    assert kept() is None
+    assert stored_blocking() is None
     assert not blocking.forget_blocking()
 
 
@@ -258,37 +258,37 @@ BROKEN += [{"blocking": asdict(OTHER) | {"more": 1}}, {"found": {"ratio": "fast"
 
 @pytest.mark.parametrize("change", BROKEN, ids=lambda change: str(change)[:60])
 def test_a_broken_file_is_ignored(change: Any) -> None:
-    path = keep(OTHER, FOUND)
+    path = store_blocking(OTHER, FOUND)
     assert path is not None
-    assert kept() is not None
+    assert stored_blocking() is not None
     text = change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change)
     path.write_text(text)
-    assert kept() is None
+    assert stored_blocking() is None
 
 
 def test_what_is_of_another_machine_or_other_sources_is_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path = keep(OTHER, FOUND)
+    path = store_blocking(OTHER, FOUND)
     assert path is not None
     elsewhere = replace(HERE, processor="Another processor")
     with monkeypatch.context() as patch:
         patch.setattr(blocking, "machine", lambda: elsewhere)
-        assert kept() is None
+        assert stored_blocking() is None
         assert blocking._kept_in().write(path.read_bytes())
-        assert kept() is None, "nor under that machine's own name"
-    assert kept() is not None
+        assert stored_blocking() is None, "nor under that machine's own name"
+    assert stored_blocking() is not None
     changed = tmp_path / "codegen" / "tile.py"
     changed.parent.mkdir()
     changed.write_text("another generator")
     monkeypatch.setattr(sources, "PACKAGE", tmp_path)
-    assert kept() is None
+    assert stored_blocking() is None
 
 
 def test_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "private_directory", lambda *parts: None)
-    assert keep(OTHER, FOUND) is None
-    assert kept() is None
+    assert store_blocking(OTHER, FOUND) is None
+    assert stored_blocking() is None
     assert not blocking.forget_blocking()
 
 
@@ -317,7 +317,7 @@ print(json.dumps([*numbers, blocking.describe(), _generator()]))
 @pytest.mark.thorough
 def test_what_is_kept_is_in_force_in_the_next_process(tmp_path: Path) -> None:
     own = _generator()
-    keep(OTHER, FOUND)
+    store_blocking(OTHER, FOUND)
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", IN_FORCE], capture_output=True, text=True, check=False
     )
@@ -400,7 +400,7 @@ def test_from_the_command_line(monkeypatch: Any, capsys: Any, tmp_path: Path) ->
     first, last = read_records(records)
     assert first.params == last.params == ANALYTIC.numbers
     assert first.reference == "cpu/packed"
-    assert kept() is None
+    assert stored_blocking() is None
 
 
 def test_the_winner_is_kept_marked_and_can_be_forgotten(monkeypatch: Any, capsys: Any, scripted: Kernel) -> None:
@@ -409,26 +409,26 @@ def test_the_winner_is_kept_marked_and_can_be_forgotten(monkeypatch: Any, capsys
     code, out, err = call(monkeypatch, capsys, *arguments)
     assert code == 0, err
     assert [line.split()[-1] for line in out.splitlines()[1:3]][1] == "analytic"
-    found = kept()
+    found = stored_blocking()
     assert found is not None
     assert found.blocking == FAST
     assert found.found["kernel"] == "my/scripted"
     assert "The best one is faster than the analytic choice" in out
     _, out, _ = call(monkeypatch, capsys, str(scripted.path), "--reset")
     assert out == "Forgotten: tile and blocks are computed again.\n"
-    assert kept() is None
+    assert stored_blocking() is None
     assert call(monkeypatch, capsys, "cpu/packed", "--reset")[1] == "Nothing was cached for this machine.\n"
 
 
 def test_wrong_results_are_an_exit_code_and_leave_what_was_kept(
     monkeypatch: Any, capsys: Any, scripted: Kernel
 ) -> None:
-    keep(OTHER, FOUND)
+    store_blocking(OTHER, FOUND)
     monkeypatch.setattr(tune_cpu, "candidates", lambda *_: iter([ANALYTIC, WRONG]))
     code, out, _ = call(monkeypatch, capsys, str(scripted.path), "--size", "40", "--budget", "3s")
     assert code == 1
     assert "1 wrong result, such as mr=2" in out
-    found = kept()
+    found = stored_blocking()
     assert found is not None
     assert found.blocking == OTHER
 
@@ -436,7 +436,7 @@ def test_wrong_results_are_an_exit_code_and_leave_what_was_kept(
 def test_ctrl_c_loses_nothing_of_what_was_kept(
     monkeypatch: pytest.MonkeyPatch, scripted: Kernel, tmp_path: Path
 ) -> None:
-    path = keep(OTHER, FOUND)
+    path = store_blocking(OTHER, FOUND)
     assert path is not None
     before, measured, measure = path.read_bytes(), [], Bench.measure
 

@@ -15,7 +15,7 @@ from tilewright.records import source_rows
 from tilewright.records.explanation import Access
 from tilewright.runtime.gpu.nvrtc import compile_source
 from tilewright.simulator import microscope as module
-from tilewright.simulator.counters.sample import sample
+from tilewright.simulator.counters.block_sample import sample_blocks
 from tilewright.simulator.microscope import Observation
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -154,7 +154,7 @@ def test_a_notebook_shows_it_whatever_the_source_says() -> None:
 
 @pytest.mark.parametrize("grid", [(1, 1, 1), (4, 3, 1), (5, 1, 1), (1, 7, 1), (100, 50, 1), (6, 5, 7), (2**20, 1, 1)])
 def test_a_sample_stands_for_the_whole_grid(grid: tuple[int, int, int]) -> None:
-    some = sample(grid)
+    some = sample_blocks(grid)
     assert some.total == np.prod(grid)
     assert [weights.sum() for weights in some.weights] == [some.total] * 2
     assert (np.diff(some.blocks) > 0).all()

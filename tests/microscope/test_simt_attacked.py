@@ -17,7 +17,7 @@ from tilewright.simulator.assembly import disassembly
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link
 from tilewright.simulator.assembly.ptxas import PtxAccess, match_accesses, ptx_accesses
-from tilewright.simulator.counters.sample import doubt, sample
+from tilewright.simulator.counters.block_sample import doubt, sample_blocks
 
 X = np.arange(64, dtype=np.int32)
 T = np.arange(32)
@@ -170,7 +170,7 @@ def test_any_atomic_may_poll(poll: str) -> None:
 
 def test_choices_differ_in_several_blocks_between() -> None:
     for size in range(5, 300):
-        some = sample((size, 1, 1))
+        some = sample_blocks((size, 1, 1))
         first, second = (dict(zip(some.blocks.tolist(), w.tolist(), strict=True)) for w in some.weights)
         assert sum(first.values()) == sum(second.values()) == size
         for parity in (0, 1):

@@ -17,10 +17,10 @@ from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySink, ArraySource
 from tilewright.planning.choice import Choice
 from tilewright.streaming.places import places
+from tilewright.streaming.places.cached_sources import CachedSources
 from tilewright.streaming.places.chunks import Chunks
 from tilewright.streaming.places.events import Events
 from tilewright.streaming.places.gpu import GpuPlace
-from tilewright.streaming.places.tier import Tier
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.grid import ORDERS, Grid, Tile
@@ -67,7 +67,7 @@ class Case:
 
     def place(self, device: SimulatedDevice, chunks: Chunks, events: Events | None = None) -> GpuPlace:
         held = self.plan.host_cache(self.plan.schedule()) if self.plan.host_slots else HostCache({}, {})
-        tier = Tier(self.plan, held, self.sources)
+        sources = CachedSources(self.plan, held, self.sources)
         options: dict[str, Any] = {
             "gpu": device,
             "choice": ANY_KERNEL,
@@ -75,7 +75,7 @@ class Case:
             "chunks": chunks,
             "events": events,
         }
-        return GpuPlace(self.plan, tier, self.sink, **options)
+        return GpuPlace(self.plan, sources, self.sink, **options)
 
     def check(self) -> None:
         np.testing.assert_array_equal(self.c, self.a @ self.b)

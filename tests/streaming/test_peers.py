@@ -15,11 +15,11 @@ import pytest
 from support.simulated_streams import ANY_KERNEL, SimulatedDevice, SimulatedStream, failing_after, simulated
 from tilewright.files.array import ArraySink, ArraySource
 from tilewright.streaming.places import gpu
+from tilewright.streaming.places.cached_sources import CachedSources
 from tilewright.streaming.places.chunks import Chunks
 from tilewright.streaming.places.events import Events
 from tilewright.streaming.places.gpu import GpuPlace
 from tilewright.streaming.places.peers import Peers
-from tilewright.streaming.places.tier import Tier
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room, Slots, place_elements
 from tilewright.streaming.plan.grid import Grid, OperandBlock, Tile
@@ -58,7 +58,7 @@ class Case:
         places = [
             GpuPlace(
                 self.plan,
-                Tier(self.plan, HostCache({}, {}), self.sources),
+                CachedSources(self.plan, HostCache({}, {}), self.sources),
                 sink,
                 **options,
                 gpu=gpus[number % len(gpus)],

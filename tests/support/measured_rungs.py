@@ -101,7 +101,7 @@ def compared(row: dict[str, Any], counters: tuple[str, ...]) -> Iterator[tuple[s
             yield name, ours, theirs
 
 
-def apart(row: dict[str, Any], counters: tuple[str, ...]) -> dict[str, list[int]]:
+def differences(row: dict[str, Any], counters: tuple[str, ...]) -> dict[str, list[int]]:
     """Counter → by how much each launch counted more than was predicted, of those where any did."""
     return {name: [n - ours for n in theirs] for name, ours, theirs in compared(row, counters) if set(theirs) != {ours}}
 

@@ -12,7 +12,7 @@ from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.plan import StreamPlan
 from tilewright.streaming.plan.stream import plan_stream
-from tilewright.streaming.run.timeline import expected_pieces
+from tilewright.streaming.run.timeline import predicted_pieces
 
 #: On a place: what it did from when to when.
 SPANS = (
@@ -47,7 +47,7 @@ def large(places: int = 1, chunks: int = 64, memory: int = 11_000_000_000) -> Ti
     grid = plan.grid
     pieces = []
     for number in range(places):
-        for piece in expected_pieces(plan, [f"cuda:{number}"]):
+        for piece in predicted_pieces(plan, [f"cuda:{number}"]):
             pieces.append(piece)
             stage = {"copy in": "stage in", "copy out": "stage out"}.get(piece.lane)
             step = (piece.end_s - piece.start_s) / chunks

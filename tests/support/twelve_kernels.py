@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.lab.explain.launched import StoredLaunch
+from tilewright.lab.explain.stored_launches import StoredLaunch
 
 DATA = Path(__file__).parents[1] / "data"
 ARCH = "sm_90"

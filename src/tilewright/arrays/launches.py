@@ -11,7 +11,7 @@ from ..runtime.gpu.device import Device
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
 from .order import Order
 from .plan import GpuPlan
-from .strided_copy import Copy, prepared_copy
+from .strided_copy import Copy, prepare_copy
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
     with gpu:
         product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
         before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
-        copies = tuple((i, prepared_copy(gpu, place.original, place.used)) for i, place in before)
-        after = prepared_copy(gpu, order.c.used, order.c.original) if order.c.at is not None else None
+        copies = tuple((i, prepare_copy(gpu, place.original, place.used)) for i, place in before)
+        after = prepare_copy(gpu, order.c.used, order.c.original) if order.c.at is not None else None
     return Launches(plan, product, copies, after)
 
 

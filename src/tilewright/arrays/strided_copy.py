@@ -21,7 +21,7 @@ MOST_BLOCKS = 1 << 16
 Copy = Callable[[int, int, int], None]
 
 
-def prepared_copy(device: Device, source: Matrix, target: Matrix) -> Copy:
+def prepare_copy(device: Device, source: Matrix, target: Matrix) -> Copy:
     """A function that copies a matrix like ``source`` into one like ``target``: compiled and checked now; a call takes
     microseconds and does not wait for the copy.
 

@@ -12,7 +12,7 @@ import typer
 from ..errors import UsageError
 from .application import app
 from .console import Console, say
-from .options import Json, Param, check_apart, check_writeable, write_json
+from .options import Json, Param, check_different_files, check_writeable, write_json
 
 if TYPE_CHECKING:
     from ..lab.explain.session import ExplainRequest
@@ -108,7 +108,7 @@ def explain_command(
     from ..lab.explain.session import ExplainRequest
 
     check_writeable("report", report_file)
-    check_apart(json=json_file, report=report_file)
+    check_different_files(json=json_file, report=report_file)
     request = ExplainRequest(kernels, size, gpu, param or [], whole, measure, seed, max_steps)
     explanations, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
     _write(explanations, json_file, report_file)

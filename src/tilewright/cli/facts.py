@@ -44,7 +44,10 @@ def info_command(
     first = measure_first_call() if measure else known_first_call()
     if json_file:
         known = {"roofs": measured, "roofs_missing": missing, "threads": threads, "first_call": first and asdict(first)}
-        known["blocking"] = {"numbers": blocking.in_force().numbers, "tuned": (kept := blocking.kept()) and kept.found}
+        known["blocking"] = {
+            "numbers": blocking.in_force().numbers,
+            "tuned": (kept := blocking.stored_blocking()) and kept.found,
+        }
         write_json(json_file, machine().as_dict() | known)
     else:
         show_facts(

@@ -14,7 +14,7 @@ from ..errors import TilewrightError, UsageError
 from ..records.json_data import dumped
 from .application import app
 from .console import Console
-from .options import check_apart, check_writeable
+from .options import check_different_files, check_writeable
 
 if TYPE_CHECKING:
     from ..streaming.places.events import Events
@@ -130,7 +130,7 @@ def multiply_command(
     files = [Path(text) for text in (a, b, output)]
     check_writeable("json", json_file, dash=True, spare=files)
     check_writeable("timeline", timeline, spare=files)
-    check_apart(json=json_file, timeline=timeline, output=Path(output))
+    check_different_files(json=json_file, timeline=timeline, output=Path(output))
     console = Console(stderr=json_file is not None and str(json_file) == "-")
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
     with contextlib.ExitStack() as stack:
@@ -203,10 +203,10 @@ def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
     """Write the timeline of the run; without ``events``, the predicted one."""
     from ..lab.inputs.environment import environment
     from ..records.timeline import write_timelines
-    from ..streaming.run.timeline import expected_timeline, timeline
+    from ..streaming.run.timeline import predicted_timeline, timeline
 
     facts = environment(operands="files")
-    write_timelines(path, [expected_timeline(job, facts) if events is None else timeline(job, events, facts)])
+    write_timelines(path, [predicted_timeline(job, facts) if events is None else timeline(job, events, facts)])
 
 
 def _write_record(job: Job, path: Path) -> None:

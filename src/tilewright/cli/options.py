@@ -52,7 +52,7 @@ def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: 
         raise UsageError(f"{name}: {path} cannot be written: permission denied")
 
 
-def check_apart(**files: Path | None) -> None:
+def check_different_files(**files: Path | None) -> None:
     """Raises UsageError if two options name the same file; standard output does not count."""
     seen: dict[Path, str] = {}
     for name, path in files.items():

@@ -10,7 +10,7 @@ import typer
 from ..errors import UsageError
 from .application import app
 from .console import Console, say
-from .options import Json, check_apart, check_writeable, fraction, write_json
+from .options import Json, check_different_files, check_writeable, fraction, write_json
 
 
 @app.command("compare")
@@ -75,7 +75,7 @@ def report_command(
 
     check_writeable("output", output, spare=files)
     check_writeable("trace", trace, spare=files)
-    check_apart(output=output, trace=trace)
+    check_different_files(output=output, trace=trace)
     if figures is not None and figures.exists() and not figures.is_dir():
         raise UsageError(f"figures: must be a folder, got the file {figures}")
     timed = [file for file in files if holds_timelines(file)]

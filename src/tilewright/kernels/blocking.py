@@ -133,12 +133,12 @@ def in_force() -> Blocking:
 
     It stays the same even if a search stores another one meanwhile.
     """
-    found = kept()
+    found = stored_blocking()
     return found.blocking if found else analytic(machine())
 
 
 @contextlib.contextmanager
-def trying(candidate: Blocking) -> Iterator[None]:
+def use_candidate(candidate: Blocking) -> Iterator[None]:
     """Within the block, ``blocking()`` returns the candidate."""
     token = _tried.set(candidate)
     try:
@@ -151,7 +151,7 @@ def trying(candidate: Blocking) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredBlocking:
     """A blocking that a search stored; ``found`` has the kernel, dtype, shape, threads and ``ratio`` of the search."""
 
     blocking: Blocking
@@ -161,18 +161,18 @@ class Kept:
         return f"{_words(self.blocking)}; tuned here: {self.found['ratio']:.3f} times as fast as the analytic choice"
 
 
-def keep(chosen: Blocking, found: dict[str, Any]) -> Path | None:
+def store_blocking(chosen: Blocking, found: dict[str, Any]) -> Path | None:
     """Store a blocking for later processes on this machine; returns None if it cannot be written."""
     return _kept_in().write_json({"made_for": _made_for(), "blocking": asdict(chosen), "found": found})
 
 
-def kept() -> Kept | None:
+def stored_blocking() -> StoredBlocking | None:
     """The blocking stored on this machine with the same sources; None if there is none, or it is not sound."""
     return _kept_in().read_as(_sound)
 
 
-def _sound(known: dict[str, Any]) -> Kept | None:
-    found = Kept(Blocking(**known["blocking"]), {**known["found"], "ratio": float(known["found"]["ratio"])})
+def _sound(known: dict[str, Any]) -> StoredBlocking | None:
+    found = StoredBlocking(Blocking(**known["blocking"]), {**known["found"], "ratio": float(known["found"]["ratio"])})
     return found if known["made_for"] == _made_for() and found.blocking.sound(machine()) else None
 
 
@@ -187,7 +187,7 @@ def describe() -> str:
     >>> describe().startswith(f"{blocking().mr} rows × {blocking().nv} vectors")
     True
     """
-    found = kept()
+    found = stored_blocking()
     if found and found.blocking == in_force():
         return str(found)
     return f"{_words(in_force())}; computed from the caches, not tuned"

@@ -15,7 +15,7 @@ from ..host.machine import bytes_text
 from ..kernels import Kernel
 from ..operands import promoted
 from ..problem import Problem, ProductShapes, combine_shapes
-from ..runtime.cpu import express
+from ..runtime.cpu import small_products
 from ..runtime.cpu.batch import as_matrices, multiply_batch
 from ..runtime.cpu.runner import Product, runner
 from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor
@@ -57,13 +57,13 @@ class HostPlan(Plan):
     def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """Multiply arrays of the planned shapes, which have the dtype ``working_dtype``, into ``c``."""
         kernel, dtype, threads = self.kernel, self.working_dtype, self.threads
-        short = _short_way(kernel, dtype) if threads == 1 and not self.adds else express.never
+        short = _short_way(kernel, dtype) if threads == 1 and not self.adds else small_products.decline
         product = functools.partial(_runner, kernel, dtype, threads, self.adds)
         multiply_batch(short, product, self.bands, *as_matrices(self.layout, a, b, c))
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """The same, but ``product`` computes each product of the batch, one after the other."""
-        multiply_batch(express.never, lambda: product, 1, *as_matrices(self.layout, a, b, c))
+        multiply_batch(small_products.decline, lambda: product, 1, *as_matrices(self.layout, a, b, c))
 
     @functools.cached_property
     def working_dtype(self) -> np.dtype:
@@ -206,7 +206,7 @@ def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
     m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
     if plan.kernel.adds:
         return replace(plan, adds=True)
-    if plan.kernel in (express.KERNEL, numpy_product) or m * n <= k * (m + n):
+    if plan.kernel in (small_products.KERNEL, numpy_product) or m * n <= k * (m + n):
         return None
     choice = choose_adding_cpu(plan.compute)
     return None if choice is None else replace(plan, choice=choice, adds=True)
@@ -232,13 +232,13 @@ def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool) -> Product
 
 
 @functools.cache
-def _short_way(kernel: Kernel, dtype: np.dtype) -> express.Short:
+def _short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
     """The short way. If the plan's kernel is the one for small products, the short way does this dtype from now on."""
     if kernel is numpy_product:
         return _by_numpy
-    if kernel is express.KERNEL:
-        return express.learn(dtype, 2 * WORK_PER_THREAD)
-    return express.known
+    if kernel is small_products.KERNEL:
+        return small_products.learn_dtype(dtype, 2 * WORK_PER_THREAD)
+    return small_products.known
 
 
 def _by_numpy(a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: Any) -> np.ndarray:

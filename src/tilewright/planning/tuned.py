@@ -14,10 +14,10 @@ Shape = tuple[int, int, int]
 def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
     """The parameters stored for exactly this source, on a GPU of this name, for sizes within a factor of √2 of the same
     powers of two; None if there are none."""
-    return kept_at(kernel.source_hash, gpu, dtype, shape).read_as(lambda stored: kernel.checked(stored["params"]))
+    return tuned_file(kernel.source_hash, gpu, dtype, shape).read_as(lambda stored: kernel.checked(stored["params"]))
 
 
-def kept_at(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
+def tuned_file(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
     """The file for (m, n, k) and sizes like it."""
     bucket = [round(math.log2(max(1, size))) for size in shape]
     return CacheFile("tuned", f"{fingerprint(source_hash, gpu, dtype, bucket)}.json")

@@ -25,8 +25,8 @@ from .json_data import (
     TEXT,
     TIMES,
     Rule,
+    check_fields,
     dumped,
-    hold,
     is_finite,
     is_seconds,
     nullable,
@@ -168,8 +168,8 @@ def from_line(line: str, where: str = "record") -> BenchRecord:
         raise RecordError(f"{where}: kind must be 'bench', got {value_excerpt(kind)}")
     if data.get("schema") != SCHEMA:
         raise RecordError(f"{where}: schema must be {SCHEMA}, got {value_excerpt(data.get('schema'))}")
-    hold(data, _RULES, where)
-    hold(data.get("about", {}), _ABOUT_RULES, where, "about.")
+    check_fields(data, _RULES, where)
+    check_fields(data.get("about", {}), _ABOUT_RULES, where, "about.")
     known = {f.name for f in fields(BenchRecord)}
     try:
         return BenchRecord(**{key: value for key, value in data.items() if key in known})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RecordError
-from .explanation_rules import hold_explanation
+from .explanation_rules import check_explanation
 from .json_data import dumped, parse_json, read_text, value_excerpt
 
 SCHEMA = 1
@@ -207,7 +207,7 @@ def from_dict(data: Any, where: str) -> Explanation:
         raise RecordError(f"{where}: kind must be {KIND!r}, got {value_excerpt(actual)}")
     if data.get("schema") != SCHEMA:
         raise RecordError(f"{where}: schema must be {SCHEMA}, got {value_excerpt(data.get('schema'))}")
-    hold_explanation(data, where)
+    check_explanation(data, where)
     try:
         nested = {name: [_known(kind, item) for item in data[name]] for name, kind in _NESTED.items()}
         return _known(Explanation, data | nested)

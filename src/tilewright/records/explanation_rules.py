@@ -16,7 +16,7 @@ from .json_data import (
     TEXT,
     TRUTH,
     Rule,
-    hold,
+    check_fields,
     is_count,
     is_number,
     many,
@@ -86,11 +86,11 @@ _FIELDS: dict[str, dict[str, Rule]] = {
 }
 
 
-def hold_explanation(data: Mapping[str, Any], where: str) -> None:
+def check_explanation(data: Mapping[str, Any], where: str) -> None:
     """Raises RecordError for the first field of an explanation that breaks its rule; ``where`` names the file."""
-    hold(data, _RULES, where)
+    check_fields(data, _RULES, where)
     for name, rules in _FIELDS.items():
-        hold(data.get(name) or {}, rules, where, f"{name}.")
+        check_fields(data.get(name) or {}, rules, where, f"{name}.")
     for name, rules in _ITEMS.items():
         for number, item in enumerate(data.get(name, ())):
-            hold(item, rules, where, f"{name}[{number}].")
+            check_fields(item, rules, where, f"{name}[{number}].")

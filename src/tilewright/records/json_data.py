@@ -54,7 +54,7 @@ def dumped(data: Any, *, indent: int | None = None) -> str:
     return json_escaped(json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False))
 
 
-def hold(data: Mapping[str, Any], rules: Mapping[str, Rule], where: str, part: str = "") -> None:
+def check_fields(data: Mapping[str, Any], rules: Mapping[str, Rule], where: str, part: str = "") -> None:
     """Raises RecordError for the first field of ``data`` that breaks its rule; an absent field breaks none."""
     for name, (words, holds) in rules.items():
         if name in data and not holds(data[name]):

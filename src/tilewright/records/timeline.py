@@ -24,8 +24,8 @@ from .json_data import (
     TEXT,
     TRUTH,
     Rule,
+    check_fields,
     dumped,
-    hold,
     is_count,
     many,
     parse_json,
@@ -282,7 +282,7 @@ def _header(data: dict[str, Any], where: str) -> Timeline:
     if data["kind"] != KIND or data.get("schema") != SCHEMA:
         actual = f"{value_excerpt(data['kind'])} of schema {value_excerpt(data.get('schema'))}"
         raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {actual}")
-    hold(data, _RULES, where)
+    check_fields(data, _RULES, where)
     known = {f.name for f in fields(Timeline)} - {"pieces"}
     try:
         return Timeline(pieces=[], **{key: value for key, value in data.items() if key in known})
@@ -291,7 +291,7 @@ def _header(data: dict[str, Any], where: str) -> Timeline:
 
 
 def _piece(data: dict[str, Any], where: str) -> Piece:
-    hold(data, _PIECE_RULES, where)
+    check_fields(data, _PIECE_RULES, where)
     try:
         piece = Piece(**{f.name: data[f.name] for f in fields(Piece)})
     except KeyError as error:

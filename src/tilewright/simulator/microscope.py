@@ -16,7 +16,7 @@ from .assembly.instructions import Module
 from .assembly.parser import parse_ptx
 from .assembly.program import Program, link
 from .assembly.ptxas import MachineAccesses, match_accesses, ptx_accesses
-from .counters.sample import Sample, doubt, sample
+from .counters.block_sample import BlockSample, doubt, sample_blocks
 from .counters.survey import Survey
 from .counters.tally import Counters
 from .machine.arguments import dimensions
@@ -98,7 +98,7 @@ def observe(
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     machine, notes = _machine_accesses(compiled, program)
-    blocks = sample(dimensions("grid", grid)) if sampled else None
+    blocks = sample_blocks(dimensions("grid", grid)) if sampled else None
     survey = _Surveyor(machine, source.name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
     run = run_program(program, grid, block, args, replace(options, observer=survey, blocks=chosen))
@@ -123,7 +123,9 @@ def observe(
 class _Surveyor:
     """Counts a whole run, or a sample twice: once for each choice of blocks, so that the two totals can be compared."""
 
-    def __init__(self, machine: MachineAccesses, name: str, blocks: Sample | None, block: tuple[int, int, int]) -> None:
+    def __init__(
+        self, machine: MachineAccesses, name: str, blocks: BlockSample | None, block: tuple[int, int, int]
+    ) -> None:
         threads = block[0] * block[1] * block[2]
         standing = [blocks.standing_for(choice, threads) if blocks else None for choice in (0, 1)]
         self.first = Survey(Counters(machine, standing_for=standing[0]), name)

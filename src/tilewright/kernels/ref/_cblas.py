@@ -53,13 +53,13 @@ def gemm_of(library: ctypes.CDLL) -> Gemm | None:
 
 def _load(names: tuple[str, ...]) -> Iterator[ctypes.CDLL]:
     for name in names:
-        for candidate in (*beside_python(name), ctypes.util.find_library(name)):
+        for candidate in (*libraries_of_prefix(name), ctypes.util.find_library(name)):
             if candidate:
                 with contextlib.suppress(OSError):
                     yield ctypes.CDLL(str(candidate))
 
 
-def beside_python(name: str) -> list[Path]:
+def libraries_of_prefix(name: str) -> list[Path]:
     """Shared libraries that a Python package put under this interpreter's prefix, newest name first."""
     folder = Path(sys.prefix) / "lib"
     return sorted([*folder.glob(f"lib{name}.so*"), *folder.glob(f"lib{name}*.dylib")], reverse=True)

@@ -7,7 +7,7 @@ from tilewright.kernels.ref import _cblas
 
 # The library reads these when it is loaded. By default, MKL uses the GNU threads of another library if they are loaded, and
 # products of 128 take milliseconds there; its own threads spin for 200 ms after each call and slow what is measured next.
-if _cblas.beside_python("iomp5"):
+if _cblas.libraries_of_prefix("iomp5"):
     os.environ.setdefault("MKL_THREADING_LAYER", "INTEL")
     os.environ.setdefault("KMP_BLOCKTIME", "10")
 

@@ -103,7 +103,7 @@ def explain_cpu(
     sets = _operands(problem, seed)
     samples = _samples(SampleLoop(run, sets, sets.c, threads))
     prediction = predict(problem, kernel.params, dtype, threads) if kernel.error_bound is None else None
-    known = cpu_events.expected(kernel, problem, threads, loop, prediction, machine())
+    known = cpu_events.predicted_counts(kernel, problem, threads, loop, prediction, machine())
     events = cpu_events.events_of(machine(), dtype, kernel.params.get("vector_bits", 0))
     verified = _verified(kernel, problem, sets)  # before the runs that are counted, which are not verified
     rows = cpu_events.event_rows(lambda: run(sets.a[0], sets.b[0], sets.c[0]), min(samples), known, events, system)

@@ -60,7 +60,7 @@ class EventRow:
         return self.counted / self.expected if self.counted is not None and self.expected else None
 
 
-def expected(
+def predicted_counts(
     kernel: Kernel, problem: Problem, threads: int, loop: InnerLoop | None, prediction: Prediction | None, here: Machine
 ) -> dict[str, float]:
     """The quantities that the model predicts.

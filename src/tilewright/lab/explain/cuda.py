@@ -23,8 +23,8 @@ from ..inputs.environment import environment
 from ..inputs.formats import FORMATS, format_of
 from ..verify.verify import Check, Oracle
 from .bounds import ArithmeticUnit, LeastWork, arithmetic_unit, time_bounds, unknown
+from .checked_launch import SIZES, CheckedLaunch, check_launch
 from .formulas import formulas_of
-from .prepared import SIZES, Prepared, prepare
 
 
 def explain(
@@ -46,14 +46,14 @@ def explain(
     a sample of larger launches. A run is stopped after ``max_steps`` steps. Raises UsageError for an unknown GPU, and for
     parameters, sizes or a signature that are not allowed; and what the compiler and the microscope raise.
     """
-    prepared = prepare(kernel, m, n, k, gpu=gpu, params=params, whole=whole)
-    return explain_prepared(prepared, seed=seed, max_steps=max_steps, progress=progress)
+    prepared = check_launch(kernel, m, n, k, gpu=gpu, params=params, whole=whole)
+    return explain_launch(prepared, seed=seed, max_steps=max_steps, progress=progress)
 
 
-def explain_prepared(
-    p: Prepared, *, seed: int = 1, max_steps: int = MAX_STEPS, progress: Callable[[int, int], None] | None = None
+def explain_launch(
+    p: CheckedLaunch, *, seed: int = 1, max_steps: int = MAX_STEPS, progress: Callable[[int, int], None] | None = None
 ) -> Explanation:
-    """``explain`` for a kernel that ``prepare`` has checked and compiled."""
+    """``explain`` for a kernel that ``check_launch`` has checked and compiled."""
     kernel, size = p.kernel, (p.m, p.n, p.k)
     a, b, c = operands(kernel, *size, seed)
     options = RunOptions(
@@ -182,7 +182,7 @@ def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observatio
     return check.as_dict() | {"of": of}
 
 
-def _run(p: Prepared, seen: Observation) -> dict[str, Any]:
+def _run(p: CheckedLaunch, seen: Observation) -> dict[str, Any]:
     run = seen.run
     unseen = _edges_unseen(p) if run.sampled else ""
     return {
@@ -196,7 +196,7 @@ def _run(p: Prepared, seen: Observation) -> dict[str, Any]:
     }
 
 
-def _edges_unseen(p: Prepared) -> str:
+def _edges_unseen(p: CheckedLaunch) -> str:
     """Why a sample may have missed the blocks that hang over an edge of C: blocks are numbered along x alone, so that the
     sample does not know which these are. Empty if it cannot have missed any."""
     if p.launch.grid[0] != p.launch.blocks or not p.kernel.tile:

@@ -19,9 +19,9 @@ from pathlib import Path
 from ...errors import LaunchError, UnavailableError
 from ...runtime.gpu.nvrtc import Compiled
 from ...simulator.counters.hardware_names import LABELS
-from . import launched
-from .launched import StoredLaunch
+from . import stored_launches
 from .ncu_pages import CountedInstruction, Profile, read_raw, read_source
+from .stored_launches import StoredLaunch
 
 #: The counters that the microscope predicts.
 COUNTERS = tuple(LABELS)
@@ -138,10 +138,10 @@ def profile_launches(
     """
     with tempfile.TemporaryDirectory(prefix="tilewright-launch-") as folder:
         spec = Path(folder, "launches.npz")
-        launched.save(spec, compiled, launches)
+        stored_launches.save_launches(spec, compiled, launches)
         results = Path(folder, "results.npz")
         profiles = profile(command_of(spec, "--results", str(results)), metrics=metrics, lines=lines, timeout=timeout)
-        left = launched.results(results)
+        left = stored_launches.read_results(results)
     if not len(profiles) == len(left) == len(launches):
         raise LaunchError(f"{compiled.name}: {len(launches)} launches were made, but ncu counted {len(profiles)}")
     return [replace(each, arrays=arrays) for each, arrays in zip(profiles, left, strict=True)]
@@ -149,7 +149,7 @@ def profile_launches(
 
 def command_of(spec: Path, *more: str) -> list[str]:
     """The command that makes the launches of a file."""
-    return [sys.executable, "-m", "tilewright.lab.explain.launched", str(spec), *more]
+    return [sys.executable, "-m", "tilewright.lab.explain.stored_launches", str(spec), *more]
 
 
 def _run(command: Sequence[str], timeout: float | None) -> str:

@@ -18,7 +18,7 @@ from ...simulator.assembly.disassembly import MachineInstruction, disassemble, p
 from ...simulator.gpus import find_gpu
 from . import hardware, ncu_pages
 from .cuda import operands, verified
-from .launched import StoredLaunch
+from .stored_launches import StoredLaunch
 
 #: Counts of each source line.
 BY_LINE = ("sectors", "wavefronts", "executed")

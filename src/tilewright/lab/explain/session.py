@@ -16,9 +16,9 @@ from ...simulator.machine.arguments import whole_number
 from ...simulator.machine.options import MAX_STEPS
 from ..inputs.params import check_names, param_sets, parse_params
 from ..inputs.sizes import Shape, parse_sizes
-from .cuda import explain_prepared
+from .checked_launch import check_launch
+from .cuda import explain_launch
 from .measure import check_gpu, measured
-from .prepared import prepare
 
 #: The side of a product that is explained alone: all of its blocks are run, in a second.
 SIZE = 64
@@ -69,14 +69,14 @@ def run_explanations(
     check_names(params, kernels)
     sets = [(kernel, chosen) for kernel in kernels for chosen in param_sets(kernel, params)]
     prepared = [
-        prepare(kernel, *shape, gpu=request.gpu, params=chosen, whole=request.whole or None)
+        check_launch(kernel, *shape, gpu=request.gpu, params=chosen, whole=request.whole or None)
         for kernel, chosen in sets
         for shape in shapes or _default_sizes(sets, card)
     ]
     explanations = []
     for each in prepared:
         with progress(each.kernel.name) as blocks:
-            explanation = explain_prepared(each, seed=request.seed, max_steps=request.max_steps, progress=blocks)
+            explanation = explain_launch(each, seed=request.seed, max_steps=request.max_steps, progress=blocks)
         if request.measure:
             explanation = dataclasses.replace(explanation, measured=measured(each.kernel, explanation, request.seed))
         explanations.append(explanation)

@@ -22,7 +22,7 @@ from pathlib import Path
 from ...errors import CompileError, UnavailableError, UsageError
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
-from ...planning.tuned import kept_at
+from ...planning.tuned import tuned_file
 from ...records.bench import BenchRecord
 from ...runtime.gpu.nvrtc import compile_kernel
 from ..bench.cells import Cell
@@ -194,5 +194,5 @@ def cache_best(record: BenchRecord) -> Path | None:
     """Cache the parameters of a record as the best for its kernel, GPU, dtype and sizes like its own; None if nothing can
     be written."""
     shape = (record.m, record.n, record.k)
-    file = kept_at(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)
+    file = tuned_file(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)
     return file.write_json({"kernel": record.kernel, "shape": shape, "params": record.params, "gflops": record.gflops})

@@ -82,7 +82,7 @@ def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
     if tuned.winner is not None:
         record = tuned.winner.record
         known = {"ratio": record.ratio, "kernel": kernel.name, "dtype": dtype, "shape": shape, "threads": threads}
-        blocking.keep(tuned.winner.blocking, known)
+        blocking.store_blocking(tuned.winner.blocking, known)
     return tuned
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ...problem import ProductShapes
-from .express import Short
 from .runner import Product
+from .small_products import Short
 from .threads import Team, even_slices
 
 #: Multiply-adds of a thread in a portion of the batch: about 10 ms. Ctrl-C takes effect between two portions.

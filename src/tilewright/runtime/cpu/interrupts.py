@@ -2,8 +2,8 @@
 
 Python raises KeyboardInterrupt, and whatever else a signal handler raises, between any two bytecodes: also between a
 ``try`` and the statement before it, and inside a ``finally``. So no Python code can guarantee that its clean-up runs. One
-call of C code can: no bytecode of the caller lies in between. ``ensured`` is that call. ``apart`` runs a function on a
-thread of its own, where no signal handler runs.
+call of C code can: no bytecode of the caller lies in between. ``ensured`` is that call. ``run_on_thread`` runs a function on
+a thread of its own, where no signal handler runs.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
     return _ensured()(body, cleanup)
 
 
-def apart(function: Callable[[], Result], stop: Callable[[], None] | None = None) -> Result:
+def run_on_thread(function: Callable[[], Result], stop: Callable[[], None] | None = None) -> Result:
     """The result of ``function()``, computed on another thread, in this one's context.
 
     For code that an interrupt would leave broken: compilers, other libraries' locks, files. An interrupt ends the wait and
     is raised at once, while the function runs on to its end. With ``stop``, an interrupt calls ``stop()`` on another thread,
     which should make the function end soon, and the interrupt is raised when the function has ended.
 
-    >>> apart(lambda: threading.current_thread() is threading.main_thread())
+    >>> run_on_thread(lambda: threading.current_thread() is threading.main_thread())
     False
     """
-    work = _Apart(function, _launch)
+    work = _ThreadRun(function, _launch)
     if stop is None:
         work.start_and_wait()
     else:
@@ -54,7 +54,7 @@ def apart(function: Callable[[], Result], stop: Callable[[], None] | None = None
     return work.result()
 
 
-class _Apart:
+class _ThreadRun:
     """A function on a thread of its own. Lists record its events by single operations: an interrupt may come at any time."""
 
     def __init__(self, function: Callable[[], Any], launch: Callable[[threading.Thread], object]) -> None:
@@ -83,7 +83,7 @@ class _Apart:
         self._closed = True
         if self._begun:
             if not self._ended:
-                apart(stop)
+                run_on_thread(stop)
             self._wait()
 
     def _wait(self) -> None:
@@ -108,7 +108,7 @@ def _launch(thread: threading.Thread) -> None:
 
 @functools.cache
 def _ensured() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
-    work = _Apart(_compiled, lambda thread: _thread.start_new_thread(thread.start, ()))
+    work = _ThreadRun(_compiled, lambda thread: _thread.start_new_thread(thread.start, ()))
     work.start_and_wait()  # on another thread: an interrupt would leave llvmlite's lock taken
     return work.result()
 

@@ -24,7 +24,7 @@ from ...host.steps import announced
 from ...kernels import Kernel
 from ...operands import as_row_major, writeable_alias
 from .code_cache import CodeCache
-from .interrupts import apart
+from .interrupts import run_on_thread
 from .standby import CompiledStandby, call_words, source_of
 from .stop import run_stoppable
 from .threads import Team, even_slices
@@ -47,7 +47,7 @@ def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     UnavailableError if ``$NUMBA_DISABLE_JIT`` is set.
     """
     need_jit(kernel.name)
-    return apart(functools.partial(_compile, kernel, dtype))
+    return run_on_thread(functools.partial(_compile, kernel, dtype))
 
 
 def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
@@ -69,7 +69,7 @@ def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
 @functools.cache
 def standby() -> CompiledStandby:
     """The machine code by which workers stand by: they wait for the next product without sleeping."""
-    return apart(_compile_standby)
+    return run_on_thread(_compile_standby)
 
 
 def _compile_standby() -> CompiledStandby:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .interrupts import apart
+from .interrupts import run_on_thread
 from .threads import Standby, Team
 
 Result = TypeVar("Result")
@@ -78,10 +78,10 @@ def stoppable(work: Callable[[], Result]) -> Result:
     stop = Stop()
 
     def inside() -> Result:
-        _current.set(stop)  # in the copy of the context that ``apart`` makes
+        _current.set(stop)  # in the copy of the context that ``run_on_thread`` makes
         return work()
 
-    return apart(inside, stop.ask)
+    return run_on_thread(inside, stop.ask)
 
 
 def run_stoppable(

@@ -29,7 +29,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .interrupts import apart, ensured
+from .interrupts import ensured, run_on_thread
 
 Job = Callable[[], None]
 
@@ -246,7 +246,7 @@ class _Crew:
         while len(claimed) < count:
             if seen == len(self.workers):
                 # Hired without a claim: if this is interrupted, they are idle workers for the next task.
-                apart(functools.partial(self._hire, count - len(claimed)))
+                run_on_thread(functools.partial(self._hire, count - len(claimed)))
             worker = self.workers[seen]
             seen += 1
             task.tried.append(worker)

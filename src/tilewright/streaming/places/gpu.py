@@ -34,10 +34,10 @@ from ...runtime.gpu.product import GpuProduct, compile_ahead, prepare_gpu_produc
 from ...runtime.gpu.stream import Event, Stream
 from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import StreamPlan
+from .cached_sources import CachedSources
 from .chunks import Chunks, Ring, pieces, shaped
 from .events import Events
 from .peers import Lent, Peers
-from .tier import Tier
 
 STREAMS_IN = 4
 #: The fewest bytes of a part, where a block is divided among all threads: some 3,000 parts a second can be handed out.
@@ -45,13 +45,13 @@ LEAST_PART = 4 << 20
 
 
 class GpuPlace:
-    """Slots in a GPU's memory; ``tier`` reads A and B, ``sink`` writes C; ``workers`` threads copy to and from chunks.
+    """Slots in a GPU's memory; ``sources`` reads A and B, ``sink`` writes C; ``workers`` threads copy to and from chunks.
     ``peers`` are the GPUs, this one included, that copy blocks of the same product from each other."""
 
     def __init__(
         self,
         plan: StreamPlan,
-        tier: Tier,
+        sources: CachedSources,
         sink: Sink,
         *,
         gpu: Device,
@@ -61,7 +61,7 @@ class GpuPlace:
         events: Events | None = None,
         peers: Peers | None = None,
     ) -> None:
-        self._grid, self._tier, self._gpu = plan.grid, tier, gpu
+        self._grid, self._sources, self._gpu = plan.grid, sources, gpu
         self._sink = sink
         self._dtype = np.dtype(plan.dtype)
         self._choice = choice
@@ -162,7 +162,7 @@ class GpuPlace:
 
     def _stage(self, load: Load, own: Lent, stream: Stream) -> None:
         """Submit a job for each part of the block, with a chunk, to the threads that copy."""
-        self._tier.begin(load)
+        self._sources.begin(load)
         size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
         parts = list(pieces(*self._grid.where(load.block), self._dtype.itemsize, size))
         address, left, jobs = own.address, itertools.count(1 - len(parts)), []
@@ -171,7 +171,7 @@ class GpuPlace:
             jobs.append(self._pool.submit(self._copy_in, load, *part, chunk, own, address, stream, left))
             self._rings[0].give(chunk, jobs[-1])
             address += shaped(chunk, self._dtype, *part).nbytes
-        self._tier.began(load, jobs)
+        self._sources.began(load, jobs)
 
     def _copy_in(
         self,
@@ -187,7 +187,7 @@ class GpuPlace:
         try:
             here = shaped(chunk, self._dtype, rows, columns)
             with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
-                self._tier.read(load, rows, columns, here)
+                self._sources.read(load, rows, columns, here)
             self._gpu.pages.lock(chunk)
             stream.copy_in(address, here)
             copied = stream.mark()

@@ -21,6 +21,7 @@ from ..options import Options
 from ..plan.cost import Rates
 from ..plan.host_cache import HostCache
 from ..plan.stream import Room, StreamPlan, typical_step
+from .cached_sources import CachedSources
 from .chunks import Chunks
 from .events import Events
 from .gpu import GpuPlace
@@ -28,7 +29,6 @@ from .gpu_rates import gpu_rates
 from .peers import Peers
 from .place import Place
 from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
-from .tier import Tier
 
 #: Share of the free memory that blocks take where no limit is stated.
 SHARE = 0.8
@@ -92,7 +92,7 @@ class Placement:
         for gpu, name in zip(self.gpus[:count], self.names[:count], strict=True):
             yield GpuPlace(
                 plan,
-                Tier(plan, cached, {"a": a, "b": b}),
+                CachedSources(plan, cached, {"a": a, "b": b}),
                 sink,
                 gpu=gpu,
                 choice=self.choice,

@@ -23,12 +23,12 @@ def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeli
     return _of(job, pieces, environment, seconds=job.measured.seconds)
 
 
-def expected_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
+def predicted_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
     """What the plan of ``job`` predicts."""
-    return _of(job, expected_pieces(job.plan, job.placement.names), environment, predicted=True)
+    return _of(job, predicted_pieces(job.plan, job.placement.names), environment, predicted=True)
 
 
-def expected_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
+def predicted_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
     """The spans that a plan was timed with, named as a run names them, in order; each place computes its own part."""
     pieces: list[Piece] = []
     for place, part in zip(places, plan.parts, strict=False):  # the plan may not use every place

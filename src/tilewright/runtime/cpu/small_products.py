@@ -10,7 +10,7 @@ way computes the product or raises the error.
 Why machine code that reads NumPy's structs: for n from 2 to 16 it is 3.5 to 4.3 times as fast as ``np.matmul``. The simpler
 design, checks in Python and a call through Numba, is 1.0 to 1.2 times as fast as ``np.matmul``, and the long way 0.4 times.
 
-Only this module imports ``express_code``, which holds the machine code, and only ``express_code`` imports
+Only this module imports ``small_products_code``, which holds the machine code, and only ``small_products_code`` imports
 ``codegen.objects``. Their assumptions are checked before the first use (``_as_expected``): CPython with its GIL, the layout
 of objects and arrays, NumPy's C interface of version 2. If one of them does not hold, as in a free-threaded Python, or with
 ``TILEWRIGHT_EXPRESS=0``, every product goes the long way, with the same results.
@@ -33,10 +33,10 @@ from numba.core import types
 from numba.core.ccallback import CFunc
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
-from . import express_code as code
+from . import small_products_code as code
 from .code_cache import CodeCache
-from .express_code import KERNEL
-from .interrupts import apart
+from .interrupts import run_on_thread
+from .small_products_code import KERNEL
 
 #: ``short(a, b, out)`` returns the product or None. A fourth argument says that the operands were checked before, and
 #: lifts the limit on work.
@@ -67,14 +67,14 @@ def _function_and_facts() -> tuple[Short, np.ndarray]:
     """The function, and the array of facts that it reads; it returns None for every dtype that is not in the facts."""
     facts = np.zeros(code.DTYPES // 8 + code.WORDS_OF_DTYPE * code.MOST_DTYPES, np.int64)
     if os.environ.get(VARIABLE) == "0" or not _as_expected():
-        return never, facts
+        return decline, facts
     numpy_functions = _numpy_functions()
     facts[:4] = id(np.ndarray), id(None), numpy_functions[94], numpy_functions[76]  # NewFromDescr, Return
     signature = ((_ADDRESS, _ADDRESS, types.intp), _ADDRESS)
-    compiled: Any = CFunc(code.express, signature, {}, {"error_model": "numpy"})
-    compiled._cache = _cache(code.express, facts.dtype)
+    compiled: Any = CFunc(code.small_product, signature, {}, {"error_model": "numpy"})
+    compiled._cache = _cache(code.small_product, facts.dtype)
     compiled.compile()
-    method = _MethodDef(b"express", compiled.address, _METH_FASTCALL, None)
+    method = _MethodDef(b"small_product", compiled.address, _METH_FASTCALL, None)
     create = ctypes.pythonapi.PyCFunction_NewEx
     create.restype, create.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     _alive.extend((compiled, method))
@@ -87,12 +87,12 @@ def _cache(function: Any, dtype: np.dtype) -> CodeCache:
     return CodeCache(source, dtype)
 
 
-def never(a: Any, b: Any, out: Any, admitted: bool = False, /) -> None:
+def decline(a: Any, b: Any, out: Any, admitted: bool = False, /) -> None:
     """The short way where it is unavailable: every product goes the long way."""
 
 
-#: The function for small products; ``never`` until a dtype was learned.
-known: Short = never
+#: The function for small products; ``decline`` until a dtype was learned.
+known: Short = decline
 
 
 def _as_expected() -> bool:
@@ -142,13 +142,13 @@ def _machine_code(dtype: np.dtype) -> Any:
     return compiled
 
 
-def learn(dtype: np.dtype, most_work: int) -> Short:
+def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
     """Add ``dtype`` to those that the function computes, and return the function; compiled now or loaded from the cache.
 
     It returns None for more than ``most_work`` multiply-adds in all products of a batch: threads may share those.
     """
     global known
-    known = apart(functools.partial(_learned, dtype, most_work))
+    known = run_on_thread(functools.partial(_learned, dtype, most_work))
     return known
 
 
@@ -158,7 +158,7 @@ def _learned(dtype: np.dtype, most_work: int) -> Short:
         function, facts = _function_and_facts()
         facts[code.MOST_WORK // 8] = most_work
         dtypes = facts[code.DTYPES // 8 :].reshape(-1, code.WORDS_OF_DTYPE)
-        if function is not never and id(dtype) not in dtypes[:, 0] and not dtypes[-1, 0]:
+        if function is not decline and id(dtype) not in dtypes[:, 0] and not dtypes[-1, 0]:
             compiled = _machine_code(dtype)
             address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
             dtypes[np.flatnonzero(dtypes[:, 0] == 0)[0]] = id(dtype), address, dtype.itemsize

@@ -1,6 +1,6 @@
 """Launches of one binary, written to a file, so that another process makes them: the one that a profiler watches.
 
-``python -m tilewright.lab.explain.launched SPEC.npz [--results OUT.npz]`` makes each launch once, in order, with
+``python -m tilewright.lab.explain.stored_launches SPEC.npz [--results OUT.npz]`` makes each launch once, in order, with
 fresh copies of its arrays. It exits with 0 only if the GPU took and finished all of them; else the error is on stderr.
 """
 
@@ -35,14 +35,14 @@ class StoredLaunch:
     shared_bytes: int = 0
 
 
-def save(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> None:
+def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> None:
     """Write launches of one binary to ``path`` (.npz). Raises OperandError for an argument that is no array or number.
 
     >>> import tempfile
     >>> binary = Compiled("k.cu", "sm_90", "", b"cubin", "")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(Path(folder, "k.npz"), binary, [StoredLaunch("k", 2, 64, (np.zeros(3), 7, np.float32(0.5)))])
-    ...     compiled, (launch,) = load(Path(folder, "k.npz"))
+    ...     save_launches(Path(folder, "k.npz"), binary, [StoredLaunch("k", 2, 64, (np.zeros(3), 7, np.float32(0.5)))])
+    ...     compiled, (launch,) = load_launches(Path(folder, "k.npz"))
     >>> compiled.cubin, launch.grid, launch.args
     (b'cubin', (2, 1, 1), (array([0., 0., 0.]), 7, np.float32(0.5)))
     """
@@ -64,8 +64,8 @@ def save(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> No
     np.savez_compressed(path, about=np.array(json.dumps(about)), **arrays)
 
 
-def load(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
-    """Read what ``save`` wrote, which is without PTX and resources. Raises UsageError where it cannot be read."""
+def load_launches(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
+    """Read what ``save_launches`` wrote, which is without PTX and resources. Raises UsageError where it cannot be read."""
     try:
         with np.load(path) as stored:
             about = json.loads(str(stored["about"]))
@@ -88,7 +88,9 @@ def _value(array: np.ndarray) -> Any:
     return array.item() if array.dtype in (np.int64, np.float64, np.bool_) else array[()]
 
 
-def run(compiled: Compiled, launches: Sequence[StoredLaunch], ordinal: int = 0) -> list[tuple[np.ndarray | None, ...]]:
+def make_launches(
+    compiled: Compiled, launches: Sequence[StoredLaunch], ordinal: int = 0
+) -> list[tuple[np.ndarray | None, ...]]:
     """Make each launch once. Returns its arrays as the kernel left them, None for arguments that are numbers.
 
     Raises UnavailableError without a GPU, LaunchError where the GPU refuses or stops a kernel.
@@ -108,7 +110,7 @@ def run(compiled: Compiled, launches: Sequence[StoredLaunch], ordinal: int = 0) 
     return results
 
 
-def results(path: Path) -> list[dict[int, np.ndarray]]:
+def read_results(path: Path) -> list[dict[int, np.ndarray]]:
     """Read what ``--results`` wrote: for each launch its arrays as the kernel left them, by position of the argument.
 
     Raises LaunchError where nothing was written.
@@ -127,13 +129,15 @@ def results(path: Path) -> list[dict[int, np.ndarray]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the launches of a file; run by the process that ncu watches."""
     parser = argparse.ArgumentParser(
-        prog="python -m tilewright.lab.explain.launched", description="Make launches from a file."
+        prog="python -m tilewright.lab.explain.stored_launches", description="Make launches from a file."
     )
-    parser.add_argument("spec", type=Path, help="a file that tilewright.lab.explain.launched.save wrote")
+    parser.add_argument(
+        "spec", type=Path, help="a file that tilewright.lab.explain.stored_launches.save_launches wrote"
+    )
     parser.add_argument("--results", type=Path, help="where to write the arrays that the kernels leave behind (.npz)")
     options = parser.parse_args(argv)
     try:
-        made = run(*load(options.spec))
+        made = make_launches(*load_launches(options.spec))
     except TilewrightError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

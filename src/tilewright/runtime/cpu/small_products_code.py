@@ -1,4 +1,4 @@
-"""The machine code of ``express``: it reads Python's objects and NumPy's arrays, checks them, and calls the kernel.
+"""The machine code of ``small_product``: it reads Python's objects and NumPy's arrays, checks them, and calls the kernel.
 
 Every function here is compiled. ``x`` is the address of an array object; ``facts`` is the address of the numbers that are
 listed below.
@@ -265,8 +265,8 @@ def computed(facts, a, b, c, admitted):
     return objects.unwrapped(objects.follow(facts, UNWRAP), c)
 
 
-# Not compiled here: ``express`` compiles it as a C function.
-def express(self: Any, arguments: Any, count: Any) -> Any:
+# Not compiled here: ``small_product`` compiles it as a C function.
+def small_product(self: Any, arguments: Any, count: Any) -> Any:
     """The function that Python calls: ``self`` is the array of ``facts``, ``arguments`` points to ``count`` objects."""
     facts = objects.follow(self, DATA)
     none = objects.follow(facts, NONE)

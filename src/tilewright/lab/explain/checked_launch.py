@@ -24,7 +24,7 @@ SIZES = [8, 8, 8, 4, 4, 4]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CheckedLaunch:
     """A kernel compiled for a card, and a launch of it, both checked."""
 
     kernel: CudaKernel
@@ -41,7 +41,7 @@ class Prepared:
     notes: list[str]
 
 
-def prepare(
+def check_launch(
     kernel: CudaKernel,
     m: int,
     n: int,
@@ -50,7 +50,7 @@ def prepare(
     gpu: str = "H200",
     params: Mapping[str, int] | None = None,
     whole: bool | None = None,
-) -> Prepared:
+) -> CheckedLaunch:
     """Check and compile all that ``explain`` needs before it runs a kernel. Raises what ``explain`` raises."""
     chosen = kernel.checked(params or {})
     card = find_gpu(gpu)
@@ -63,7 +63,7 @@ def prepare(
     compiled = compile_kernel(kernel, arch=arch, **chosen)
     program = link(parse_ptx(compiled.ptx), compiled.entry(kernel.entry))
     _check_signature(kernel, program.entry)
-    return Prepared(kernel, m, n, k, chosen, card, arch, compiled, program, launch, sampled, notes)
+    return CheckedLaunch(kernel, m, n, k, chosen, card, arch, compiled, program, launch, sampled, notes)
 
 
 def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, sampled: bool) -> None:

@@ -14,7 +14,7 @@ from ..plan.schedule import Load
 from ..plan.stream import StreamPlan
 
 
-class Tier:
+class CachedSources:
     """``sources`` by operand, read through slots in the host's memory, so that a block is read from its file as rarely as
     the slots allow. ``cached`` says in advance which loads find their block in a slot, and which put it there."""
 

@@ -18,7 +18,7 @@ FEW = 4
 
 
 @dataclass(frozen=True)
-class Sample:
+class BlockSample:
     """Blocks of a grid by linear index, ascending, and how many blocks each represents in each of two choices.
 
     A grid is divided along each axis into its first block, its last (which may extend beyond the edge of a matrix) and
@@ -45,13 +45,13 @@ class _Weights:
         return self.weights[np.searchsorted(self.blocks, warps // self.warps)]
 
 
-def sample(grid: tuple[int, int, int]) -> Sample:
+def sample_blocks(grid: tuple[int, int, int]) -> BlockSample:
     """The sample of a grid.
 
-    >>> some = sample((100, 50, 1))
+    >>> some = sample_blocks((100, 50, 1))
     >>> len(some.blocks), *(int(w.sum()) for w in some.weights), some.total
     (37, 5000, 5000, 5000)
-    >>> len(sample((4, 3, 1)).blocks)  # a small grid: all blocks
+    >>> len(sample_blocks((4, 3, 1)).blocks)  # a small grid: all blocks
     12
     """
     weights: dict[int, list[int]] = {}
@@ -61,7 +61,7 @@ def sample(grid: tuple[int, int, int]) -> Sample:
             weights.setdefault(index, [0, 0])[choice] = z[1] * y[1] * x[1]
     blocks = sorted(weights)
     first, second = (np.array([weights[b][choice] for b in blocks], np.int64) for choice in (0, 1))
-    return Sample(np.array(blocks, np.int64), (first, second), math.prod(grid))
+    return BlockSample(np.array(blocks, np.int64), (first, second), math.prod(grid))
 
 
 def doubt(program: Program) -> str:
