@@ -117,7 +117,7 @@ def test_the_limits_of_depth_and_numbers() -> None:
 
 def test_without_the_rules_a_page_would_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the rules are for: the same line taken as it is."""
-    monkeypatch.setattr("tilewright.records.bench.hold", lambda *_: None)
+    monkeypatch.setattr("tilewright.records.bench.check_fields", lambda *_: None)
     record = from_line(line(samples_s=[NAN], gflops=-1.0, m=-64))
     with pytest.raises((ValueError, OverflowError, TypeError)) as caught:
         report.render([record])
