@@ -72,7 +72,7 @@ def child(corpus: str, options: list[str]) -> None:
     parts = ["tilewright.streaming.run.journal", "tilewright.streaming.plan.cuts", "tilewright.streaming.plan.grid"]
     with atheris.instrument_imports(include=parts):  # before anything else imports them
         from tilewright.errors import FileError, ResumeError
-        from tilewright.streaming.run.journal import Begun, read_journal
+        from tilewright.streaming.run.journal import BegunProduct, read_journal
     from support.mutated_journals import ROOM, SIDE, sign
 
     path = Path(tempfile.mkdtemp()) / "j"
@@ -89,7 +89,7 @@ def child(corpus: str, options: list[str]) -> None:
         """As it is; or with right digests, without which no input would pass the first check."""
         path.write_bytes(_signed_lines(data[1:]) if data[:1] == b"\1" else data[1:])
         try:
-            begun: Begun | None = read_journal(path)
+            begun: BegunProduct | None = read_journal(path)
             if begun is not None:
                 begun.check(facts, (SIDE, SIDE, SIDE), ROOM, path)
                 assert len(begun.finished) <= 9

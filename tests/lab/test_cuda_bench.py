@@ -226,7 +226,7 @@ def run(monkeypatch, tmp_path):
 
     monkeypatch.setattr(cuda_bench, "GpuProcess", Watched)
 
-    def call(resume: bool = False, **changes: Any) -> session.Done:
+    def call(resume: bool = False, **changes: Any) -> session.RunRecords:
         state["asked"] = []
         asked = BenchRequest(**{"device": "cuda", "kernels": ["shared_tile"], "sizes": "8,16"} | changes)
         path = tmp_path / "x.jsonl"

@@ -21,7 +21,7 @@ from tilewright.lab.bench.first_call import FirstCall, known_first_call, measure
 from tilewright.lab.bench.library import LIBRARY
 
 
-def bench(kernels: list[str], **options: str) -> session.Done:
+def bench(kernels: list[str], **options: str) -> session.RunRecords:
     request = session.BenchRequest(kernels=kernels, limit="5s", repeat=1, **options)
     return session.run_bench(request)
 

@@ -30,7 +30,7 @@ def request_of(**changes: Any) -> BenchRequest:
     return BenchRequest(**{"kernels": ["ikj"], "sizes": "8", "against": "none"} | changes)
 
 
-def run(request: BenchRequest, path: Path | None = None, **options: Any) -> session.Done:
+def run(request: BenchRequest, path: Path | None = None, **options: Any) -> session.RunRecords:
     return session.run_bench(request, json_file=path, **options)
 
 

@@ -22,7 +22,7 @@ from tilewright.errors import FileError, ResumeError
 from tilewright.streaming.plan.cuts import Room, cuts, may_be_cut
 from tilewright.streaming.plan.grid import Grid, Tile
 from tilewright.streaming.run import journal
-from tilewright.streaming.run.journal import _BEGINS, Begun, Journal, _digest, _signed, read_journal
+from tilewright.streaming.run.journal import _BEGINS, BegunProduct, Journal, _digest, _signed, read_journal
 
 SOURCE = Path(tilewright.__file__).parent.parent
 SHAPE, ROOM = (600, 600, 600), Room(1 << 20)
@@ -72,7 +72,7 @@ def refused(path: Path, data: bytes) -> str:
     return str(caught.value)
 
 
-def accepted(path: Path, data: bytes) -> Begun | None:
+def accepted(path: Path, data: bytes) -> BegunProduct | None:
     path.write_bytes(data)
     begun = read_journal(path)
     if begun is not None:

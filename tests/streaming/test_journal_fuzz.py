@@ -12,7 +12,7 @@ import pytest
 
 from support.mutated_journals import Unfinished, changed, forged, small_places
 from tilewright.streaming.run import journal as module
-from tilewright.streaming.run.journal import Begun
+from tilewright.streaming.run.journal import BegunProduct
 
 COUNT = 100
 
@@ -56,5 +56,5 @@ def test_without_a_guard_some_journal_would_do_harm(
     if guard == "digests":
         monkeypatch.setattr(module, "_checked", lambda line, _: (json.loads(line), b""))
     else:
-        monkeypatch.setattr(Begun, "check", lambda *_: None)
+        monkeypatch.setattr(BegunProduct, "check", lambda *_: None)
     assert verdicts(unfinished, kind, COUNT // 4).keys() - {"refused", "whole", "lie"}

@@ -157,7 +157,7 @@ def main(folder: str, name: str, how: str = "exchange", mutant: str = "") -> Non
         assert child(write, f"{out}/{name}", matrix) == 0
         whole[kind] = look(f"{out}/{name}")
     if mutant:
-        partial.put = MUTANTS[mutant]
+        partial.put_in_place = MUTANTS[mutant]
         if mutant == "unsettled":
             swap.settle_swap = lambda work: None
     before = whole["old"]

@@ -87,7 +87,7 @@ def _recognised(x: Any) -> Library | None:
         if kind is not None and isinstance(x, kind):
             return _instance(library, name)
     foreign = hasattr(type(x), "__dlpack_device__") or hasattr(type(x), "__cuda_array_interface__")
-    return _instance(Foreign) if foreign else None
+    return _instance(OtherLibrary) if foreign else None
 
 
 @functools.cache
@@ -188,7 +188,7 @@ class Cupy(Library):
         return x.swapaxes(-1, -2)
 
 
-class Foreign(Library):
+class OtherLibrary(Library):
     """Any other library with DLPack or CUDA's array interface. The product runs on a stream of Tilewright's, ordered with
     the library's.
 
@@ -245,7 +245,7 @@ class Foreign(Library):
         gpu_at(device).keep_until_now(stream, things)
 
 
-class Jax(Foreign):
+class Jax(OtherLibrary):
     """JAX's arrays, received and returned through DLPack."""
 
     name = "jax"
@@ -267,6 +267,6 @@ class Jax(Foreign):
         return self._jax.dlpack.from_dlpack(x)
 
 
-def enough(needed: int, device: int, error: MemoryError) -> MemoryLimitError:
+def memory_error(needed: int, device: int, error: MemoryError) -> MemoryLimitError:
     """The error that says how much memory a product needs."""
     return MemoryLimitError(f"the product needs {needed:,} bytes more on GPU {device}: {error}")

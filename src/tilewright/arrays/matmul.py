@@ -15,7 +15,7 @@ from ..planning.choice import check_words
 from ..runtime.gpu.device import gpu_at
 from .gpu_array import GpuArray
 from .launches import Launches, prepare_launches
-from .libraries import Library, enough, library_of
+from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import arrange
 from .plan import GpuPlan, gpu_plan
@@ -137,4 +137,4 @@ def _allocated(library: Library, shape: tuple[int, ...], dtype: str, device: int
         return library.empty(shape, dtype, device)
     except MemoryError as error:
         size = math.prod(shape) * {"float32": 4, "float64": 8, "uint8": 1}[dtype]
-        raise enough(size + (order.workspace_bytes if order else 0), device, error) from None
+        raise memory_error(size + (order.workspace_bytes if order else 0), device, error) from None

@@ -187,9 +187,9 @@ def _run(job: Job, timeline: Path | None) -> None:
             job.run(progress, events)
     except (KeyboardInterrupt, TilewrightError, OSError, MemoryError) as error:
         stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
-        kept = f"{job.kept} of {job.measured.tiles} tiles are finished and kept; --resume continues"
-        if job.kept or isinstance(error, KeyboardInterrupt):
-            text = kept if job.kept else "no tile was finished"
+        kept = f"{job.finished_tiles} of {job.measured.tiles} tiles are finished and kept; --resume continues"
+        if job.finished_tiles or isinstance(error, KeyboardInterrupt):
+            text = kept if job.finished_tiles else "no tile was finished"
             console.print(f"{stopped}: {text}", highlight=False, markup=False, soft_wrap=True)
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(130) from None

@@ -102,13 +102,13 @@ def listed(names: Sequence[str], what: str) -> str:
     return f"{len(names)} {plural}: {', '.join(map(repr, names[:2]))}{', …' if len(names) > 2 else ''}"
 
 
-def missing(library: str, path: Path) -> UnavailableError:
+def missing_library(library: str, path: Path) -> UnavailableError:
     """The error for a format whose library is not installed."""
     return UnavailableError(f"{path} needs {library}, which is not installed: pip install 'tilewright[files]'")
 
 
 @contextlib.contextmanager
-def explained(path: Path, doing: str) -> Iterator[None]:
+def os_errors(path: Path, doing: str) -> Iterator[None]:
     """Turn an OSError into a FileError that names the file and says what to do."""
     try:
         yield
@@ -139,7 +139,7 @@ def parser_errors(path: Path, what: str) -> Iterator[None]:
         raise FileError(f"{path} is no {what}, or a damaged one: {why}") from error
 
 
-def unreadable(path: Path, rows: slice, columns: slice, error: BaseException) -> FileError:
+def unreadable_error(path: Path, rows: slice, columns: slice, error: BaseException) -> FileError:
     """The error for a rectangle that a library cannot read."""
     where = f"rows {rows.start}:{rows.stop}, columns {columns.start}:{columns.stop}"
     return FileError(f"{path} cannot be read at {where}: {one_line(error) or type(error).__name__}")

@@ -17,7 +17,17 @@ import numpy as np
 
 from ..errors import DTypeError, FileError
 from ..host.disk import fingerprint
-from .checks import READABLE, admit_dtype, admit_shape, explained, listed, missing, parser_errors, pick, unreadable
+from .checks import (
+    READABLE,
+    admit_dtype,
+    admit_shape,
+    listed,
+    missing_library,
+    os_errors,
+    parser_errors,
+    pick,
+    unreadable_error,
+)
 from .chunked import TOGETHER, ChunkedSource
 from .format import FileFormat, Sink, Source
 from .output import Output
@@ -41,7 +51,7 @@ class HDF5Source(ChunkedSource):
         try:
             return self._dataset[rows, columns]
         except Exception as error:  # the library may raise anything for a damaged chunk
-            raise unreadable(self._path, rows, columns, error) from error
+            raise unreadable_error(self._path, rows, columns, error) from error
 
     def fingerprint(self) -> str:
         status = os.fstat(self._file.id.get_vfd_handle())
@@ -56,14 +66,14 @@ def _library(path: Path) -> Any:
     try:
         import h5py
     except ImportError:
-        raise missing("h5py", path) from None
+        raise missing_library("h5py", path) from None
     return h5py
 
 
 def _open_file(path: Path) -> Any:
     """The file, open for reading, without the library's lock: a result that is being written is in another file."""
     h5py = _library(path)
-    with explained(path, "read"):
+    with os_errors(path, "read"):
         path.stat()
         if not path.is_file():
             raise FileError(f"{path} is not a file: a matrix is read from a file on a disk")
@@ -131,7 +141,7 @@ def _open(path: Path, name: str | None, *_: object) -> Source:
 
 def _find(name: str) -> FindLayout:
     def find(file: BinaryIO, path: Path) -> FileLayout:
-        with explained(path, "read"), parser_errors(path, "HDF5 file"), _library(path).File(file, "r") as opened:
+        with os_errors(path, "read"), parser_errors(path, "HDF5 file"), _library(path).File(file, "r") as opened:
             layout = _layout(_dataset(opened, name, path), path)
         if layout is None:
             raise FileError(f"{path}:{name} is not in one piece, so it was not begun by Tilewright: remove it")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import FileError, TilewrightError
-from .checks import Shape, explained
+from .checks import Shape, os_errors
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Output:
 
         ``kept`` is the directory where the finished matrix then stays; None before anything is computed.
         """
-        with explained(self.path, "written"), contextlib.suppress(FileNotFoundError):
+        with os_errors(self.path, "written"), contextlib.suppress(FileNotFoundError):
             obstacle = _obstacle(self.target)
             if obstacle is not None:
                 raise self._refused(obstacle, kept, may_overwrite=False)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..errors import FileError
 from ..host.machine import bytes_text
-from .checks import explained, free_bytes
+from .checks import free_bytes, os_errors
 from .output import Output
-from .swap import DATA, put
+from .swap import DATA, put_in_place
 from .work import JOURNAL, WorkDirectory
 
 
@@ -28,7 +28,7 @@ class Partial:
         self.work = WorkDirectory(output) if work is None else work
         self.path = self.work.path / DATA
         try:
-            with explained(self.path, "written"):
+            with os_errors(self.path, "written"):
                 self.resumed = resume and self.work.inode(DATA) is not None
                 if not self.resumed:
                     self._forget()
@@ -64,7 +64,7 @@ class Partial:
                 _allocate(self.file, nbytes)
         except OSError as error:
             if error.errno != errno.ENOSPC:
-                with explained(self.target, "written"):
+                with os_errors(self.target, "written"):
                     raise
             raise FileError(
                 f"{self.target} does not fit its disk: {nbytes} bytes ({bytes_text(nbytes)}) are needed, {free} "
@@ -73,8 +73,8 @@ class Partial:
 
     def finish(self) -> None:
         """Give it the name of the result; then nothing can be written. Raises FileError where something would be lost."""
-        with explained(self.target, "written"):
-            put(self.work)
+        with os_errors(self.target, "written"):
+            put_in_place(self.work)
             if self._own:
                 self._forget()
         self.close()

@@ -19,7 +19,7 @@ from ..errors import FileError
 from ..host.disk import fingerprint
 from ..host.machine import bytes_text
 from .array import copy_block
-from .checks import Shape, explained, rectangle
+from .checks import Shape, os_errors, rectangle
 from .output import Output
 from .partial import Partial
 from .positional import EndOfFile, move_rows, rows_are_contiguous, write_through
@@ -63,7 +63,7 @@ class PlainSource:
 
     def __init__(self, path: Path, find_layout: FindLayout) -> None:
         self.path = Path(os.path.realpath(path))
-        with explained(path, "read"):
+        with os_errors(path, "read"):
             if path.exists() and not path.is_file():
                 raise FileError(f"{path} is not a file: a matrix is read from a file on a disk")
             self._file = path.open("rb")
@@ -83,7 +83,7 @@ class PlainSource:
         if self.layout.fortran:  # a column-major matrix is its transpose in row-major order
             first, width, out = first[::-1], self.shape[0], out.T
         try:
-            with explained(self.path, "read"):
+            with os_errors(self.path, "read"):
                 self._read(*first, width * self.dtype.itemsize, out)
         except EndOfFile as error:
             size, end = self.layout.end, error.args[0]
@@ -140,7 +140,7 @@ class PlainSink:
         self._partial = Partial(output, resume, work)
         self.partial, self.resumed = self._partial.path, self._partial.resumed
         try:
-            with explained(self.partial, "written"):
+            with os_errors(self.partial, "written"):
                 if not self.resumed:
                     begin(self._partial.file)
                 with os.fdopen(self._partial.work.open(DATA, os.O_RDONLY), "rb") as file:
@@ -167,7 +167,7 @@ class PlainSink:
         self._refuse_finished()
         if not block.size:
             return
-        with explained(self.partial, "written"):
+        with os_errors(self.partial, "written"):
             self._write(self.layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
 
     def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
@@ -189,7 +189,7 @@ class PlainSink:
 
     def flush(self) -> None:
         self._refuse_finished()
-        with explained(self.partial, "written"):
+        with os_errors(self.partial, "written"):
             os.fsync(self._partial.file)
 
     def finish(self) -> None:

@@ -52,7 +52,7 @@ class OpenDirectories:
         return (descriptors / str(self.fd) if descriptors.exists() else self.path) / name
 
 
-def put(work: OpenDirectories) -> None:
+def put_in_place(work: OpenDirectories) -> None:
     """Give the matrix of the work directory, which is complete and on the disk, the name of the result.
 
     Raises FileError where the existing file of that name must not be lost; then the matrix stays in the work directory.

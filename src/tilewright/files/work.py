@@ -16,7 +16,7 @@ import stat
 
 from ..errors import FileError
 from . import swap
-from .checks import explained
+from .checks import os_errors
 from .output import Output
 from .swap import DATA, OpenDirectories
 
@@ -46,14 +46,14 @@ class WorkDirectory(OpenDirectories):
         super().__init__(output)
         self._about, self._is_ours = -1, False
         try:
-            with explained(self.target, "written"):
+            with os_errors(self.target, "written"):
                 self.parent = os.open(self.target.parent, _DIRECTORY)
                 self.path = self.target.with_name(_work_name(self.target.name, self.parent))
             if only_look:
                 self._look()
             else:
                 self._open()
-                with explained(self.target, "written"):
+                with os_errors(self.target, "written"):
                     swap.settle_swap(self)
         except BaseException:
             self.close()
@@ -76,7 +76,7 @@ class WorkDirectory(OpenDirectories):
 
     def discard(self) -> None:
         """Remove the unfinished matrix."""
-        with explained(self.path, "emptied"):
+        with os_errors(self.path, "emptied"):
             swap.discard(self.fd, DATA)
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class WorkDirectory(OpenDirectories):
 
     def _open(self) -> None:
         """Make, recognise and lock it; start again where another process removed it meanwhile."""
-        with explained(self.path, "made"):
+        with os_errors(self.path, "made"):
             for _ in range(_TRIES):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(self.path.name, 0o700, dir_fd=self.parent)
@@ -113,7 +113,7 @@ class WorkDirectory(OpenDirectories):
             raise FileError(f"{self.path} cannot be made: it is removed as soon as it is there; choose another name")
 
     def _look(self) -> None:
-        with explained(self.path, "read"), contextlib.suppress(FileNotFoundError):
+        with os_errors(self.path, "read"), contextlib.suppress(FileNotFoundError):
             self._enter()
             with contextlib.suppress(FileNotFoundError):
                 about = os.open(ABOUT, os.O_RDONLY | _IN_IT, dir_fd=self.fd)

@@ -21,12 +21,12 @@ from .checks import (
     Shape,
     admit_dtype,
     admit_shape,
-    explained,
-    missing,
+    missing_library,
+    os_errors,
     parser_errors,
     pick,
     rectangle,
-    unreadable,
+    unreadable_error,
 )
 from .chunked import ChunkedSource, chunk_slices
 from .format import FileFormat, Source
@@ -56,7 +56,7 @@ class ZarrSource(ChunkedSource):
         try:
             return self._array[rows, columns]
         except Exception as error:  # a codec may raise anything for a damaged chunk
-            raise unreadable(self._path, rows, columns, error) from error
+            raise unreadable_error(self._path, rows, columns, error) from error
 
     def fingerprint(self) -> str:
         """Covers the file of every chunk: about 10 µs each."""
@@ -90,7 +90,7 @@ class ZarrSink:
         self._partial = Partial(output, resume, work)
         self.partial, self._root = self._partial.path, self._partial.work.inside(DATA)
         try:
-            with explained(self.partial, "written"):
+            with os_errors(self.partial, "written"):
                 self._name = (output.member or "").strip("/")
                 if self._partial.resumed:
                     _clean(self._root)
@@ -128,7 +128,7 @@ class ZarrSink:
             part.start % grain == 0 and part.stop in (part.start + grain, size)
             for part, grain, size in zip((rows, columns), self.grain, self.shape, strict=True)
         )
-        with explained(self.partial, "written"), np.errstate(over="ignore", invalid="ignore"):
+        with os_errors(self.partial, "written"), np.errstate(over="ignore", invalid="ignore"):
             block = block.astype(self.dtype, copy=False)
             if whole:
                 self._array[rows, columns] = block
@@ -153,7 +153,7 @@ class ZarrSink:
         self._partial.finish()
 
     def _sync(self, paths: list[Path]) -> None:
-        with explained(self.partial, "written"):
+        with os_errors(self.partial, "written"):
             for path in paths:
                 if path.exists():  # a chunk of nothing but zeros has no file
                     sync(path)
@@ -167,16 +167,16 @@ def _library(path: Path) -> Any:
     try:
         import zarr
     except ImportError:
-        raise missing("zarr", path) from None
+        raise missing_library("zarr", path) from None
     if int(zarr.__version__.split(".")[0]) < 3:
-        raise missing(f"zarr 3 (this is {zarr.__version__})", path)
+        raise missing_library(f"zarr 3 (this is {zarr.__version__})", path)
     return zarr
 
 
 def _array(path: Path, name: str | None, mode: str) -> Any:
     """An array of the store at ``path``: the store itself, or the array ``name`` in a group."""
     zarr = _library(path)
-    with explained(path, "read"):
+    with os_errors(path, "read"):
         path.stat()
         if not path.is_dir():
             raise FileError(f"{path} is not a zarr store: it must be a directory")

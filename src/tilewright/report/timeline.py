@@ -12,7 +12,7 @@ from ..errors import RecordError, UsageError, did_you_mean
 from ..records.timeline import Lane, Timeline
 from . import environment, html, timeline_words
 from .palette import DARK, FONT, GREYS_DARK, GREYS_LIGHT, INK, LIGHT
-from .timeline_lanes import KINDS, MOST_BARS, WIDTH, Drawn, as_data, gaps, lanes, paths, rectangle_path
+from .timeline_lanes import KINDS, MOST_BARS, WIDTH, DrawnLane, as_data, gaps, lanes, paths, rectangle_path
 
 THEMES = ("light", "dark")
 
@@ -54,7 +54,7 @@ def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: st
     return html.write_whole(render_timeline(timelines, title=title), path)
 
 
-def _data(timeline: Timeline, places: dict[str, list[Drawn]]) -> dict[str, Any]:
+def _data(timeline: Timeline, places: dict[str, list[DrawnLane]]) -> dict[str, Any]:
     """What the script draws again, in µs."""
     return {
         "total": timeline.total_s * 1e6,
@@ -68,7 +68,7 @@ def _data(timeline: Timeline, places: dict[str, list[Drawn]]) -> dict[str, Any]:
     }
 
 
-def _view(timeline: Timeline, places: dict[str, list[Drawn]]) -> dict[str, Any]:
+def _view(timeline: Timeline, places: dict[str, list[DrawnLane]]) -> dict[str, Any]:
     """What the template needs of one timeline."""
     summaries = [timeline.summary(place) for place in places]
     return {
@@ -88,7 +88,7 @@ def _view(timeline: Timeline, places: dict[str, list[Drawn]]) -> dict[str, Any]:
     }
 
 
-def _lane(timeline: Timeline, place: str, lane: Drawn, summary: Lane) -> dict[str, Any]:
+def _lane(timeline: Timeline, place: str, lane: DrawnLane, summary: Lane) -> dict[str, Any]:
     drawn = {"idle": idle(timeline, place, lane)} if lane.name == "compute" else {}
     return {
         "name": lane.name,
@@ -100,7 +100,7 @@ def _lane(timeline: Timeline, place: str, lane: Drawn, summary: Lane) -> dict[st
     }
 
 
-def idle(timeline: Timeline, place: str, lane: Drawn) -> str:
+def idle(timeline: Timeline, place: str, lane: DrawnLane) -> str:
     """The path of the time in which nothing was computed, where it can be seen."""
     scale = WIDTH / (timeline.total_s or 1.0)
     spans = [(start * scale, (end - start) * scale) for start, end in gaps(timeline, place)]

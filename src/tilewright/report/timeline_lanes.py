@@ -42,7 +42,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnLane:
     """A lane as it is drawn: ``bars`` in ``rows``, or its ``density``, how many pieces of each kind there were at a time."""
 
     name: str
@@ -76,20 +76,20 @@ def piece_rows(pieces: Sequence[Piece]) -> list[int]:
     return given
 
 
-def lanes(timeline: Timeline, place: str, most: int) -> list[Drawn]:
+def lanes(timeline: Timeline, place: str, most: int) -> list[DrawnLane]:
     """The lanes of a place in their order, each with about ``most`` bars at most."""
     found = timeline.lanes(place)
     tones = _tones(found.get(COMPUTE, []))
     return [_lane(timeline, name, pieces, tones, most) for name, pieces in found.items()]
 
 
-def _lane(timeline: Timeline, name: str, pieces: list[Piece], tones: dict[str, str], most: int) -> Drawn:
+def _lane(timeline: Timeline, name: str, pieces: list[Piece], tones: dict[str, str], most: int) -> DrawnLane:
     kinds = [_kind(piece.name, tones) for piece in pieces]
     placed = piece_rows(pieces)
     if name.startswith("stage") or max(placed) >= MOST_ROWS:
         density = {kind: _density(timeline, pieces, kinds, kind) for kind in dict.fromkeys(sorted(kinds))}
         peak = max(map(sum, zip(*density.values(), strict=True)))
-        return Drawn(name, density=density, peak=peak)
+        return DrawnLane(name, density=density, peak=peak)
     works = [timeline.work(piece) for piece in pieces]
     bars = [
         Bar(piece.start_s, piece.end_s, row, kind, piece.name, work.amount if work else None)
@@ -98,7 +98,7 @@ def _lane(timeline: Timeline, name: str, pieces: list[Piece], tones: dict[str, s
     if len(bars) > most:
         bars = [bar for row in range(max(placed) + 1) for bar in _thinned(bars, row, timeline.total_s / most)]
     unit = next((work.unit for work in works if work), "")
-    return Drawn(name, unit, max(placed) + 1, bars)
+    return DrawnLane(name, unit, max(placed) + 1, bars)
 
 
 def _tones(steps: Iterable[Piece]) -> dict[str, str]:
@@ -161,12 +161,12 @@ def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
 # ---- paths -----------------------------------------------------------------------------------------------------------
 
 
-def paths(lane: Drawn, total_s: float) -> dict[str, str]:
+def paths(lane: DrawnLane, total_s: float) -> dict[str, str]:
     """Of each kind of a lane the path of its bars or its density, from 0 to WIDTH."""
     return _areas(lane) if lane.density else _boxes(lane, total_s)
 
 
-def _boxes(lane: Drawn, total_s: float) -> dict[str, str]:
+def _boxes(lane: DrawnLane, total_s: float) -> dict[str, str]:
     scale = WIDTH / (total_s or 1.0)
     boxes: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for bar in lane.bars:
@@ -191,7 +191,7 @@ def rectangle_path(x: float, y: float, width: float, height: float) -> str:
     return f"M{x:.2f} {y:g}h{width:.2f}v{height:g}h{-width:.2f}z"
 
 
-def _areas(lane: Drawn) -> dict[str, str]:
+def _areas(lane: DrawnLane) -> dict[str, str]:
     """Each kind above the ones before it."""
     each = BINS // WIDTH
     below = [0.0] * WIDTH
@@ -208,7 +208,7 @@ def _areas(lane: Drawn) -> dict[str, str]:
 # ---- for the script --------------------------------------------------------------------------------------------------
 
 
-def as_data(lane: Drawn) -> dict[str, Any]:
+def as_data(lane: DrawnLane) -> dict[str, Any]:
     """A lane as JSON values: bars as flat lists of µs from the beginning, µs long, row, kind, name, amount and pieces."""
     data: dict[str, Any] = {"name": lane.name, "unit": lane.unit, "height": lane.height, "peak": round(lane.peak, 3)}
     if lane.density:

@@ -65,7 +65,7 @@ class BenchRequest:
 
 
 @dataclass
-class Done:
+class RunRecords:
     """The records of a run, resumed ones included, and whether it was cut short."""
 
     records: list[BenchRecord] = field(default_factory=list)
@@ -83,21 +83,21 @@ def run_bench(
     resume: bool = False,
     say: Say = _ignore,
     begin: Begin = _ignore,
-) -> Done:
+) -> RunRecords:
     """Measure the cells of ``request``. Ctrl-C ends the run and keeps every finished cell."""
     settings, operands = _settings(request)
     with contextlib.closing(_bench(settings, environment(operands=operands))) as bench:
         _say_left_out(settings, say)
         todo = _cells(settings, bench, say)
         if json_file is None:
-            return _measure(bench, todo, Done(), None, say, begin)
+            return _measure(bench, todo, RunRecords(), None, say, begin)
         with Writer(json_file, resume=resume) as writer:
             kept = _kept(writer.done, todo, bench)
             for cell in todo:
                 if (record := kept.get(_cell_key(cell))) and record.median_s:
                     bench.remember(cell, record.median_s)
             left = [cell for cell in todo if _cell_key(cell) not in kept]
-            return _measure(bench, left, Done(list(kept.values())), writer, say, begin)
+            return _measure(bench, left, RunRecords(list(kept.values())), writer, say, begin)
 
 
 def _bench(settings: Settings, where: dict[str, Any]) -> AnyBench:
@@ -130,7 +130,9 @@ def _cells(settings: Settings, bench: AnyBench, say: Say) -> list[Cell]:
     return todo
 
 
-def _measure(bench: AnyBench, todo: list[Cell], done: Done, writer: Writer | None, say: Say, begin: Begin) -> Done:
+def _measure(
+    bench: AnyBench, todo: list[Cell], done: RunRecords, writer: Writer | None, say: Say, begin: Begin
+) -> RunRecords:
     try:
         for index, cell in enumerate(todo):
             begin(cell, index, len(todo), functools.partial(bench.time_left, todo[index:]))

@@ -51,7 +51,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedCell:
     """One cell. ``ratio`` is new time over old, above 1 is slower; ``low`` and ``high`` are its interval.
 
     ``basis`` says which times: "reference" (in units of the reference's time) or "time" (seconds). ``drift`` is the
@@ -97,11 +97,11 @@ class Compared:
 class Comparison:
     """Rows in the order of the old records, then the cells that only the new records have; notes for the reader."""
 
-    rows: tuple[Compared, ...]
+    rows: tuple[ComparedCell, ...]
     notes: tuple[str, ...]
     threshold: float
 
-    def slower(self, threshold: float | None = None) -> list[Compared]:
+    def slower(self, threshold: float | None = None) -> list[ComparedCell]:
         """The regressions: wrong or lost cells, and those slower by more than ``threshold`` (a fraction).
 
         Raises UsageError for a threshold below that of the comparison, which did not look for such small changes.
@@ -163,16 +163,16 @@ def compare(old: Sequence[BenchRecord], new: Sequence[BenchRecord], *, threshold
 # ---- one cell
 
 
-def _row(old: BenchRecord | None, new: BenchRecord | None, threshold: float) -> Compared:
+def _row(old: BenchRecord | None, new: BenchRecord | None, threshold: float) -> ComparedCell:
     if old is None or new is None:
-        return Compared(Status.ONLY_NEW if old is None else Status.ONLY_OLD, old, new)
+        return ComparedCell(Status.ONLY_NEW if old is None else Status.ONLY_OLD, old, new)
     was, now = _outcome(old), _outcome(new)
     if was == now == "ok":
         return _timed_row(old, new, threshold)
     detail = f"{_described(was, old)} in old, {_described(now, new)} in new"
     if now == "wrong" and was != "wrong":
-        return Compared(Status.WRONG, old, new, detail)
-    return Compared(Status.LOST if was == "ok" else Status.UNMEASURED, old, new, detail)
+        return ComparedCell(Status.WRONG, old, new, detail)
+    return ComparedCell(Status.LOST if was == "ok" else Status.UNMEASURED, old, new, detail)
 
 
 def _outcome(record: BenchRecord) -> str:
@@ -184,19 +184,19 @@ def _described(outcome: str, record: BenchRecord) -> str:
     return VERDICTS.get(outcome, outcome) + reason
 
 
-def _timed_row(old: BenchRecord, new: BenchRecord, threshold: float) -> Compared:
+def _timed_row(old: BenchRecord, new: BenchRecord, threshold: float) -> ComparedCell:
     by_reference = _same_reference(old, new)
     basis = "reference" if by_reference else "time"
     before, after = (_normalised(record) if by_reference else record.samples_s for record in (old, new))
     if not all(_is_time(sample) for sample in [*before, *after]):
-        return Compared(Status.UNCLEAR, old, new, "some samples are no positive time", basis)
+        return ComparedCell(Status.UNCLEAR, old, new, "some samples are no positive time", basis)
     ratio = statistics.median(after) / statistics.median(before)
     low, high, confidence = ratio_interval(before, after)
     drift = None
     if by_reference:
         drift = statistics.median(new.reference_samples_s) / statistics.median(old.reference_samples_s)
     status, detail = _judge(before, after, threshold)
-    return Compared(status, old, new, detail, basis, ratio, low, high, confidence, drift)
+    return ComparedCell(status, old, new, detail, basis, ratio, low, high, confidence, drift)
 
 
 def _judge(before: Sequence[float], after: Sequence[float], threshold: float) -> tuple[Status, str]:
@@ -321,7 +321,7 @@ def _median_clock(records: Iterable[BenchRecord]) -> float | None:
     return statistics.median(clocks) if clocks else None
 
 
-def _row_notes(rows: Sequence[Compared]) -> list[str]:
+def _row_notes(rows: Sequence[ComparedCell]) -> list[str]:
     notes = []
     if timed := sum(row.basis == "time" for row in rows):
         notes.append(f"cells without a common reference: {timed} (raw times, changes of the machine's speed included)")

@@ -54,7 +54,7 @@ Listener = Callable[[BenchRecord], None]
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedBlocking:
     """A blocking, and its record: samples in turns with the analytic choice, which its ``ratio`` refers to."""
 
     blocking: Blocking
@@ -72,11 +72,11 @@ class TunedBlocking:
     without a time. ``winner`` is proved better than the analytic choice, or None; ``why`` is the reason as text.
     """
 
-    finalists: list[Tried]
+    finalists: list[TriedBlocking]
     tried: int
     failed: list[BenchRecord]
     analytic: Blocking
-    winner: Tried | None
+    winner: TriedBlocking | None
     why: str
 
 
@@ -171,7 +171,7 @@ class Search:
         self._bench = Bench(settings, environment(operands="uniform[-1,1)"))
         self._made: dict[Blocking, Kernel] = {}
 
-    def measure(self, chosen: Blocking, before: BenchRecord | None = None) -> Tried:
+    def measure(self, chosen: Blocking, before: BenchRecord | None = None) -> TriedBlocking:
         """Take PAIRS samples of a blocking, and add them to those of its record ``before``. A wrong one has no samples."""
         if chosen not in self._made:
             self._made[chosen] = remade(self.kernel, chosen)
@@ -181,15 +181,15 @@ class Search:
             record = replace(
                 record, samples_s=samples, reference_samples_s=before.reference_samples_s + record.reference_samples_s
             )
-        return Tried(chosen, replace(record, params=chosen.numbers).with_rates())
+        return TriedBlocking(chosen, replace(record, params=chosen.numbers).with_rates())
 
-    def rounds(self, finalists: list[Tried], end: float) -> list[Tried]:
+    def rounds(self, finalists: list[TriedBlocking], end: float) -> list[TriedBlocking]:
         """Finalists with new samples, best first: they are measured in turns, and after each round the slower half drops
         out, until one is left besides the analytic choice, which stays in every round.
 
         Rounds end at ``end``, but there are FEWEST_ROUNDS at least.
         """
-        dropped: list[Tried] = []
+        dropped: list[TriedBlocking] = []
         left = [self.measure(finalist.blocking) for finalist in finalists]
         for number in range(1, ROUNDS):
             if number >= FEWEST_ROUNDS and time.monotonic() > end:
@@ -201,11 +201,11 @@ class Search:
             left = [self._again(tried) for tried in left if tried not in slower]
         return [*_best_first(left), *dropped]
 
-    def _again(self, tried: Tried) -> Tried:
+    def _again(self, tried: TriedBlocking) -> TriedBlocking:
         return self.measure(tried.blocking, tried.record) if tried.record.verdict == "ok" else tried
 
 
-def _best_first(all_tried: list[Tried]) -> list[Tried]:
+def _best_first(all_tried: list[TriedBlocking]) -> list[TriedBlocking]:
     return sorted(all_tried, key=lambda tried: -(tried.record.ratio or -math.inf))
 
 
@@ -250,7 +250,9 @@ def _until(end: float, near: Iterator[Blocking], always: tuple[Blocking, ...]) -
     return itertools.takewhile(lambda blocking: blocking in always or time.monotonic() < end, near)
 
 
-def _judged(search: Search, ranked: list[Tried], limit_s: float, tell: Listener) -> tuple[Tried | None, str]:
+def _judged(
+    search: Search, ranked: list[TriedBlocking], limit_s: float, tell: Listener
+) -> tuple[TriedBlocking | None, str]:
     """The winner and the reason: the best finalist, if it is proved better than the analytic choice, and not proved worse
     with the kernel's other float dtypes; else None."""
     timed = [tried for tried in ranked if tried.record.ratio is not None]

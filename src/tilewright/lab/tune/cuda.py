@@ -43,7 +43,7 @@ _Tried = tuple[Cell, MeasuredCell]
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """The result of a search: the finalists, best first; how many combinations were tried; the records without a time."""
 
     finalists: list[BenchRecord]
@@ -96,7 +96,7 @@ def tune_parameters(
     budget_s: float = 60.0,
     seed: int = 1,
     tell: Listener = lambda record: None,
-) -> Tuned:
+) -> TuningResult:
     """Try combinations of ``kernel``'s parameters for about ``budget_s`` seconds, at least the defaults.
 
     The limit and the operands' seed are in the bench's settings. Raises UsageError for a kernel without parameters, and for
@@ -122,7 +122,7 @@ def tune_parameters(
     finalists = _final(bench, good[:FINALISTS], start + budget_s)
     for record in finalists:
         tell(record)
-    return Tuned(finalists, len(good) + len(failed), failed)
+    return TuningResult(finalists, len(good) + len(failed), failed)
 
 
 def _final(bench: CudaBench, finalists: list[_Tried], end: float) -> list[BenchRecord]:

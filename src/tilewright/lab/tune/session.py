@@ -19,7 +19,7 @@ from ..inputs.formats import FORMATS
 from ..inputs.sizes import Shape, parse_seconds, parse_sizes
 from .cpu import TunedBlocking, check_tunable
 from .cpu import tune_blocking as tune_blocking
-from .cuda import Listener, Tuned, cache_best, tune_parameters
+from .cuda import Listener, TuningResult, cache_best, tune_parameters
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _ignore(record: BenchRecord) -> None:
     """Ignores a record."""
 
 
-def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> Tuned:
+def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> TuningResult:
     """Try combinations until the budget is spent; cache the best; write and report each record as soon as it is known.
 
     Raises UsageError, and UnavailableError where there is no GPU.

@@ -31,7 +31,7 @@ _THREADS = 256
 _NOTHING = 2**64 - 1
 
 
-class Found(NamedTuple):
+class DeviceComparison(NamedTuple):
     """What a comparison found: the first element outside its bound, the largest error, the largest error over its bound."""
 
     first: int | None
@@ -52,7 +52,7 @@ class DeviceChecks:
         grid = (-(-n // 32), min(-(-m // 32), 65535))
         self.gpu.launch(self._compiled, "exact_product", grid, (32, 8), (a, b, exact, magnitude, m, n, k))
 
-    def compare(self, c: Memory, exact: Memory, magnitude: Memory, k: int) -> Found:
+    def compare(self, c: Memory, exact: Memory, magnitude: Memory, k: int) -> DeviceComparison:
         """Compare every element of ``c`` with its exact value and its bound."""
         count = c.nbytes // self.form.itemsize
         with self.gpu.put(np.array([_NOTHING, 0, 0], np.uint64)) as memory:
@@ -60,7 +60,7 @@ class DeviceChecks:
             self.gpu.launch(self._compiled, "compare", self._blocks(count), _THREADS, args)
             found = self.gpu.get(memory, np.uint64, 3)
         worst, ratio = found[1:].view(np.float64)
-        return Found(None if found[0] == _NOTHING else int(found[0]), float(worst), float(ratio))
+        return DeviceComparison(None if found[0] == _NOTHING else int(found[0]), float(worst), float(ratio))
 
     def checksums(self, first: Memory, period: int, parts: int) -> NDArray[np.uint64]:
         """A checksum of each of ``parts`` pieces of memory: ``first``, and others of its size, ``period`` bytes apart.

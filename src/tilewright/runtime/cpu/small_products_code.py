@@ -43,7 +43,7 @@ _better_transposed = _inner(
 
 
 @_inner
-def plain(x, facts, flags, admitted):
+def is_plain_array(x, facts, flags, admitted):
     """Whether x is exactly an ndarray, with these flags, and its memory belongs to one and so cannot have been unmapped.
 
     ``admitted`` says that the owner of the memory was checked before.
@@ -92,7 +92,7 @@ def disjoint(x, y, itemsize):
 
 
 @_inner
-def own(x):
+def product_axes(x):
     """How many of an operand's axes belong to a single product; the others are those of the batch."""
     return min(2, objects.number(x, AXES))
 
@@ -139,7 +139,7 @@ def transposed_matrix(x):
 @_inner
 def broadcast_products(code, itemsize, a, b, c, axes, count):
     """All products of a batch of ``axes`` axes; one call of the kernel computes those along the last axis."""
-    own_a, own_b, own_c = own(a), own(b), own(a) + own(b) - 2
+    own_a, own_b, own_c = product_axes(a), product_axes(b), product_axes(a) + product_axes(b) - 2
     first_a, first_b, data = matrix(a, False), matrix(b, True), objects.follow(c, DATA)
     last = objects.number(c, AXES) - 1
     row, column = stride(c, last - own_b + 1) if own_a == 2 else 0, stride(c, last) if own_b == 2 else itemsize
@@ -170,9 +170,9 @@ def broadcast_products(code, itemsize, a, b, c, axes, count):
 
 
 @_inner
-def how_many(a, b, axes):
+def batch_count(a, b, axes):
     """The number of products in a batch; 0 if its axes do not broadcast, or the number might overflow."""
-    own_a, own_b = own(a), own(b)
+    own_a, own_b = product_axes(a), product_axes(b)
     count = 1
     for axis in range(1, axes + 1):
         length = broadcast(batch(a, own_a, axis)[0], batch(b, own_b, axis)[0])
@@ -183,11 +183,11 @@ def how_many(a, b, axes):
 
 
 @_inner
-def fits(facts, c, a, b, m, n, axes, itemsize, admitted):
+def out_fits(facts, c, a, b, m, n, axes, itemsize, admitted):
     """Whether the caller's C has the flags, dtype and shape for the result, and is disjoint from the operands."""
-    own_a, own_b = own(a), own(b)
+    own_a, own_b = product_axes(a), product_axes(b)
     own_c = own_a + own_b - 2
-    if not plain(c, facts, WRITEABLE, admitted):
+    if not is_plain_array(c, facts, WRITEABLE, admitted):
         return False
     if objects.word(c, DTYPE) != objects.word(a, DTYPE) or objects.number(c, AXES) != axes + own_c:
         return False
@@ -200,13 +200,13 @@ def fits(facts, c, a, b, m, n, axes, itemsize, admitted):
 
 
 @_inner
-def new(facts, a, b, m, n, axes, count):
+def new_result(facts, a, b, m, n, axes, count):
     """A new array for the result, of at most three axes."""
     dtype = objects.follow(a, DTYPE)
     objects.new_reference(dtype)
-    rows, columns = (m, n) if own(a) == 2 else (n, n)
+    rows, columns = (m, n) if product_axes(a) == 2 else (n, n)
     shape = objects.words((count, rows, columns) if axes else (rows, columns, 0))
-    axes += own(a) + own(b) - 2
+    axes += product_axes(a) + product_axes(b) - 2
     return objects.new_array(objects.follow(facts, CREATE), objects.follow(facts, NDARRAY), dtype, axes, shape)
 
 
@@ -226,19 +226,19 @@ def computed(facts, a, b, c, admitted):
     Or None, as a borrowed reference: then the long way must compute the product.
     """
     none = objects.follow(facts, NONE)
-    if not plain(a, facts, ALIGNED, admitted) or not plain(b, facts, ALIGNED, admitted):
+    if not is_plain_array(a, facts, ALIGNED, admitted) or not is_plain_array(b, facts, ALIGNED, admitted):
         return none
     dtype = objects.word(a, DTYPE)
     at = entry_of(facts, dtype)
-    if at == 0 or objects.word(b, DTYPE) != dtype or min(own(a), own(b)) == 0:
+    if at == 0 or objects.word(b, DTYPE) != dtype or min(product_axes(a), product_axes(b)) == 0:
         return none
     code, itemsize = objects.follow(facts, at + 8), objects.word(facts, at + 16)
     (_, m, k, _, _), (_, k_of_b, n, _, _) = matrix(a, False), matrix(b, True)
     if k != k_of_b or not _suits(m, n, k):
         return none
-    own_a, own_b = own(a), own(b)
+    own_a, own_b = product_axes(a), product_axes(b)
     axes = max(objects.number(a, AXES) - own_a, objects.number(b, AXES) - own_b)
-    count = how_many(a, b, axes)
+    count = batch_count(a, b, axes)
     work = count * (m * n * k + WORK_OF_A_CALL)
     if m * n * k * count == 0 or (not admitted and work > objects.word(facts, MOST_WORK)):
         return none
@@ -246,10 +246,10 @@ def computed(facts, a, b, c, admitted):
     if allocates:
         if axes > 1:
             return none
-        c = new(facts, a, b, m, n, axes, count)
+        c = new_result(facts, a, b, m, n, axes, count)
         if objects.integer(c) == 0:
             return c
-    elif not fits(facts, c, a, b, m, n, axes, itemsize, admitted):
+    elif not out_fits(facts, c, a, b, m, n, axes, itemsize, admitted):
         return none
     thread = objects.save_thread() if work > WORTH_RELEASING else none
     done = broadcast_products(code, itemsize, a, b, c, axes, count)

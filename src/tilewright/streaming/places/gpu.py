@@ -37,7 +37,7 @@ from ..plan.stream import StreamPlan
 from .cached_sources import CachedSources
 from .chunks import Chunks, Ring, pieces, shaped
 from .events import Events
-from .peers import Lent, Peers
+from .peers import LentBlock, Peers
 
 STREAMS_IN = 4
 #: The fewest bytes of a part, where a block is divided among all threads: some 3,000 parts a second can be handed out.
@@ -160,7 +160,7 @@ class GpuPlace:
 
     # ---- by the threads that copy
 
-    def _stage(self, load: Load, own: Lent, stream: Stream) -> None:
+    def _stage(self, load: Load, own: LentBlock, stream: Stream) -> None:
         """Submit a job for each part of the block, with a chunk, to the threads that copy."""
         self._sources.begin(load)
         size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
@@ -179,7 +179,7 @@ class GpuPlace:
         rows: slice,
         columns: slice,
         chunk: np.ndarray[Any, Any],
-        own: Lent,
+        own: LentBlock,
         address: int,
         stream: Stream,
         left: Iterator[int],
@@ -198,7 +198,7 @@ class GpuPlace:
             raise
         return copied
 
-    def _copy_over(self, lender: Lent, own: Lent, stream: Stream) -> None:
+    def _copy_over(self, lender: LentBlock, own: LentBlock, stream: Stream) -> None:
         try:
             stream.after(lender.done.result())
             stream.copy_over(own.address, lender.gpu.context, lender.address, own.nbytes)

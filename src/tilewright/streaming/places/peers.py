@@ -21,7 +21,7 @@ from ..plan.grid import OperandBlock
 
 
 @dataclass(eq=False)
-class Lent:
+class LentBlock:
     """A block in a slot of a GPU. ``done`` gets the event of its arrival as soon as all its copies are submitted;
     ``readers`` get the events at which other GPUs have copied it to their slots."""
 
@@ -54,8 +54,8 @@ class Peers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lenders: dict[OperandBlock, Lent] = {}
-        self._slots: dict[tuple[int, int], Lent] = {}
+        self._lenders: dict[OperandBlock, LentBlock] = {}
+        self._slots: dict[tuple[int, int], LentBlock] = {}
         self._members: list[_Member] = []
 
     def join(self, staging: ThreadPoolExecutor, over: ThreadPoolExecutor, idle: Callable[[], None]) -> None:
@@ -65,10 +65,10 @@ class Peers:
 
     def take(
         self, block: OperandBlock, gpu: Device, address: int, nbytes: int
-    ) -> tuple[Lent, Lent | None, list[Future[Event]]]:
+    ) -> tuple[LentBlock, LentBlock | None, list[Future[Event]]]:
         """Note that ``gpu`` is about to load ``block`` into the slot at ``address``. Returns the lent block; its lender, if
         another GPU has it, which keeps it until this copy is done; and the copies that still read the slot's old block."""
-        own = Lent(block, gpu, address, nbytes)
+        own = LentBlock(block, gpu, address, nbytes)
         with self._lock:
             before = self._slots.pop((id(gpu), address), None)
             if before is not None and self._lenders.get(before.block) is before:

@@ -36,7 +36,7 @@ from .counting import CountedPlace, CountedSource, SharedCounter
 from .durable import Durable
 from .executor import execute
 from .finished import is_finished, remember
-from .journal import Begun, Journal, read_journal
+from .journal import BegunProduct, Journal, read_journal
 from .parallel import execute_on_all
 
 #: Called with the operations that are done, and those of the whole product.
@@ -103,7 +103,7 @@ class Job:
     work: WorkDirectory | None
     journal: Journal | None
     facts: Mapping[str, str]
-    begun: Begun | None
+    begun: BegunProduct | None
     plan: StreamPlan
     complete: bool = False
     measured: RunTotals = field(init=False)
@@ -145,7 +145,7 @@ class Job:
             self.journal.remove()
 
     @property
-    def kept(self) -> int:
+    def finished_tiles(self) -> int:
         """Tiles that a later run need not compute."""
         return 0 if self.journal is None else self.journal.tiles
 
@@ -275,7 +275,7 @@ def plan_job(
 
 def _taken_up(
     product: Product, placement: Placement, target: Any, work: WorkDirectory, facts: Mapping[str, str], overwrite: bool
-) -> tuple[Begun | None, bool]:
+) -> tuple[BegunProduct | None, bool]:
     """What an earlier run left unfinished, if it did; and whether the result is complete, so that nothing is left to do.
 
     Raises ResumeError for a journal of another product, and for another result, unless it may be overwritten.
@@ -295,7 +295,9 @@ def _taken_up(
         raise
 
 
-def _planned(product: Product, placement: Placement, rates: Rates, begun: Begun | None, partition: str) -> StreamPlan:
+def _planned(
+    product: Product, placement: Placement, rates: Rates, begun: BegunProduct | None, partition: str
+) -> StreamPlan:
     m, n, k = product.shape
     name, itemsize = product.dtype.name, product.dtype.itemsize
     if begun is None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ...errors import FileError, ResumeError
-from ...files.checks import explained
+from ...files.checks import os_errors
 from ..plan.cuts import Room, may_be_cut
 from ..plan.grid import Grid, Tile
 
@@ -39,7 +39,7 @@ _ANEW = "multiply without resume to begin anew"
 
 
 @dataclass(frozen=True)
-class Begun:
+class BegunProduct:
     """A product that was begun: ``facts`` are those that must not change, by name; ``inode`` is the unfinished file's, in
     which the tiles ``finished`` are complete.
 
@@ -89,7 +89,7 @@ class Journal:
         #: How many tiles are in it.
         self.tiles = 0
         self._digest = b""
-        with explained(path, "written"):
+        with os_errors(path, "written"):
             self._file = _open_alone(path, directory)
 
     def begin(self, grid: Grid, facts: Mapping[str, str], inode: int) -> None:
@@ -99,9 +99,9 @@ class Journal:
         run = {"journal": "multiply", "schema": _SCHEMA, "run": secrets.token_hex(8)}
         self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode})
 
-    def take_up(self, begun: Begun) -> None:
+    def take_up(self, begun: BegunProduct) -> None:
         """Go on after the lines that were read from it; a torn line is cut off."""
-        with explained(self.path, "written"):
+        with os_errors(self.path, "written"):
             os.ftruncate(self._file, begun.end)
         self._digest, self.tiles = begun.digest, len(begun.finished)
 
@@ -112,7 +112,7 @@ class Journal:
 
     def clear(self) -> None:
         """Remove all lines, before the unfinished file is begun anew."""
-        with explained(self.path, "written"):
+        with os_errors(self.path, "written"):
             os.ftruncate(self._file, 0)
             os.fsync(self._file)
         self.tiles = 0
@@ -131,7 +131,7 @@ class Journal:
 
     def _append(self, facts: Mapping[str, Any]) -> None:
         line, digest = _signed(facts, self._digest)
-        with explained(self.path, "written"):
+        with os_errors(self.path, "written"):
             while line:
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
@@ -163,12 +163,12 @@ def _digest(text: bytes, before: bytes) -> bytes:
     return hashlib.blake2b(text, key=before, digest_size=16).digest()
 
 
-def read_journal(path: Path) -> Begun | None:
+def read_journal(path: Path) -> BegunProduct | None:
     """What an earlier run wrote; None where there is no journal, or nothing but a line that a crash has torn.
 
     Raises ResumeError for a file that is no journal, one that another version wrote, and one that was changed.
     """
-    with explained(path, "read"):
+    with os_errors(path, "read"):
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without O_NONBLOCK, a pipe would block
         except FileNotFoundError:
@@ -180,7 +180,7 @@ def read_journal(path: Path) -> Begun | None:
             return _read(file, path)
 
 
-def _read(file: BinaryIO, path: Path) -> Begun | None:
+def _read(file: BinaryIO, path: Path) -> BegunProduct | None:
     _refuse_another(file.read(len(_BEGINS) + 8), path)
     file.seek(0)
     lines = _lines(file, path)
@@ -198,7 +198,7 @@ def _read(file: BinaryIO, path: Path) -> Begun | None:
         if tile is None or tile in finished:
             raise _changed(path, number)
         finished.add(tile)
-    return Begun(grid, facts, inode, frozenset(finished), last.end, last.digest)
+    return BegunProduct(grid, facts, inode, frozenset(finished), last.end, last.digest)
 
 
 def _refuse_another(begins: bytes, path: Path) -> None:
