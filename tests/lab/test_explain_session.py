@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from tilewright.lab.explain.prepared import Prepared
 from typer.testing import CliRunner
 
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.cli import app
 from tilewright.errors import UsageError
 from tilewright.lab.explain import session as explain_session
+from tilewright.lab.explain.checked_launch import CheckedLaunch
 from tilewright.lab.explain.cuda import explain, verified
 from tilewright.records.explanation import Explanation, read_explanations
 from tilewright.terminal import show_explanations
@@ -65,9 +65,9 @@ def test_what_is_compared_fills_the_card(
     kernels: list[str], params: list[str], gpu: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At 64 few of a GPU's multiprocessors have a block, fewest under large tiles, so that these seem slow."""
-    prepared: list[Prepared] = []
+    prepared: list[CheckedLaunch] = []
     made = explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8)
-    monkeypatch.setattr(explain_session, "explain_prepared", lambda one, **_: (prepared.append(one), made)[1])
+    monkeypatch.setattr(explain_session, "explain_launch", lambda one, **_: (prepared.append(one), made)[1])
     explain_session.run_explanations(explain_session.ExplainRequest(kernels, gpu=gpu, params=params))
     assert {(one.m, one.n, one.k) for one in prepared} == {(size,) * 3}
     assert size == 64 or all(one.launch.blocks >= one.card.sms for one in prepared)
