@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tilewright.lab.explain.session import ExplainRequest, run_explanations
 from tilewright.records.explanation import Access
-from tilewright.report import access_picture, bank_picture
+from tilewright.report.access_picture import access_picture
+from tilewright.report.bank_picture import bank_picture
 
 from .common import ROOT
 
@@ -41,7 +42,7 @@ def save(folder: Path) -> list[Path]:
 
 def _standalone(access: Access, theme: str) -> str:
     """A picture that needs no page: with the page's style in it, its colours resolved."""
-    draw = bank_picture.picture if access.space == "shared" else access_picture.picture
+    draw = bank_picture if access.space == "shared" else access_picture
     picture = draw(access, "warp")
     assert picture is not None
     css = "\n".join(path.read_text(encoding="utf-8") for path in STYLES)
