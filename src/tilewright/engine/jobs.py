@@ -66,12 +66,12 @@ class PackedBlocks:
         return {**tile, "kc": self.kc, "mc": self.mc, "nc": self.nc}
 
     def workspace(self, m: int, n: int, k: int) -> int:
-        """Elements of the workspace for a product of this shape; both count packed elements."""
+        """Elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
         blocks = min(BLOCKS, -(-m // self.mr) * -(-n // self.nr))
         return 2 * min(k, self.kc) * (min(n, self.nc) + self.nr) + blocks * self.block
 
     def counters(self, m: int, n: int, k: int) -> int:
-        """The number of counters for a product of this shape, which counts packed elements."""
+        """The number of counters for a product of this shape; m, n and k count packed elements."""
         fewest = -(-m // self.mc)
         bands = max(fewest, min(-(-m // (4 * self.mr)), fewest + JOBS * BLOCKS))  # at most
         jobs = min(bands * -(-min(n, self.nc) // self.nr), bands + 2 * JOBS * BLOCKS)

@@ -22,7 +22,7 @@ TN = { default = 8, values = [4, 8] }
 */
 
 constexpr int THREADS = BM / TM * (BN / TN);               // 128/8 · 128/8 = 256
-constexpr int BLOCKS = THREADS < 512 ? 512 / THREADS : 1;  // at once on a multiprocessor: 2
+constexpr int BLOCKS = THREADS < 512 ? 512 / THREADS : 1;  // blocks on a multiprocessor at once: 2
 
 // A multiprocessor has 65,536 registers: 128 for each of 512 threads. Without a limit the compiler takes a few more, and only one
 // block fits instead of two.

@@ -22,11 +22,11 @@ TN = { default = 8, values = [4, 8, 16] }
 */
 
 constexpr int THREADS = BM / TM * (BN / TN);               // 128/8 · 128/8 = 256
-constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // at once on a multiprocessor: 2
+constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // blocks on a multiprocessor at once: 2
 constexpr int A_LOADS = BM * BK / 4 / THREADS;             // of 4 elements, by a thread for a tile: 128·8/4/256 = 1
 constexpr int B_LOADS = BK * BN / 4 / THREADS;
 
-// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
+// 128-bit accesses need addresses that are multiples of 16: so must be the matrix's address and the bytes of a row.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;

@@ -30,14 +30,14 @@ STAGES = { default = 4, min = 2, max = 8 }
 
 constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 4·2 warps: 256
 constexpr int LANES_M = WM / TM, LANES_N = WN / TN;                                    // of a warp: 4·8
-constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // at once on a multiprocessor: 2
+constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // blocks on a multiprocessor at once: 2
 
 struct Stage {
     float a_tile[BK][BM + 4];  // transposed: 8·132 floats
     float b_tile[BK][BN];      // 8·128 floats; both together 8.1 KiB, four stages 32.5 KiB
 };
 
-// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
+// 128-bit accesses need addresses that are multiples of 16: so must be the matrix's address and the bytes of a row.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;

@@ -61,7 +61,7 @@ struct Stage {
     double b_tile[BK][BN + 4];  // 16·68 doubles: 8.5 KiB; both, in three stages, 55.5 KiB: four blocks
 };
 
-// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
+// 128-bit accesses need addresses that are multiples of 16: so must be the matrix's address and the bytes of a row.
 __device__ bool rows_are_aligned(const double* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 8) % 16 == 0;

@@ -43,7 +43,7 @@ struct Stage {
     bf16 b_tile[BK][BN + 8];  // 32·264 elements: 16.5 KiB; both, in four stages, 106 KiB
 };
 
-// 128-bit accesses need addresses that are multiples of 16 bytes: the matrix's own, and the distance of two rows.
+// 128-bit accesses need addresses that are multiples of 16: so must be the matrix's address and the bytes of a row.
 __device__ bool rows_are_aligned(const bf16* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 2) % 16 == 0;

@@ -41,7 +41,7 @@ def first_line(error: Exception) -> str:
 
 
 def attempt(what: str, function: Any, *args: Any, **named: Any) -> Any:
-    """Call a function of ``cuda.core``; its exceptions are raised as LaunchError, with ``what`` was attempted."""
+    """Call a function of ``cuda.core``. Its exceptions become LaunchError, whose message begins with ``what``."""
     try:
         return function(*args, **named)
     except Exception as error:  # cuda.core's own class is not public
