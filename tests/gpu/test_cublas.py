@@ -150,7 +150,7 @@ def test_a_library_that_is_not_there(monkeypatch) -> None:
 
     monkeypatch.setattr(cublas.importlib, "import_module", absent)
     cublas._library.cache_clear()
-    words = r"cuBLAS is not here \(No module named 'cuda.pathfinder'\); pip install nvidia-cublas"
+    words = r"cuBLAS cannot be loaded \(No module named 'cuda.pathfinder'\); pip install nvidia-cublas"
     with pytest.raises(UnavailableError, match=words):
         Cublas(GPU)
 

@@ -258,7 +258,7 @@ def test_parts_of_memory() -> None:
     assert (part.pointer, part.nbytes) == (whole.pointer + 10, 20)
     assert part.part(20, 0).pointer == whole.pointer + 30
     for start, nbytes in ((-1, 5), (0, 101), (90, 11), (5, -1)):
-        with pytest.raises(UsageError, match="not all of the 100 bytes"):
+        with pytest.raises(UsageError, match="not lie within the 100 bytes"):
             whole.part(start, nbytes)
     part.close()  # does not free what it does not own
 

@@ -211,7 +211,7 @@ def test_a_kernel_is_found_by_its_name_in_the_source() -> None:
     with pytest.raises(UsageError, match=r"kernel\.cu: other is not one of its kernels: mine$"):
         plain.entry("other")
     both = compile_source("__global__ void f(float* x) { *x = 1; } __global__ void f(int* x) { *x = 1; }")
-    with pytest.raises(UsageError, match=r"f is several \(_Z1fP[fi], _Z1fP[fi]\)"):
+    with pytest.raises(UsageError, match=r"f names several \(_Z1fP[fi], _Z1fP[fi]\)"):
         both.entry("f")
     with pytest.raises(UsageError, match="it has none"):
         compile_source("__device__ float unused(float x) { return x; }").entry("unused")

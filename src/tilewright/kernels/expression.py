@@ -111,7 +111,7 @@ def _check(node: ast.expr, names: frozenset[str]) -> None:
                 raise UsageError(f"{name} takes {least} numbers{' or more' * (most > least)}, got {len(node.args)}")
             parts = node.args
         case ast.BinOp(op=ast.Div()):
-            raise UsageError("/ has no whole result: write // or cdiv(a, b)")
+            raise UsageError("/ may give a fraction: write // or cdiv(a, b)")
         case _:
             raise UsageError(f"{ast.unparse(node)!r} is not arithmetic")
     for part in parts:

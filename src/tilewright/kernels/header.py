@@ -264,7 +264,7 @@ class _Header:
             set(table) <= {"default", "values"} or set(table) <= {"default", "min", "max", "step"}
         ):
             rule = "{ default = 32, values = [8, 16, 32] } or { default = 32, min = 8, max = 64, step = 8 }"
-            raise _WrongError(f"{key} must be such as {rule}, got {table!r}")
+            raise _WrongError(f"{key} must look like {rule}, got {table!r}")
         for part, value in table.items():
             numbers, rule = (value, "a list of whole numbers") if part == "values" else ([value], "a whole number")
             if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):

@@ -165,7 +165,7 @@ def _library() -> ctypes.CDLL:
     except Exception as error:  # a package or library that is missing or does not load: each raises another class
         lines = str(error).splitlines()
         reason = lines[0] if lines else type(error).__name__
-        raise UnavailableError(f"cuBLAS is not here ({reason}); pip install nvidia-cublas") from None
+        raise UnavailableError(f"cuBLAS cannot be loaded ({reason}); pip install nvidia-cublas") from None
     if not hasattr(library, "cublasGemmEx"):
         raise UnavailableError("cuBLAS is too old: it has no cublasGemmEx; pip install nvidia-cublas")
     return library

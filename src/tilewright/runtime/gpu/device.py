@@ -236,7 +236,7 @@ class Device:
         """Copy a NumPy array into memory of as many bytes. Raises UsageError if the sizes differ."""
         host = np.ascontiguousarray(array)
         if host.nbytes != memory.nbytes:
-            raise UsageError(f"the array has {host.nbytes} bytes, the memory on the GPU {memory.nbytes}: give as many")
+            raise UsageError(f"the array has {host.nbytes} bytes, the memory on the GPU {memory.nbytes}: must be equal")
         if host.nbytes:
             self._stream.copy_in(memory.pointer, host)
         self.wait("copy to the GPU")
@@ -245,7 +245,7 @@ class Device:
         """A copy of GPU memory as a NumPy array. Raises UsageError if the sizes differ."""
         host = np.empty(shape, dtype)
         if host.nbytes != memory.nbytes:
-            raise UsageError(f"the array has {host.nbytes} bytes, the memory on the GPU {memory.nbytes}: give as many")
+            raise UsageError(f"the array has {host.nbytes} bytes, the memory on the GPU {memory.nbytes}: must be equal")
         if host.nbytes:
             self._stream.copy_out(host, memory.pointer)
         self.wait("copy from the GPU")
@@ -259,7 +259,7 @@ class Device:
     def copy(self, to: Memory, source: Memory) -> None:
         """Copy memory into memory of as many bytes, on the GPU; does not wait. Raises UsageError if the sizes differ."""
         if to.nbytes != source.nbytes:
-            raise UsageError(f"{source.nbytes} bytes cannot be copied into memory of {to.nbytes}: give as many")
+            raise UsageError(f"{source.nbytes} bytes cannot be copied into memory of {to.nbytes}: must be equal")
         if to.nbytes:
             self._stream.copy(to.pointer, source.pointer, to.nbytes)
 

@@ -29,7 +29,9 @@ class Memory:
     def part(self, start: int, nbytes: int) -> Memory:
         """A view of ``nbytes`` bytes from byte ``start``, which frees nothing. Raises UsageError beyond the end."""
         if not 0 <= start <= start + nbytes <= self.nbytes:
-            raise UsageError(f"bytes {start} to {start + nbytes} are not all of the {self.nbytes} bytes of this memory")
+            raise UsageError(
+                f"bytes {start} to {start + nbytes} do not lie within the {self.nbytes} bytes of this memory"
+            )
         return Memory(SimpleNamespace(handle=self.pointer + start, close=lambda: None, whole=self), nbytes)
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ class Compiled:
         mangled = f"_Z{len(function)}{function}"
         matches = [entry for entry in self.entries if entry.startswith(mangled)]
         if len(matches) != 1:
-            what = "is not one" if not matches else f"is several ({', '.join(matches)})"
+            what = "is not one" if not matches else f"names several ({', '.join(matches)})"
             names = ", ".join(dict.fromkeys(map(demangled, self.entries)))
             raise UsageError(f"{self.name}: {function} {what} of its kernels: {names or 'it has none'}")
         return matches[0]
@@ -201,7 +201,9 @@ def _cuda() -> tuple[Any, Any]:
         nvrtc.nvrtcVersion()
     except Exception as error:  # a library that does not load may raise any class
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnavailableError(f"cuda.core with NVRTC is not here ({reason}); pip install 'tilewright[cuda]'") from None
+        raise UnavailableError(
+            f"cuda.core with NVRTC cannot be loaded ({reason}); pip install 'tilewright[cuda]'"
+        ) from None
     return core, nvrtc
 
 
