@@ -90,7 +90,7 @@ def _freed(
     name: bytes = _NAME,
     exported: Any = _exported,
 ) -> None:
-    """Release the array of a capsule that is freed unused. At exit the module's names are gone, so defaults hold them."""
+    """Release the array of a capsule that is freed unused. Default arguments keep the names, which are gone at exit."""
     if is_unused(capsule, name):
         exported.pop(pointer(capsule, name), None)
 

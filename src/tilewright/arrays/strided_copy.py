@@ -14,7 +14,7 @@ from .gpu_array import Matrix
 
 SOURCE = PACKAGE / "engine" / "cuda" / "strided_copy.cu"
 TILE, ROWS = 32, 8
-#: At most so many blocks, enough to fill any GPU; with more tiles than blocks, a block copies several.
+#: The most blocks of a launch, enough to fill any GPU; with more tiles, each block copies several.
 MOST_BLOCKS = 1 << 16
 
 #: ``copy(source, target, stream)``: addresses, and the handle of a stream.

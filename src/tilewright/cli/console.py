@@ -1,4 +1,4 @@
-"""Output to a terminal: a name in it, of whatever origin, cannot control the terminal and is not taken for markup."""
+"""Output to a terminal: a name in it cannot control the terminal and is not taken for markup, whatever it contains."""
 
 from __future__ import annotations
 

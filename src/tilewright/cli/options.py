@@ -36,7 +36,7 @@ def fraction(name: str, text: str) -> float:
 
 
 def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: Iterable[Path | None] = ()) -> None:
-    """Raises UsageError, before the work begins, for a file that cannot be written or that is one of those in ``spare``."""
+    """Raises UsageError, before the work begins, for a file that cannot be written or is in ``spare``, which are read."""
     if path is None or (dash and str(path) == "-"):
         return
     if str(path) == "-":

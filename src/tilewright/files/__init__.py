@@ -76,7 +76,7 @@ def create_matrix(
     directory of a journal for this result.
 
     Raises FileError (no space, no directory, another process writes it, another matrix to resume, a file that holds
-    something else, a work directory that is not ours), ShapeError, DTypeError, UsageError and UnavailableError.
+    something else, a work directory with other files), ShapeError, DTypeError, UsageError and UnavailableError.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "c.npy")

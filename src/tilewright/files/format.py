@@ -39,7 +39,7 @@ class Source(Protocol):
 
     @property
     def grain(self) -> Shape:
-        """Rows and columns whose multiples reads should begin and end at: a chunk cut in two is decoded twice."""
+        """Reads should begin and end at multiples of these rows and columns: a chunk cut in two is decoded twice."""
 
     @property
     def workspace(self) -> int:
@@ -76,7 +76,7 @@ class Sink(Protocol):
 
     @property
     def grain(self) -> Shape:
-        """Rows and columns whose multiples blocks should begin and end at."""
+        """Blocks should begin and end at multiples of these rows and columns."""
 
     @property
     def workspace(self) -> int:

@@ -26,7 +26,7 @@ ABOUT, JOURNAL = "about.txt", "journal"
 _OURS = re.compile(rf"{re.escape(ABOUT)}|{JOURNAL}|{DATA}|{swap.LEFTOVERS}")
 #: The first line of ``ABOUT``. Its number is the version of the directory's layout.
 _MAGIC = b"Tilewright work directory 1\n"
-#: How often it is tried to make the directory, while other processes remove it.
+#: How often to try to make the directory while other processes remove it.
 _TRIES = 1000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _IN_IT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -128,7 +128,7 @@ def nullable(rule: Rule) -> Rule:
 
 
 def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | None = None) -> Rule:
-    """The rule for a list of ``least`` to ``most`` items for which all ``holds`` is true."""
+    """The rule for a list of ``least`` to ``most`` items: ``holds`` is true for each of them."""
 
     def all_hold(value: Any) -> bool:
         return (
@@ -139,7 +139,7 @@ def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | N
 
 
 def mapping(words: str, holds: Callable[[Any], bool]) -> Rule:
-    """The rule for an object for whose values all ``holds`` is true."""
+    """The rule for an object: ``holds`` is true for each of its values."""
     return Rule(words, lambda value: isinstance(value, dict) and all(map(holds, value.values())))
 
 
