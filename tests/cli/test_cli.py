@@ -235,7 +235,7 @@ def test_a_library_that_is_not_there_is_code_3(cli, monkeypatch) -> None:
     def missing(kernel: object) -> None:
         raise UnavailableError("mkl is not installed here: pip install mkl")
 
-    monkeypatch.setattr(session, "_try", missing)
+    monkeypatch.setattr(session, "_load_library", missing)
     answer = cli("bench", "ikj", "--sizes=8", "--against=mkl")
     assert answer.code == 3
     assert is_one_line(answer, "mkl")

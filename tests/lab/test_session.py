@@ -73,7 +73,7 @@ def test_the_default_is_the_whole_ladder_beside_the_libraries_that_are_there(mon
         if kernel.name == "ref/mkl":
             raise UnavailableError("no")
 
-    monkeypatch.setattr(session, "_try", no_mkl)
+    monkeypatch.setattr(session, "_load_library", no_mkl)
     settings, _ = session._settings(request_of(kernels=[], against=None))
     assert [k.name for k in settings.kernels][:2] == ["cpu/naive", "cpu/transposed"]
     assert settings.references[0].name == "ref/openblas"
@@ -128,7 +128,7 @@ def kept_of(changes: dict[str, Any]) -> bool:
         "ok", seed=1, samples_s=[1.0], environment=bench.environment | {"kernel_source": cell.kernel.source_hash}
     )
     inside = {name: {**getattr(record, name), **value} for name, value in changes.items() if isinstance(value, dict)}
-    return bool(session._kept([dataclasses.replace(record, **changes | inside)], [cell], bench))
+    return bool(session._valid_records([dataclasses.replace(record, **changes | inside)], [cell], bench))
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Times kernels beside references."""
+"""Times kernels in turns with references."""

@@ -56,7 +56,7 @@ class Bench(PredictingBench):
         self.environment = environment
         for library in settings.references:
             if library.variants is not None:
-                library.variants("float32")  # loaded before the pools of threads are looked for
+                library.variants("float32")  # loaded before threadpoolctl looks for pools of threads
         self._fastest: dict[tuple[str, Shape, str, int], tuple[str, Product]] = {}
         self._pools = threadpoolctl.ThreadpoolController()
         self._peaks: dict[tuple[str, int], float | None] = {}
@@ -66,7 +66,7 @@ class Bench(PredictingBench):
     def measure(self, cell: Cell) -> BenchRecord:
         """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
         clock = current_clock_mhz()
-        with self._pools.limit(limits=cell.threads), use_threads(cell.threads):  # the references', and Tilewright's
+        with self._pools.limit(limits=cell.threads), use_threads(cell.threads):  # references' and own threads
             outcome = self._outcome(cell)
         return self._record(cell, outcome, clock)
 
@@ -132,11 +132,11 @@ class Bench(PredictingBench):
 
     def _operands(self, cell: Cell) -> OperandSets:
         if self._sets is None:
-            seed, given = self.settings.seed, self.settings.operands
+            seed, operands = self.settings.seed, self.settings.operands
             self._sets = (
                 OperandSets.random(cell.shape, cell.dtype, seed)
-                if given is None
-                else OperandSets.given(*given, cell.dtype, seed)
+                if operands is None
+                else OperandSets.given(*operands, cell.dtype, seed)
             )
             self._key = (cell.shape, cell.dtype)
         return self._sets
@@ -156,8 +156,8 @@ class Bench(PredictingBench):
         reference = self._reference(cell, sets)
         sets.poison()
         last = self._sample(run, reference, sets, outcome, cell.threads, once)
-        again = self._verified(cell, sets, last)
-        return outcome if again.verdict == "ok" else again
+        last_check = self._verified(cell, sets, last)
+        return outcome if last_check.verdict == "ok" else last_check
 
     def _verified(self, cell: Cell, sets: OperandSets, index: int) -> Outcome:
         if changed := sets.changed():
@@ -187,7 +187,7 @@ class Bench(PredictingBench):
         return run if reference.variants is None else self._fastest_of(reference, cell, sets)
 
     def _fastest_of(self, library: Kernel, cell: Cell, sets: OperandSets) -> Product:
-        """The variant of a library that is the fastest at this shape."""
+        """The library's fastest variant for this shape, dtype and number of threads."""
         key = (library.name, cell.shape, cell.dtype, cell.threads)
         if key not in self._fastest:
             assert library.variants is not None

@@ -113,16 +113,16 @@ class DeviceBench:
 
     def _attempt(self, cell: Cell, with_reference: bool, repeat: int | None, measured: MeasuredCell) -> None:
         product = self._compiled(cell, measured)
-        sets, oracle = self._ready(cell)
+        sets, oracle = self._operands(cell)
         if not self._first(product, sets, oracle, measured):
             return
         launches = [product(a, b, c) for a, b, c in zip(sets.a, sets.b, sets.c, strict=True)]
         loop = DeviceSampleLoop(self.gpu, sets.checks, launches, sets.c)
         reference = self._reference(cell, sets) if with_reference else None
         self._sample(loop, reference, measured, repeat)
-        again = self._verified(sets, oracle, loop.last)
-        if again.verdict != "ok":
-            measured.outcome = again
+        last_check = self._verified(sets, oracle, loop.last)
+        if last_check.verdict != "ok":
+            measured.outcome = last_check
 
     def _is_lost(self) -> bool:
         """Whether an error is permanent: the GPU then refuses all further work of this process."""
@@ -168,7 +168,7 @@ class DeviceBench:
             self._cublas = Cublas(self.gpu)
         return self._cublas
 
-    def _ready(self, cell: Cell) -> tuple[DeviceSets, DeviceOracle]:
+    def _operands(self, cell: Cell) -> tuple[DeviceSets, DeviceOracle]:
         """The operands of this cell's shape and dtype, and their oracle. Raises MemoryError where they do not fit."""
         key = (cell.shape, cell.dtype, cell.precision)
         if self._cached is not None and self._key == key:
@@ -187,8 +187,10 @@ class DeviceBench:
         return self._cached
 
     def _values(self, cell: Cell, form: NumberFormat) -> Any:
-        given = self.settings.operands
-        return random_values(cell.shape, form, self.settings.seed) if given is None else given_values(*given, form)
+        operands = self.settings.operands
+        return (
+            random_values(cell.shape, form, self.settings.seed) if operands is None else given_values(*operands, form)
+        )
 
     def _drop(self) -> None:
         """Free the operands and the oracle, for another size, or because a wrong kernel may have written to them."""
@@ -206,7 +208,7 @@ class DeviceBench:
         self.watch(limit + GRACE_S, FIRST)
         timer.start()
         submit()
-        with _running():
+        with _stopped_not_refused():
             measured.once_s = timer.stop()
         if measured.once_s > limit:
             measured.outcome = Outcome("time_limit", f"took {measured.once_s:.3g} s, the limit is {limit:g} s")
@@ -249,7 +251,7 @@ class DeviceBench:
         outcome, loops = measured.outcome, [loop] if reference is None else [loop, reference]
         samples, spent = (outcome.samples_s, outcome.reference_samples_s), 0.0
         allowance = self.settings.limit_s + GRACE_S
-        with _running():
+        with _stopped_not_refused():
             for each in loops:
                 self.watch(2 * allowance, "warming up")
                 each.warm_up()
@@ -260,7 +262,7 @@ class DeviceBench:
                     seconds.append(each.sample())
                     spent += each.spent_s
                 readings.append(self.gauge.read())
-        measured.moment = _moment(readings)
+        measured.moment = _nvml_facts(readings)
 
     def _enough(self, count: int, spent: float, repeat: int | None) -> bool:
         if repeat is not None:
@@ -275,14 +277,15 @@ class _StoppedError(Exception):
 
 
 @contextlib.contextmanager
-def _running() -> Iterator[None]:
+def _stopped_not_refused() -> Iterator[None]:
+    """Turns a LaunchError into _StoppedError: the kernel has started."""
     try:
         yield
     except LaunchError as error:
         raise _StoppedError(str(error)) from error
 
 
-def _moment(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _nvml_facts(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What NVML reported while a cell was sampled: clocks before and after, the highest power and temperature, and every
     reason for a reduced clock."""
     first, last = readings[0], readings[-1]

@@ -73,11 +73,11 @@ class SetLayout:
         """
         m, n, k = shape
         sizes = tuple(elements * form.itemsize for elements in (m * k, k * n, m * n, m * n))
-        guard = _up(min(MOST_GUARD, max(LEAST_GUARD, sizes[2])))
+        guard = _aligned(min(MOST_GUARD, max(LEAST_GUARD, sizes[2])))
         starts, at = [], guard
         for size in sizes:
             starts.append(at)
-            at = _up(at + size) + guard
+            at = _aligned(at + size) + guard
         count = math.ceil(ROTATION * l2_bytes / max(1, sum(sizes)))
         return cls(tuple(starts), sizes, at, min(MOST_SETS, max(1, count)))
 
@@ -96,7 +96,7 @@ class SetLayout:
         ]
 
 
-def _up(nbytes: int) -> int:
+def _aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""The library's call as a row of the bench: what users get, beside kernels and references."""
+"""The library's call as a row of the bench: what users get, compared with kernels and references."""
 
 from __future__ import annotations
 

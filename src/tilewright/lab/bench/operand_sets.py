@@ -74,7 +74,7 @@ def _load(path: Path) -> np.ndarray:
 def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
     """Raises UsageError where an element of the product could overflow: every kernel would look wrong.
 
-    Integers wrap around as defined, so they cannot.
+    Integers are not checked: they wrap around, as defined.
     """
     if np.dtype("float32" if dtype == "bfloat16" else dtype).kind in "iu":
         return

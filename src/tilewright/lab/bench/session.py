@@ -92,12 +92,12 @@ def run_bench(
         if json_file is None:
             return _measure(bench, todo, RunRecords(), None, say, begin)
         with Writer(json_file, resume=resume) as writer:
-            kept = _kept(writer.done, todo, bench)
+            valid = _valid_records(writer.done, todo, bench)
             for cell in todo:
-                if (record := kept.get(_cell_key(cell))) and record.median_s:
+                if (record := valid.get(_cell_key(cell))) and record.median_s:
                     bench.remember(cell, record.median_s)
-            left = [cell for cell in todo if _cell_key(cell) not in kept]
-            return _measure(bench, left, RunRecords(list(kept.values())), writer, say, begin)
+            left = [cell for cell in todo if _cell_key(cell) not in valid]
+            return _measure(bench, left, RunRecords(list(valid.values())), writer, say, begin)
 
 
 def _bench(settings: Settings, where: dict[str, Any]) -> AnyBench:
@@ -154,7 +154,7 @@ def _cell_key(cell: Cell) -> tuple[Any, ...]:
     return cell.record("ok").cell
 
 
-def _kept(done: list[BenchRecord], todo: list[Cell], bench: AnyBench) -> dict[tuple[Any, ...], BenchRecord]:
+def _valid_records(done: list[BenchRecord], todo: list[Cell], bench: AnyBench) -> dict[tuple[Any, ...], BenchRecord]:
     """Cells of an earlier run that are still valid, the last record of each, in the order of measurement.
 
     They are valid if nothing has changed that they depend on: kernel source and constants, machine, libraries, operands and
@@ -220,8 +220,8 @@ def _settings(request: BenchRequest) -> tuple[Settings, str]:
 
 
 def _dtypes(request: BenchRequest, kernels: list[Any]) -> list[str]:
-    """The dtypes of the request. The default is float32 on the CPU, and on a GPU none, which means each kernel's own; there
-    some kernel must take one of them."""
+    """The dtypes of the request. The default is float32 on the CPU; on a GPU it is an empty list, which means each kernel's
+    own. Raises UsageError where no kernel on the GPU takes any of the dtypes."""
     if request.dtype is None:
         return ["float32"] if request.device == "cpu" else []
     asked = _listed("dtype", request.dtype, _DTYPES[request.device])
@@ -266,16 +266,16 @@ def _references(against: str | None) -> list[Kernel]:
     if against is not None:
         chosen = list(dict.fromkeys(reference(name.strip()) for name in against.split(",")))
         for kernel in chosen:
-            _try(kernel)
+            _load_library(kernel)
         return chosen
-    found = []
+    installed = []
     for kernel in sorted((k for k in catalog().values() if k.is_reference), key=lambda k: k.name != "ref/openblas"):
         try:
-            _try(kernel)
+            _load_library(kernel)
         except UnavailableError:
             continue
-        found.append(kernel)
-    return found
+        installed.append(kernel)
+    return installed
 
 
 def _libraries(against: str | None) -> list[Reference]:
@@ -288,7 +288,7 @@ def _libraries(against: str | None) -> list[Reference]:
     return [CUBLAS]
 
 
-def _try(kernel: Kernel) -> None:
+def _load_library(kernel: Kernel) -> None:
     """Call a library once, which loads it. Raises UnavailableError where it is not installed or does not load."""
     try:
         call_once(runner(kernel, "float32"), "float32")
@@ -296,11 +296,11 @@ def _try(kernel: Kernel) -> None:
         raise UnavailableError(f"{kernel.name}: the library does not load: {error}") from None
 
 
-def _listed(name: str, text: str, known: tuple[str, ...]) -> list[str]:
+def _listed(name: str, text: str, allowed: tuple[str, ...]) -> list[str]:
     items = [item.strip() for item in text.split(",")]
     for item in items:
-        if item not in known:
-            raise UsageError(f"{name} {item!r}: {did_you_mean(item, known)}")
+        if item not in allowed:
+            raise UsageError(f"{name} {item!r}: {did_you_mean(item, allowed)}")
     return list(dict.fromkeys(items))
 
 

@@ -16,7 +16,7 @@ from .operand_sets import OperandSets, poison
 SAMPLE_S = 0.01
 #: A product of this length needs no warm-up of its own.
 LONG_S = 1.0
-#: In turns so often is each variant of a library timed, on no fewer rows than these where one product takes longer.
+#: Each variant of a library is timed TRIALS times, on so many rows that a product takes about TRIAL_S, at least FEWEST_ROWS.
 TRIALS, FEWEST_ROWS, TRIAL_S = 3, 256, 0.05
 #: Longest wait for other threads of this process to fall asleep.
 QUIET_S = 0.5
@@ -60,10 +60,8 @@ class SampleLoop:
 
 
 def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) -> tuple[str, Product]:
-    """The name and function of the variant that takes the least time, each timed ``TRIALS`` times in turns.
-
-    Only so many rows of the operands are multiplied as take about TRIAL_S.
-    """
+    """The name and the function of the fastest variant; the variants are timed in turns, ``TRIALS`` times each, on the first
+    rows of the operands."""
     if len(variants) == 1:
         return next(iter(variants.items()))
     a, b, c = sets.a[0], sets.b[0], sets.r[0]

@@ -4,8 +4,8 @@ Machines are shared and noisy, and the two files come from different runs, so a 
 Times are first divided by those of the reference that ran interleaved with them, where both files have the
 same one: a slower machine slows down both. Intervals are distribution-free (Hodges and
 Lehmann, 1963: order statistics of all quotients new/old, with the exact Mann-Whitney distribution), because
-four samples have no shape to assume. With few samples the two sets must also not overlap, and lie further
-apart than they are wide.
+four samples have no shape to assume. With few samples the two sets must also not overlap, and the ratio
+of their medians must exceed the spread of each, its largest sample over its smallest.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def compare(old: Sequence[BenchRecord], new: Sequence[BenchRecord], *, threshold
     """Every cell of two sets of records with a verdict; a change within ``threshold`` (a fraction) counts as none.
 
     FASTER and SLOWER need at least three samples on each side, an interval that excludes "no change", a
-    change beyond the threshold, and with few samples sets that do not overlap and lie further apart than
-    they are wide. SAME needs an interval within the threshold. Everything else is UNCLEAR.
+    change beyond the threshold, and with few samples sets that do not overlap, with a ratio of their medians that
+    exceeds the spread of each. SAME needs an interval within the threshold. Everything else is UNCLEAR.
 
     Raises RecordError if the two are not comparable: no common cell, or another processor, GPU, number of
     usable cores, kind of operands, or version of the reference. Raises UsageError for a threshold outside

@@ -26,7 +26,7 @@ class LeastWork:
 class ArithmeticUnit:
     """The unit that a kernel computes with: its name, and its rate in GFLOPS, None where the table has none."""
 
-    words: str
+    name: str
     gflops: float | None
 
 
@@ -35,7 +35,7 @@ def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool)
 
     >>> from tilewright.simulator.gpus import find_gpu
     >>> arithmetic_unit(find_gpu("A100"), "float32", "tf32", matrix=True)
-    ArithmeticUnit(words='matrix instructions on tf32', gflops=156000.0)
+    ArithmeticUnit(name='matrix instructions on tf32', gflops=156000.0)
     >>> arithmetic_unit(find_gpu("T4"), "bfloat16", "standard", matrix=True).gflops is None
     True
     """
@@ -44,8 +44,8 @@ def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool)
     if dtype == "float64":
         return ArithmeticUnit("matrix instructions on float64", card.fp64_tensor_gflops)
     short = {"float16": "f16", "bfloat16": "bf16"}.get(dtype, precision)
-    words = f"matrix instructions on {dtype if short == 'standard' else short}"
-    return ArithmeticUnit(words, card.tensor_gflops.get(short))
+    name = f"matrix instructions on {dtype if short == 'standard' else short}"
+    return ArithmeticUnit(name, card.tensor_gflops.get(short))
 
 
 def time_bounds(
@@ -75,7 +75,7 @@ def unknown(card: GpuModel, unit: ArithmeticUnit) -> list[str]:
     """Notes: the bounds that are missing because a rate is not known, and what is assumed of a card that was not
     measured."""
     missing = [
-        ("arithmetic", f"rate for {unit.words}", unit.gflops),
+        ("arithmetic", f"rate for {unit.name}", unit.gflops),
         ("device memory", "bandwidth", card.bandwidth_gbs),
         ("L1 and shared memory", "clock", card.clock_mhz),
     ]

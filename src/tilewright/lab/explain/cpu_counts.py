@@ -93,10 +93,10 @@ def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
         return None
     if not problem.m * problem.n * problem.k:
         return None
-    return (_team if kernel.shared == "team" else _tiles)(kernel, problem, threads)
+    return (_cuts_of_team if kernel.shared == "team" else _cuts_of_tiles)(kernel, problem, threads)
 
 
-def _team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
+def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
     """The cuts of ``engine.jobs``: even ones, with tiles and slivers of two sizes that differ by one."""
     p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
     m, n, k, size = problem.m, problem.n * real, problem.k * real, packed_bytes(problem.dtype)
@@ -129,7 +129,7 @@ def _part(length: int, parts: int, index: int) -> int:
     return length // parts + (index < length % parts)
 
 
-def _tiles(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
+def _cuts_of_tiles(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
     """The cuts of cpu/register_tile: whole blocks, whole tiles, and for each thread a rectangle of its own."""
     p, size = kernel.params, packed_bytes(problem.dtype)
     m, n, k = problem.m, problem.n, problem.k

@@ -60,7 +60,7 @@ def explain_launch(
         p.launch.shared_bytes, [2], None, max_steps, (machine().memory_total or 2 * MAX_BYTES) // 2, progress
     )
     source = KernelSource(kernel.source, str(kernel.path), p.compiled)
-    seen = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
+    observed = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic_unit(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
     return Explanation(
@@ -77,14 +77,16 @@ def explain_launch(
         launch=dataclasses.asdict(p.launch) | {"blocks": p.launch.blocks, "threads": p.launch.threads},
         resources=dataclasses.asdict(p.compiled.resources[p.program.entry.name]),
         occupancy=_occupancy(p.card, occupancy_of(p.compiled, p.program.entry.name, p.launch, p.card)),
-        accesses=seen.accesses,
-        counters=seen.counters,
-        formulas=formulas_of(kernel, *size, p.params, seen.accesses),
-        bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, seen.accesses),
-        defects=_defects(kernel, seen),
-        verified=_verified(kernel, a, b, seen),
-        run=_run(p, seen),
-        notes=list(dict.fromkeys([*_stopped(seen), *p.notes, *kernel.notes, *seen.notes, *unknown(p.card, unit)])),
+        accesses=observed.accesses,
+        counters=observed.counters,
+        formulas=formulas_of(kernel, *size, p.params, observed.accesses),
+        bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, observed.accesses),
+        defects=_defects(kernel, observed),
+        verified=_verified(kernel, a, b, observed),
+        run=_run(p, observed),
+        notes=list(
+            dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
+        ),
         environment=environment(operands=f"uniform [-1, 1), seed {seed}") | {"compiler": compiler(), "arch": p.arch},
     )
 
@@ -149,7 +151,7 @@ def _occupancy(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
     }
 
 
-def _defects(kernel: CudaKernel, seen: Observation) -> list[Defect]:
+def _defects(kernel: CudaKernel, observed: Observation) -> list[Defect]:
     """The findings of the microscope; arguments have the names of the source's parameters."""
     signature = re.search(rf"\b{kernel.entry}\s*\(([^)]*)\)", kernel.source)
     names = re.findall(r"(\w+)\s*(?:,|$)", signature[1]) if signature else []
@@ -161,38 +163,38 @@ def _defects(kernel: CudaKernel, seen: Observation) -> list[Defect]:
 
     return [
         Defect(f.kind, f.line, f.block, f.thread, re.sub(r"\bargument ([0-5])\b", named, f.text))
-        for f in seen.findings
+        for f in observed.findings
         if f.kind != STEP_LIMIT
     ]
 
 
-def _stopped(seen: Observation) -> list[str]:
+def _stopped(observed: Observation) -> list[str]:
     """Where the run was when it reached its limit of steps; empty if it did not."""
-    return [f"line {f.line}: {f.text}" if f.line else f.text for f in seen.findings if f.kind == STEP_LIMIT]
+    return [f"line {f.line}: {f.text}" if f.line else f.text for f in observed.findings if f.kind == STEP_LIMIT]
 
 
-def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, seen: Observation) -> dict[str, Any]:
+def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, observed: Observation) -> dict[str, Any]:
     """The verification. ``ok`` is None where the limit of steps stopped the run, because the result is not complete."""
-    if _stopped(seen):
-        reason = f"stopped after {seen.run.steps:,} steps: result not complete, not verified"
+    if _stopped(observed):
+        reason = f"stopped after {observed.run.steps:,} steps: result not complete, not verified"
         return {"ok": None, "reason": reason, "error_over_bound": None, "of": ""}
-    sampled = seen.run.sampled
-    check = verified(kernel, a, b, seen.arrays[2], sampled=sampled)
+    sampled = observed.run.sampled
+    check = verified(kernel, a, b, observed.arrays[2], sampled=sampled)
     of = "the elements that the sampled blocks wrote" if sampled else "every element"
     return check.as_dict() | {"of": of}
 
 
-def _run(p: CheckedLaunch, seen: Observation) -> dict[str, Any]:
-    run = seen.run
+def _run(p: CheckedLaunch, observed: Observation) -> dict[str, Any]:
+    run = observed.run
     unseen = _edges_unseen(p) if run.sampled else ""
     return {
         "blocks_run": run.blocks_run,
         "blocks_total": run.blocks_total,
         "steps": run.steps,
         "complete": run.complete,
-        "exact": seen.exact and not unseen,
-        "words": "; ".join([seen.words, unseen] if unseen else [seen.words]),
-        "seconds": seen.seconds,
+        "exact": observed.exact and not unseen,
+        "words": "; ".join([observed.words, unseen] if unseen else [observed.words]),
+        "seconds": observed.seconds,
     }
 
 

@@ -24,29 +24,30 @@ from .stored_launches import StoredLaunch
 BY_LINE = ("sectors", "wavefronts", "executed")
 
 
-def measured(kernel: CudaKernel, found: Explanation, seed: int) -> dict[str, Any]:
-    """Launch ``kernel`` as ``found`` explains it, under NVIDIA's profiler, on the operands of ``seed``; plain JSON values.
+def measured(kernel: CudaKernel, explanation: Explanation, seed: int) -> dict[str, Any]:
+    """Launch ``kernel`` as ``explanation`` explains it, under NVIDIA's profiler, on the operands of ``seed``; plain JSON
+    values.
 
     ``counters``: name → count. ``by_line``: source line → counts of its instructions (``BY_LINE``, without zeros).
     ``verified``: ok, reason, error_over_bound of the GPU's own C (the last is None where it is infinite). ``environment``:
     gpu, driver, ncu, compiler, arch, command. Raises what ``check_gpu`` raises, and LaunchError where the GPU refuses or
     stops the kernel.
 
-    >>> found = explain(kernel, 64, 64, 64)  # doctest: +SKIP
-    >>> measured(kernel, found, seed=1)["counters"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]  # doctest: +SKIP
+    >>> explanation = explain(kernel, 64, 64, 64)  # doctest: +SKIP
+    >>> measured(kernel, explanation, seed=1)["counters"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]  # doctest: +SKIP
     40960
     """
-    return measured_together(kernel, [found], seed)[0]
+    return measured_together(kernel, [explanation], seed)[0]
 
 
-def measured_together(kernel: CudaKernel, found: Sequence[Explanation], seed: int) -> list[dict[str, Any]]:
+def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], seed: int) -> list[dict[str, Any]]:
     """``measured`` for several sizes of a kernel with the same parameters; the profiler runs all of them together."""
-    check_gpu(found[0].gpu["name"])
-    params, arch = found[0].params, found[0].environment["arch"]
+    check_gpu(explanations[0].gpu["name"])
+    params, arch = explanations[0].params, explanations[0].environment["arch"]
     compiled = compile_kernel(kernel, arch=arch, **params)
     entry = compiled.entry(kernel.entry)
     launches = []
-    for e in found:
+    for e in explanations:
         if e.params != params or e.environment["arch"] != arch:
             raise UsageError(
                 f"{kernel.name}: measured together must have the same parameters, got {e.params} and {params}"

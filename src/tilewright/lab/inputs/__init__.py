@@ -1,1 +1,1 @@
-"""What a measurement is asked for: sizes, dtypes, parameters; and the environment it is made in."""
+"""What is to be measured: sizes, dtypes, parameters; and the environment in which it is measured."""

@@ -198,10 +198,10 @@ class Search:
             others = [tried for tried in left if tried.blocking != self.analytic]
             slower = others[max(1, len(others) // 2) :]
             dropped = [*slower, *dropped]
-            left = [self._again(tried) for tried in left if tried not in slower]
+            left = [self._sampled_again(tried) for tried in left if tried not in slower]
         return [*_best_first(left), *dropped]
 
-    def _again(self, tried: TriedBlocking) -> TriedBlocking:
+    def _sampled_again(self, tried: TriedBlocking) -> TriedBlocking:
         return self.measure(tried.blocking, tried.record) if tried.record.verdict == "ok" else tried
 
 
@@ -242,7 +242,7 @@ def tune_blocking(
     ranked = search.rounds(finalists, start + budget_s)
     for tried in ranked:
         tell(tried.record)
-    winner, why = _judged(search, ranked, limit_s, tell)
+    winner, why = _winner(search, ranked, limit_s, tell)
     return TunedBlocking(ranked, len(good) + len(failed), failed, search.analytic, winner, why)
 
 
@@ -250,7 +250,7 @@ def _until(end: float, near: Iterator[Blocking], always: tuple[Blocking, ...]) -
     return itertools.takewhile(lambda blocking: blocking in always or time.monotonic() < end, near)
 
 
-def _judged(
+def _winner(
     search: Search, ranked: list[TriedBlocking], limit_s: float, tell: Listener
 ) -> tuple[TriedBlocking | None, str]:
     """The winner and the reason: the best finalist, if it is proved better than the analytic choice, and not proved worse

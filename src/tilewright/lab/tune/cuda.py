@@ -119,25 +119,25 @@ def tune_parameters(
             if time.monotonic() - start > FIRST_SHARE * budget_s:
                 break
     good.sort(key=lambda tried: tried[1].outcome.samples_s[0])
-    finalists = _final(bench, good[:FINALISTS], start + budget_s)
+    finalists = _measured_finalists(bench, good[:FINALISTS], start + budget_s)
     for record in finalists:
         tell(record)
     return TuningResult(finalists, len(good) + len(failed), failed)
 
 
-def _final(bench: CudaBench, finalists: list[_Tried], end: float) -> list[BenchRecord]:
+def _measured_finalists(bench: CudaBench, finalists: list[_Tried], end: float) -> list[BenchRecord]:
     """The records of the finalists, sampled in turns in at least one round, best median first. The sample by which they were
     chosen does not count."""
     chosen = [(cell, bench.ask(cell, with_reference=False, repeat=1)) for cell, _ in finalists]
     for _ in range(ROUNDS - 1):
         if time.monotonic() > end:
             break
-        chosen = [(cell, _again(bench, cell, measured)) for cell, measured in chosen]
+        chosen = [(cell, _sampled_again(bench, cell, measured)) for cell, measured in chosen]
     records = [bench.record(cell, measured) for cell, measured in chosen]
     return sorted(records, key=lambda r: math.inf if r.median_s is None else r.median_s)
 
 
-def _again(bench: CudaBench, cell: Cell, before: MeasuredCell) -> MeasuredCell:
+def _sampled_again(bench: CudaBench, cell: Cell, before: MeasuredCell) -> MeasuredCell:
     """One more sample of a cell. If the cell fails now, it has no time at all."""
     if before.outcome.verdict != "ok":
         return before

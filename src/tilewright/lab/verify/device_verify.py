@@ -128,10 +128,10 @@ class DeviceOracle:
 
     def check(self, c: Memory) -> Check:
         """Compare ``c``, m×n in this format, with A·B: every element must be finite and within its bound."""
-        found = self._checks.compare(c, self._exact, self._magnitude, self._shape[2])
-        if found.first is None:
-            return Check(True, found.worst, found.ratio)
-        return Check(False, found.worst, found.ratio, self._reason(c, found.first))
+        compared = self._checks.compare(c, self._exact, self._magnitude, self._shape[2])
+        if compared.first is None:
+            return Check(True, compared.worst, compared.ratio)
+        return Check(False, compared.worst, compared.ratio, self._reason(c, compared.first))
 
     def rms_error(self, c: Memory) -> float | None:
         """The typical error of a ``c`` that passes, in the elements that ``verify.ErrorSample`` takes, as on the CPU."""

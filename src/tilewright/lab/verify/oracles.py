@@ -86,12 +86,12 @@ class IntegerOracle:
         """Compare every element with the exact one in its dtype."""
         if c.shape != (len(self.a), self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
-        abx, cx = _wrapped(self.a, _wrapped(self.b, self._x)), _wrapped(c, self._x)
+        abx, cx = _product_modulo(self.a, _product_modulo(self.b, self._x)), _product_modulo(c, self._x)
         wrong = np.flatnonzero((abx.astype(c.dtype) != cx.astype(c.dtype)).any(axis=1))
         if not wrong.size:
             return Check(True, 0.0, 0.0)
         row = int(wrong[0])
-        exact = _wrapped(self.a[row : row + 1], self.b)[0].astype(c.dtype)
+        exact = _product_modulo(self.a[row : row + 1], self.b)[0].astype(c.dtype)
         column = int(np.flatnonzero(c[row] != exact)[0])
         return Check(False, np.inf, np.inf, f"C[{row}, {column}] is {c[row, column]}, A·B there is {exact[column]}")
 
@@ -99,6 +99,6 @@ class IntegerOracle:
         """None: integers are not rounded."""
 
 
-def _wrapped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _product_modulo(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """A·B modulo 2^64, whose lower bits are A·B modulo any smaller power of two."""
     return np.matmul(a.astype(np.int64), b.astype(np.int64))

@@ -2,7 +2,8 @@
 
 A classical product in any order of summation satisfies |C − Ĉ| ≤ γ_k·(|A||B|) componentwise, γ_k = k·u/(1 − k·u)
 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5). A kernel that declares another bound (the
-fast recursions satisfy only a normwise one) is held to that. The oracle is float64, and its own rounding is added.
+fast recursions satisfy only a normwise one) is checked against that one. The oracle is float64, and its own rounding is
+added.
 
 - Small products are compared element by element.
 - Large ones are compared in whole rows and columns, those at the edges of C included, and with random signs: the columns of
@@ -126,7 +127,7 @@ class Oracle:
         """
         if c.shape != (self.a.shape[0], self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
-        unwritten = _first(~np.isfinite(c))
+        unwritten = _first_true(~np.isfinite(c))
         if unwritten is not None:
             return Check(False, np.inf, np.inf, f"C{list(unwritten)} is {c[unwritten]}: not written, or not a number")
         worst, worst_ratio = 0.0, 0.0
@@ -223,7 +224,7 @@ class Oracle:
         else:
             bound = np.full_like(norms, SIGNS * normwise * _unit(c.dtype) * self._largest * np.sqrt(BLOCK))
         bound += _gamma(self.k + BLOCK, np.float64) * sums + BLOCK * float(np.finfo(c.dtype).smallest_subnormal)
-        bad = _first(~_within(np.abs(cx - abx), bound))
+        bad = _first_true(~_within(np.abs(cx - abx), bound))
         if bad is not None:
             row, first = bad[0], bad[1] * BLOCK
             last = min(first + BLOCK, x.size) - 1
@@ -234,11 +235,11 @@ class Oracle:
 
 def _check_part(line: ExactPart, error: np.ndarray, bound: np.ndarray) -> Check:
     """Whether all errors of a part of C are within their bounds."""
-    bad = _first(~_within(error, bound))
+    bad = _first_true(~_within(error, bound))
     worst, ratio = float(error.max(initial=0.0)), _ratio(error, bound)
     if bad is None:
         return Check(True, worst, ratio)
-    where = f"C{_place(line.index, bad)}"
+    where = f"C{_position(line.index, bad)}"
     return Check(False, worst, ratio, f"{where} is off by {error[bad]:.3g}, the bound is {bound[bad]:.3g}")
 
 
@@ -263,14 +264,14 @@ def _ratio(error: np.ndarray, bound: np.ndarray) -> float:
     return float(ratio.max(initial=0.0))
 
 
-def _first(bad: np.ndarray) -> tuple[int, ...] | None:
+def _first_true(bad: np.ndarray) -> tuple[int, ...] | None:
     """The index of the first true element in memory order, or None."""
     if not bad.any():
         return None
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
 
 
-def _place(index: tuple[Index, Index], inside: tuple[int, ...]) -> list[int]:
+def _position(index: tuple[Index, Index], inside: tuple[int, ...]) -> list[int]:
     return [int(i[at]) if isinstance(i, np.ndarray) else at for i, at in zip(index, inside, strict=True)]
 
 

@@ -95,7 +95,7 @@ class GpuPlace:
     def load(self, load: Load, after: Event | None) -> Future[Event]:
         self._make_current()
         block, stream = load.block, self._in[load.number % STREAMS_IN]
-        if load.number >= STREAMS_IN:  # all copies of this stream's previous load are submitted
+        if load.number >= STREAMS_IN:  # waits until this stream's previous load is submitted
             self._issued[load.number - STREAMS_IN].result()
         address, nbytes = self._slots[block.operand, load.slot], self._grid.elements(block) * self._dtype.itemsize
         own, lender, readers = self._peers.take(block, self._gpu, address, nbytes)
@@ -137,14 +137,14 @@ class GpuPlace:
         begun = self._out.mark()
         address, jobs = self._slots["c", store.c], []
         for part in pieces(rows, columns, self._dtype.itemsize, self._chunk):
-            here = shaped(chunk := self._rings[1].take(), self._dtype, *part)
+            staged = shaped(chunk := self._rings[1].take(), self._dtype, *part)
             self._gpu.pages.lock(chunk)
-            self._out.copy_out(here, address)
+            self._out.copy_out(staged, address)
             fetched = self._out.mark()
-            job = self._pool.submit(self._copy_out, *part, here, fetched)
+            job = self._pool.submit(self._copy_out, *part, staged, fetched)
             self._rings[1].give(chunk, job)
             jobs.append(job)
-            address += here.nbytes
+            address += staged.nbytes
         self._events.add("copy out", f"C[{store.tile.i}, {store.tile.j}]", begun, _done_future(self._out.mark()))
         for job in jobs:
             job.result()
@@ -185,11 +185,11 @@ class GpuPlace:
         left: Iterator[int],
     ) -> Event:
         try:
-            here = shaped(chunk, self._dtype, rows, columns)
+            staged = shaped(chunk, self._dtype, rows, columns)
             with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
-                self._sources.read(load, rows, columns, here)
+                self._sources.read(load, rows, columns, staged)
             self._gpu.pages.lock(chunk)
-            stream.copy_in(address, here)
+            stream.copy_in(address, staged)
             copied = stream.mark()
             if next(left) == 0:  # the last copy to be submitted: all others are before this mark
                 own.arrived(stream.mark())
@@ -206,10 +206,10 @@ class GpuPlace:
         except BaseException as error:  # raised again where the block is needed
             own.refuse(error)
 
-    def _copy_out(self, rows: slice, columns: slice, here: np.ndarray[Any, Any], fetched: Event) -> None:
+    def _copy_out(self, rows: slice, columns: slice, staged: np.ndarray[Any, Any], fetched: Event) -> None:
         fetched.wait()
         with self._events.host.span("stage out", f"C rows {rows.start}"):
-            self._sink.write(rows, columns, here)
+            self._sink.write(rows, columns, staged)
 
     # ---- helpers
 

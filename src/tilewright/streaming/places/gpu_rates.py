@@ -99,7 +99,7 @@ def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) 
     product = prepare_gpu_product(gpu, choice.kernel, dtype, SIDE, SIDE, depth, add=True, params=choice.params)
     numbers = np.random.default_rng(0).random((SIDE, 64), np.float32).astype(dtype)
     operand, result = SIDE * depth * itemsize, SIDE * SIDE * itemsize
-    with _lane(gpu, numbers.nbytes, 2 * operand + result) as (stream, page, at):
+    with _stream_and_memory(gpu, numbers.nbytes, 2 * operand + result) as (stream, page, at):
         page.view(dtype)[:] = numbers.reshape(-1)
         for start in range(at, at + 2 * operand + result, page.nbytes):
             stream.copy_in(start, page)
@@ -113,7 +113,7 @@ def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) 
 
 def _link_rates(gpu: Device) -> tuple[float, float]:
     """Bytes a second to the GPU, and back."""
-    with _lane(gpu, COPY_BYTES, COPY_BYTES) as (stream, page, at):
+    with _stream_and_memory(gpu, COPY_BYTES, COPY_BYTES) as (stream, page, at):
         in_s, out_s = _seconds_each(stream, lambda: stream.copy_in(at, page), lambda: stream.copy_out(page, at))
     return COPY_BYTES / in_s, COPY_BYTES / out_s
 
@@ -133,7 +133,7 @@ def _seconds_each(stream: Stream, *works: Callable[[], None]) -> list[float]:
 
 
 @contextlib.contextmanager
-def _lane(gpu: Device, host_bytes: int, gpu_bytes: int) -> Iterator[tuple[Stream, Pages, int]]:
+def _stream_and_memory(gpu: Device, host_bytes: int, gpu_bytes: int) -> Iterator[tuple[Stream, Pages, int]]:
     """A stream, page-locked memory of the host, and the address of memory on the GPU; released at the end of the block."""
     with contextlib.ExitStack() as taken:
         stream = gpu.new_stream()

@@ -1,6 +1,6 @@
 """Blocks that one GPU needs and another GPU has: copied over the link between them, not read from the host again.
 
-The GPU that loads a block first lends it: the others that need it copy it from its slot when it has arrived. The lender
+The GPU that loads a block first lends it: other GPUs that need it copy it from its slot when it has arrived. The lender
 loads nothing else into that slot until these copies are done. Every wait is for work that was submitted before the wait, on
 any GPU: so GPUs never wait for each other in a circle.
 """

@@ -158,7 +158,7 @@ def _workspace(kernel: Kernel, dtype: np.dtype[Any]) -> int:
     return 0 if kernel.workspace is None else kernel.workspace(large, large, large) * dtype.itemsize
 
 
-# ---- what was asked for ----------------------------------------------------------------------------------------------
+# ---- options ---------------------------------------------------------------------------------------------------------
 
 
 def parse_bytes(name: str, value: int | str) -> int:

@@ -9,7 +9,7 @@ def least_elements(m: int, n: int, k: int, room: int) -> int:
     """Elements that pass between a small memory of ``room`` elements and a large one at least, for C[m×n] = A[m×k]·B[k×n].
 
     All of A, B and C pass once, and no more where the smallest of them fits the small memory. Else 2·mnk/√room − 2·room at
-    least (Smith, Lowery, Langou, van de Geijn, arXiv:1702.02017): only tiles of C as large as the small memory come near.
+    least (Smith, Lowery, Langou, van de Geijn, arXiv:1702.02017): only tiles of C as large as the small memory approach it.
 
     >>> least_elements(100, 100, 100, room=10**6), least_elements(1000, 1000, 1000, room=10000)
     (30000, 19980000)

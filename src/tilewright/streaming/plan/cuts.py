@@ -73,8 +73,8 @@ def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None =
     of_a, of_b = max(least_a, down * grid.steps), max(least_b, across * grid.steps)
     ways: list[Slots] = []
     for c in {1, min(2, tiles)}:
-        left = room.place // itemsize - c * grid.bm * grid.bn
-        spare = left - least_a * a_size - least_b * b_size
+        free = room.place // itemsize - c * grid.bm * grid.bn
+        spare = free - least_a * a_size - least_b * b_size
         if spare < 0:
             continue
         for more in dict.fromkeys((of_a, grid.steps, of_a // 2, spare // 2 // a_size, 0)):

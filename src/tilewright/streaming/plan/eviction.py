@@ -43,7 +43,8 @@ class Slots:
         return self._blocks.items()
 
     def take(self, block: Hashable, next_use: float = -math.inf, in_use: Collection[int] = ()) -> int | None:
-        """A slot for ``block``: an empty one, or that of the block whose next use is farthest, if it is after ``next_use``.
+        """A slot for ``block``: an empty one, or that of the block whose next use is farthest, if that is after
+        ``next_use``.
 
         Blocks in slots that are ``in_use`` are not evicted. None where no slot is left.
         """

@@ -37,7 +37,7 @@ class Load(NamedTuple):
 
 
 class Multiply(NamedTuple):
-    """Step ``p`` of ``tile``: slots ``a`` times ``b`` into slot ``c``, added to what is there unless it is the first.
+    """Step ``p`` of ``tile``: slots ``a`` times ``b`` into slot ``c``, added to the sum there unless it is the first step.
 
     ``needs`` are the numbers of two loads; the first step of a tile also waits for store number ``after`` (−1: for none).
     """

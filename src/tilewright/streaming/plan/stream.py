@@ -34,7 +34,7 @@ from .partition import PARTITIONS, sharers, territories
 from .plan import StreamPlan
 from .schedule import Schedule
 
-#: Candidates of more steps are not tried, or, where that is more, candidates of more than twice the steps of the shortest.
+#: Candidates are tried that have at most so many steps, or, if that is more, twice the steps of the shortest.
 MOST_STEPS = 2000
 #: A plan of more steps is refused: each takes about 1 KB of memory and 15 µs to plan. Operands that hold no data (sparse
 #: files, datasets of one fill value) can be of any shape.
@@ -89,7 +89,8 @@ def plan_stream(
             f"has at most {MOST_PLANNED:,}: give more memory, or multiply parts of the operands"
         )
     tasks = [
-        _PlanSearch(dtype, itemsize, room, rates.shared(places), places, partition) for places in (1, *_counts(most))
+        _PlanSearch(dtype, itemsize, room, rates.shared(places), places, partition)
+        for places in (1, *_place_counts(most))
     ]
     tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]
     best = alone = tasks[0].best(fit)
@@ -140,7 +141,7 @@ def plan_again(
 
     best = alone = planned(1, [tuple(tiles)])
     left = set(tiles)
-    for places in _counts(min(most, len(tiles))):
+    for places in _place_counts(min(most, len(tiles))):
         parts = [
             [tile for tile in part if tile in left] for part in territories(*grid.tiles, places, partition=partition)
         ]
@@ -156,7 +157,7 @@ def plan_nothing(m: int, n: int, k: int, dtype: str, itemsize: int, room: Room) 
     )
 
 
-def _counts(most: int) -> list[int]:
+def _place_counts(most: int) -> list[int]:
     """Numbers of several places to try: 2, 4, 8 and so on, and ``most``."""
     return sorted({2**power for power in range(1, most.bit_length())} | {most} - {0, 1})
 
@@ -200,10 +201,12 @@ class _PlanSearch:
         for grid in sorted(short, key=promises.__getitem__):
             of_side.setdefault((grid.bm, grid.bn), []).append(grid)
         tried: list[StreamPlan] = []
-        self._try(((grid, next(self._ways(grid))) for grid in _shortest(of_side.values(), promises)), tried)
+        self._try(((grid, next(self._orders_and_slots(grid))) for grid in _shortest(of_side.values(), promises)), tried)
         sides = [(plan.grid.bm, plan.grid.bn) for plan in self._best_first(tried)]
-        self._try(((grid, next(self._ways(grid))) for side in sides for grid in of_side[side]), tried)
-        self._try(((plan.grid, way) for plan in self._best_first(tried) for way in self._ways(plan.grid)), tried)
+        self._try(((grid, next(self._orders_and_slots(grid))) for side in sides for grid in of_side[side]), tried)
+        self._try(
+            ((plan.grid, way) for plan in self._best_first(tried) for way in self._orders_and_slots(plan.grid)), tried
+        )
         return self._best_first(tried)[0]
 
     def _best_first(self, plans: Sequence[StreamPlan]) -> list[StreamPlan]:
@@ -250,7 +253,7 @@ class _PlanSearch:
     def _nearly(self) -> float:
         return NEARLY_OF_FILES if self.room.host else NEARLY
 
-    def _ways(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
+    def _orders_and_slots(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
         orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]
         down, across = grid.tiles
         p, q = PARTITIONS[self.partition](down, across, self.places)

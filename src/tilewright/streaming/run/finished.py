@@ -64,10 +64,10 @@ def is_finished(
         raise ResumeError(f"{path} is there, but is not ({m}, {n}) {dtype}, as this product is: {replace}") from None
     if sure:
         return True
-    known = _recall(path, facts)
-    if known is None or known.identity != identity:
+    record = _recall(path, facts)
+    if record is None or record.identity != identity:
         raise ResumeError(f"{path} is there and complete, but what it was made from is not known: {replace}")
-    changed = [name for name in COMPARED if known.facts.get(name) != facts[name]]
+    changed = [name for name in COMPARED if record.facts.get(name) != facts[name]]
     if changed:
         raise ResumeError(f"{path} is complete, but {' and '.join(changed)} changed since it was made: {replace}")
     return True

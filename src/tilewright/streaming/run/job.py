@@ -150,7 +150,7 @@ class Job:
         return 0 if self.journal is None else self.journal.tiles
 
     def as_dict(self) -> dict[str, Any]:
-        """What was asked for, planned and measured, as plain JSON values."""
+        """The product, its plan and what was measured, as plain JSON values."""
         grid, cost, placement = self.plan.grid, self.plan.cost, self.placement
         (m, n, k), (a, b) = self.product.shape, self.product.sources
         return {

@@ -120,7 +120,7 @@ class Journal:
     def remove(self) -> None:
         """Remove the journal: the result is complete and has its name."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_in(self._directory, self.path), dir_fd=self._directory)
+            os.unlink(_name_in(self._directory, self.path), dir_fd=self._directory)
 
     def close(self) -> None:
         """Close the file, and remove it if it is empty."""
@@ -263,7 +263,7 @@ def _tile(line: Any, grid: Grid) -> Tile | None:
     return None
 
 
-def _in(directory: int | None, path: Path) -> Path | str:
+def _name_in(directory: int | None, path: Path) -> Path | str:
     """``path`` as a system call takes it together with a descriptor of its directory, if there is one."""
     return path if directory is None else path.name
 
@@ -273,7 +273,7 @@ def _open_alone(path: Path, directory: int | None) -> int:
     opened again."""
     how = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
-        file = os.open(_in(directory, path), how, 0o666, dir_fd=directory)
+        file = os.open(_name_in(directory, path), how, 0o666, dir_fd=directory)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

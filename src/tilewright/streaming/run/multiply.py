@@ -44,10 +44,10 @@ def multiply(
     """The product of two matrices, each a file or an array, written to ``out`` block by block; returns ``out``.
 
     ``a`` is (m, k) and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or
-    raw files (``files.open_matrix`` gives one that needs more to be said). ``out`` is the path of a file of any of these
-    formats, which appears when it is complete; an array of shape (m, n) that shares no memory with the operands; or None for
-    a new array. ``dtype`` is float32 or float64, by default the wider one of the operands: they are converted to it as they
-    are read, and C has it.
+    raw files (pass what ``files.open_matrix`` returns for a file that needs options). ``out`` is the path of a file of any
+    of these formats, which appears when it is complete; an array of shape (m, n) that shares no memory with the operands; or
+    None for a new array. ``dtype`` is float32 or float64, by default the wider one of the operands: they are converted to it
+    as they are read, and C has it.
 
     An existing file is replaced if it holds one matrix of the same format and nothing else. It is refused if anything else
     would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
@@ -145,12 +145,12 @@ def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
 
 def _dtype(a: Source, b: Source, wanted: Any) -> np.dtype[Any]:
     try:
-        found = np.result_type(a.dtype, b.dtype, np.float32) if wanted is None else np.dtype(wanted)
+        chosen = np.result_type(a.dtype, b.dtype, np.float32) if wanted is None else np.dtype(wanted)
     except TypeError:
         raise DTypeError(f"dtype {wanted!r}: must be {' or '.join(DTYPES)}") from None
-    if found.name not in DTYPES:
-        raise DTypeError(f"dtype {found.name}: must be {' or '.join(DTYPES)}, in which blocks are multiplied")
-    return found.newbyteorder("=")
+    if chosen.name not in DTYPES:
+        raise DTypeError(f"dtype {chosen.name}: must be {' or '.join(DTYPES)}, in which blocks are multiplied")
+    return chosen.newbyteorder("=")
 
 
 def _new_array(product: Product) -> np.ndarray[Any, Any]:

@@ -20,12 +20,12 @@ def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeli
         Piece(event.place, event.lane, event.name, max(0.0, event.start_s), max(0.0, event.start_s, event.end_s))
         for event in ordered
     ]
-    return _of(job, pieces, environment, seconds=job.measured.seconds)
+    return _timeline_of(job, pieces, environment, seconds=job.measured.seconds)
 
 
 def predicted_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
     """What the plan of ``job`` predicts."""
-    return _of(job, predicted_pieces(job.plan, job.placement.names), environment, predicted=True)
+    return _timeline_of(job, predicted_pieces(job.plan, job.placement.names), environment, predicted=True)
 
 
 def predicted_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
@@ -47,7 +47,7 @@ def predicted_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
     return sorted(pieces, key=lambda piece: piece.start_s)
 
 
-def _of(job: Job, pieces: list[Piece], environment: Mapping[str, Any], **more: Any) -> Timeline:
+def _timeline_of(job: Job, pieces: list[Piece], environment: Mapping[str, Any], **more: Any) -> Timeline:
     grid, plan, measured = job.plan.grid, job.plan, job.measured
     names = "total_s", "compute_s", "first_s", "exposed_s", "last_s"
     return Timeline(
