@@ -13,7 +13,7 @@ from .cells import Cell, Outcome, Settings
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """The seconds that cells will take; at least these where some kernel has not been measured yet."""
+    """Estimated seconds of the cells that are left. ``known`` is False while a kernel among them has no measured time."""
 
     seconds: float
     known: bool
@@ -26,13 +26,13 @@ class PredictingBench(ABC):
     telling_s: ClassVar[float]
     #: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
     guessed_flops: ClassVar[float]
-    #: Seconds until a kernel is compiled, where none was yet; 0 where every cell's time has them.
+    #: Seconds assumed to compile a kernel before any was compiled; 0 where every cell's estimate contains them.
     guessed_prepared_s: ClassVar[float] = 0.0
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
-        #: Seconds until a kernel was compiled for a dtype.
+        #: Measured seconds to compile a kernel for a dtype.
         self.prepared_s: dict[tuple[str, str], float] = {}
 
     def remember(self, cell: Cell, seconds: float) -> None:
@@ -55,7 +55,7 @@ class PredictingBench(ABC):
         return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
 
     def time_left(self, todo: Iterable[Cell]) -> TimeLeft:
-        """An estimate of the time that cells will take: at measured rates, or else at ``guessed_flops``."""
+        """An estimate of the time that cells will take: at measured rates or at ``guessed_flops``, with compilation."""
         seconds, known = 0.0, True
         for cell in (cells := list(todo)):
             once = self.predicted_s(cell)

@@ -20,9 +20,9 @@ from .checked_launch import check_launch
 from .cuda import explain_launch
 from .measure import check_gpu, measured
 
-#: The side of a product that is explained alone: all of its blocks are run, in a second.
+#: The default size of a single explanation: all blocks run, in a second.
 SIZE = 64
-#: The sides for those that are compared, of which a sample of blocks is run, in some seconds: the first that fills the card.
+#: The default sizes of explanations that are compared: the first that fills the card. A sample of blocks runs, in seconds.
 COMPARED = (1024, 2048)
 #: Called with the number of blocks of a launch that have run, and of all.
 Blocks = Callable[[int, int], None]
@@ -85,9 +85,9 @@ def run_explanations(
 
 
 def _default_sizes(sets: Sequence[tuple[CudaKernel, Mapping[str, int]]], card: GpuModel) -> list[Shape]:
-    """A size to read one launch by; of several, which are compared, one at which each has a block for every multiprocessor.
-
-    Fewer blocks leave multiprocessors idle, and by that alone small tiles would seem fast.
+    """The default size: SIZE for a single kernel; for several, which are compared, the first of COMPARED at which each
+    launch has a block for every multiprocessor, or the last. With fewer blocks multiprocessors are idle, and small tiles,
+    which make more blocks, would seem faster than they are.
     """
     if len(sets) == 1:
         return [(SIZE,) * 3]
