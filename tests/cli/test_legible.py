@@ -25,6 +25,7 @@ import tilewright
 from support.report_records import measured
 from tilewright.__main__ import run_command_line
 from tilewright.cli.console import Console, say
+from tilewright.lab.bench.prediction import TimeLeft
 from tilewright.records import legible as module
 from tilewright.records.bench import write_records
 from tilewright.records.legible import json_escaped, legible
@@ -123,7 +124,7 @@ def test_progress_takes_names_as_they_are(command: str) -> None:
     name = "my/{x}[red]{0}"
     if command == "bench":
         with BenchProgress(console) as bench:
-            bench.begin(SimpleNamespace(label=name), 1, 2, lambda: 3.0)  # type: ignore[arg-type]
+            bench.begin(SimpleNamespace(label=name), 1, 2, lambda: TimeLeft(3.0, known=True))  # type: ignore[arg-type]
     elif command == "tune":
         with TuneProgress(console) as tell:
             tell(replace(measured("cpu/ikj", 64), kernel=name))

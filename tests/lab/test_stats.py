@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tilewright.errors import RecordError, UsageError
 from tilewright.lab.compare import intervals, stats
 from tilewright.lab.compare.stats import Status, compare, ratio_interval
 from tilewright.records.bench import BenchRecord, from_line, to_line
+from tilewright.terminal import show_bench
 
 ENVIRONMENT = {
     "processor": "Example CPU",
@@ -307,3 +309,25 @@ def test_many_samples_use_the_normal_distribution_and_stay_conservative() -> Non
 
 def test_examples() -> None:
     assert doctest.testmod(stats).failed == 0
+
+
+# ---- a kernel against its reference ----------------------------------------------------------------------------------
+
+
+def test_an_r_of_scattered_samples_is_unclear_on_the_terminal() -> None:
+    steady = record([0.5, 0.51, 0.5, 0.51], [1.0, 1.01, 1.02, 1.01], kernel="cpu/packed", gflops=2.0).with_rates()
+    torn = record([0.5, 3.5, 0.52, 0.51], [1.0, 1.01, 1.02, 7.0], gflops=2.0).with_rates()
+    assert torn.ratio == pytest.approx(steady.ratio, rel=0.05), "the medians alone do not tell"
+    console = Console(width=80)
+    with console.capture() as captured:
+        show_bench(console, [steady, torn])
+    text = " ".join(captured.get().split())
+    assert "cpu/naive 1 0.0 ? " in text
+    assert "cpu/packed 1 0.0 2.00 " in text
+    assert (
+        "?: UNCLEAR, as samples are too few or too scattered, such as cpu/naive at 64 on 1 thread (1 of 2 cells)."
+        in text
+    )
+    with console.capture() as captured:
+        show_bench(console, [steady])
+    assert "UNCLEAR" not in captured.get()

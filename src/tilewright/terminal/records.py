@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.compare.stats import Comparison
+from ..lab.compare.reference import against_reference
+from ..lab.compare.stats import Comparison, Status
 from ..records.bench import VERDICTS, BenchRecord
 from ..report.views import params_text, varied
 
@@ -55,7 +56,7 @@ def _bench_columns(
     counted = any(r.device == "cpu" for r in records)  # on a GPU there is no number of threads to show
     heads = [f"{'kernel':{width}}" + " thr" * counted]
     heads += [escape(f"{name:{width}}") + f" {threads:3}" * counted for name, threads in rows]
-    ratio_width = max((len(f"{r.ratio:.2f}") for r in records if r.ratio is not None), default=0)
+    ratio_width = max((len(_ratio(r)) for r in records if r.ratio is not None), default=0)
     columns = {s: [_cell(cells.get((*row, s)), best, ratio_width) for row in rows] for s in shapes}
     return heads, columns
 
@@ -84,8 +85,14 @@ def _cell(record: BenchRecord | None, best: dict[str, float], ratio_width: int) 
         rate = f"[bold]{rate}[/]"
     if not ratio_width:
         return rate
-    ratio = "–" if record.ratio is None else f"{record.ratio:.2f}"
-    return f"{rate} [dim]{ratio:>{ratio_width}}[/]"
+    return f"{rate} [dim]{_ratio(record):>{ratio_width}}[/]"
+
+
+def _ratio(record: BenchRecord) -> str:
+    """R; "?" where its samples are too scattered to say whether the kernel is faster, slower or the same."""
+    if record.ratio is None:
+        return "–"
+    return "?" if against_reference(record)[0] is Status.UNCLEAR else f"{record.ratio:.2f}"
 
 
 def _name(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
@@ -115,6 +122,9 @@ def _show_legend(console: Console, records: Sequence[BenchRecord], swept: Mappin
     if reference:
         equal = ", on equal threads" if any(r.device == "cpu" for r in records) else ""
         say(f"R: {reference}'s time over the kernel's{equal}; above 1 is faster.")
+        if unclear := [r for r in records if r.ratio is not None and _ratio(r) == "?"]:
+            such = f"{_place(unclear[0], swept)} ({len(unclear)} of {len(records)} cells)"
+            say(f"?: UNCLEAR, as samples are too few or too scattered, such as {such}.")
     if timed := [r for r in records if r.samples_s and r.peak_fraction and r.peak_gflops]:
         best = max(timed, key=lambda r: r.peak_fraction or 0)
         where = _place(best, swept)

@@ -23,6 +23,8 @@ from .intervals import ratio_interval
 
 Cell = tuple[Any, ...]
 
+#: Changes within this fraction are none.
+THRESHOLD = 0.03
 #: With fewer samples on a side there is no verdict: noise alone separates two samples from two in one case of three.
 MIN_SAMPLES = 3
 #: With fewer samples on a side, the difference must also exceed the spread of each side.
@@ -132,7 +134,7 @@ class Comparison:
         return {status: n for status in Status if (n := sum(row.status is status for row in self.rows))}
 
 
-def compare(old: Sequence[BenchRecord], new: Sequence[BenchRecord], *, threshold: float = 0.03) -> Comparison:
+def compare(old: Sequence[BenchRecord], new: Sequence[BenchRecord], *, threshold: float = THRESHOLD) -> Comparison:
     """Every cell of two sets of records with a verdict; a change within ``threshold`` (a fraction) counts as none.
 
     FASTER and SLOWER need at least three samples on each side, an interval that excludes "no change", a
@@ -195,11 +197,12 @@ def _timed_row(old: BenchRecord, new: BenchRecord, threshold: float) -> Compared
     drift = None
     if by_reference:
         drift = statistics.median(new.reference_samples_s) / statistics.median(old.reference_samples_s)
-    status, detail = _judge(before, after, threshold)
+    status, detail = judge(before, after, threshold)
     return ComparedCell(status, old, new, detail, basis, ratio, low, high, confidence, drift)
 
 
-def _judge(before: Sequence[float], after: Sequence[float], threshold: float) -> tuple[Status, str]:
+def judge(before: Sequence[float], after: Sequence[float], threshold: float) -> tuple[Status, str]:
+    """The verdict on two sets of positive times, and why it is UNCLEAR."""
     count = min(len(before), len(after))
     if count < MIN_SAMPLES:
         return Status.UNCLEAR, f"{count} of at least {MIN_SAMPLES} samples needed"
