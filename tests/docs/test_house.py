@@ -20,15 +20,15 @@ ROOMS = [
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "api", "blas"),
-    *("report",),
+    *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
-    *("lab.inputs", "lab.verify", "lab.compare", "lab.bench", "lab.tune", "lab.explain"),
+    *("lab.inputs", "lab.verify", "lab.bench", "lab.tune", "lab.explain"),
     *("terminal", "cli", "__main__"),
 ]
 
 #: What the report may know of: a record file from any machine renders on any laptop.
-REPORT_MAY_IMPORT = {"errors", "records"}
+REPORT_MAY_IMPORT = {"errors", "records", "lab.compare"}
 
 Graph = dict[str, set[str]]
 

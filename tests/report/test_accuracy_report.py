@@ -132,7 +132,7 @@ PROBE = """
   seen.lines = figure.querySelectorAll(".mark-line path").length;
   document.querySelector('.legend [data-kernel="cpu/ikj"]').click();
   await wait(300);
-  const faint = (p) => Number(p.getAttribute("opacity") ?? 1) === 0.1;
+  const faint = (p) => Number(p.getAttribute("opacity") ?? 1) === 0.3;
   seen.faint = [...figure.querySelectorAll(".mark-symbol path")].filter(faint).length;
   seen.scroll = [document.documentElement.scrollWidth, innerWidth];
   parent.postMessage(JSON.stringify(seen), "*");

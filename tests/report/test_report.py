@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tilewright import report
 from tilewright.errors import RecordError, UsageError
 from tilewright.records.bench import VERDICTS, BenchRecord
 from tilewright.records.legible import legible
-from tilewright.report import charts, environment, findings, palette, table, views
+from tilewright.report import cells, charts, environment, findings, palette, table, views
 from tilewright.report.ladder import ladder_of
 
 
@@ -184,9 +185,9 @@ def test_charts_draw_what_was_measured():
     assert list(made) == ["gflops", "ratio", "time", "shapes"]
     assert charts.shapes_without_curve(view) == ["6 × 2000 × 4", "64 × 4096 × 4096", "4096 × 64 × 4096"]
     assert "measured peak, 290 GFLOPS" in json.dumps(made["gflops"])
-    cells = views.chart_rows(view)
-    assert len(cells) == len(view.measured)
-    assert {"kernel", "shape", "Time", "GFLOPS", "R", "Spread", "Samples"} <= set(cells[0])
+    rows = cells.chart_rows(view)
+    assert len(rows) == len(view.measured)
+    assert {"kernel", "shape", "Time", "GFLOPS", "R", "Spread", "Samples"} <= set(rows[0])
 
 
 def test_one_size_is_shown_shape_by_shape_and_a_peak_out_of_sight_is_said():
@@ -289,11 +290,79 @@ def test_no_two_kernels_look_the_same_and_references_are_dashed():
 # ---- the sentences ----
 
 
-def test_finding_names_the_fastest_kernel_at_the_largest_size():
-    words = findings.conclusion(view_of(campaign()))
-    assert words.startswith("cpu/strassen_winograd is the fastest kernel at 8192: 240 GFLOPS, 83% of the measured peak")
-    assert "(R = 1.13)" in words
-    assert words.endswith("The fastest of these kernels is ahead of ref/openblas at every one of 17 sizes.")
+def matmul(n: int, share: float, *, steady: bool = True, **changes: Any) -> BenchRecord:
+    """The library's call in ``share`` of the reference's time; of unsteady samples one is ten times as long."""
+    theirs = [1.0, 1.001, 1.002, 1.003]
+    fields: dict[str, Any] = {"reference_samples_s": theirs, "about": {}, **changes}
+    fields["samples_s"] = [share * t for t in (theirs if steady else (1.0, 1.0, 1.002, 10.0))]
+    return replace(measured("cpu/register_tile", n, **fields), kernel="tilewright/matmul")
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([matmul(1000, 0.5)], "tilewright.matmul takes 0.500 of the time of ref/openblas at n = 1000 on 2 threads."),
+        (
+            [matmul(64, 0.5), matmul(128, 1.25)],
+            "tilewright.matmul takes 1.25 times the time of ref/openblas at n = 128",
+        ),
+        ([matmul(64, 1.01, threads=1)], "takes the time of ref/openblas, to within 3%, at n = 64 on 1 thread."),
+        ([matmul(64, 0.9, reference_samples_s=[1.0])], "on 2 threads: 1 of at least 3 samples needed."),
+        ([matmul(64, 0.9, reference_samples_s=[1.0, 1.0, -1.0])], ": some samples are no positive time."),
+        ([measured("cpu/naive", 64, reference_samples_s=[])], "cpu/naive is the fastest kernel with "),
+        ([matmul(64, 1.0, reference_samples_s=[])], "tilewright.matmul reaches 0.000524 GFLOPS, "),
+        ([measured("ref/mkl", 64)], "Only references were measured; ref/mkl reaches 50.1 GFLOPS."),
+        ([failed("cpu/naive", 64, "time_limit")], "No kernel has a result here."),
+    ],
+)
+def test_the_message_is_one_sentence_of_the_record(records, words):
+    message = findings.bench_message(view_of(records))
+    assert words in message
+    assert message.endswith(".")
+
+
+def test_the_message_says_that_the_samples_do_not_tell():
+    """The median says R = 2; one sample of four says that anything may be so."""
+    view = view_of([matmul(1000, 0.5, steady=False), matmul(512, 0.5), measured("cpu/ikj", 1000)])
+    assert findings.bench_message(view) == (
+        "It is UNCLEAR whether tilewright.matmul is faster than ref/openblas at n = 1000 on 2 threads: "
+        "its samples spread over 0.500 s … 5.00 s, the reference’s over 1.00 s … 1.00 s."
+    ).replace("0.500 s", "500 ms")
+    assert "R = " not in findings.details(view)
+    assert "Of 2 sizes: faster at 1, unclear at 1." in findings.details(view)
+    assert "The best rung is cpu/ikj" in findings.details(view)
+    assert "(R = 2.00)" in findings.details(view_of([matmul(1000, 0.5)]))
+    page = report.render([matmul(1000, 0.5, steady=False)])
+    assert page.index("It is UNCLEAR whether") < page.index("<main>")
+
+
+def test_the_message_names_the_best_variant_of_the_reference_and_variants_are_no_machines():
+    records = [matmul(n, 0.5, environment={**ENVIRONMENT, "variants": {"ref/openblas": core}})
+               for n, core in ((64, "Haswell"), (128, "SkylakeX"))]  # fmt: skip
+    assert "0.500 of the time of ref/openblas at its best (SkylakeX) at n = 128" in findings.bench_message(
+        view_of(records)
+    )
+    (machine,) = environment.machines(records)
+    (run,) = machine.runs
+    assert [fact.items[0].text for fact in run if fact.name == "variants"] == ["Haswell, SkylakeX"]
+
+
+def test_without_the_library_the_message_is_of_the_best_rung():
+    view = view_of(campaign())
+    assert findings.bench_message(view).startswith(
+        "It is UNCLEAR whether cpu/strassen_winograd is faster than ref/openblas at n = 8192"
+    )
+    assert findings.details(view).startswith("It reaches 240 GFLOPS, 83% of the measured peak. Of 17 sizes: ")
+
+
+def test_of_many_kernels_the_library_the_best_rung_and_the_references_have_colours():
+    view = view_of([*campaign(), *(matmul(n, 0.1) for n in (512, 1024))])
+    assert cells.emphasised(view) == ["tilewright/matmul", "cpu/strassen_winograd", "ref/openblas", "ref/mkl"]
+    few = view_of([r for r in campaign() if r.kernel in ("cpu/ikj", "cpu/blocked", "ref/mkl")])
+    assert cells.emphasised(few) == ["cpu/ikj", "cpu/blocked", "ref/mkl"]
+    drawn = palette.kernel_styles(view.kernels, cells.emphasised(view))
+    assert [drawn[kernel].light for kernel in cells.emphasised(view)[:2]] == list(palette.LIGHT[:2])
+    assert list(drawn) == view.kernels
 
 
 def test_verdicts_are_counted():
@@ -387,7 +456,7 @@ def test_figures_are_written_in_every_format_and_theme(tmp_path):
         report.save_figures(records, tmp_path, formats=("pdf",))
 
 
-def test_report_imports_records_and_errors_only():
+def test_report_imports_records_errors_and_verdicts_only():
     """A result file from any machine renders on any laptop: no NumPy, no Numba, no machine."""
     code = (
         "import sys, tilewright.report, tilewright.report.page, tilewright.report.figures\n"
@@ -396,7 +465,8 @@ def test_report_imports_records_and_errors_only():
         "print(sorted(ours | ({'numpy', 'numba'} & set(sys.modules))))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = ("errors", "records", "records.bench", "records.json_data", "records.legible")
+    names = ["errors", "lab", *(f"lab.compare{part}" for part in ("", ".intervals", ".reference", ".stats"))]
+    names += ["records", "records.bench", "records.json_data", "records.legible"]
     assert out.stdout.strip() == str([f"tilewright.{name}" for name in names])
 
 

@@ -11,6 +11,7 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 from support import browser
 from support.report_records import campaign, measured, oblong
 from tilewright import report
+from tilewright.report import palette
 
 pytestmark = browser.MARKS
 
@@ -30,12 +31,17 @@ seen.outside = visible.flatMap((f) => {
   const texts = [...f.querySelectorAll("svg text")];
   return texts.filter((t) => beyond(t.getBoundingClientRect())).map((t) => t.textContent);
 });
-const faint = () => paths(visible[0]).filter((p) => Number(p.getAttribute("opacity") ?? 1) === 0.1).length;
+const opacity = (p) => Number(p.getAttribute("opacity") ?? 1);
+const faint = () => paths(visible[0]).filter((p) => opacity(p) > 0 && opacity(p) < 0.5).length;
+const coloured = () => new Set([...visible[0].querySelectorAll(".mark-line path")].map((p) => p.getAttribute("stroke"))
+  .filter((stroke) => stroke !== "#8a8d93")).size;
 const button = document.querySelector('.legend [data-kernel="cpu/register_tile"]');
 const before = faint();
+seen.coloured = [coloured()];
 button.click();
 await wait(300);
 seen.faint = [before, faint()];
+seen.coloured.push(coloured());
 seen.dimRows = document.querySelectorAll("article:not([hidden]) tr.dim").length;
 document.querySelector(".legend .all").click();
 await wait(300);
@@ -45,8 +51,19 @@ const at = target.getBoundingClientRect();
 const where = {bubbles: true, clientX: at.x + at.width / 2, clientY: at.y + at.height / 2};
 target.dispatchEvent(new PointerEvent("pointermove", where));
 target.dispatchEvent(new MouseEvent("mousemove", where));
+target.dispatchEvent(new MouseEvent("mouseover", where));
 await wait(300);
+seen.pointed = coloured();
 seen.tooltip = document.getElementById("vg-tooltip-element")?.textContent ?? "";
+target.dispatchEvent(new MouseEvent("mouseout", where));
+await wait(300);
+seen.coloured.push(coloured());
+const box = document.querySelector('[aria-label="Table of every cell"]');
+const hint = () => [getComputedStyle(box).maskImage.startsWith("linear"), box.previousElementSibling.innerText];
+seen.more = [hint()];
+box.scrollLeft = box.scrollWidth;
+box.dispatchEvent(new Event("scroll")); // virtual time draws too few frames for the browser's own
+seen.more.push(hint());
 document.querySelector('.show [data-show="gflops"]').click();
 const cell = document.querySelector("td.ok");
 seen.shown = [".time", ".gflops"].map((name) => getComputedStyle(cell.querySelector(name)).display);
@@ -106,6 +123,41 @@ def test_legend_picks_and_hover_tells(desk):
     for word in ("kernel", "Time", "GFLOPS", "R", "Spread", "Samples"):
         assert word in desk["tooltip"]
     assert desk["shown"] == ["none", "inline"]
+
+
+def test_of_many_lines_those_that_matter_have_colours_and_any_that_is_picked_or_pointed_at(desk):
+    assert desk["coloured"] == [3, 4, 3]  # the best rung and two references; with a picked one; with none again
+    assert desk["pointed"] == 4
+
+
+@pytest.mark.parametrize("where", ["desk", "phone"])
+def test_a_table_says_that_columns_follow_until_the_last_is_seen(where, request):
+    words = "More columns on the right: scroll →"
+    assert request.getfixturevalue(where)["more"] == [[True, words], [False, words]]
+
+
+NEIGHBOURS = (1024, 2048, 4095, 4096, 4097, 8192)
+
+
+def test_a_line_goes_through_one_of_sizes_in_one_place_and_the_dark_page_has_its_colours(tmp_path):
+    body = """
+    const figure = document.querySelector("figure.gflops");
+    seen.joints = [...figure.querySelectorAll(".mark-line path")].map((p) => p.getAttribute("d").split(/[ML]/).length - 1);
+    seen.marks = figure.querySelectorAll(".mark-symbol path").length;
+    seen.strokes = [...figure.querySelectorAll(".mark-line path")].map((p) => p.getAttribute("stroke"));
+    const rgb = (e, name) => getComputedStyle(e)[name].match(/\\d+/g).map(Number);
+    seen.paper = rgb(document.body, "backgroundColor");
+    seen.ink = [...document.querySelectorAll(".message, .details, .legend button, figcaption p, .axis text, td, th")]
+      .filter((e) => e.checkVisibility()).map((e) => rgb(e, e.closest("svg") ? "fill" : "color"));
+    """
+    records = [measured(kernel, n) for kernel in ("cpu/register_tile", "ref/openblas") for n in NEIGHBOURS]
+    seen = browser.look(report.render(records), tmp_path, 1280, body, "--blink-settings=preferredColorScheme=0")
+    browser.check_quiet(seen)
+    assert seen["joints"] == [4, 4]
+    assert seen["marks"] == 2 * 2 * len(NEIGHBOURS)
+    assert seen["strokes"] == [palette.DARK[0], palette.GREYS_DARK[0]]
+    assert "#{:02x}{:02x}{:02x}".format(*seen["paper"]) == palette.INK["dark"]["paper"]
+    assert min(sum(colour) for colour in map(tuple, seen["ink"])) > 3 * 0x80 - 0x20  # light on dark
 
 
 def test_second_view_is_drawn_when_it_is_opened(desk):

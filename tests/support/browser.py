@@ -47,11 +47,11 @@ PROBE = """
 """
 
 
-def look(page: str, folder: Path, width: int, body: str) -> dict[str, Any]:
+def look(page: str, folder: Path, width: int, body: str, *flags: str) -> dict[str, Any]:
     """Opens the page with a probe in it; its policy gets the probe's hash and stays in force otherwise.
 
     ``body`` is JavaScript that puts what it sees into ``seen``, and may ``await wait(ms)``; ``console`` is what the browser
-    had to say.
+    had to say. ``flags`` are given to Chromium beside those of every page.
     """
     probe = PROBE.replace("BODY", body)
     digest = base64.b64encode(hashlib.sha256(probe.encode()).digest()).decode()
@@ -61,7 +61,7 @@ def look(page: str, folder: Path, width: int, body: str) -> dict[str, Any]:
     (folder / "report.html").write_text(probed, encoding="utf-8")
     frame = folder / "frame.html"
     frame.write_text(FRAME.format(width=width), encoding="utf-8")
-    done = chromium(folder, "--window-size=1400,1000", "--dump-dom", frame.as_uri())
+    done = chromium(folder, *flags, "--window-size=1400,1000", "--dump-dom", frame.as_uri())
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     found = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout, re.S)
     assert found, f"the probe did not finish; console: {console}"

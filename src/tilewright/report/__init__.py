@@ -1,7 +1,7 @@
 """Records, explanations or timelines in, one self-contained page out.
 
 Nothing here measures or multiplies: a file from any machine renders on any laptop, so this package imports
-``records``, ``explanation``, ``timeline`` and ``errors`` and nothing else of Tilewright. A page holds everything it needs
+``records``, ``errors`` and the verdicts of ``lab.compare`` and nothing else of Tilewright. A page holds everything it needs
 and asks no network for anything. What draws it (Jinja2, Altair, vl-convert) is in the ``lab`` extra, loaded
 at the first call.
 """
@@ -56,8 +56,8 @@ def render_explanation(explanations: Sequence[Explanation], *, title: str | None
     """The page of one or several explanations, as HTML text.
 
     The source with what each line costs in its margin, a picture of one warp's access behind it, bounds,
-    roofline, occupancy, counters and formulas; several are compared at the top. All but the charts is there
-    without JavaScript. Raises RecordError for no explanations, UnavailableError without the ``lab`` extra.
+    roofline, occupancy, counters and formulas; several are compared at the top. Everything except the charts
+    works without JavaScript. Raises RecordError for no explanations, UnavailableError without the ``lab`` extra.
     """
     return _lab("explain_page").render_explanation(explanations, title=title)
 
@@ -85,7 +85,7 @@ def save_figures(
     """Writes the charts as still pictures and returns their paths.
 
     The first view is ``gflops.svg``, ``ratio.svg``, ``time.svg``, ``ladder.svg`` (and ``shapes.svg`` where
-    products were not square); further views carry their name behind it, and ``-dark`` marks the theme
+    products were not square); file names of further views end in the view's name, and ``-dark`` marks the theme
     ``"dark"``. Raises RecordError for no records, UsageError for an unknown format or theme, UnavailableError
     without the ``lab`` extra.
     """
@@ -95,8 +95,8 @@ def save_figures(
 def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) -> str:
     """The page of one or several timelines, as HTML text.
 
-    Lanes over time for each place, what was computed and what was waited for, measured beside planned. The picture is
-    there without JavaScript; with it the reader can enlarge a part of the time, and ask a bar what it is. Raises
+    For each place its lanes over time: what was computed, what was waited for, and measured times next to planned ones.
+    The picture needs no JavaScript; with it the reader can zoom in, and point at a bar for its name, time and rate. Raises
     RecordError for no timelines, UnavailableError without the ``lab`` extra.
     """
     return _lab("timeline").render_timeline(timelines, title=title)
@@ -118,7 +118,7 @@ def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: st
 def save_timeline(timeline: Timeline, path: str | Path, *, themes: Sequence[str] = ("light",)) -> list[Path]:
     """Writes the picture of a timeline, all of its time, as SVG to ``path`` and returns the paths.
 
-    ``-dark`` behind the name marks the theme ``"dark"``. Raises UsageError for an unknown theme, UnavailableError
+    ``-dark`` at the end of the name marks the theme ``"dark"``. Raises UsageError for an unknown theme, UnavailableError
     without the ``lab`` extra, OSError.
     """
     return _lab("timeline").save_timeline(timeline, path, themes=themes)
@@ -133,7 +133,7 @@ def write_trace(timeline: Timeline, path: str | Path) -> Path:
 
 
 def _lab(module: str) -> ModuleType:
-    """The module that draws, or an error that says which extra brings what it needs."""
+    """Imports a module of this package; raises UnavailableError with what to install where a library is missing."""
     from importlib import import_module
 
     try:

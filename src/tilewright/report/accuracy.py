@@ -1,7 +1,7 @@
-"""How far results are off: the typical error over the size, beside that of one running sum (docs/accuracy.md).
+"""The typical error of results over the size, next to that of one running sum (docs/accuracy.md).
 
-The error is ‖C − A·B‖ over ‖A·B‖ in units of u, half the distance from 1 to the dtype's next number: a rounded result alone
-has 0.42. Only verified results have one; a wrong one has a place among the wrong results, and none here.
+The error is ‖C − A·B‖ over ‖A·B‖ in units of u, half the distance from 1 to the dtype's next number: rounding the
+exact result has 0.42. Only verified results are shown here; the head of the page lists the wrong ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import altair as alt
 
 from ..records.bench import BenchRecord
-from .charts import decades, finished, sizes_axis
+from .cells import curves, emphasised
+from .charts import decades, finished, marks, sizes_axis
 from .palette import Style
 from .views import View
 from .words import digits, finite
@@ -68,41 +69,26 @@ def error_charts(view: View, drawn: dict[str, Style]) -> dict[str, dict[str, Any
 
 def _chart(view: View, records: Sequence[BenchRecord], drawn: dict[str, Style]) -> Any:
     sizes = sorted({r.n for r in records})
-    rows = [_row(r) for r in records]
-    guide = [{"n": n, "error": running_sum(n)} for n in (sizes[0], sizes[-1])] if _sums_in_its_own(view) else []
+    strong, joined = set(emphasised(view)), curves(records)
+    rows = [_row(r) | {"strong": r.kernel in strong, "joined": (r.kernel, r.n) in joined} for r in records]
+    guide = [{"n": n, "error": running_sum(n)} for n in (sizes[0], sizes[-1])] if _sums_in_dtype(view) else []
     values = [row["error"] for row in (*rows, *guide)]
     domain = [min(values) / 1.4, max(values) * 1.4]
     ticks = sorted(f * d for d in decades(*domain) for f in (1, 2, 5) if domain[0] <= f * d <= domain[1])
     scale = alt.Scale(type="log", domain=domain, nice=False)
     x, y = sizes_axis(sizes), alt.Y("error:Q", title=None, scale=scale, axis=alt.Axis(values=ticks, format="~r"))
-    order = list(drawn)
-    colour = alt.Color("kernel:N", sort=order, scale=alt.Scale(domain=order, range="category"), legend=None)
-    marks = alt.Scale(domain=order, range=[s.mark for s in drawn.values()])
-    dashes = alt.Scale(domain=order, range=[s.dash for s in drawn.values()])
-    picked = alt.param(name="picked", value=[])  # the page's script sets it in every chart
-    chosen = "picked.length == 0 || indexof(picked, datum.kernel) >= 0"
-    fading = alt.condition(chosen, alt.value(1), alt.value(0.1))
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y)
-    lines = base.mark_line(strokeWidth=1.8).encode(
-        color=colour, strokeDash=alt.StrokeDash("kernel:N", scale=dashes, legend=None), opacity=fading
-    )
-    points = base.mark_point(filled=True, size=34, opacity=1).encode(
-        color=colour, shape=alt.Shape("kernel:N", scale=marks, legend=None), opacity=fading
-    )
-    reach = base.mark_point(filled=True, size=420, opacity=0).encode(
-        detail="kernel:N", tooltip=[alt.Tooltip(f"{field}:N") for field in TOOLTIP]
-    )
-    layers = [*_guide(guide, x, y), lines.add_params(picked), points, reach]
+    layers = [*_guide(guide, x, y), *marks(base, drawn, tooltip=TOOLTIP)]
     return alt.layer(*layers).properties(description="Typical error over n on logarithmic axes, one line a kernel")
 
 
-def _sums_in_its_own(view: View) -> bool:
-    """Whether sums are rounded to the dtype of the result, so that its u says something of them."""
+def _sums_in_dtype(view: View) -> bool:
+    """Whether sums are rounded to the dtype of the result, so that u applies to them."""
     return view.section.dtype in ("float32", "float64") and view.section.precision in ("", "standard")
 
 
 def _guide(ends: list[dict[str, float]], x: alt.X, y: alt.Y) -> list[Any]:
-    """A broad rule from end to end, behind the lines: many of them lie on it."""
+    """A broad rule from end to end, behind the kernels' lines, many of which lie on it."""
     if not ends:
         return []
     first, last = ends
@@ -126,6 +112,6 @@ def error_table(view: View) -> ErrorTable | None:
     errors = {(r.kernel, r.n): digits(in_units(r) or 0.0) for r in records}
     kernels = dict.fromkeys(r.kernel for r in records)
     rows = tuple((kernel, tuple(errors.get((kernel, n), "–") for n in sizes)) for kernel in kernels)
-    running = tuple(digits(running_sum(n)) for n in sizes) if _sums_in_its_own(view) else ()
+    running = tuple(digits(running_sum(n)) for n in sizes) if _sums_in_dtype(view) else ()
     unit = "2" + str(UNITS[view.section.dtype]).translate(_RAISED)
     return ErrorTable(unit, tuple(f"{n:,}" for n in sizes), rows, running)

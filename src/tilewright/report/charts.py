@@ -1,6 +1,6 @@
 """The charts, as Vega-Lite specifications that Altair writes.
 
-Every chart draws the rows of ``views.cells``, which the page stores once a view under the name ``cells``.
+Every chart draws the rows of ``cells.chart_rows``, which the page stores once a view under the name ``cells``.
 Colours come by name from the theme's configuration (``palette.config``), so one specification serves light
 and dark; which kernels are picked is the parameter ``picked``, set by the page's own legend.
 """
@@ -8,15 +8,16 @@ and dark; which kernels are picked is the parameter ``picked``, set by the page'
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
-from .palette import Style
+from .palette import BACKGROUND, Style
 from .views import View
 from .words import digits
 
-#: A peak this much above the fastest result would flatten every line: the caption says it instead.
+#: A peak more than this factor above the fastest result would flatten every line: the caption names it instead.
 PEAK_IN_SIGHT = 6
 
 TOOLTIP = ["kernel", "shape", "Time", "GFLOPS", "R", "Spread", "Samples"]
@@ -61,7 +62,7 @@ def peak_in_sight(view: View) -> bool:
 
 
 def finished(chart: Any) -> dict[str, Any]:
-    """The specification of a chart, without the theme's part."""
+    """The specification of a chart as wide as its container, without the theme's configuration."""
     spec = chart.properties(width="container").to_dict()
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     spec.pop("config", None)  # the theme's, at drawing time
@@ -78,21 +79,45 @@ def _kernel(drawn: dict[str, Style], channel: type, values: list[Any] | str, leg
     return channel("kernel:N", title=None, sort=list(drawn), scale=scale, legend=alt.Legend() if legend else None)
 
 
-def _marks(y: alt.Y, x: alt.X, drawn: dict[str, Style], legend: bool, where: str) -> list[alt.Chart]:
-    """Lines, points on them, and wide unseen points that are easy to hit with a finger."""
+def marks(
+    base: alt.Chart, drawn: dict[str, Style], *, legend: bool = False, tooltip: Sequence[str] = TOOLTIP
+) -> list[alt.Chart]:
+    """Lines, points on them, and wide unseen points that are easy to hit with a finger, of the rows of ``cells.chart_rows``.
+
+    Emphasised and picked kernels have their colours, the others are grey; while any is picked, what is not picked fades.
+    A picture that carries its own ``legend`` cannot be picked from: all its kernels have their colours.
+    """
     picked = alt.param(name="picked", value=[])
-    chosen = "picked.length == 0 || indexof(picked, datum.kernel) >= 0"
     colour = _kernel(drawn, alt.Color, "category", legend)
     shape = _kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], legend)
     dash = _kernel(drawn, alt.StrokeDash, [s.dash for s in drawn.values()], False)
-    base = alt.Chart(alt.NamedData("cells")).transform_filter(where).encode(x=x, y=y)
-    fading = alt.condition(chosen, alt.value(1), alt.value(0.1))
-    lines = base.mark_line(strokeWidth=1.8, interpolate="linear").encode(color=colour, strokeDash=dash, opacity=fading)
-    points = base.mark_point(filled=True, size=34, opacity=1).encode(color=colour, shape=shape, opacity=fading)
+    looks: dict[str, Any] = {"color": colour, "opacity": alt.value(1)}
+    width: Any = alt.value(1.8)
+    if not legend:
+        looks = _looks(colour)
+        width = alt.condition(_STRONG, alt.value(2.2), alt.value(1.2))
+    lines = base.mark_line(interpolate="linear").transform_filter("datum.joined")
+    lines = lines.encode(strokeDash=dash, strokeWidth=width, detail="kernel:N", **looks)
+    points = base.mark_point(filled=True, size=34).encode(shape=shape, **looks)
     reach = base.mark_point(filled=True, size=420, opacity=0).encode(
-        detail="kernel:N", tooltip=[alt.Tooltip(f"{field}:N") for field in TOOLTIP]
+        detail="kernel:N", tooltip=[alt.Tooltip(f"{field}:N") for field in tooltip]
     )
     return [lines.add_params(picked), points, reach]
+
+
+_PICKED = "indexof(picked, datum.kernel) >= 0"
+_STRONG = f"datum.strong || {_PICKED}"
+
+
+def _looks(colour: alt.Color) -> dict[str, Any]:
+    """Colour and opacity of a mark by whether its kernel is emphasised or picked."""
+    opacity = (
+        alt.when(f"picked.length == 0 ? datum.strong : {_PICKED}").then(alt.value(1))
+        .when("picked.length == 0").then(alt.value(0.6))
+        .when("datum.strong").then(alt.value(0.3))
+        .otherwise(alt.value(0.1))
+    )  # fmt: skip
+    return {"color": alt.when(_STRONG).then(colour).otherwise(alt.value(BACKGROUND)), "opacity": opacity}
 
 
 def sizes_axis(squares: list[int]) -> alt.X:
@@ -110,7 +135,7 @@ def sizes_axis(squares: list[int]) -> alt.X:
 
 
 def _yardstick(value: float, words: str, layers: list[alt.Chart], *, below: bool = False) -> list[alt.Chart]:
-    """The layers between a dashed rule, which stays behind them, and its words, which stand in front."""
+    """Adds a dashed rule behind the layers and its label in front of them."""
     base = alt.Chart(alt.InlineData(values=[{"at": value, "words": words}])).encode(y="at:Q")
     rule = base.mark_rule(strokeDash=[3, 3])
     place: dict[str, Any] = {
@@ -123,9 +148,13 @@ def _yardstick(value: float, words: str, layers: list[alt.Chart], *, below: bool
     return [rule, *layers, label.mark_text(style="halo", **place), label.mark_text(**place)]
 
 
+def _cells(which: str, view: View, y: alt.Y) -> alt.Chart:
+    return alt.Chart(alt.NamedData("cells")).transform_filter(which).encode(x=sizes_axis(view.squares), y=y)
+
+
 def _gflops(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     y = alt.Y("gflops:Q", title=None, axis=alt.Axis(tickCount=6, format="~s" if _huge(view) else ",~r"))
-    layers = _marks(y, sizes_axis(view.squares), drawn, legend, "datum.square")
+    layers = marks(_cells("datum.square", view, y), drawn, legend=legend)
     if view.peak and peak_in_sight(view):
         layers = _yardstick(view.peak, f"measured peak, {digits(view.peak)} GFLOPS", layers, below=True)
     return alt.layer(*layers).properties(description="GFLOPS over n, one line a kernel")
@@ -137,7 +166,7 @@ def _huge(view: View) -> bool:
 
 def _ratio(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     y = alt.Y("ratio:Q", title=None, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True))
-    layers = _marks(y, sizes_axis(view.squares), drawn, legend, "datum.square && isValid(datum.ratio)")
+    layers = marks(_cells("datum.square && isValid(datum.ratio)", view, y), drawn, legend=legend)
     words = f"1: as fast as {view.reference or 'the reference'}"
     return alt.layer(*_yardstick(1, words, layers)).properties(description="R over n, one line a kernel")
 
@@ -147,7 +176,7 @@ def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     axis = alt.Axis(values=decades(min(times), max(times)), labelExpr=_SECONDS)
     domain = [min(times) / 1.6, max(times) * 1.6]
     y = alt.Y("time:Q", title=None, axis=axis, scale=alt.Scale(type="log", domain=domain, nice=False))
-    return alt.layer(*_marks(y, sizes_axis(view.squares), drawn, legend, "datum.square")).properties(
+    return alt.layer(*marks(_cells("datum.square", view, y), drawn, legend=legend)).properties(
         description="Median time over n on logarithmic axes, one line a kernel"
     )
 
@@ -163,16 +192,15 @@ def _shapes(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     x = alt.X("gflops:Q", title="GFLOPS" + (" (logarithmic)" if wide else ""), scale=scale,
               axis=alt.Axis(tickCount=5, labelOverlap="greedy", format=",~r"))  # fmt: skip
     picked = alt.param(name="picked", value=[])
-    chosen = "picked.length == 0 || indexof(picked, datum.kernel) >= 0"
+    colour = _kernel(drawn, alt.Color, "category", legend)
     points = (
         alt.Chart(alt.NamedData("cells"))
         .transform_filter(field)
         .mark_point(filled=True, size=80)
         .encode(
             x=x, y=y,
-            color=_kernel(drawn, alt.Color, "category", legend),
+            **({"color": colour, "opacity": alt.value(1)} if legend else _looks(colour)),
             shape=_kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], legend),
-            opacity=alt.condition(chosen, alt.value(0.9), alt.value(0.08)),
             tooltip=[alt.Tooltip(f"{name}:N") for name in TOOLTIP],
         )
     )  # fmt: skip

@@ -87,7 +87,7 @@ def machines(records: Iterable[BenchRecord]) -> list[MachineFacts]:
 
 
 def items(facts: dict[str, Any]) -> tuple[Item, ...]:
-    """A dictionary as facts, the important first; what is None was not known and is left out.
+    """A dictionary as facts, the important first; values that are None were not known and are left out.
 
     >>> [i.name for i in items({"zeta": 1, "processor": "Xeon", "gone": None})]
     ['processor', 'zeta']
@@ -107,7 +107,7 @@ def _item(key: str, value: Any) -> Item:
 
 
 def _line(value: Any) -> str:
-    """A dictionary inside a list, such as one cache, in a line."""
+    """A dictionary inside a list, such as one cache, as one line of text."""
     if not isinstance(value, dict):
         return value_text("", value)
     known = [(k, v) for k, v in value.items() if v is not None]
@@ -140,7 +140,7 @@ def _bytes(value: float) -> str:
 
 
 def _runs(group: Sequence[BenchRecord]) -> tuple[tuple[Item, ...], ...]:
-    """What tells the runs on one machine apart: the command first, then revision, times and clocks."""
+    """The facts in which the runs on one machine differ: the command first, then revision, times and clocks."""
     runs: dict[str, list[BenchRecord]] = {}
     for record in group:
         run = {key: value for key, value in record.environment.items() if key in RUN_KEYS}
@@ -152,13 +152,19 @@ def _run(cells: Sequence[BenchRecord]) -> tuple[Item, ...]:
     first = cells[0].environment
     facts = [_item(key, first[key]) for key in RUN_KEYS if first.get(key) not in (None, "", {}, [])]
     for key in VOLATILE:
-        if key == "kernel_source":
+        if key in ("kernel_source", "variants"):
             continue
         values = [c.environment[key] for c in cells if c.environment.get(key) is not None]
         if values:
             low, high = min(values, key=_sortable), max(values, key=_sortable)
             span = value_text(key, low) if low == high else f"{value_text(key, low)} … {value_text(key, high)}"
             facts.append(Item(key.replace("_", " "), span))
+    used: dict[str, set[str]] = {}
+    for variants in (c.environment.get("variants") for c in cells):
+        for library, variant in variants.items() if isinstance(variants, dict) else ():
+            used.setdefault(str(library), set()).add(str(variant))
+    if used:
+        facts.append(Item("variants", items=tuple(Item(k, ", ".join(sorted(v))) for k, v in used.items())))
     seeds = sorted({c.seed for c in cells if c.seed is not None})
     if seeds:
         facts.append(Item("seed", ", ".join(map(str, seeds))))

@@ -5,49 +5,84 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ..lab.compare.reference import against_reference
+from ..lab.compare.stats import MIN_SAMPLES, THRESHOLD, Status
 from ..records.bench import VERDICTS, BenchRecord
-from .views import View, is_measured, is_reference
+from .cells import best_kernel, best_rung
+from .views import View, is_library_call, is_measured, machine_name, spread, threads_of
 from .words import digits, finite, with_noun
 
 
-def best_kernel(view: View) -> BenchRecord | None:
-    """The fastest kernel, references aside, in the largest shape that has a result; squares before others."""
-    rungs = [r for r in view.measured if not is_reference(r.kernel)]
-    if not rungs:
-        return None
-    largest = max((r.m == r.n == r.k, r.flops) for r in rungs)
-    return max((r for r in rungs if (r.m == r.n == r.k, r.flops) == largest), key=lambda r: r.gflops or 0)
+def subject(view: View) -> BenchRecord | None:
+    """What the page is about: the library's call in its largest shape, or else the best rung."""
+    return best_kernel(r for r in view.measured if is_library_call(r.kernel)) or best_rung(view)
 
 
-def conclusion(view: View) -> str:
-    """What this view found, in one or two sentences."""
-    best = best_kernel(view)
-    if best is None:
+def bench_message(view: View) -> str:
+    """The view's message in one sentence: the subject's time against its reference, or that the samples do not tell."""
+    record = subject(view)
+    if record is None:
         fastest = max(view.measured, key=lambda r: r.gflops or 0, default=None)
         if fastest is None:
             return "No kernel has a result here."
         return f"Only references were measured; {fastest.kernel} reaches {digits(fastest.gflops or 0)} GFLOPS."
-    where, rate = best.shape.replace("x", " × "), digits(best.gflops or 0)
-    sentence = f"{best.kernel} is the fastest kernel at {where}: {rate} GFLOPS"
-    if (fraction := finite(best.peak_fraction)) is not None:
-        sentence += f", {fraction:.0%} of the measured peak"
-    if (ratio := finite(best.ratio)) is not None:
-        sentence += f", {digits(ratio)} times the speed of {best.reference or 'the reference'} (R = {digits(ratio)})"
-    return f"{sentence}. {_lead(view)}".rstrip()
+    name, where = record.kernel.replace("tilewright/", "tilewright."), _where(record)
+    if finite(record.ratio) is None:
+        what = "reaches" if is_library_call(record.kernel) else "is the fastest kernel with"
+        return f"{name} {what} {_rate(record)} {where}."
+    (status, time, doubt), reference = against_reference(record), _reference(record)
+    if status is Status.SAME:
+        return f"{name} takes the time of {reference}, to within {THRESHOLD:.0%}, {where}."
+    if status is Status.UNCLEAR or time is None:
+        if time and min(len(record.samples_s), len(record.reference_samples_s)) >= MIN_SAMPLES:
+            theirs = spread(record.reference_samples_s)
+            doubt = f"its samples spread over {spread(record.samples_s)}, the reference’s over {theirs}"
+        return f"It is UNCLEAR whether {name} is faster than {reference} {where}: {doubt}."
+    share = f"{digits(time)} of" if time < 1 else f"{digits(time)} times"
+    return f"{name} takes {share} the time of {reference} {where}."
 
 
-def _lead(view: View) -> str:
-    """At how many shapes some kernel is ahead of the reference it was measured against."""
-    best: dict[str, float] = {}
-    for r in view.measured:
-        if not is_reference(r.kernel) and (ratio := finite(r.ratio)) is not None:
-            best[r.shape] = max(best.get(r.shape, 0), ratio)
-    if len(best) < 2:
+def details(view: View) -> str:
+    """What stands below the message: the rate, how often the subject is faster than its reference, and the best rung."""
+    record = subject(view)
+    if record is None:
         return ""
-    ahead = sum(ratio > 1 for ratio in best.values())
-    where = "every one" if ahead == len(best) else "none" if ahead == 0 else str(ahead)
+    said = []
+    if finite(record.ratio) is not None:
+        proved = against_reference(record)[0] is not Status.UNCLEAR
+        said.append(f"It reaches {_rate(record)}" + (f" (R = {digits(record.ratio or 0)})." if proved else "."))
+    said.append(_tally(view, record.kernel))
+    best = best_rung(view)
+    if best and best is not record:
+        said.append(f"The best rung is {best.kernel}: {_rate(best)} {_where(best)}.")
+    return " ".join(filter(None, said))
+
+
+def _where(record: BenchRecord) -> str:
+    shape = record.shape.replace("x", " × ")
+    size = f"at n = {shape}" if record.m == record.n == record.k else f"at {shape} (m × n × k)"
+    return f"{size} on {threads_of(record) or machine_name(record)}"
+
+
+def _reference(record: BenchRecord) -> str:
+    """The reference, with the variant of the library that was the fastest at this shape, where several were tried."""
+    variants, name = record.environment.get("variants"), record.reference or "the reference"
+    return f"{name} at its best ({variants[name]})" if isinstance(variants, dict) and name in variants else name
+
+
+def _rate(record: BenchRecord) -> str:
+    fraction = finite(record.peak_fraction)
+    return f"{digits(record.gflops or 0)} GFLOPS" + (f", {fraction:.0%} of the measured peak" if fraction else "")
+
+
+def _tally(view: View, kernel: str) -> str:
+    """At how many shapes a kernel is faster than its reference, as fast, and slower."""
+    judged = [against_reference(r)[0] for r in view.measured if r.kernel == kernel and finite(r.ratio) is not None]
+    if len(judged) < 2:
+        return ""
+    counts = ", ".join(f"{status} at {number}" for status in Status if (number := judged.count(status)))
     what = "sizes" if all(r.m == r.n == r.k for r in view.measured) else "shapes"
-    return f"The fastest of these kernels is ahead of {view.reference or 'the reference'} at {where} of {len(best)} {what}."
+    return f"Of {len(judged)} {what}: {counts}."
 
 
 def verdicts(records: Sequence[BenchRecord]) -> str:

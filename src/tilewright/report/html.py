@@ -1,4 +1,4 @@
-"""What every page is made of: the libraries that draw its charts, its policy, its data, and writing it whole."""
+"""Makes a page of a template, style sheets, scripts and data, with a policy against requests; writes it atomically."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ VEGALITE = "6.4"
 def page(template: str, *, data: Any, script: str, styles: Sequence[str], charts: bool = True, **values: Any) -> str:
     """A page as text: ``template`` filled with ``values``, its style sheets, and ``data`` as JSON for its ``script``.
 
-    Without ``charts`` it does without the libraries that draw them.
+    ``charts=False`` leaves out the libraries that draw charts.
     """
-    scripts = [_libraries(), _own(script)] if charts else [_own(script)]
+    own = _asset("scroll.js") + _asset(script)
+    scripts = [_libraries(), own] if charts else [own]
     text = (
-        _world()
+        _templates()
         .get_template(template)
         .render(
             data=_json(data),
             scripts=scripts,
             policy=_policy(scripts),
-            css="".join(_own(name) for name in styles),
+            css="".join(_asset(name) for name in styles),
             **values,
         )
     )
@@ -55,7 +56,7 @@ def write_whole(text: str, path: str | Path) -> Path:
             file.write(text)
         umask = os.umask(0)
         os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's 0600 is for secrets
+        Path(temporary).chmod(0o666 & ~umask)  # mkstemp gives 0600; a page gets the usual mode
         Path(temporary).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -65,10 +66,10 @@ def write_whole(text: str, path: str | Path) -> Path:
 
 
 def _json(data: Any) -> str:
-    """JSON that cannot end the script element in which it stands, for any kernel's name.
+    """JSON for a script element, which no kernel's name can end.
 
-    Control characters are shown as text, as they are in the rest of the page: a chart's expressions have names in them, and
-    U+2028 would end a line in the middle of one.
+    Control characters become visible text, as in the rest of the page: the charts' expressions contain names, and U+2028 in
+    one of them would end a line.
     """
     text = json.dumps(legible_data(data), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -78,11 +79,11 @@ def _json(data: Any) -> str:
 def _libraries() -> str:
     """Vega, Vega-Lite and Vega-Embed in one script, from vl-convert's own copy: nothing is fetched."""
     bundle = vl_convert.javascript_bundle(vl_version=VEGALITE)  # type: ignore[call-arg]  # its stub is wrong
-    # In a function, for its top level has hundreds of short names; "</script" may stand in its strings.
+    # Wrapped in a function: its top level defines hundreds of short names. Its strings may contain "</script".
     return "(()=>{" + bundle.replace("</script", "<\\/script").replace("\r", "") + "\n})()"
 
 
-def _own(name: str) -> str:
+def _asset(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
 
 
@@ -97,7 +98,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def legible_data(data: Any) -> Any:
-    """JSON values with control characters in texts shown as text."""
+    """JSON values with control characters in texts made visible."""
     if isinstance(data, dict):
         return {legible_data(key): legible_data(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -106,30 +107,30 @@ def legible_data(data: Any) -> Any:
 
 
 def marked(text: Any) -> Markup:
-    """Any text as a part of a page or a picture: escaped, and control characters shown as text."""
+    """Any text for a page or a picture: escaped, with control characters as visible text."""
     return escape(legible(str(text)))
 
 
 def _breakable(name: str) -> Markup:
-    """A kernel's name that may be broken after its slash and underscores where a phone has no room."""
+    """A kernel's name in which a line may break after slash and underscores, for narrow screens."""
     return Markup(str(marked(name)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
 
 
-def _finalized(value: Any) -> Any:
-    """What a template shows of a value: of markup all, for that is ours."""
+def _legible_text(value: Any) -> Any:
+    """Replaces control characters in a text before a template shows it; markup is our own and stays as it is."""
     return legible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @functools.cache
-def _world() -> jinja2.Environment:
-    world = jinja2.Environment(
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_finalized,
+        finalize=_legible_text,
     )
-    world.filters["breakable"] = _breakable
-    return world
+    templates.filters["breakable"] = _breakable
+    return templates

@@ -28,6 +28,11 @@
       const options = { ast: true, renderer: "svg", actions: false, config, tooltip: { disableDefaultStyle: true } };
       const result = await vegaEmbed(plot, spec, options);
       views.set(plot, result.view);
+      // The grey kernels have no colour to be found by in the legend: pointing at a mark singles its kernel out.
+      result.view.addEventListener("mouseover", (event, item) => {
+        if (item?.datum?.kernel) emphasise([...picked, item.datum.kernel]);
+      });
+      result.view.addEventListener("mouseout", () => emphasise(picked));
       await highlight(result.view, picked);
     }));
     article.dataset.drawn = dark.matches ? "dark" : "light";
@@ -79,9 +84,9 @@
         pick(picked.includes(kernel) ? picked.filter((k) => k !== kernel) : [...picked, kernel]);
       });
       button.addEventListener("pointerenter", (event) => {
-        if (event.pointerType === "mouse" && picked.length === 0) emphasise([kernel]);
+        if (event.pointerType === "mouse") emphasise([...picked, kernel]);
       });
-      button.addEventListener("pointerleave", () => { if (picked.length === 0) emphasise([]); });
+      button.addEventListener("pointerleave", () => emphasise(picked));
     }
     legend.querySelector(".all").addEventListener("click", () => pick([]));
   }

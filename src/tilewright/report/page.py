@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import RecordError
 from ..records.bench import BenchRecord
-from . import accuracy, charts, environment, findings, html, sweeps, table, views
+from . import accuracy, cells, charts, environment, findings, html, sweeps, table, views
 from .ladder import Ladder, Step, ladder_of
 from .palette import Style, config, kernel_styles
 from .words import digits
@@ -22,7 +22,8 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         raise RecordError("records is empty: a page needs at least one record; measure some with `tilewright bench`")
     sections = views.sections(records)
     shown = [view for section in sections for view in views.views(section)]
-    drawn = kernel_styles(kernels_in_order(shown))
+    coloured = [kernel for view in shown for kernel in cells.emphasised(view)]
+    drawn = kernel_styles(kernels_in_order(shown), coloured)
     swept = [sweeps.sweeps(view) for view in shown]
     specs = [
         charts.charts(view, drawn) | accuracy.error_charts(view, drawn) | sweeps.sweep_charts(found)
@@ -30,7 +31,7 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
     ]
     data = {
         "config": {theme: _config(theme, drawn) for theme in ("light", "dark")},
-        "views": [{"cells": views.chart_rows(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
+        "views": [{"cells": cells.chart_rows(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
     }
     machines = len({section.machine for section in sections})
     return html.page(
@@ -44,7 +45,8 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
             | {"errors": accuracy.error_table(view), "sweeps": sweeps.sweep_views(found)}
             for view, made, found in zip(shown, specs, swept, strict=True)
         ],
-        finding=findings.conclusion(shown[0]),
+        message=findings.bench_message(shown[0]),
+        details=findings.details(shown[0]),
         verdicts=findings.verdicts(records),
         wrong=findings.wrong_results(records),
         machines=environment.machines(records),
@@ -74,15 +76,19 @@ def _config(theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
 
 def _view(view: views.View, made: dict[str, Any], drawn: dict[str, Style], machines: int) -> dict[str, Any]:
     """What the template needs of one view."""
-    steps = ladder_of(view)
+    steps, strong = ladder_of(view), cells.emphasised(view)
+    curved = cells.curves(view.measured)
+    unjoined = any(r.m == r.n == r.k and (r.kernel, r.n) not in curved for r in view.measured)
     peak = f"Measured peak: {digits(view.peak)} GFLOPS." if view.peak and not charts.peak_in_sight(view) else ""
     return {
         "label": view.label,
         "tab": view.label if machines > 1 else view.what,
-        "finding": findings.conclusion(view),
-        "kernels": [(kernel, drawn[kernel]) for kernel in view.kernels],
+        "message": findings.bench_message(view),
+        "details": findings.details(view),
+        "legend": [(k, drawn[k], k in strong) for k in dict.fromkeys((*strong, *view.kernels))],
         "charts": list(made),
         "reference": view.reference,
+        "beside": "Marks beside a line are sizes that share a place with one on it. " if unjoined else "",
         "peak_note": peak,
         "ladder": steps,
         "bars": _bars(steps, view) if steps else None,

@@ -1,14 +1,14 @@
 """Colours, marks and chart themes, the same for a kernel wherever it appears.
 
-Eight hues, in a tone for light and one for dark paper, each with 3:1 contrast to it and all apart for readers
-without red, green or blue cones: found by search, held by a test. The ninth kernel takes the first hue again
-with another mark, and the legend singles out any line, so none is told by colour alone. References are grey
-and dashed: they are the yardstick, not the story.
+There are eight hues, each in a tone for light and one for dark paper. Every tone has 3:1 contrast to its paper, and
+readers without red, green or blue cones can tell the hues apart; they were found by search, and a test checks both. The
+ninth kernel takes the first hue again with another mark, and the legend singles out any line, so that no kernel is
+identified by colour alone. References are grey and dashed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ LIGHT = ("#1836be", "#7e2500", "#007f6b", "#6a3d73", "#8d52f4", "#b48a08", "#bf3
 DARK = ("#64abf6", "#eeab6a", "#139431", "#b448aa", "#9e58fe", "#eee40b", "#ee6692", "#40ecf6")
 GREYS_LIGHT = ("#4a4d52", "#74787f", "#8c9097")
 GREYS_DARK = ("#c6cad0", "#9da2aa", "#80858d")
+#: Kernels that are not emphasised; one grey has 3:1 contrast to both papers.
+BACKGROUND = "#8a8d93"
 MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down")
 DASHES = ([6, 3], [2, 3], [8, 3, 2, 3])
 SOLID = [1, 0]
@@ -57,14 +59,14 @@ class Style:
         return self.dark if theme == "dark" else self.light
 
 
-def kernel_styles(kernels: Sequence[str]) -> dict[str, Style]:
-    """A style for each kernel, by its place among the rungs or among the references.
+def kernel_styles(kernels: Sequence[str], first: Iterable[str] = ()) -> dict[str, Style]:
+    """A style for each kernel, by its place among the rungs or among the references; those in ``first`` take the first hues.
 
     >>> drawn = kernel_styles(["cpu/naive", "cpu/ikj", "ref/mkl"])
     >>> drawn["cpu/naive"].light != drawn["cpu/ikj"].light, drawn["ref/mkl"].dash
     (True, [6, 3])
     """
-    rungs = [k for k in kernels if not is_reference(k)]
+    rungs = [k for k in dict.fromkeys((*first, *kernels)) if not is_reference(k)]
     references = [k for k in kernels if is_reference(k)]
     drawn = {}
     for i, kernel in enumerate(rungs):
@@ -73,7 +75,7 @@ def kernel_styles(kernels: Sequence[str]) -> dict[str, Style]:
     for i, kernel in enumerate(references):
         grey = i % len(GREYS_LIGHT)
         drawn[kernel] = Style(GREYS_LIGHT[grey], GREYS_DARK[grey], "diamond", DASHES[i % len(DASHES)])
-    return drawn
+    return {kernel: drawn[kernel] for kernel in kernels}
 
 
 def config(theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def config(theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
         },
         "title": {"color": ink["ink"], "subtitleColor": ink["faint"], "anchor": "start", "fontSize": 15},
         "style": {
-            # The halo keeps words readable where lines run behind them.
+            # The halo keeps text readable where lines run behind it.
             "halo": {"stroke": ink["paper"], "strokeWidth": 4, "strokeJoin": "round"},
         },
         "rule": {"color": ink["faint"]},

@@ -1,8 +1,8 @@
-"""Parameters: what a kernel measured with several of them does with each, as curves and as a table beside them.
+"""Kernels that were measured with several sets of parameters: a curve and a row of a table for each set.
 
 A *set* is one combination of values of the parameters that vary. The rows of the table are the legend of the chart: each
-has its set's colour and mark. What limits a set (registers, shared memory, resident warps, transactions) stands in the row,
-for the curve alone explains nothing.
+has its set's colour and mark. The row also says what limits the set (registers, shared memory, resident warps,
+transactions), which the curve cannot show.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Any
 import altair as alt
 
 from ..records.bench import VERDICTS, BenchRecord
+from .cells import curve_sizes
 from .charts import finished, sizes_axis
 from .palette import DARK, DASHES, LIGHT, MARKS, SOLID, Style
 from .views import View, is_measured, params_text, spread, varied
 from .words import digits, duration, factor, finite, shortly, with_noun
 
-#: Sets that a chart and its table show, the fastest: more curves cannot be told apart.
+#: A chart and its table show at most this many sets, the fastest: more curves cannot be told apart.
 MOST_SETS = 12
-#: What tells sets of one colour apart, in turn.
+#: Mark and dash that distinguish sets of one colour.
 LOOKS = tuple(zip(MARKS, (SOLID, *DASHES, SOLID), strict=True))
 
 TOOLTIP = ("kernel", "with", "shape", "Time", "GFLOPS", "Spread", "Samples")
@@ -73,7 +74,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SetRow:
-    """A set in the table: its values, what it needs and does (by heading), its rate, and how its curve is drawn."""
+    """A set in the table: its values, resources and transactions (by heading), its rate, and how its curve is drawn."""
 
     values: _Set
     style: Style
@@ -84,7 +85,7 @@ class SetRow:
 
 @dataclass(frozen=True)
 class SetTable:
-    """The table of a sweep: headings, and a row a set."""
+    """The table of a sweep: headings, and a row for each set."""
 
     facts: tuple[str, ...]
     rows: tuple[SetRow, ...]
@@ -109,8 +110,8 @@ def _sweep(kernel: str, names: Sequence[str], records: Sequence[BenchRecord]) ->
         key = tuple(r.params.get(name) for name in ordered)
         score[key] = score.get(key, 0.0) + (_rate(r) / best[r.shape] if best[r.shape] else 0.0)
     fastest = sorted(score, key=lambda key: -score[key])[:MOST_SETS]
-    kept = [r for r in records if tuple(r.params.get(name) for name in ordered) in fastest]
-    return Sweep(kernel, ordered, tuple(sorted(fastest, key=_order)), tuple(kept), len(score))
+    shown_records = [r for r in records if tuple(r.params.get(name) for name in ordered) in fastest]
+    return Sweep(kernel, ordered, tuple(sorted(fastest, key=_order)), tuple(shown_records), len(score))
 
 
 def _rate(record: BenchRecord) -> float:
@@ -118,7 +119,7 @@ def _rate(record: BenchRecord) -> float:
 
 
 def _order(values: _Set) -> tuple[Any, ...]:
-    """Numbers by size; anything else, from a file of elsewhere, as text behind them."""
+    """Sort key: numbers by size, then whatever else another program's file holds, as text."""
     return tuple((0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in values)
 
 
@@ -151,14 +152,18 @@ def sweep_charts(found: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
 
 def _chart(sweep: Sweep) -> Any:
     drawn = {key: style for key, style in set_styles(sweep).items() if key in {sweep.set_of(r) for r in sweep.drawn()}}
-    rows = [_cell(sweep, r, drawn) for r in sorted(sweep.drawn(), key=lambda r: _order(sweep.set_of(r)))]
+    joined = curve_sizes(sweep.squares)
+    rows = [
+        _cell(sweep, r, drawn) | {"joined": not sweep.over_sizes or r.n in joined}
+        for r in sorted(sweep.drawn(), key=lambda r: _order(sweep.set_of(r)))
+    ]
     marks = {style.mark: style.dash for style in drawn.values()}
     colour = alt.Color("colour:O", legend=None, scale=alt.Scale(domain=list(range(len(LIGHT))), range="ordinal"))
     shape = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=list(marks), range=list(marks)))
     dash = alt.StrokeDash("mark:N", legend=None, scale=alt.Scale(domain=list(marks), range=list(marks.values())))
     y = alt.Y("gflops:Q", title=None, axis=alt.Axis(tickCount=6, format=",~r"))
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=_x(sweep), y=y, detail="line:N")
-    lines = base.mark_line(strokeWidth=1.8).encode(color=colour, strokeDash=dash)
+    lines = base.mark_line(strokeWidth=1.8).transform_filter("datum.joined").encode(color=colour, strokeDash=dash)
     points = base.mark_point(filled=True, size=34, opacity=1).encode(color=colour, shape=shape)
     reach = base.mark_point(filled=True, size=420, opacity=0).encode(tooltip=[alt.Tooltip(f"{t}:N") for t in TOOLTIP])
     picked = alt.param(name="picked", value=[])  # the page's script sets it in every chart
@@ -179,7 +184,7 @@ def _x(sweep: Sweep) -> alt.X:
 
 
 def _is_scale(values: Sequence[Any]) -> bool:
-    """Whether values have places on a logarithmic axis; those of a file from elsewhere may be anything."""
+    """Whether all values are positive integers, as a logarithmic axis needs; another program's file may hold anything."""
     return all(isinstance(value, int) and value > 0 for value in values)
 
 
@@ -203,11 +208,11 @@ def _cell(sweep: Sweep, r: BenchRecord, drawn: dict[_Set, Style]) -> dict[str, A
     }
 
 
-# ---- the table beside them, and what is said of it -------------------------------------------------------------------
+# ---- the table and the sentence above it -----------------------------------------------------------------------------
 
 
 def set_table(sweep: Sweep) -> SetTable:
-    """A row a set, at ``sweep.shape``: what it needs and does, as far as the records know, and its rate."""
+    """A row for each set at ``sweep.shape``: its resources and transactions where the records have them, and its rate."""
     at = {sweep.set_of(r): r for r in sweep.records if r.shape == sweep.shape}
     facts = {key: _facts(record) for key, record in at.items()}
     headings = tuple(dict.fromkeys(name for known in facts.values() for name in known))
@@ -221,7 +226,7 @@ def set_table(sweep: Sweep) -> SetTable:
 
 
 def _facts(record: BenchRecord) -> dict[str, str]:
-    """What a record knows of its launch, by heading: needs, residency, and transactions for 1000 multiply-adds."""
+    """By heading: the resources of a record's launch, resident warps, and transactions for 1000 multiply-adds."""
     about, found = record.about, {}
     for name, heading in (("threads", "threads a block"), ("registers", "registers"), ("shared_bytes", "shared bytes")):
         if (value := finite(about.get(name))) is not None:

@@ -1,4 +1,4 @@
-"""Records → views: what may stand in one chart together.
+"""Groups records into views: the records that one chart can show together.
 
 A *section* is one machine, device, dtype and precision; a *view* of it is one thread count. A serial kernel
 is measured with one thread only, so the view of T threads shows every kernel at its largest thread count not
@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import RecordError
 from ..records.bench import VOLATILE, BenchRecord
-from .words import digits, duration, finite, with_noun
+from .words import duration, finite, with_noun
 
 #: Environment keys that tell one run from another on the same machine; ``VOLATILE`` tells cells apart.
 RUN_KEYS = (
@@ -35,12 +35,12 @@ def is_reference(kernel: str) -> bool:
 
 
 def is_library_call(kernel: str) -> bool:
-    """``tilewright/matmul`` stands on no rung: it runs the kernel that its plan chooses."""
+    """``tilewright/matmul`` is no rung of the ladder: it runs the kernel that its plan chooses."""
     return kernel.startswith("tilewright/")
 
 
 def rungs_order(record: BenchRecord) -> float:
-    """A kernel's place on the ladder; kernels that do not say come after those that do."""
+    """A kernel's place on the ladder; infinity where the record names none, so that such kernels come last."""
     order = finite(record.about.get("order"))
     return float("inf") if order is None else order
 
@@ -57,16 +57,17 @@ class Section:
 
     @property
     def thread_counts(self) -> list[int]:
-        """Largest first. A GPU has no thread count worth a view."""
+        """Largest first. Thread counts do not apply to a GPU, which has one view."""
         return sorted({r.threads for r in self.records}, reverse=True) if self.device == "cpu" else [_ANY]
 
     @property
     def most_cells(self) -> int:
-        """Of the tables of its views together: kernels by shapes, for each thread count."""
+        """An upper bound on the cells in all tables of its views: kernels × shapes × thread counts."""
         kernels, shapes = {r.kernel for r in self.records}, {(r.m, r.n, r.k) for r in self.records}
         return len(self.thread_counts) * len(kernels) * len(shapes)
 
 
+#: Stands for the thread count of a GPU; above every real one.
 _ANY = 1 << 30
 
 
@@ -85,7 +86,7 @@ class View:
 
     @property
     def what(self) -> str:
-        """The label without the machine: dtype, precision where it is not the usual one, device, threads."""
+        """The label without the machine: dtype, precision where it is not the default, device, threads."""
         s = self.section
         promise = f"precision {s.precision}" if s.precision not in ("", "standard") else ""
         device = s.device if s.device != "cpu" else ""
@@ -128,12 +129,12 @@ class View:
 
 
 def is_measured(record: BenchRecord) -> bool:
-    """Whether it is right and has a time."""
+    """Whether the result was verified and has a time."""
     return record.verdict == "ok" and bool(finite(record.median_s)) and bool(finite(record.gflops))
 
 
 def threads_of(record: BenchRecord) -> str:
-    """ "2 threads"; nothing on a GPU, which has no such number to choose."""
+    """ "2 threads"; empty on a GPU, where thread counts do not apply."""
     return with_noun(record.threads, "thread") if record.device == "cpu" else ""
 
 
@@ -150,7 +151,7 @@ def machine_name(record: BenchRecord) -> str:
 
 
 def machine_names(records: Iterable[BenchRecord]) -> dict[str, str]:
-    """``machine_key`` → a name of its own: the same processor with other libraries gets a number."""
+    """``machine_key`` → a unique name: a processor that occurs again with other libraries gets a number."""
     first: dict[str, str] = {}
     for record in records:
         first.setdefault(machine_key(record), machine_name(record))
@@ -205,7 +206,7 @@ def views(section: Section) -> list[View]:
 
 
 def best_of_cells(records: Iterable[BenchRecord]) -> list[BenchRecord]:
-    """One record a kernel and shape: of a cell measured twice the later, of several params the fastest."""
+    """One record for each kernel and shape: the latest of repeated measurements, the fastest of several parameter sets."""
     latest = {record.cell: record for record in records}
     best: dict[tuple[Any, ...], BenchRecord] = {}
     for record in latest.values():
@@ -218,13 +219,13 @@ def best_of_cells(records: Iterable[BenchRecord]) -> list[BenchRecord]:
 
 
 def varied(records: Iterable[BenchRecord]) -> dict[str, tuple[str, ...]]:
-    """Kernel → the parameters that it was measured with several values of in one cell: a sweep of them.
+    """Kernel → the parameters that have several values in one cell: these were swept.
 
-    What differs only from size to size, as tuned parameters do, is none.
+    Parameters that differ only from size to size, as tuned ones do, were not.
     """
     groups: dict[tuple[Any, ...], list[BenchRecord]] = {}
     for record in records:
-        groups.setdefault(record.cell[:-1], []).append(record)  # all of a cell but its parameters
+        groups.setdefault(record.cell[:-1], []).append(record)  # the cell without its parameters
     found: dict[str, dict[str, None]] = {}
     for group in groups.values():
         names = dict.fromkeys(name for r in group for name in r.params)
@@ -235,7 +236,7 @@ def varied(records: Iterable[BenchRecord]) -> dict[str, tuple[str, ...]]:
 
 
 def params_text(record: BenchRecord, names: Iterable[str]) -> str:
-    """``BLOCK_X=8 BLOCK_Y=16``: those of the names that the record has."""
+    """``BLOCK_X=8 BLOCK_Y=16``: the named parameters that the record has."""
     return " ".join(f"{name}={record.params[name]}" for name in names if name in record.params)
 
 
@@ -243,32 +244,6 @@ def _rank(record: BenchRecord) -> tuple[int, float]:
     if is_measured(record):
         return (0, record.median_s or 0.0)
     return (1 if record.verdict == "wrong" else 2, 0.0)
-
-
-def chart_rows(view: View) -> list[dict[str, Any]]:
-    """The rows that charts draw: one a measured cell, with its numbers and with the words of its tooltip."""
-    return [_cell(record) for record in view.measured]
-
-
-def _cell(r: BenchRecord) -> dict[str, Any]:
-    samples = [s for s in r.samples_s if finite(s)]
-    median, gflops, ratio = finite(r.median_s) or 0.0, finite(r.gflops) or 0.0, finite(r.ratio)
-    fraction = finite(r.peak_fraction)
-    row: dict[str, Any] = {
-        "kernel": r.kernel,
-        "shape": r.shape.replace("x", " × "),
-        "square": r.m == r.n == r.k,
-        "n": r.n,
-        "time": median,
-        "gflops": round(gflops, 6),
-        "ratio": None if ratio is None else round(ratio, 6),
-        "Time": duration(median),
-        "GFLOPS": digits(gflops) + (f" ({fraction:.0%} of peak)" if fraction else ""),
-        "R": "not compared" if ratio is None else f"{digits(ratio)} against {r.reference or 'the reference'}",
-        "Spread": spread(samples),
-        "Samples": ", ".join(filter(None, [str(len(samples)), threads_of(r)])),
-    }
-    return row
 
 
 def spread(samples: Sequence[float]) -> str:
