@@ -31,6 +31,12 @@ seen.outside = [...first.querySelectorAll("figure.chart")].flatMap((f) => {
   const beyond = (t) => t.right > box.right + 1 || t.left < box.left - 1;
   return [...f.querySelectorAll("svg text")].filter((t) => beyond(t.getBoundingClientRect())).map((t) => t.textContent);
 });
+seen.bad = [...first.querySelectorAll(".verdicts span")].map((s) => [s.className, s.textContent]);
+const labels = [...first.querySelectorAll(".roofline .mark-text.role-mark text")].map((t) => t.getBoundingClientRect());
+const meets = (p, q) => p.left < q.right && q.left < p.right && p.top < q.bottom && q.top < p.bottom;
+seen.labels = labels.filter((_, i) => i % 2).length; // each after its halo
+seen.meeting = labels.filter((p, i) => i % 2 && labels.some((q, j) => j > i && j % 2 && meets(p, q))).length;
+seen.astray = labels.filter((p, i) => i % 2 && Math.abs(p.top - labels[i - 1].top) > 1).length;
 const right = (element) => element.getBoundingClientRect().right;
 const left = (element) => element.getBoundingClientRect().left;
 const below = (one, other) => other.getBoundingClientRect().top >= one.getBoundingClientRect().bottom - 1;
@@ -98,6 +104,25 @@ def test_every_chart_is_drawn_and_no_word_leaves_it(where, request):
     # Two memories' roofs, the arithmetic's and the line that joins two points; a curve and a point each.
     assert seen["charts"] == {"roofline": 6, "registers": 2, "shared": 2}
     assert seen["outside"] == []
+
+
+@pytest.mark.parametrize("where", ["desk", "phone"])
+def test_labels_of_the_roofline_do_not_meet_and_keep_their_halos(where, request):
+    seen = request.getfixturevalue(where)
+    assert (seen["labels"], seen["meeting"], seen["astray"]) == (5, 0, 0)
+
+
+def test_labels_give_way_on_a_phone(tmp_path):
+    """Three memories see this kernel at much the same intensity."""
+    seen = browser.look(report.render_explanation([with_defect(coalesced())]), tmp_path, 390, PROBE)
+    assert (seen["labels"], seen["meeting"], seen["astray"]) == (6, 0, 0)
+
+
+def test_only_what_is_wrong_stands_in_red(desk):
+    kinds = [kind for kind, _ in desk["bad"]]
+    assert kinds == ["", "bad", ""]
+    assert desk["bad"][0][1].startswith("The result is verified")
+    assert desk["bad"][1][1] == "Defects: 1 × race."
 
 
 @pytest.mark.parametrize("where", ["desk", "phone"])

@@ -124,11 +124,11 @@ def test_labels_say_no_more_than_tells_them_apart():
 
 
 def test_verdict_counts_defects_and_says_what_was_run():
-    assert explain_findings.verdict(coalesced()) == explain_findings.Verdict(
-        "The result is verified, its error 0.013 of the bound. No defect was seen. Every block was run.", bad=False
-    )
-    assert explain_findings.verdict(with_defect(coalesced())).bad
-    assert "Defects: 1 × race." in explain_findings.verdict(with_defect(coalesced())).words
+    verified = "The result is verified, its error 0.013 of the bound."
+    fine = explain_findings.verdict(coalesced())
+    assert (fine.words, fine.bad) == (f"{verified} No defect was seen. Every block was run.", False)
+    said = [(verified, False), ("Defects: 1 × race.", True), ("Every block was run.", False)]
+    assert list(explain_findings.verdict(with_defect(coalesced())).sentences) == said
     wrong = replace(coalesced(), verified={"ok": False, "reason": "row 3 was never written", "error_over_bound": 1e9})
     assert explain_findings.verdict(wrong).words.startswith(
         "The result is wrong: row 3 was never written (error 1e+09 times the bound)."

@@ -37,6 +37,10 @@ const told = (share, name = "compute") => {
 };
 seen.width = innerWidth;
 seen.scroll = document.documentElement.scrollWidth;
+const top = (element) => element.getBoundingClientRect().top;
+seen.figureFirst = top(figure) < top(document.querySelector(".times"));
+const plan = document.querySelector(".environment pre");
+seen.plan = [plan.scrollWidth, plan.clientWidth];
 seen.counts = [counts()];
 seen.characters = Object.values(rooms).flatMap(paths).join("").length;
 seen.ruler = [ruler()];
@@ -106,6 +110,13 @@ def test_time_is_chosen_by_buttons_dragging_keys_and_wheel(desk):
     assert moved == "3.00 s from 3.50 s on"
     assert all_of_it == ""
     assert wheel.endswith("from 0 s on")
+
+
+@pytest.mark.parametrize("where", ["desk", "phone"])
+def test_the_picture_stands_above_the_table_and_the_plan_is_whole(where, request):
+    seen = request.getfixturevalue(where)
+    assert seen["figureFirst"]
+    assert seen["plan"][0] <= seen["plan"][1]
 
 
 def test_a_phone_is_not_scrolled_sideways(phone):

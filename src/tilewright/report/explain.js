@@ -23,7 +23,24 @@
         ast: true, renderer: "svg", actions: false, config: data.config[theme], tooltip: { disableDefaultStyle: true },
       };
       drawn.set(plot, (await vegaEmbed(plot, spec, options)).view);
+      part(plot);
     }));
+  }
+
+  // Labels are placed before the chart's width is known: on a phone they may meet. Each moves up or down to the nearest
+  // free place inside the chart; its halo, which is the text before it, moves along.
+  function part(plot) {
+    const texts = [...plot.querySelectorAll(".mark-text.role-mark text")];
+    const edges = plot.getBoundingClientRect();
+    const placed = [...plot.querySelectorAll(".mark-symbol path")].map((mark) => mark.getBoundingClientRect());
+    for (let i = 0; i + 1 < texts.length; i += 2) {
+      const { left, right, top, bottom } = texts[i + 1].getBoundingClientRect();
+      const free = (dy) => top + dy >= edges.top && bottom + dy <= edges.bottom
+        && !placed.some((box) => left < box.right && box.left < right && top + dy < box.bottom && box.top < bottom + dy);
+      const dy = [0, 8, -8, 16, -16, 24, -24, 32, -32, 40, -40, 56, -56, 72, -72].find(free) ?? 0;
+      placed.push({ left, right, top: top + dy, bottom: bottom + dy });
+      if (dy) for (const text of texts.slice(i, i + 2)) text.setAttribute("transform", `translate(0,${dy}) ${text.getAttribute("transform")}`);
+    }
   }
 
   function open(index) {

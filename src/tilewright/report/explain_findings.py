@@ -23,15 +23,18 @@ def shape_words(explanation: Explanation) -> str:
 
 
 def labels(explanations: Sequence[Explanation]) -> list[str]:
-    """A name for each, no longer than it takes to tell them apart: the kernel, then its size, GPU and parameters."""
+    """The shortest names that differ: the kernel, then where needed its size, GPU and parameters."""
 
     def parts(e: Explanation) -> tuple[str, ...]:
         params = ", ".join(f"{name} {value}" for name, value in e.params.items())
         return e.kernel, f"at {shape_words(e)}", f"on {gpu_name(e)}", f"with {params}" if params else "", e.dtype
 
     found = [parts(e) for e in explanations]
-    telling = [0, *(i for i in range(1, 5) if len({p[i] for p in found}) > 1 and not _unique([p[:i] for p in found]))]
-    names = [" ".join(p[i] for i in telling if p[i]) for p in found]
+    distinguishing = [
+        0,
+        *(i for i in range(1, 5) if len({p[i] for p in found}) > 1 and not _unique([p[:i] for p in found])),
+    ]
+    names = [" ".join(p[i] for i in distinguishing if p[i]) for p in found]
     seen: Counter[str] = Counter()
     for i, name in enumerate(names):
         seen[name] += 1
@@ -53,7 +56,7 @@ def explanation_title(explanations: Sequence[Explanation]) -> str:
 
 
 def headline(e: Explanation) -> str:
-    """What limits the kernel, the rate that leaves it, and what it wastes, in one sentence."""
+    """What limits the kernel, the rate that this allows, and what it wastes, in one sentence."""
     where = f"{e.kernel} at {shape_words(e)} on {gpu_name(e)}"
     bound, gflops = e.bound, finite(e.gflops)
     if not e.flops:
@@ -73,7 +76,7 @@ def _percent(share: float) -> str:
 
 
 def _waste(e: Explanation) -> str:
-    """The line that wastes most; nothing where nothing is known of the accesses."""
+    """The line that wastes most; empty where no accesses are known."""
     if not e.accesses:
         return ""
     worst = max(by_memory(e.accesses), key=lambda access: (waste(access), access.cost - access.least))
@@ -84,7 +87,7 @@ def _waste(e: Explanation) -> str:
 
 
 def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str:
-    """The headline of several of one size: which is bound to be fastest, and which slowest, of those with a rate."""
+    """The headline of several kernels of one size: which has the highest predicted rate, and which the lowest."""
     rated = [(rate, e, name) for e, name in zip(explanations, names, strict=True) if (rate := finite(e.gflops))]
     if len({e.shape for _, e, _ in rated}) > 1:
         return "Of several sizes: a larger one keeps more of the card busy, so that their rates are not compared."
@@ -104,14 +107,23 @@ def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the result is right and how it was counted; ``bad`` where something is wrong."""
+    """Whether the result is right, which defects were seen and what was run: sentences, each with whether it is bad."""
 
-    words: str
-    bad: bool
+    sentences: tuple[tuple[str, bool], ...]
+
+    @property
+    def words(self) -> str:
+        """All sentences."""
+        return " ".join(text for text, _ in self.sentences)
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything is wrong."""
+        return any(bad for _, bad in self.sentences)
 
 
 def verdict(e: Explanation) -> Verdict:
-    """Whether the kernel is right, in a sentence."""
+    """Whether the kernel is right, what was seen and what was run, a sentence each."""
     kinds = Counter(defect.kind for defect in e.defects)
     wrong = e.verified.get("ok") is False
     error = finite(e.verified.get("error_over_bound"))
@@ -126,8 +138,8 @@ def verdict(e: Explanation) -> Verdict:
     else:
         result = f"The result was not verified{reason}"
     seen = "Defects: " + ", ".join(f"{n} × {kind}" for kind, n in kinds.items()) if kinds else "No defect was seen"
-    parts = (result, seen, run_words(e))
-    return Verdict(" ".join(f"{part.rstrip('.')}." for part in parts if part), wrong or bool(kinds))
+    parts = ((result, wrong), (seen, bool(kinds)), (run_words(e), False))
+    return Verdict(tuple((f"{text.rstrip('.')}.", bad) for text, bad in parts if text))
 
 
 def run_words(e: Explanation) -> str:

@@ -4,7 +4,7 @@
   document.documentElement.classList.add("js");
   const WIDTH = 1000, ROW = 24, GAP = 3, KINDS = ["a", "b", "c", "d", "x"];
   const [START, LONG, AT_ROW, KIND, NAME, AMOUNT, PIECES] = [0, 1, 2, 3, 4, 5, 6]; // of a bar
-  const LEAST = 5; // µs that fill the width at most detail
+  const LEAST = 5; // µs across the whole width at the highest zoom
   const tip = document.getElementById("tip");
   const box = (x, y, width, height) => `M${x.toFixed(2)} ${y}h${width.toFixed(2)}v${height}h${(-width).toFixed(2)}z`;
 
@@ -33,7 +33,7 @@
       if (bar[START] > to || bar[START] + bar[LONG] < from) continue;
       const x = Math.max(-5, (bar[START] - from) * scale);
       let end = Math.min(WIDTH + 5, Math.max((bar[START] + bar[LONG] - from) * scale, x + pixel / 2));
-      if ((end - x) / pixel > 4) end -= pixel; // so that steps of one tile are told apart
+      if ((end - x) / pixel > 4) end -= pixel; // a gap between the steps of one tile
       if ((end - x) / pixel > 7 * bar[NAME].length) words.push([bar, Math.max(0, x), Math.min(WIDTH, end)]);
       const kind = KINDS[bar[KIND]], key = kind + bar[AT_ROW], last = open.get(key);
       if (last && x - last[1] < pixel / 4) { last[1] = Math.max(last[1], end); continue; }
@@ -150,28 +150,28 @@
       const edges = room.getBoundingClientRect();
       return (event.clientX - edges.left) / edges.width;
     };
-    function told(lane, at, row, near) {
+    function described(lane, at, row, near) {
       if (!lane.bars) {
         const bin = (list) => list[Math.min(list.length - 1, Math.floor(at / total * list.length))];
         const kinds = Object.entries(lane.density).filter(([, list]) => bin(list) >= 0.05);
         const of = kinds.map(([kind, list]) => `${digits(bin(list))} of ${({ a: "A", b: "B", c: "C", d: "C" })[kind] ?? "others"}`);
         return { title: lane.name, lines: [of.length ? `threads at work: ${of.join(", ")}` : "no thread at work", `at ${duration(at)}`] };
       }
-      const apart = (bar) => Math.max(bar[START] - at, at - bar[START] - bar[LONG], 0);
+      const distance = (bar) => Math.max(bar[START] - at, at - bar[START] - bar[LONG], 0);
       let bar = null;
-      for (const each of lane.bars) if (each[AT_ROW] === row && (!bar || apart(each) < apart(bar))) bar = each;
-      if (!bar || apart(bar) > near) return null;
+      for (const each of lane.bars) if (each[AT_ROW] === row && (!bar || distance(each) < distance(bar))) bar = each;
+      if (!bar || distance(bar) > near) return null;
       const work = lane.amounts[bar[AMOUNT]], rate = work && bar[LONG] ? work / bar[LONG] / 1e3 : 0;
       const lines = [`${duration(bar[LONG])}, from ${duration(bar[START])} on`];
       if (work) lines.push(`${amount(work, lane.unit)}${rate ? `, ${digits(rate)} ${lane.unit === "bytes" ? "GB/s" : "GFLOPS"}` : ""}`);
-      if (bar[PIECES] > 1) lines.push(`${bar[PIECES]} pieces, too short to be drawn apart`);
+      if (bar[PIECES] > 1) lines.push(`${bar[PIECES]} pieces, too short to be drawn separately`);
       return { title: bar[NAME], lines, bar };
     }
     function point(room, lane, event) {
       hide();
       const at = from + share(room, event) * (to - from), edges = room.getBoundingClientRect();
       const row = Math.min(Math.floor((event.clientY - edges.top) / (ROW + GAP)), Math.max(0, Math.round((lane.height + GAP) / (ROW + GAP)) - 1));
-      const found = told(lane, at, row, 3 * (to - from) / edges.width);
+      const found = described(lane, at, row, 3 * (to - from) / edges.width);
       if (!found) return;
       const title = document.createElement("b");
       title.textContent = found.title;
@@ -191,12 +191,12 @@
       room.addEventListener("pointerdown", (event) => {
         if (event.button) return;
         [began, last] = [share(room, event), event.clientX];
-        try { room.setPointerCapture(event.pointerId); } catch { /* a pointer that is gone already */ }
+        try { room.setPointerCapture(event.pointerId); } catch { /* the pointer may be gone already */ }
         if (event.pointerType !== "mouse") point(room, lane, event);
       });
       room.addEventListener("pointermove", (event) => {
         if (began === null) { point(room, lane, event); return; }
-        if (event.pointerType !== "mouse") { // a finger moves the time along
+        if (event.pointerType !== "mouse") { // a finger pans
           pan((last - event.clientX) / room.clientWidth);
           last = event.clientX;
           return;
