@@ -1,7 +1,7 @@
-"""One warp's access as a picture: its 32 lanes above, below them what of memory they touch.
+"""One warp's access as a picture: its 32 lanes, and below them the memory that they access.
 
-Global and local memory move sectors of 32 bytes, four to an aligned line of 128: bytes that were asked for are filled,
-bytes that only come along are hatched. Colours are the page's, by class; shared memory is drawn by ``bank_picture``.
+Global and local memory move sectors of 32 bytes, four to an aligned line of 128: requested bytes are filled, the other
+bytes of their sectors are hatched. Colours are the page's, by class; shared memory is drawn by ``bank_picture``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ WIDTH = 1000
 LANE = WIDTH / 32
 LANES_TOP, LANES_BOTTOM = 20, 40
 SECTORS_TOP, SECTORS_BOTTOM = 118, 144
-#: With more lines than these, sectors without a request are left out.
+#: With more lines than this, sectors without a request are left out.
 WHOLE_LINES = 8
 
-#: Lane → the ranges (first byte, bytes) it touches, None for a lane that takes no part.
+#: Lane → the ranges (first byte, bytes) that it accesses, None for an inactive lane.
 Touched = list[list[tuple[int, int]] | None]
 
 
@@ -41,9 +41,9 @@ class Picture:
 
 
 def ranges(access: Access) -> Touched:
-    """What each lane touches, as bytes from ``origin``.
+    """The bytes that each lane accesses.
 
-    Local memory lays word i of 32 neighbouring threads side by side: the address of a lane is its own, not memory's.
+    In local memory word i of 32 neighbouring threads lies side by side: a lane's address counts its own bytes only.
 
     >>> place = dict(line=1, kind="ld", requests=1, bytes=256, lanes=[0, 8, None])
     >>> ranges(Access(space="global", nbytes=8, **place))
@@ -61,7 +61,7 @@ def ranges(access: Access) -> Touched:
 
 
 def asked_bytes(touched: Touched) -> dict[int, list[tuple[int, int]]]:
-    """Sector → the parts of it that some lane requested, as (first, end) within the sector, in order, apart.
+    """Sector → the parts of it that some lane requested, as (first, end) within the sector, sorted and disjoint.
 
     >>> asked_bytes([[(0, 8)], [(4, 8)], [(60, 8)], None])
     {0: [(0, 12)], 1: [(28, 32)], 2: [(0, 4)]}
@@ -80,7 +80,7 @@ def asked_bytes(touched: Touched) -> dict[int, list[tuple[int, int]]]:
 
 
 def access_picture(access: Access, ident: str) -> Picture | None:
-    """The picture of the example that an access of global or local memory keeps; None where it keeps none.
+    """The picture of the example request of an access to global or local memory; None where it has none.
 
     ``ident`` is an identifier that no other picture of the page has.
     """
@@ -106,7 +106,7 @@ def drawing(ident: str, name: str, caption: str, height: float, parts: Iterable[
 
 
 def lane_boxes(lanes: Sequence[int | None]) -> str:
-    """The 32 lanes of a warp in a row; one that takes no part is empty."""
+    """The 32 lanes of a warp in a row; an inactive one is empty."""
     drawn = [svg_text(0, LANES_TOP - 7, "lanes of one warp", "start")]
     for lane, at in enumerate(lanes):
         idle = "" if at is not None else " idle"
@@ -123,14 +123,14 @@ def lane_boxes(lanes: Sequence[int | None]) -> str:
 def titled_rectangle(
     kind: str, x: float, y: float, width: float, height: float, hover: str = "", radius: float = 2
 ) -> str:
-    """A rectangle of SVG, with a text that appears under the pointer."""
+    """An SVG rectangle, with a text that appears under the pointer."""
     title = f"<title>{marked(hover)}</title>" if hover else ""
     shape = f'class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.8):.1f}" height="{height:.1f}"'
     return f'<rect {shape} rx="{radius:g}">{title}</rect>' if title else f'<rect {shape} rx="{radius:g}"/>'
 
 
 def svg_text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str:
-    """A text of SVG."""
+    """An SVG text element."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{marked(words)}</text>'
 
 
@@ -143,13 +143,13 @@ class _Placed:
     lines: list[int]
 
     def x(self, byte: float) -> float:
-        """Of a byte in a sector that is drawn."""
+        """The x coordinate of a byte in a sector that is drawn."""
         sector = int(byte // SECTOR)
         return self.left[sector] + self.width * (byte / SECTOR - sector)
 
 
 def _place(asked: dict[int, list[tuple[int, int]]]) -> _Placed:
-    """From left to right by address; a space between two lines, a wider one where memory between them is left out."""
+    """Places sectors by address, with a space between two lines, a wider one where memory between them is left out."""
     lines = sorted({sector * SECTOR // LINE for sector in asked})
     a_line = LINE // SECTOR
     shown = [s for line in lines for s in range(a_line * line, a_line * (line + 1))]
@@ -158,8 +158,8 @@ def _place(asked: dict[int, list[tuple[int, int]]]) -> _Placed:
     space = max(2.0, 14 - 0.3 * len(shown))
     gaps = [0.0]
     for before, sector in itertools.pairwise(shown):
-        apart = sector // a_line - before // a_line
-        gaps.append(0 if not apart else space if apart == 1 else 2 * space)
+        lines_apart = sector // a_line - before // a_line
+        gaps.append(0 if not lines_apart else space if lines_apart == 1 else 2 * space)
     width = (WIDTH - sum(gaps)) / len(shown)
     edges = itertools.accumulate(gap + (width if i else 0) for i, gap in enumerate(gaps))
     return _Placed(dict(zip(shown, edges, strict=True)), width, lines)
@@ -177,7 +177,7 @@ def _links(touched: Touched, placed: _Placed) -> str:
 
 
 def _sectors(asked: dict[int, list[tuple[int, int]]], placed: _Placed) -> list[str]:
-    """The sectors, filled where they were asked for, with the bytes used of each and the lines' addresses below."""
+    """The sectors, filled where bytes were requested, with the number of these and the lines' addresses below."""
     drawn = []
     height = SECTORS_BOTTOM - SECTORS_TOP
     for sector, left in placed.left.items():
@@ -230,7 +230,7 @@ def _used(asked: dict[int, list[tuple[int, int]]]) -> int:
 
 
 def _best(asked: dict[int, list[tuple[int, int]]]) -> int:
-    """The sectors that the same bytes would fill."""
+    """The fewest sectors that hold the same number of bytes."""
     return -(-_used(asked) // SECTOR)
 
 
@@ -246,7 +246,7 @@ def _caption(access: Access, touched: Touched, asked: dict[int, list[tuple[int, 
 
 
 def _arrangement(access: Access, used: str) -> str:
-    """The bytes, with how the lanes' addresses lie to one another where a word says it."""
+    """The number of bytes, with the distance between the lanes' addresses where it is the same for all."""
     active = [at for at in access.lanes if at is not None]
     steps = {after - before for before, after in itertools.pairwise(active)}
     if access.space == "local" or len(steps) != 1:

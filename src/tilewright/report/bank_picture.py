@@ -1,8 +1,8 @@
-"""One warp's access to shared memory as a picture: 32 banks across, and down the turns that they take.
+"""One warp's access to shared memory as a picture: 32 banks from left to right, their turns from top to bottom.
 
-A bank hands out one of its words a turn, to every lane that wants it; a lane that wants another word of the same bank
-waits. Atomics wait for each other even at the same word. A pass takes as many turns (wavefronts) as its most wanted bank
-has to give.
+In one turn a bank serves one of its words, to every lane that accesses it; a lane that accesses another word of the same
+bank waits. Atomics wait for each other even at the same word. A pass takes as many turns (wavefronts) as its busiest bank
+has words to serve.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ COLUMN = (WIDTH - LEFT) / BANKS
 
 @dataclass(frozen=True)
 class Pass:
-    """Lanes served together: ``stacks`` has, for each bank or group of banks, its words in turn, each with its lanes."""
+    """Lanes served together: ``stacks`` has, for each bank or group of banks, its words by turn, each with its lanes."""
 
     lanes: list[int]
     stacks: list[list[tuple[int, list[int]]]]
 
     @property
     def turns(self) -> int:
-        """Wavefronts that it takes: the words that the busiest bank gives."""
+        """Wavefronts that it takes: the number of words that the busiest bank serves."""
         return max(len(stack) for stack in self.stacks)
 
 
 def passes(kind: str, nbytes: int, lanes: Sequence[int | None]) -> list[Pass]:
     """How the hardware serves one request, by the rule measured on an H200; their turns add up to its wavefronts.
 
-    Up to 4 bytes a lane one pass serves the warp, of 8 bytes each half of it, of 16 bytes each quarter. Where every lane of
-    the warp wants the same as lane^1, or every lane as lane^2, a load of 8 bytes takes one pass, one of 16 bytes two.
+    Up to 4 bytes a lane one pass serves the warp, of 8 bytes each half of it, of 16 bytes each quarter. Where every lane
+    accesses the same word as lane^1, or every lane the same as lane^2, a load of 8 bytes takes one pass, of 16 bytes two.
 
     >>> [p.turns for p in passes("ld", 4, [8 * lane for lane in range(32)])]
     [2]
@@ -63,7 +63,7 @@ def _agree(words: dict[int, int], step: int) -> bool:
 def _stacks(
     group: Sequence[int], words: dict[int, int], banks: int, *, alone: bool
 ) -> list[list[tuple[int, list[int]]]]:
-    """``alone`` is for lanes that get a turn each."""
+    """The words of each bank with their lanes; with ``alone`` each lane takes a turn of its own, as in atomics."""
     stacks: list[dict[tuple[int, int], list[int]]] = [{} for _ in range(banks)]
     for lane in group:
         stacks[words[lane] % banks].setdefault((words[lane], lane if alone else 0), []).append(lane)
@@ -71,14 +71,14 @@ def _stacks(
 
 
 def bank_picture(access: Access, ident: str) -> Picture | None:
-    """The picture of the example that an access of shared memory keeps; None where it keeps none.
+    """The picture of the example request of an access to shared memory; None where it has none.
 
     ``ident`` is an identifier that no other picture of the page has.
     """
     served = passes(access.kind, access.nbytes, access.lanes)
     if (
         not served or access.kind == "cp.async"
-    ):  # copies take their turns by source and target, which one address cannot show
+    ):  # the turns of a copy depend on source and target; the example has one address
         return None
     unit = max(BANK, access.nbytes)
     parts, top = [], 0.0
@@ -133,7 +133,7 @@ def _span(lanes: Sequence[int]) -> str:
 
 
 def _label(lanes: Sequence[int], width: float) -> str:
-    """Lanes as they fit into a box."""
+    """The numbers of the lanes, or how many they are where the box is too narrow."""
     words = _span(lanes).split(" ", 1)[1]
     return words if len(words) * 6.4 < width else f"×{len(lanes)}"
 
@@ -148,14 +148,14 @@ def _caption(served: Sequence[Pass], unit: int) -> str:
     if turns == len(served):
         why = f"no two of {'a pass' if len(served) > 1 else 'them'} in one bank" if len(wanted) > 1 else "a broadcast"
         return f"{what}{apart}, {why}: {with_noun(turns, 'wavefront')}, the fewest possible."
-    worst, bank = _most_wanted(served)
+    worst, bank = _busiest(served)
     banks = f"bank {bank}" if unit == BANK else f"banks {bank}–{bank + unit // BANK - 1}"
     whose = "a pass" if len(served) > 1 else "them"
     return f"{what}{apart}; {worst} of {whose} lie in {banks}: {with_noun(turns, 'wavefront')}, {len(served)} would do."
 
 
-def _most_wanted(served: Sequence[Pass]) -> tuple[int, int]:
-    """How many words the most wanted bank has to give in one pass, and which bank that is."""
+def _busiest(served: Sequence[Pass]) -> tuple[int, int]:
+    """The number of words that the busiest bank serves in one pass, and the first column of that bank."""
     one = max(served, key=lambda p: p.turns)
     column = [len(stack) for stack in one.stacks].index(one.turns)
     return one.turns, column * (BANKS // len(one.stacks))

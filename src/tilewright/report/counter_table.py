@@ -1,4 +1,4 @@
-"""Counters and formulas as tables: what was counted beside what a source's formula gives and what a GPU measured."""
+"""Tables of counters and formulas: what was counted, next to what a formula gives or a GPU measured."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def formulas(explanation: Explanation) -> list[CounterRow]:
 
 
 def _compared(expected: Any, found: Any) -> tuple[str, str, str]:
-    one, other = finite(expected), finite(found)
-    return _number(one), _number(other), _match(one, other)
+    first, second = finite(expected), finite(found)
+    return _number(first), _number(second), _match(first, second)
 
 
 def _number(value: float | None) -> str:

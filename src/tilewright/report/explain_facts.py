@@ -43,7 +43,7 @@ def _wrong(e: Explanation) -> str:
 
 
 def bars(e: Explanation) -> list[dict[str, Any]]:
-    """Every bound by falling time, with its length in percent of the longest; none where no time means anything."""
+    """Every bound by falling time, with its length in percent of the longest; empty where no time is predicted."""
     ordered = sorted([] if e.unrated else e.bounds, key=lambda bound: -bound.seconds)
     longest = ordered[0].seconds if ordered else 0
     return [
@@ -59,7 +59,7 @@ def bars(e: Explanation) -> list[dict[str, Any]]:
 
 
 def _rate(rate: float, unit: str) -> str:
-    """How much of a unit a second.
+    """A rate with its unit.
 
     >>> _rate(4.8e12, "bytes"), _rate(2.6136e11, "turns"), _rate(6.69e13, "operations")
     ('4,800 GB/s', '261 billion a second', '66,900 GFLOPS')
@@ -69,7 +69,7 @@ def _rate(rate: float, unit: str) -> str:
     return f"{shortly(rate / 1e9)} " + ("GFLOPS" if unit == "operations" else "billion a second")
 
 
-#: What of an environment says how the explanation was made; the rest is the machine's.
+#: Environment keys that say how the explanation was made; the others describe the machine.
 _MADE = ("command", "compiler", "arch", "tilewright", "git", "time", "operands")
 
 
@@ -101,12 +101,12 @@ def _launch(e: Explanation) -> dict[str, Any]:
 
 
 def _resources(e: Explanation) -> dict[str, Any]:
-    have = e.resources
+    resources = e.resources
     return {
-        "registers": _counted(have.get("registers"), "register", " a thread"),
-        "static shared memory": _counted(have.get("shared_bytes"), "byte", " a block"),
-        "local memory": _counted(have.get("local_bytes"), "byte", " a thread"),
-        "largest block": _counted(have.get("max_threads"), "thread"),
+        "registers": _counted(resources.get("registers"), "register", " a thread"),
+        "static shared memory": _counted(resources.get("shared_bytes"), "byte", " a block"),
+        "local memory": _counted(resources.get("local_bytes"), "byte", " a thread"),
+        "largest block": _counted(resources.get("max_threads"), "thread"),
     }
 
 

@@ -1,4 +1,4 @@
-"""The ladder as a staircase: what each rung gains over the one it grew from."""
+"""The ladder as a staircase: what each rung gains over its parent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Ladder:
 
     @property
     def climb(self) -> str:
-        """The whole way in a sentence, or nothing when no two rungs were compared in the same shape."""
+        """The gain from the first rung to the best in a sentence; empty where no two rungs share a shape."""
         here = [(s.after, s.kernel) for s in self.steps if s.after and not s.elsewhere]
         if not here:
             return ""
@@ -56,11 +56,12 @@ class Ladder:
 
 
 def ladder_of(view: View) -> Ladder | None:
-    """The staircase of a view; None when no record says where its kernel came from.
+    """The staircase of a view; None when no record names its kernel's parent or idea.
 
     Each step is taken in the largest shape in which most steps can be compared, at the largest thread count
-    that rung and parent share, or at each one's own where the rung runs on more than its parent ever does:
-    that is then what the step is about. A step that cannot be compared there is taken in its own largest shape and says so.
+    that rung and parent share. Where the rung runs on more threads than its parent ever does, threads are what the step
+    adds, and each is taken at its own largest count. A step that cannot be compared there is taken in its own largest
+    shape and says so.
     """
     limit = view.threads or max(r.threads for r in view.records)
     runs: dict[str, list[BenchRecord]] = {}
@@ -88,7 +89,7 @@ def _pair(group: list[BenchRecord], parents: list[BenchRecord]) -> Pair:
     own_threads, their_threads = ({r.threads for r in records} for records in (group, parents))
     shared = own_threads & their_threads
     if max(own_threads) > max(their_threads, default=0):
-        shared = set()  # more threads than its parent ever runs on: that is its step
+        shared = set()  # the step adds threads: each at its own largest count
     own = _at(group, max(shared or own_threads))
     if not parents:
         return {shape: (None, record) for shape, record in own.items()}

@@ -1,4 +1,4 @@
-"""What a multiprocessor would hold of a kernel if it needed more or less, as a Vega-Lite specification."""
+"""How many warps would be resident if the kernel needed more or less of a resource, as a Vega-Lite specification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AXES = {"registers": ("registers a thread", 1), "shared": ("KiB of shared memory
 
 
 def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] | None:
-    """Resident warps over ``resource``, "registers" a thread or "shared" memory a block, with what the kernel takes marked.
+    """Resident warps over ``resource``, "registers" a thread or "shared" memory a block, with the kernel's own need marked.
 
     None where the explanation has no curve.
     """
@@ -27,7 +27,7 @@ def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] |
     rows = [{"x": at / unit, "y": warps} for at, warps in curve if at is not None and warps is not None]
     if len(rows) < 2:
         return None
-    rows.insert(0, {"x": 0.0, "y": rows[0]["y"]})  # needing less never leaves fewer
+    rows.insert(0, {"x": 0.0, "y": rows[0]["y"]})  # a smaller need never lowers the number of warps
     end = rows[-1]["x"]
     most = finite(explanation.occupancy.get("max_warps")) or max(row["y"] for row in rows)
     across = alt.Scale(domain=[0, end], nice=False)
@@ -38,7 +38,7 @@ def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] |
         "y": alt.Y("y:Q", title=None, scale=up, axis=quarters),
     }
     base = alt.Chart(alt.InlineData(values=rows)).encode(**axes)
-    # Resources are allotted in whole units: what a value allows holds from just above the value before it.
+    # Resources are allocated in whole units: the warps at a value hold for every need above the previous value.
     layers = [base.mark_area(style="area", interpolate="step-before", clip=True),
               base.mark_line(style="curve", interpolate="step-before", clip=True)]  # fmt: skip
     taken, warps = _taken(explanation, resource), finite(explanation.occupancy.get("warps"))

@@ -1,8 +1,8 @@
 """The roofline of one explanation, as a Vega-Lite specification.
 
 A roof is what a memory's rate allows at an intensity, in operations for each byte that the kernel moves through that memory.
-Every memory sees the kernel at another intensity and all at one rate, so that its points lie side by side: the one on its
-roof is the limit.
+The kernel has one rate, and another intensity for each memory, so that its points lie side by side: the point that lies on
+its memory's roof is the limit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ APART = 1.5
 
 @dataclass(frozen=True)
 class Level:
-    """How one memory sees the kernel: operations a byte, and the GB/s it can move, None where that is no roof."""
+    """The kernel's intensity at one memory, in operations a byte, and the memory's GB/s, None where it has no roof."""
 
     name: str
     intensity: float
@@ -42,7 +42,7 @@ class Level:
 
     @property
     def short(self) -> str:
-        """Of several things the first.
+        """The first part of a name that lists several.
 
         >>> Level("L1 cache and shared memory", 0.4).short
         'L1 cache'
@@ -53,8 +53,8 @@ class Level:
 def memory_levels(explanation: Explanation) -> list[Level]:
     """A level for each bound that counts bytes, by rising intensity.
 
-    What goes through the L1 cache is more than the sectors asked for, where shared memory has its part or a request moves
-    less than a turn could: then these are a level of their own, without a roof.
+    The L1 cache moves more than the requested sectors where it also serves shared memory, or where a request moves less than
+    a turn can. The requested sectors are then a level of their own, without a roof.
     """
     found = [
         Level(
@@ -77,20 +77,20 @@ def arithmetic_bound(explanation: Explanation) -> Bound | None:
 
 def roofline(explanation: Explanation) -> dict[str, Any] | None:
     """The chart, both axes logarithmic; None where the GPU's rates are not known."""
-    seen, gflops = memory_levels(explanation), finite(explanation.gflops)
-    roofs = sorted(((level.short, level.gbs) for level in seen if level.gbs), key=lambda roof: -roof[1])
+    kernel_levels, gflops = memory_levels(explanation), finite(explanation.gflops)
+    roofs = sorted(((level.short, level.gbs) for level in kernel_levels if level.gbs), key=lambda roof: -roof[1])
     if not roofs or not gflops:
         return None
     top = arithmetic_bound(explanation)
     peak = top.rate / 1e9 if top else None
     ridges = [peak / gbs for _, gbs in roofs] if peak else []
-    x = _domain([*(level.intensity for level in seen), *ridges])
+    x = _domain([*(level.intensity for level in kernel_levels), *ridges])
     y = _domain([gflops, peak or 4 * gflops])
     axes: dict[str, Any] = {
         "x": alt.X("x:Q", title="operations a byte", scale=_log(x), axis=_axis(x)),
         "y": alt.Y("y:Q", title="GFLOPS", scale=_log(y), axis=_axis(y, grid=True)),
     }
-    layers = [_lines(roofs, peak, x, axes), *_names(roofs, peak, x, y, axes), *_points(seen, gflops, x, axes)]
+    layers = [_lines(roofs, peak, x, axes), *_names(roofs, peak, x, y, axes), *_points(kernel_levels, gflops, x, axes)]
     described = f"Roofline: {shortly(gflops)} GFLOPS under the roofs of each memory and of the arithmetic"
     return finished(alt.layer(*layers).properties(description=described))
 
@@ -120,7 +120,7 @@ def _lines(roofs: Sequence[Roof], peak: float | None, x: Span, axes: dict[str, A
 
 
 def _names(roofs: Sequence[Roof], peak: float | None, x: Span, y: Span, axes: dict[str, Any]) -> list[alt.Chart]:
-    """What each roof is and allows, on its free side: for the fastest of several memories that is the left one."""
+    """Name and rate of each roof: left of the fastest of several memories, right of the others, above the arithmetic."""
     drawn = []
     if peak:
         row = {"words": f"arithmetic, {peak:,.0f} GFLOPS", "x": x[1], "y": peak}
@@ -133,12 +133,12 @@ def _names(roofs: Sequence[Roof], peak: float | None, x: Span, y: Span, axes: di
     return drawn
 
 
-def _points(seen: Sequence[Level], gflops: float, x: Span, axes: dict[str, Any]) -> list[alt.Chart]:
-    """The kernel as every memory sees it, joined, with its intensity; labels take turns below and above, off the roofs."""
+def _points(kernel_levels: Sequence[Level], gflops: float, x: Span, axes: dict[str, Any]) -> list[alt.Chart]:
+    """The kernel's point for each memory, joined, with its intensity; labels lie below and above by turns, off the roofs."""
     rows: list[dict[str, Any]] = [
         {"x": level.intensity, "y": gflops, "limits": level.limits, "words": f"{level.short}: {shortly(level.intensity)}",
          "memory": level.name, "operations a byte": shortly(level.intensity), "GFLOPS": shortly(gflops)}
-        for level in seen
+        for level in kernel_levels
     ]  # fmt: skip
     base = alt.Chart(alt.InlineData(values=rows)).encode(**axes)
     drawn = [base.mark_line(style="join")]

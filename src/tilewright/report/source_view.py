@@ -1,4 +1,4 @@
-"""The source with what each line costs in its margin, and behind each line with accesses a picture of one warp's."""
+"""The source with the cost of each line in the margin, and for each line with accesses a picture of one warp's access."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Placed = TypeVar("_Placed", Access, Defect)
 #: Pictures of one line, and defects written below it; more of either are counted.
 MOST = 6
 
-#: Sectors that the L1 cache serves in one turn, which of shared memory is a wavefront; a request takes a turn at least.
+#: Sectors that the L1 cache serves in one turn. A turn of shared memory is a wavefront; a request takes at least one turn.
 SECTORS_A_TURN = 4
 
 _KEYWORDS = (
@@ -48,7 +48,7 @@ def cuda_tokens(source: str) -> Iterator[tuple[str, str]]:
     end = 0
     for match in _TOKENS.finditer(source):
         if match.lastgroup is None:
-            continue  # a name of the kernel's own
+            continue  # an identifier
         if match.start() > end:
             yield "", source[end : match.start()]
         yield match.lastgroup, match[0]
@@ -80,7 +80,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the source, ``number`` 0 for what belongs to none; ``open`` where its pictures are shown at first."""
+    """A line of the source; ``number`` is 0 for accesses without a line; ``open`` shows its pictures from the beginning."""
 
     number: int
     tokens: list[tuple[str, str]]
@@ -94,9 +94,9 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class SourceView:
-    """The lines: those of the header comment, those after it, and what was seen on no line that the source has.
+    """The lines: those of the header comment, those after it, and accesses and defects on lines that it does not have.
 
-    ``room`` is the length of the longest words in the margin.
+    ``room`` is the length of the longest text in the margin.
     """
 
     header: list[SourceLine]
@@ -153,7 +153,7 @@ def turns(access: Access) -> float:
 
 
 def waste(access: Access) -> float:
-    """What of that the best arrangement of the same bytes would save."""
+    """The part of ``turns`` that the best arrangement of the same bytes would save."""
     return turns(access) - _turns(access, min(access.least, access.cost))
 
 
@@ -171,14 +171,14 @@ def _dearest(accesses: Iterable[Access]) -> int | None:
 
 
 def by_memory(accesses: Iterable[Access]) -> list[Access]:
-    """Accesses of a line to one memory as one; the example is that of the first."""
+    """One access for each line and memory, with the sums of all; its example is that of the first."""
     found: dict[tuple[int, str], list[Access]] = {}
     for access in accesses:
         found.setdefault((access.line, access.space), []).append(access)
-    return [_together(group) for group in found.values()]
+    return [_summed(group) for group in found.values()]
 
 
-def _together(group: list[Access]) -> Access:
+def _summed(group: list[Access]) -> Access:
     names = ("requests", "bytes", "sectors", "wavefronts", "conflicts", "least")
     return replace(group[0], **{name: sum(getattr(a, name) for a in group) for name in names})
 
@@ -219,7 +219,7 @@ def _cost(access: Access, longest: float) -> LineCost:
 
 
 def _alike(accesses: Iterable[Access]) -> list[list[Access]]:
-    """Accesses of one line whose warps do the same at other addresses, those that waste or cost most first."""
+    """Groups the accesses of one line that differ in their addresses only; those that waste or cost most come first."""
     found: dict[tuple[Any, ...], list[Access]] = {}
     for access in accesses:
         first = min((at for at in access.lanes if at is not None), default=0)
@@ -236,8 +236,8 @@ _KINDS = {
 
 
 def _panel(group: list[Access], ident: str) -> Panel:
-    """One panel for accesses alike; the picture is of the first."""
-    total = _together(group)
+    """One panel for a group of ``_alike``; the picture is of the first access."""
+    total = _summed(group)
     kind = _KINDS.get(total.kind, total.kind)
     title = f"{total.space.capitalize()} {kind}, {with_noun(total.nbytes, 'byte')} a lane"
     if len(group) > 1:
@@ -253,7 +253,7 @@ def _panel(group: list[Access], ident: str) -> Panel:
 
 
 def _measured(measured: dict[str, Any] | None, number: int) -> str:
-    """What a GPU counted on this line, where it was asked."""
+    """The counters that a GPU measured for this line; empty where there are none."""
     by_line = (measured or {}).get("by_line") or {}
     counters = by_line.get(str(number), by_line.get(number)) if isinstance(by_line, dict) else None
     if not isinstance(counters, dict) or not counters:

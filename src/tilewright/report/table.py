@@ -41,7 +41,7 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class KernelTable:
-    """The table of a view: headings, and a row a kernel."""
+    """The table of a view: headings, and a row for each kernel."""
 
     columns: tuple[str, ...]
     rows: tuple[KernelRow, ...]
@@ -115,7 +115,7 @@ def _error(record: BenchRecord) -> str:
 
 
 def _hover(r: BenchRecord) -> str:
-    """Everything known of a measured cell, in a line a part."""
+    """All values of a measured cell, a line each."""
     lines = [", ".join(filter(None, [f"{r.kernel} at {r.shape}", threads_of(r)]))]
     lines.append(f"{spread(r.samples_s)} ({with_noun(len(r.samples_s), 'sample')})")
     lines.append(f"{digits(r.gflops or 0.0)} GFLOPS")

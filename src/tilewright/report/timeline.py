@@ -1,4 +1,4 @@
-"""The page of ``tilewright multiply --timeline``: lanes over time for each place, and a still picture of the same (S3.5)."""
+"""The page of ``tilewright multiply --timeline``: lanes over time for each place, and the same as a still picture (S3.5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _mixed(colour: str, other: str, share: float) -> str:
     return "#" + "".join(f"{round(x + (y - x) * share):02x}" for x, y in parts)
 
 
-#: The colour of each kind of bar; timeline.css has the same. The two tones of C tell a tile from the next.
+#: The colour of each kind of bar; timeline.css has the same. The two tones of C distinguish a tile from the next.
 COLOURS = {
     theme: dict(zip(KINDS, (*hues[:3], _mixed(hues[2], INK[theme]["ink"], 0.55), grey), strict=True))
     for theme, hues, grey in (("light", LIGHT, GREYS_LIGHT[1]), ("dark", DARK, GREYS_DARK[1]))
@@ -55,7 +55,7 @@ def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: st
 
 
 def _data(timeline: Timeline, places: dict[str, list[DrawnLane]]) -> dict[str, Any]:
-    """What the script draws again, in µs."""
+    """What the page's script needs to draw the lanes, in µs."""
     return {
         "total": timeline.total_s * 1e6,
         "places": [
@@ -101,7 +101,7 @@ def _lane(timeline: Timeline, place: str, lane: DrawnLane, summary: Lane) -> dic
 
 
 def idle(timeline: Timeline, place: str, lane: DrawnLane) -> str:
-    """The path of the time in which nothing was computed, where it can be seen."""
+    """The path of the gaps in which nothing was computed; those too short to be seen are left out."""
     scale = WIDTH / (timeline.total_s or 1.0)
     spans = [(start * scale, (end - start) * scale) for start, end in gaps(timeline, place)]
     return "".join(rectangle_path(x, 0, width, lane.height) for x, width in spans if width > 0.3)

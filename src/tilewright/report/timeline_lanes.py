@@ -1,7 +1,7 @@
 """The lanes of a timeline as bars in time, few enough for a page, and as paths of a picture 1000 units wide.
 
-A lane is drawn piece by piece, in as many rows as pieces overlap; the lanes of threads that copy chunks, thousands of them
-at once, are drawn as how many were at work. The page's script draws the same paths again where the reader zooms.
+A lane is drawn piece by piece, in as many rows as pieces overlap. The lanes of staging threads have thousands of pieces:
+they are drawn as the number of threads at work. The page's script draws the same paths again when the reader zooms.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..records.timeline import COMPUTE, Piece, Timeline, union
 
 WIDTH = 1000
 ROW, GAP = 24, 3
-#: A lane in which more pieces overlap is drawn as how many there are.
+#: A lane in which more pieces overlap is drawn as their number over time.
 MOST_ROWS = 3
-#: Bars on a page, all lanes together, and gaps between steps; shorter ones are drawn together.
+#: Limits of a page: bars of all lanes, and gaps between steps. Above them short bars are merged, short gaps omitted.
 MOST_BARS = 30_000
 MOST_GAPS = 4000
-#: Parts of the time for which a density is told.
+#: Intervals of time of which a density has a value each.
 BINS = 4000
 
 #: The kinds of bars: blocks of A and of B, tiles of C by turns in two tones, and other work.
@@ -30,7 +30,7 @@ KINDS = ("a", "b", "c", "d", "x")
 
 @dataclass(frozen=True)
 class Bar:
-    """A piece, or several behind one another that are too short to be told apart; ``pieces`` is how many."""
+    """A piece, or several consecutive ones that are too short to be drawn separately; ``pieces`` is their number."""
 
     start_s: float
     end_s: float
@@ -59,21 +59,21 @@ class DrawnLane:
 
 
 def piece_rows(pieces: Sequence[Piece]) -> list[int]:
-    """A row for each piece, in which none overlaps another; ``pieces`` are in the order of their beginnings.
+    """A row for each piece, so that no two pieces of a row overlap; ``pieces`` are sorted by their beginnings.
 
     >>> piece_rows([Piece("cpu", "copy in", "", *span) for span in ((0, 2), (1, 3), (2, 4))])
     [0, 1, 0]
     """
     free: list[int] = []
     busy: list[tuple[float, int]] = []
-    given = []
+    assigned = []
     for piece in pieces:
         while busy and busy[0][0] <= piece.start_s:
             heapq.heappush(free, heapq.heappop(busy)[1])
         row = heapq.heappop(free) if free else len(busy)
         heapq.heappush(busy, (piece.end_s, row))
-        given.append(row)
-    return given
+        assigned.append(row)
+    return assigned
 
 
 def lanes(timeline: Timeline, place: str, most: int) -> list[DrawnLane]:
@@ -113,29 +113,29 @@ def _kind(name: str, tones: dict[str, str]) -> str:
 
 
 def _thinned(bars: Iterable[Bar], row: int, least_s: float) -> list[Bar]:
-    """The bars of a row, those behind one another drawn as one until that is ``least_s`` long."""
-    kept: list[Bar] = []
+    """The bars of a row; consecutive bars are merged up to a length of ``least_s``."""
+    merged: list[Bar] = []
     for bar in bars:
         if bar.row != row:
             continue
-        last = kept[-1] if kept else None
+        last = merged[-1] if merged else None
         if last is None or bar.end_s - last.start_s > least_s:
-            kept.append(bar)
+            merged.append(bar)
             continue
         known = last.amount is not None and bar.amount is not None
         amount = (last.amount or 0) + (bar.amount or 0) if known else None
         name = f"{last.name.partition(' … ')[0]} … {bar.name}"
-        kept[-1] = Bar(last.start_s, bar.end_s, row, last.kind, name, amount, last.pieces + bar.pieces)
-    return kept
+        merged[-1] = Bar(last.start_s, bar.end_s, row, last.kind, name, amount, last.pieces + bar.pieces)
+    return merged
 
 
 def _density(timeline: Timeline, pieces: Sequence[Piece], kinds: Sequence[str], kind: str) -> list[float]:
-    """How many pieces of a kind there were on average in each of BINS parts of the time."""
+    """The average number of pieces of a kind in each of BINS intervals of time."""
     step = timeline.total_s / BINS or 1.0
     filled, more = (
         [0.0] * BINS,
         [0] * (BINS + 1),
-    )  # in parts that a piece fills in part; and how many begin to fill whole ones
+    )  # of intervals that a piece covers partly; and changes of the number of pieces that cover whole ones
     for piece, its_kind in zip(pieces, kinds, strict=True):
         if its_kind != kind:
             continue
@@ -150,7 +150,7 @@ def _density(timeline: Timeline, pieces: Sequence[Piece], kinds: Sequence[str], 
 
 
 def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
-    """When nothing was computed; what could not be seen is left out where there are many."""
+    """The gaps in which nothing was computed; where there are many, those too short to be seen are left out."""
     total = timeline.total_s
     steps = union((piece.start_s, piece.end_s) for piece in timeline.lanes(place).get(COMPUTE, []))
     ends = [0.0, *(end for _, end in steps)]
@@ -162,7 +162,7 @@ def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
 
 
 def paths(lane: DrawnLane, total_s: float) -> dict[str, str]:
-    """Of each kind of a lane the path of its bars or its density, from 0 to WIDTH."""
+    """Kind → the path of a lane's bars or density, from 0 to WIDTH."""
     return _areas(lane) if lane.density else _boxes(lane, total_s)
 
 
@@ -173,7 +173,7 @@ def _boxes(lane: DrawnLane, total_s: float) -> dict[str, str]:
         x, end = bar.start_s * scale, max(bar.end_s * scale, bar.start_s * scale + 0.5)
         known = boxes.setdefault((bar.kind, bar.row), [])
         if end - x > 4:
-            end -= 1  # so that steps of one tile are told apart
+            end -= 1  # a gap between the steps of one tile
         if known and x - known[-1][1] < 0.25:
             known[-1] = known[-1][0], max(end, known[-1][1])
         else:
@@ -192,7 +192,7 @@ def rectangle_path(x: float, y: float, width: float, height: float) -> str:
 
 
 def _areas(lane: DrawnLane) -> dict[str, str]:
-    """Each kind above the ones before it."""
+    """The densities of the kinds, stacked."""
     each = BINS // WIDTH
     below = [0.0] * WIDTH
     drawn = {}

@@ -18,7 +18,7 @@ from .timeline_lanes import piece_rows
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
-    """As JSON values: complete events ("X"), in µs from the beginning, and metadata ("M") with the names of the lanes."""
+    """The trace as JSON values: complete events ("X"), in µs from the start, and metadata ("M") with the lanes' names."""
     events: list[dict[str, Any]] = []
     tids = itertools.count(1)  # one for each lane of all places: a viewer may take a thread's number for its name
     for pid, place in enumerate(timeline.places, 1):
@@ -36,7 +36,7 @@ def trace(timeline: Timeline) -> dict[str, Any]:
 
 
 def write_trace(timeline: Timeline, path: str | Path) -> Path:
-    """Writes it to ``path``, whole or not at all; see ``tilewright.report.write_trace``."""
+    """Writes the trace to ``path``, whole or not at all; see ``tilewright.report.write_trace``."""
     return write_whole(json.dumps(trace(timeline), separators=(",", ":"), allow_nan=False) + "\n", path)
 
 

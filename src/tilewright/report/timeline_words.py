@@ -1,4 +1,4 @@
-"""What a timeline says in words: the sentence and the table above the picture."""
+"""What a timeline says in words: the sentence above the picture and the table below it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..records.timeline import Lane, Summary, Timeline
 from .words import digits, duration, with_noun
 
-#: The space before a unit, at which no line ends.
+#: The space before a unit, where no line may break.
 _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
 
 
@@ -17,7 +17,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
 class TimeRow:
     """A row of the table: its name, what each place did, and what the plan predicted; ``part`` of the row above it.
 
-    A cell is a value, and what is said of it in smaller letters.
+    A cell is a value and a note in smaller letters.
     """
 
     name: str
@@ -69,7 +69,7 @@ def _subject(summary: Summary) -> str:
 
 
 def _exposed(timeline: Timeline, summary: Summary) -> str:
-    """The time for which copies were waited, and where it lies."""
+    """The time in which nothing was computed, and when that was."""
     if not summary.compute_s:
         return "Nothing was computed."
     parts = (
@@ -77,12 +77,12 @@ def _exposed(timeline: Timeline, summary: Summary) -> str:
         (summary.between_s, "between steps"),
         (summary.last_s, "after the last"),
     )
-    told = [f"{duration(seconds)} {where}" for seconds, where in parts if seconds > 1e-4 * summary.total_s]
-    if not told:
+    spans = [f"{duration(seconds)} {where}" for seconds, where in parts if seconds > 1e-4 * summary.total_s]
+    if not spans:
         return ""
     nothing = "Nothing is computed" if timeline.predicted else "Nothing was computed"
-    whole = f" for {duration(summary.exposed_s)}: " if len(told) > 1 else " for "
-    return f"{nothing}{whole}{_listed(told)}."
+    whole = f" for {duration(summary.exposed_s)}: " if len(spans) > 1 else " for "
+    return f"{nothing}{whole}{_listed(spans)}."
 
 
 def _extremes(summaries: Sequence[Summary]) -> tuple[Summary, Summary]:
@@ -114,7 +114,7 @@ def time_table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow
 
 
 def _time(seconds: float, total_s: float, part: bool) -> tuple[str, str]:
-    """With its share of the total, unless it is the total or a part of another; what is nothing but rounding is none."""
+    """A time and its share of the total, unless it is the total or part of another row; a rounding error counts as zero."""
     seconds = seconds if seconds > 1e-9 * total_s else 0.0
     return duration(seconds) if seconds else "0 s", "" if part or seconds == total_s else share(seconds, total_s)
 

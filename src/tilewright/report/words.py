@@ -1,15 +1,15 @@
-"""Numbers as a reader wants them: three digits that matter, and a unit."""
+"""Numbers as text: three significant digits and a unit."""
 
 from __future__ import annotations
 
 import math
 
-#: Below this a single product is too short for the clock to say more (S1.2's fourth mark), in seconds.
+#: A product that takes less than this, in seconds, is too short to be compared (S1.2's fourth mark).
 TOO_SHORT_S = 1e-5
 
 
 def finite(value: float | None) -> float | None:
-    """The number, or None for anything that is not one: records from outside may hold NaN or text.
+    """The value as a float, or None where it is no finite number: records from other programs may hold NaN or text.
 
     >>> finite(float("nan")) is None, finite(2)
     (True, 2.0)
@@ -34,13 +34,13 @@ def digits(value: float) -> str:
 
 
 def shortly(value: float) -> str:
-    """Three significant digits at most: whole numbers stay whole.
+    """At most three significant digits, without zeros at the end.
 
     >>> [shortly(v) for v in (32.0, 16.5, 0.3951, 7.002, 12345.0)]
     ['32', '16.5', '0.395', '7', '12,345']
     """
-    words = digits(value)
-    return words.rstrip("0").rstrip(".") if "." in words and "e" not in words else words
+    text = digits(value)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def duration(seconds: float) -> str:
@@ -57,7 +57,7 @@ def duration(seconds: float) -> str:
 
 
 def table_time(seconds: float) -> str:
-    """Time as the table has it: ms unless s, and ``< 0.01 ms`` for what is too short to compare.
+    """Time as the table shows it: in ms below 1 s, and ``< 0.01 ms`` for what is too short to compare.
 
     >>> table_time(3e-6), table_time(5e-5), table_time(10.2)
     ('< 0.01 ms', '0.050 ms', '10.2 s')
@@ -68,7 +68,7 @@ def table_time(seconds: float) -> str:
 
 
 def factor(gain: float) -> str:
-    """How many times: two decimals near one, fewer far from it.
+    """A factor as text: two decimals below 10, fewer above.
 
     >>> factor(1.082), factor(0.4), factor(23.4), factor(211.7)
     ('×1.08', '×0.40', '×23.4', '×212')
@@ -87,7 +87,7 @@ def with_noun(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def small(value: float) -> str:
-    """An error: two digits and a power of ten.
+    """An error as text, with at most two significant digits.
 
     >>> small(3.1e-5), small(0), small(0.21)
     ('3.1e-05', '0', '0.21')
