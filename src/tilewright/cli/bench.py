@@ -51,7 +51,8 @@ _Against = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Libraries to measure in turns with the kernels, such as openblas,mkl, or none; R is against the first. "
+        help="Libraries to measure in turns with the kernels, such as openblas,mkl, or none; R is the time of the "
+        "first over the kernel's. "
         "Default: all that are installed, numpy's own first; on a GPU cublas.",
     ),
 ]

@@ -62,7 +62,7 @@ _Gpu = Annotated[
     ),
 ]
 _Brief = Annotated[bool, typer.Option("--brief", help="Only one table, with a line for each kernel.")]
-_Whole = Annotated[bool, typer.Option("--whole", help="Run every block, also where a sample would do (beyond 512).")]
+_Whole = Annotated[bool, typer.Option("--whole", help="Run every block; without it only a sample of them beyond 512³.")]
 _Measure = Annotated[bool, typer.Option("--measure", help="Count on this machine's GPU too, with ncu, and compare.")]
 _MaxSteps = Annotated[int, typer.Option(metavar="NUMBER", help="Stop a run that takes more steps of a warp than this.")]
 _Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
@@ -215,9 +215,9 @@ def _write(explanations: list[Explanation], json_file: Path | None, report_file:
 
 @app.command("occupancy")
 def occupancy_command(
-    threads: Annotated[int, typer.Argument(metavar="THREADS", help="Threads a block.")],
-    registers: Annotated[int, typer.Option(metavar="NUMBER", help="Registers a thread.")] = 0,
-    shared: Annotated[int, typer.Option(metavar="BYTES", help="Shared memory a block, static and dynamic.")] = 0,
+    threads: Annotated[int, typer.Argument(metavar="THREADS", help="Threads of a block, such as 256.")],
+    registers: Annotated[int, typer.Option(metavar="NUMBER", help="Registers of a thread.")] = 0,
+    shared: Annotated[int, typer.Option(metavar="BYTES", help="Shared memory of a block, static and dynamic.")] = 0,
     gpu: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="The card, such as T4. Repeatable. Default: all known.")
     ] = None,

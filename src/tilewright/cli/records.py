@@ -19,7 +19,9 @@ def compare_command(
     new: Annotated[Path, typer.Argument(metavar="NEW", help="The newer record file.")],
     fail_slower: Annotated[
         str,
-        typer.Option(metavar="PERCENT", help="Smaller changes count as none; a cell slower by more exits with 1."),
+        typer.Option(
+            metavar="PERCENT", help="Smaller changes count as none; a cell slower by more makes the exit code 1."
+        ),
     ] = "3%",
     json_file: Json = None,
 ) -> None:
