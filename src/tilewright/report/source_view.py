@@ -14,7 +14,7 @@ from .words import finite, shortly, with_noun
 
 _Placed = TypeVar("_Placed", Access, Defect)
 
-#: Pictures of one line, and defects written below it; more of either are counted.
+#: A line shows at most this many pictures; further kinds of access are counted.
 MOST = 6
 
 #: Sectors that the L1 cache serves in one turn. A turn of shared memory is a wavefront; a request takes at least one turn.
