@@ -85,7 +85,7 @@ def test_raw_files_are_named_with_what_they_hold(typed) -> None:
         (("a.raw:9x9:float99", "b.npy"), ("float99",)),
         (("x.npy", "b.npy"), ("x.npy", "does not exist")),
         (("a.npy", "b.npy", "--memory", "4 potatoes"), ("memory '4 potatoes'", "4GiB")),
-        (("a.npy", "b.npy", "--memory", "1MiB"), ("memory is 1 MiB", "needed")),
+        (("a.npy", "b.npy", "--memory", "1MiB"), ("memory is 1 MiB", "blocks need more")),
         (("a.npy", "b.npy", "--dtype", "int8"), ("dtype int8", "float32 or float64")),
         (("a.npy", "b.npy", "--threads", "0"), ("threads", "got 0")),
         (("a.npy", "b.npy", "--device-memory", "1GB"), ("device_memory", "GPU")),

@@ -48,15 +48,21 @@ def test_the_default_sizes_stand_side_by_side() -> None:
 
 
 def test_a_cell_shows_gflops_and_ratio() -> None:
-    text = shown([cell(), cell("ref/openblas", reference=None, reference_samples_s=[])])
+    steady = {"samples_s": [1.49e-5, 1.5e-5, 1.51e-5], "reference_samples_s": [3e-5] * 3}
+    text = shown([cell(**steady), cell("ref/openblas", reference=None, reference_samples_s=[])])
     rate = 2 * 64**3 / 1.5e-5 / 1e9
     assert f"cpu/strassen_winograd   2  {rate:.1f} 2.00" in text
     assert f"ref/openblas            2  {rate:.1f}    –" in text
     assert "R: ref/openblas's time over the kernel's" in text
     text = " ".join(text.split())
     assert f"reaches {rate:.0f}% of the measured 100 GFLOPS" in text
-    assert "100% in the median" in text
+    assert "51% in the median, 100% for ref/openblas" in text
     assert "2 of 2 cells measured and verified, 0 wrong." in text
+
+
+def test_a_ratio_of_samples_that_scatter_is_not_stated() -> None:
+    text = shown([cell(), cell("ref/openblas", reference=None, reference_samples_s=[])])
+    assert "cpu/strassen_winograd   2  35.0 ?" in text
 
 
 def test_without_a_reference_there_is_no_column_for_it() -> None:
