@@ -11,6 +11,8 @@ import altair as alt
 import vl_convert
 from rich.console import Console
 
+from tilewright.lab.compare.reference import against_reference
+from tilewright.lab.compare.stats import Status
 from tilewright.report.html import VEGALITE
 from tilewright.report.palette import DASHES, GREYS_DARK, GREYS_LIGHT, INK, Style, config
 from tilewright.terminal.records import show_bench
@@ -100,8 +102,9 @@ def peers() -> str:
     names = ", ".join(LINES[k] for k in LINES if any(r.kernel == k for r in records) and k != "tilewright/matmul")
     return (
         f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest of {names} on as "
-        f"many threads over ours; above 1 ours is faster. {environment['processor']} ({environment['llvm_cpu']} to LLVM), "
-        f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
+        f"many threads over ours; above 1 ours is faster. Medians. {environment['processor']} "
+        f"({environment['llvm_cpu']} to LLVM), {environment['cores']} cores. Record: {linked(CPU)}, "
+        f"made by `{command(environment)}`."
     )
 
 
@@ -109,6 +112,7 @@ def _beside_the_fastest(cell: list[Any]) -> str:
     ours = next((r for r in cell if r.kernel == "tilewright/matmul" and r.gflops and r.ratio), None)
     if ours is None:
         return "–"
+    peers = [r for r in cell if r.kernel.startswith("ref/") and r.ratio]
     # Each peer was measured in turns with the first reference: its own ratio says how far it leads that.
-    lead = max([1.0, *(r.ratio for r in cell if r.kernel.startswith("ref/") and r.ratio)])
-    return f"{ours.gflops:.0f} ({ours.ratio / lead:.2f})"
+    leads = [r.ratio for r in peers if against_reference(r)[0] is Status.FASTER]
+    return f"{ours.gflops:.0f} ({ours.ratio / max([1.0, *leads]):.2f})"
