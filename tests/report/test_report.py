@@ -285,6 +285,8 @@ def test_no_two_kernels_look_the_same_and_references_are_dashed():
     looks = {(style.light, style.mark, str(style.dash)) for style in drawn.values()}
     assert len(looks) == len(LADDER)
     assert {k for k, style in drawn.items() if style.dash != palette.SOLID} == {"ref/openblas", "ref/mkl"}
+    references = palette.kernel_styles([f"ref/{number}" for number in range(15)])
+    assert len({(style.light, str(style.dash)) for style in references.values()}) == 15
 
 
 # ---- the sentences ----

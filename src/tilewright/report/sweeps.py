@@ -23,7 +23,7 @@ from .words import digits, duration, factor, finite, shortly, with_noun
 #: A chart and its table show at most this many sets, the fastest: more curves cannot be told apart.
 MOST_SETS = 12
 #: Mark and dash that distinguish sets of one colour.
-LOOKS = tuple(zip(MARKS, (SOLID, *DASHES, SOLID), strict=True))
+LOOKS = tuple(zip(MARKS, (SOLID, *DASHES[:3], SOLID), strict=True))
 
 TOOLTIP = ("kernel", "with", "shape", "Time", "GFLOPS", "Spread", "Samples")
 
