@@ -99,12 +99,13 @@ def peers() -> str:
         cells = [[r for r in records if (r.n, r.dtype, r.threads) == (n, *column)] for column in columns]
         rows.append([f"{n:,}", *map(_beside_the_fastest, cells)])
     environment = records[0].environment
-    names = ", ".join(LINES[k] for k in LINES if any(r.kernel == k for r in records) and k != "tilewright/matmul")
+    *most, last = [LINES[k] for k in LINES if any(r.kernel == k for r in records) and k != "tilewright/matmul"]
+    names = f"{', '.join(most)} and {last}" if most else last
     return (
-        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest of {names} on as "
-        f"many threads over ours; above 1 ours is faster. Medians. {environment['processor']} "
-        f"({environment['llvm_cpu']} to LLVM), {environment['cores']} cores. Record: {linked(CPU)}, "
-        f"made by `{command(environment)}`."
+        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest of {names}, on "
+        f"as many threads, divided by ours; above 1 ours is faster. OpenBLAS at its best uses the fastest of its kernels "
+        f"for this processor. Medians. {environment['processor']} ({environment['llvm_cpu']} to LLVM), "
+        f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
     )
 
 

@@ -18,7 +18,7 @@ def text(name: str) -> str:
 
 
 def rooms() -> list[str]:
-    """The rooms of ``test_house.py``, bottom to top."""
+    """The rooms of ``test_house.py``, in its order."""
     tree = ast.parse(text("tests/docs/test_house.py"))
     (listed,) = (
         node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS"

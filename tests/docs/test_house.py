@@ -1,4 +1,4 @@
-"""The rules of the house, checked: imports point downward, the report needs no kernel, importing is cheap."""
+"""Rules of CONTRIBUTING.md, checked: the order of imports, what the report needs, and that importing is cheap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
 
-#: The rooms of the house, bottom to top. A module may import from its own room and from those before it.
+#: The rooms in the order of the table in docs/architecture.md. A module imports only from its own room and those before.
 ROOMS = [
     *("errors", "records", "host", "problem", "operands"),
     *("codegen", "kernels", "engine", "catalog"),

@@ -163,11 +163,11 @@ def test_a_quota_of_one_core_is_one_thread(tmp_path: Path, monkeypatch: pytest.M
     container = read_machine(tmp_path)
     assert (container.usable_cores, container.quota_cores) == (1, 1.0)
     monkeypatch.setattr(limits, "machine", lambda: container)
-    monkeypatch.setattr(limits, "_environment_now", lambda: None)
+    monkeypatch.setattr(limits, "_environment_at_first_use", lambda: None)
     assert tw.get_threads() == 1
     assert "quota of 1" in str(make_plan(Problem(4096, 4096, 4096)))
     assert make_plan(Problem(4096, 4096, 4096)).threads == 1
-    monkeypatch.setattr(limits, "_environment_now", lambda: 8)
+    monkeypatch.setattr(limits, "_environment_at_first_use", lambda: 8)
     assert tw.get_threads() == 1, "the environment does not raise it"
 
     def refuse(self: object, task: object, count: int) -> list[object]:

@@ -80,7 +80,7 @@ def test_launches_that_leave_the_card_idle_are_not_compared_in_silence() -> None
     assert [e.busy for e in (*small, full)] == [(64, 132), (4, 132), (132, 132)]
 
     def last(*made: Explanation) -> str:
-        return " ".join(shown([*made], brief=True).split("by the bounds.")[1].split())
+        return " ".join(shown([*made], brief=True).split("an upper bound.")[1].split())
 
     assert last(*small, full).startswith("These GFLOPS do not compare: there are blocks for 4 to 132 of 132 multiproc")
     assert last(*small).startswith("These GFLOPS do not compare: there are blocks for 4 to 64 of 132 multiprocessors.")
@@ -267,7 +267,7 @@ def test_each_is_printed_when_it_is_finished(monkeypatch: pytest.MonkeyPatch) ->
     code, text = command("coalesced", "--size", "8,9")
     assert code == 0
     assert text.count("cuda/coalesced at") == 2
-    assert text.count("GFLOPS: at best, by the bounds") == 1
+    assert text.count("GFLOPS: an upper bound") == 1
 
 
 def test_the_json_says_whether_the_run_was_whole() -> None:

@@ -325,7 +325,7 @@ def test_an_r_of_scattered_samples_is_unclear_on_the_terminal() -> None:
     assert "cpu/naive 1 0.0 ? " in text
     assert "cpu/packed 1 0.0 2.00 " in text
     assert (
-        "?: UNCLEAR, as samples are too few or too scattered, such as cpu/naive at 64 on 1 thread (1 of 2 cells)."
+        "?: UNCLEAR: samples are too few or too scattered (1 of 2 cells, for example cpu/naive at 64 on 1 thread)."
         in text
     )
     with console.capture() as captured:

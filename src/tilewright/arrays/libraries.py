@@ -48,14 +48,14 @@ class Library:
         raise NotImplementedError
 
     def answer(self, x: Any) -> Any:
-        """The result for the caller, made of an array from ``empty`` when the work that fills it is submitted."""
+        """What the caller receives for an array from ``empty``. Called after the work that fills it was submitted."""
         return x
 
     def written(self, out: Any) -> None:
-        """Called when the work that overwrites ``out`` is submitted."""
+        """Called after the work that overwrites ``out`` was submitted."""
 
     def hold(self, stream: int, device: int, things: Any) -> None:
-        """Called when all work on ``things`` is submitted. Keeps them until it is done, where the library does not."""
+        """Called after all work on ``things`` was submitted. Keeps them until it is done, where the library does not."""
 
 
 def is_on_gpu(*values: Any) -> bool:
@@ -189,8 +189,8 @@ class Cupy(Library):
 
 
 class OtherLibrary(Library):
-    """Any other library with DLPack or CUDA's array interface. The product runs on a stream of Tilewright's, ordered with
-    the library's.
+    """Any other library with DLPack or CUDA's array interface. The product runs on a stream of Tilewright, which waits
+    for the work that fills the operands; a stream that receives the result waits for the product.
 
     Its arrays cannot be ``out``: these interfaces have no way to announce that an array was written.
     """
@@ -209,7 +209,7 @@ class OtherLibrary(Library):
             array = self._by_dlpack(x) if hasattr(type(x), "__dlpack__") else self._by_interface(x)
         except (LaunchError, OperandError):
             raise
-        except Exception as error:  # as above; the message quotes it
+        except Exception as error:  # a foreign object may raise anything; the message quotes it
             raise OperandError(f"{name} cannot be used as a matrix: {type(x).__name__} says {error}") from error
         return array._replace(dtype=_dtype(name, type(x).__name__, array.dtype))
 
@@ -255,7 +255,7 @@ class Jax(OtherLibrary):
 
     def on_gpu(self, x: Any) -> bool:
         if isinstance(x, self._jax.core.Tracer):
-            return False  # a traced value has no memory; it is refused as an operand on the host
+            return False  # a traced value has no memory: it is treated as an operand on the host, and refused there
         return any(device.platform in ("gpu", "cuda") for device in x.devices())
 
     def view(self, x: Any, name: str) -> GpuArray:

@@ -106,12 +106,13 @@ def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, 
 
 def _default() -> int:
     allowed, _ = _allowed()
-    return min(_environment_now() or allowed, allowed)
+    return min(_environment_at_first_use() or allowed, allowed)
 
 
 @functools.cache
-def _environment_now() -> int | None:
-    """The number in the environment. It is read once, as by every BLAS: a later change is meant for child processes."""
+def _environment_at_first_use() -> int | None:
+    """The number of threads that the environment gives. It is read once per process, as BLAS libraries do: a later
+    change affects only child processes."""
     return environment_threads()[1]
 
 

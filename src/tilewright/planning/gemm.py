@@ -13,10 +13,10 @@ from ..problem import ProductShapes, combine_shapes
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
 
-#: C is combined with a separate product by panels of rows, each of about this many bytes.
+#: The approximate size in bytes of a panel of rows of C, which is combined with a separate product.
 PANEL_BYTES = 64 << 20
 
-#: A C of the product's shape and dtype, disjoint from the operands.
+#: As ``c`` of a plan without an array: it stands for a C of the product's shape and dtype, disjoint from the operands.
 ANY_C: Any = object()
 
 Way = Literal["scale", "product", "add", "combine"]
@@ -24,8 +24,9 @@ Way = Literal["scale", "product", "add", "combine"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GemmPlan(HostPlan):
-    """``way``: C is only scaled; the product overwrites it; the kernel adds the product to it in one pass; or α·A·B is
-    computed into an array of its own, ``panel`` rows at a time, and combined with β·C."""
+    """The plan of one ``gemm``. ``way`` says what happens to C: ``scale``: it is only scaled; ``product``: the product
+    overwrites it; ``add``: the kernel adds the product to it in one pass; ``combine``: α·A·B is computed into another
+    array, ``panel`` rows at a time, and added to β·C."""
 
     way: Way = "product"
     panel: int = 0
@@ -43,7 +44,7 @@ class GemmPlan(HostPlan):
 def plan_gemm(
     alpha: complex, x: np.ndarray, y: np.ndarray, beta: complex, c: Any
 ) -> tuple[GemmPlan, np.ndarray, np.ndarray, np.ndarray]:
-    """The plan of ``gemm`` for admitted operands; then alpha and beta as arrays, and C as a plain array.
+    """The plan of ``gemm`` for checked operands, alpha and beta as arrays, and C as a plain array.
 
     ``c`` may be ``ANY_C``.
 
@@ -71,7 +72,8 @@ def plan_gemm(
 
 
 def _any_c(shapes: ProductShapes, dtype: np.dtype) -> np.ndarray:
-    """A C of the product's shape over one element, for a plan that does not run: it is neither read nor written."""
+    """An array of the product's shape whose elements are all one element in memory, for a plan that is not run: such a C
+    is neither read nor written."""
     return np.broadcast_to(np.zeros((), dtype), shapes.result)
 
 
@@ -92,7 +94,7 @@ def _can_add_to(plan: HostPlan, c: Any, target: np.ndarray, x: np.ndarray, y: np
 
 
 def _factor(name: str, value: Any, scaled: np.dtype, c: np.ndarray) -> np.ndarray:
-    """The argument ``name``, alpha or beta, as a 0-D array of the dtype to which it and ``scaled`` promote.
+    """The argument ``name``, alpha or beta, as a 0-D array of the dtype to which NumPy promotes it and ``scaled``.
 
     Raises DTypeError where that dtype does not cast to that of C, UsageError where ``value`` is not a number.
     """

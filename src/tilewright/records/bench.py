@@ -1,7 +1,8 @@
 """Bench records as plain data: one JSON object a line, readable on any machine, never half-written.
 
 A record says what was run (kernel, shape, dtype, threads, parameters), what came out (verdict, error, raw samples) and
-where (environment). Everything else, medians, ratios, charts, verdicts between two files, is derived from it.
+where (environment). Everything else is derived from it: medians, ratios, charts and the
+comparison of two files.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SCHEMA = 1
 #: How every line of a record file begins.
 _BEGINNING = b'{"kernel": "'
 
-#: Every verdict that a cell of the bench can have, and its text in the tables (S1.2's marks).
+#: Every verdict that a cell of the bench can have, and its text in the tables (marks of row S1.2 in docs/sources.md).
 VERDICTS = {
     "ok": "measured and verified",
     "wrong": "wrong result",
@@ -53,7 +54,7 @@ VERDICTS = {
 class BenchRecord:
     """One cell of a benchmark: one kernel, one shape, one dtype, one thread count.
 
-    Times are seconds, rates are 1e9 floating-point operations a second counted as 2·m·n·k for every algorithm.
+    Times are in seconds, rates in GFLOPS; every algorithm counts as 2·m·n·k operations.
     ``ratio`` is the reference's median over the kernel's: above 1 the kernel is faster. ``about`` repeats what the kernel
     declares (``idea``, ``parent``, ``row``, ``order``), so that a report needs no kernel to be installed. ``rms_error`` is
     ‖C − A·B‖ over ‖A·B‖ (Frobenius, of a sample of C): unlike a largest error it does not grow with the sample.

@@ -106,7 +106,7 @@ def drawing(ident: str, name: str, caption: str, height: float, parts: Iterable[
 
 
 def lane_boxes(lanes: Sequence[int | None]) -> str:
-    """The 32 lanes of a warp in a row; an inactive one is empty."""
+    """The 32 lanes of a warp as a row of numbered boxes; the box of an inactive lane has no fill."""
     drawn = [svg_text(0, LANES_TOP - 7, "lanes of one warp", "start")]
     for lane, at in enumerate(lanes):
         idle = "" if at is not None else " idle"

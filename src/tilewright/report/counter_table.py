@@ -42,7 +42,8 @@ class CounterRow:
 
 
 def counters(explanation: Explanation) -> list[CounterRow]:
-    """Every counter, counted (``expected``) and measured on a GPU (``found``), those only measured last."""
+    """A row for each counter: ``expected`` is what the microscope counted, ``found`` what a GPU measured. Counters that
+    were only measured come last."""
     measured = (explanation.measured or {}).get("counters") or {}
     names = dict.fromkeys([*explanation.counters, *measured])
     return [

@@ -13,7 +13,7 @@ from .words import finite, shortly
 
 KIB = 1024
 
-#: Resource → what its axis counts, in units of how many registers or bytes.
+#: For each resource, the title of its axis, and how many registers or bytes are one unit on it.
 AXES = {"registers": ("registers a thread", 1), "shared": ("KiB of shared memory a block", KIB)}
 
 
@@ -38,7 +38,7 @@ def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] |
         "y": alt.Y("y:Q", title=None, scale=up, axis=quarters),
     }
     base = alt.Chart(alt.InlineData(values=rows)).encode(**axes)
-    # Resources are allocated in whole units: the warps at a value hold for every need above the previous value.
+    # Resources are allocated in whole units: the warps at a value hold for every need between the previous value and it.
     layers = [base.mark_area(style="area", interpolate="step-before", clip=True),
               base.mark_line(style="curve", interpolate="step-before", clip=True)]  # fmt: skip
     taken, warps = _taken(explanation, resource), finite(explanation.occupancy.get("warps"))

@@ -15,7 +15,8 @@ SHOWN = {"time": "Time", "gflops": "GFLOPS", "ratio": "R", "error": "Error / bou
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell in every way it can be shown, and the sentence a hover gives."""
+    """One cell: the text for each quantity that the reader can switch to (see SHOWN), and the sentence that appears when
+    the pointer is over it."""
 
     mark: str  # "ok", "short", a verdict of records.VERDICTS, or "none"
     time: str = ""

@@ -74,7 +74,7 @@ def _show_together(console: Console, explanations: Sequence[Explanation]) -> Non
             break
     console.print(table, highlight=False)
     gpu = explanations[0].gpu["name"]
-    console.print(f"warps: resident on a multiprocessor of the {gpu}. GFLOPS: at best, by the bounds.", **_PLAIN)
+    console.print(f"warps: resident on a multiprocessor of the {gpu}. GFLOPS: an upper bound.", **_PLAIN)
     fewest, most = (chosen(e.busy for e in explanations) for chosen in (min, max))
     if fewest < most:
         of = f"{fewest[0]} to {most[0]} of {most[1]} multiprocessors"

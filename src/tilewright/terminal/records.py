@@ -101,7 +101,7 @@ def _name(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
 
 
 def _chosen(records: Sequence[BenchRecord], swept: Mapping[str, Sequence[str]]) -> list[str]:
-    """A line for each kernel whose parameters differ between sizes and were not swept: the kernel chose them."""
+    """A line for each kernel that chose different parameters at different sizes; kernels in ``swept`` are left out."""
     lines = []
     for kernel, of in _grouped(records, lambda r: r.kernel):
         names = dict.fromkeys(name for r in of for name in r.params)
@@ -123,14 +123,14 @@ def _show_legend(console: Console, records: Sequence[BenchRecord], swept: Mappin
         equal = ", on equal threads" if any(r.device == "cpu" for r in records) else ""
         say(f"R: {reference}'s time over the kernel's{equal}; above 1 is faster.")
         if unclear := [r for r in records if r.ratio is not None and _ratio(r) == "?"]:
-            such = f"{_place(unclear[0], swept)} ({len(unclear)} of {len(records)} cells)"
-            say(f"?: UNCLEAR, as samples are too few or too scattered, such as {such}.")
+            where = f"{len(unclear)} of {len(records)} cells, for example {_place(unclear[0], swept)}"
+            say(f"?: UNCLEAR: samples are too few or too scattered ({where}).")
     if timed := [r for r in records if r.samples_s and r.peak_fraction and r.peak_gflops]:
         best = max(timed, key=lambda r: r.peak_fraction or 0)
         where = _place(best, swept)
         if (best.peak_fraction or 0) > 1.05:
-            lowered = f"measured peak of {best.peak_gflops:.0f} GFLOPS, which a busy machine lowered"
-            say(f"Best: {where} is faster than the {lowered}.")
+            peak = f"measured peak of {best.peak_gflops:.0f} GFLOPS"
+            say(f"Best: {where} is faster than the {peak}: the machine was probably busy when it was measured.")
         else:
             say(f"Best: {where} reaches {best.peak_fraction:.0%} of the measured {best.peak_gflops:.0f} GFLOPS.")
         spread = {_place(r, swept): max(r.samples_s) / min(r.samples_s) - 1 for r in timed if min(r.samples_s) > 0}

@@ -2,9 +2,10 @@
 
 At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so the *writes* to memory set the time. A store through the
 caches first fetches the line that it overwrites, so every byte of C moves twice. A C larger than the caches is therefore
-written by streaming stores, straight from the accumulators: 41 GB/s instead of 25; numpy's loop writes 19. This needs rows
-of C that all begin on multiples of a vector. Other rows are prefetched while their sums are computed, because a store to
-part of a line would fetch the line only when it executes: 2 to 3 times as fast.
+written by streaming stores, straight from the accumulators, at 41 GB/s instead of 25; NumPy reaches 19. They need every
+row of C to begin at a multiple of the vector size. Where C is not streamed, its rows are prefetched while their sums are
+computed: otherwise a store to part of a cache line would fetch the line only when it executes. The prefetch makes it 2 to 3
+times as fast.
 
 Nothing is packed: k elements of a row of A and k rows of B are in L1 or L2 where they lie. A buffer for finished tiles,
 streamed to C row by row, was no faster than plain stores: the core had nothing to compute while it waited for its stores.
@@ -22,7 +23,7 @@ MR = 8 if (machine().vector_registers or 16) >= 32 else 4
 NV = 2
 #: Bytes of C in a job. Large, because a thread that takes the next job first waits for all its streaming stores.
 JOB = 1 << 17
-#: Bytes from which C is streamed: more than one core's share of the caches holds.
+#: C is streamed if it has at least this many bytes, which is more than one core's share of the caches.
 STREAM = max(machine().l2 or 0, (machine().l3 or 0) // 8, 1 << 20)
 
 tile_1 = codegen.tile_in_place(MR, 1, BITS)

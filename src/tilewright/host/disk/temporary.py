@@ -1,7 +1,8 @@
 """A temporary directory of this process, removed when it ends.
 
 A process that is killed cannot remove its directory. So each process holds a lock on its directory, which the system
-releases when the process ends in any way, and the next process of this user that makes one removes those without a lock.
+releases when the process ends in any way. The next process of this user that makes such a directory removes those
+that are no longer locked.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ except ImportError:  # Windows: nothing is locked, and what a killed process lef
 
 _PREFIX = "tilewright-process-"
 _NAME = re.compile(rf"{_PREFIX}\d+-\w{{8}}")
-#: Where to make it, after the place that the environment names, which may be unsafe or missing.
+#: Places to try where the directory that the environment names cannot be used.
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 #: How often to try: another process may remove a new directory that is not locked yet, because it seems left behind.
 _TRIES = 3
@@ -99,8 +100,9 @@ def _cleared(place: str) -> Path:
 
 
 def _locked(path: Path, *, must: bool) -> int:
-    """A descriptor of the directory, which is locked as long as the descriptor is open. Raises OSError where it is not this
-    user's or is locked by another process; and, if it ``must`` be locked, where this file system has no locks."""
+    """A descriptor of the directory, which is locked as long as the descriptor is open. Raises OSError if it belongs to
+    another user, or another process has locked it. Where the file system has no locks, raises OSError with ``must``, and
+    returns the descriptor of an unlocked directory without."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(fd).st_uid != os.geteuid():

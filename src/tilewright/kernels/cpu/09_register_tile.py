@@ -1,4 +1,4 @@
-"""A tile of C lives in registers for a whole panel of k (S1.10 on AVX2, S1.11 on AVX-512).
+"""A tile of C lives in registers for KC steps of k (S1.10 on AVX2, S1.11 on AVX-512).
 
 The tile is four vectors wide and as many rows high as the registers hold: mr·4 accumulators, a broadcast element of A
 for each row, one vector of B, so 5·mr + 1 ≤ registers. 16 registers give 3×(4 vectors), 32 give 6×(4 vectors): the tiles
@@ -9,9 +9,9 @@ the operands' strides are: B in rows of NR elements, A in MR rows side by side. 
 rows lie a constant KC apart, and a constant offset is free in a load; so packing is copying whole rows.
 
     for j0 in steps of NC          a panel of B, NC columns           → stays in the last cache
-      for p0 in steps of KC        its KC rows are packed
+      for p0 in steps of KC        KC rows of the panel are packed
         for i0 in steps of MC      a block of A, MC × KC, is packed   → stays in L2
-          for j in steps of NR     one sliver of B                    → streams from L2
+          for j in steps of NR     one sliver of B                    → is read from L2 for each tile
             for i in steps of MR   micro-kernel: MR × NR of C in registers, KC steps
 """
 
@@ -82,7 +82,7 @@ def add_corner(corner, nr, c, accumulate):
 
 
 @kernel(
-    idea="Keep a tile of C in registers for a whole panel of k, its shape taken from the machine's register file.",
+    idea="Keep a tile of C in registers for KC steps of k, its shape taken from the machine's register file.",
     row="S1.10, S1.11",
     parent="cpu/unrolled",
     shared="tiles",

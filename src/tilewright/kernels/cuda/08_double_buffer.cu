@@ -26,7 +26,7 @@ constexpr int BLOCKS = THREADS < 512 && TM * TN <= 64 ? 512 / THREADS : 1;  // b
 constexpr int A_LOADS = BM * BK / 4 / THREADS;             // of 4 elements, by a thread for a tile: 128·8/4/256 = 1
 constexpr int B_LOADS = BK * BN / 4 / THREADS;
 
-// 128-bit accesses need addresses that are multiples of 16: so must be the matrix's address and the bytes of a row.
+// For 128-bit accesses the matrix's address and the length of a row in bytes must be multiples of 16.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;

@@ -61,7 +61,7 @@ struct Stage {
     float b_tile[BK][BN];      // 8·256 floats; both together 12.125 KiB, six stages 72.75 KiB
 };
 
-// 128-bit accesses need addresses that are multiples of 16: so must be the matrix's address and the bytes of a row.
+// For 128-bit accesses the matrix's address and the length of a row in bytes must be multiples of 16.
 __device__ bool rows_are_aligned(const float* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 4) % 16 == 0;

@@ -52,16 +52,16 @@ GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
 #include "prelude.cuh"
 
-constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 2·1 warps: 64
-constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;                                       // of a warp's tile: 2·8
-constexpr int STEPS = BK / MMA_K;                                                      // of a tile: 16/4 = 4
+constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // by default 2·1 warps: 64 threads
+constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;                                       // MMAs of a warp's tile: 2·8
+constexpr int STEPS = BK / MMA_K;                                                      // MMAs along k of a tile: 16/4 = 4
 
 struct Stage {
     double a_tile[BM][BK + 4];  // 64·20 doubles: 10 KiB
     double b_tile[BK][BN + 4];  // 16·68 doubles: 8.5 KiB; both, in three stages, 55.5 KiB: four blocks
 };
 
-// 128-bit accesses need addresses that are multiples of 16: so must be the matrix's address and the bytes of a row.
+// For 128-bit accesses the matrix's address and the length of a row in bytes must be multiples of 16.
 __device__ bool rows_are_aligned(const double* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 8) % 16 == 0;
@@ -75,10 +75,10 @@ __device__ __forceinline__ void multiply(
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 
     // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
-    // As in register_banks: rows and columns beyond the edge repeat the last one, and the first tile is the short one.
-    constexpr int A_ROWS = THREADS * A_WIDTH / BK, A_COPIES = BM / A_ROWS;  // a pass of the block over A: 8 rows; 8 passes
-    constexpr int PASS = THREADS * B_WIDTH;                                 // elements of B a pass: 128, which are
-    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;                       // 2 rows (if a pass is less than a row: part of one)
+    // As in register_banks: rows and columns beyond the edge repeat the last one, and along k the first tile is the short one.
+    constexpr int A_ROWS = THREADS * A_WIDTH / BK, A_COPIES = BM / A_ROWS;  // a pass of the block copies 8 rows of A: 8 passes
+    constexpr int PASS = THREADS * B_WIDTH;                                 // elements of B that a pass copies: 128
+    constexpr int B_ROWS = PASS > BN ? PASS / BN : 1;                       // rows a pass: 2; 1 if a row takes several passes
     constexpr int PARTS = PASS > BN ? 1 : BN / PASS;
     const int a_step = thread * A_WIDTH % BK, a_row = thread * A_WIDTH / BK;
     const int b_step = thread * B_WIDTH / BN, b_col = thread * B_WIDTH % BN;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void multiply(
                 double* to = &stage.b_tile[b_step + i][b_col + l * PASS];
                 if (B_WIDTH == 2) copy_async_16(to, inside ? b_from[l] : b, inside);
                 else copy_async_8(to, inside ? b_from[l] : b, inside);
-                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // steps rows in all
+                b_from[l] += (size_t)(steps == BK ? B_ROWS : min(max(steps - i, 0), B_ROWS)) * n;  // in all, `steps` rows
             }
     };
 
@@ -122,9 +122,9 @@ __device__ __forceinline__ void multiply(
     }
 
     // ---- SHARED → REGISTERS ----------------------------------------------------------------------------------------------
-    // With g = lane / 4 and t = lane % 4 the instruction needs of the lane, for every 4 steps of k, step t of rows g and g + 8 of
-    // A and of column g of B. A load of 64 bits serves half a warp at a time: 4 rows of 4 doubles, which cover the banks once
-    // if the distance of rows is 4 doubles more than a multiple of 16: 20 and 68.
+    // With g = lane / 4 and t = lane % 4: for every 4 steps of k the instruction takes three elements from each lane, all at step
+    // t: those of rows g and g + 8 of A, and that of column g of B. A load of 64 bits serves half a warp at a time: 4 rows of 4
+    // doubles, which cover the banks once if rows lie 4 doubles more than a multiple of 16 apart: they lie 20 and 68 apart.
     const int g = lane / 4, t = lane % 4, y = warp % WARPS_M * WM, x = warp / WARPS_M * WN;
 
     double of_a[2][MMAS_M][MMA_K / 2], of_b[2][MMAS_N][MMA_K / 4];  // of this step and of the next
@@ -198,7 +198,7 @@ dgemm_tensor(const double* a, const double* b, double* c, int m, int n, int k)
     Stage* stages = (Stage*)memory;
     if (ACCUMULATE && k == 0) return;  // C stays unchanged, also its −0
 
-    // Numbered down GROUP tiles, then across, so that blocks that run together share rows and columns in the second-level cache.
+    // Blocks are numbered down GROUP tiles, then across: those that run together share rows and columns in the L2 cache.
     const unsigned down = (m - 1) / BM + 1, across = (n - 1) / BN + 1;
     const unsigned group = blockIdx.x / (GROUP * across), place = blockIdx.x % (GROUP * across);
     const unsigned rows = min(GROUP, down - group * GROUP);

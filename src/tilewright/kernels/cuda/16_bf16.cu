@@ -43,7 +43,7 @@ struct Stage {
     bf16 b_tile[BK][BN + 8];  // 32·264 elements: 16.5 KiB; both, in four stages, 106 KiB
 };
 
-// 128-bit accesses need addresses that are multiples of 16: so must be the matrix's address and the bytes of a row.
+// For 128-bit accesses the matrix's address and the length of a row in bytes must be multiples of 16.
 __device__ bool rows_are_aligned(const bf16* matrix, int columns)
 {
     return ((unsigned long long)matrix | (unsigned long long)columns * 2) % 16 == 0;
@@ -179,7 +179,7 @@ bf16_tensor(const bf16* a, const bf16* b, bf16* c, int m, int n, int k)
     extern __shared__ __align__(16) char memory[];
     Stage* stages = (Stage*)memory;
 
-    // Numbered down GROUP tiles, then across, so that blocks that run together share rows and columns in the second-level cache.
+    // Blocks are numbered down GROUP tiles, then across: those that run together share rows and columns in the L2 cache.
     const unsigned down = (m - 1) / BM + 1, across = (n - 1) / BN + 1;
     const unsigned group = blockIdx.x / (GROUP * across), place = blockIdx.x % (GROUP * across);
     const unsigned rows = min(GROUP, down - group * GROUP);

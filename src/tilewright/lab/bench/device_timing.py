@@ -17,7 +17,7 @@ SAMPLE_S = 5e-3
 MOST_LAUNCHES = 400
 #: A function runs for so long before its first sample that counts, so that clocks rise and settle.
 WARM_S = 0.05
-#: The GPU is held busy for SLACK times as long as queueing the last sample took, but for MOST_HOLD_S at most.
+#: The GPU is held busy for SLACK times as long as queueing the last sample took, plus 50 µs; at most for MOST_HOLD_S.
 SLACK, MOST_HOLD_S = 1.5, 20e-3
 
 

@@ -47,7 +47,7 @@ class Status(StrEnum):
     UNCLEAR = "unclear"
     WRONG = "wrong"  # the result is wrong now, and was not before
     LOST = "lost"  # has a time in old, and none in new
-    UNMEASURED = "unmeasured"  # no time in old, and not newly wrong
+    UNMEASURED = "unmeasured"  # no time in old; the result did not become wrong in new
     ONLY_OLD = "only in old"
     ONLY_NEW = "only in new"
 

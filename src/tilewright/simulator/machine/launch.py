@@ -30,8 +30,8 @@ SHARED = 227 << 10
 
 
 class SimulatedLaunch:
-    """A kernel on its grid: ``regions`` are operands and module memory by slot, ``windows`` the variables of the other
-    spaces, ``contents`` the bytes of parameters and constants by name."""
+    """A kernel on its grid. ``regions``: array arguments and global variables, by slot. ``windows``: the variables of
+    each other memory space. ``contents``: the bytes of parameters and constants, by name."""
 
     def __init__(self, program: Program, grid: Dim, block: Dim, args: Sequence[Any], options: RunOptions) -> None:
         """Take the arguments, lay out memory, and give shadows to memory that may be written.
@@ -50,7 +50,10 @@ class SimulatedLaunch:
         self.windows: dict[str, list[Sized]] = {}
         self.contents: dict[str, dict[str, bytes]] = {}
         self.findings = Findings(program.entry.name)
-        self.looked, self.handed = np.zeros(blocks.count, np.int8), np.zeros(blocks.count, np.int32)  # see Clocks
+        self.looked, self.handed = (
+            np.zeros(blocks.count, np.int8),
+            np.zeros(blocks.count, np.int32),
+        )  # see clocks.Clocks
         self.static_shared = 0
         # Cells of a shadow need be no finer than the smallest access to memory in the program.
         self.grain = min([4, *(SIZES.get(i.parts[-1], 4) for i in program.code if i.parts[0] in ("ld", "st", "atom", "red")
@@ -84,8 +87,8 @@ class SimulatedLaunch:
                 self.values.append(parameter_bytes(f"argument {index}", param, value))
                 continue
             data = checked_array(f"argument {index}", value)
-            # Arrays are the same operand if they begin at one address and have as many bytes, or if they are not
-            # contiguous, and so copied, the same shape and strides.
+            # Arrays are the same operand if they begin at the same address and have the same number of bytes. Arrays
+            # that are not contiguous are copied; of these, shape and strides must agree instead of the number of bytes.
             extent = (data.nbytes,) if np.may_share_memory(data, value) else (value.shape, value.strides)
             key = (value.__array_interface__["data"][0], *extent) if data.nbytes else index
             if key not in slots:
@@ -172,8 +175,9 @@ class SimulatedLaunch:
         registers = sum(SIZES[k] for k in self.program.registers.values())
         a_thread = registers + sizes["argument"] + sizes["local"] * shadow + 200
         a_block = self.threads * a_thread + sizes["shared"] * shadow
-        # The copy of a written array is touched in full. Of its shadow, only the pages that the blocks of this run touch
-        # take memory: 16 times the share of these blocks, if they use at least a sixteenth of each page.
+        # The copy of a written array is touched in full. Of its shadow, only pages that this run touches take memory.
+        # The estimate is 16 times the share of the grid's blocks that is run: enough if these blocks use at least a
+        # sixteenth of every page that they touch.
         share = min(1.0, 16 * self.blocks.count / self.blocks.total)
         arrays = sum(r.nbytes * (1 + share * CELL_BYTES / self.grain) for r in self.regions.values() if r.shadow)
         need, limit = int(arrays) + a_block, self.options.max_bytes
@@ -200,7 +204,7 @@ class SimulatedLaunch:
         left = self.blocks.count - last - 1
         if self.blocks.count < self.blocks.total:
             return f" (only {self.blocks.count:,} of {self.blocks.total:,} blocks are run)"
-        return f" ({left:,} blocks have not begun: a GPU may not hold more of them at once either)" if left else ""
+        return f" ({left:,} blocks have not begun: a GPU might not hold more of them at once either)" if left else ""
 
     # ---- results
 

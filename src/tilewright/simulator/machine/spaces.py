@@ -58,7 +58,8 @@ class Space:
             self.watch(region)
 
     def watch(self, region: Region) -> None:
-        """Look for races in a region from now on: it is written, though ``provenance`` found no store that reaches it."""
+        """Look for races in a region from now on. Called before its first write: if ``provenance`` found no store to it,
+        it has no shadow yet."""
 
     def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
         """``pieces`` in the general case: some addresses are invalid, or they lie in several regions."""

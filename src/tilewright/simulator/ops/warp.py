@@ -45,7 +45,8 @@ class Table:
 
 
 def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
-    """Which active lanes execute an instruction together: lanes with the same number; None if all of each warp do.
+    """A group number for each active lane: lanes with the same number execute the instruction together. None if all
+    active lanes of each warp do.
 
     A lane that its own mask leaves out is reported: its result is undefined (PTX ISA 9.7.9, 9.7.13).
     """

@@ -40,8 +40,8 @@ OWN_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Placement:
-    """The chosen kernel on the CPU with ``threads`` threads, or on each of ``gpus``, with ``room`` for blocks; ``memory`` is
-    what may be taken of the host's memory, in bytes."""
+    """Where a product runs: the chosen kernel, on the CPU with ``threads`` threads or on each of ``gpus``. ``room`` is
+    the limit that the blocks must fit, ``memory`` the bytes of the host's memory that may be used."""
 
     choice: Choice[Any]
     room: Room

@@ -163,7 +163,8 @@ def _sizes(length: int, size: int) -> dict[int, int]:
 
 
 def _doubled(sizes: tuple[int, ...], length: int) -> list[int]:
-    """``sizes``, and twice the last as often as it takes to reach ``length``: only thin operands can be cut so large."""
+    """``sizes``, continued by doubling the last one until it reaches ``length``. Cuts larger than the listed sizes fit
+    in memory only for thin operands."""
     more = list(sizes)
     while more[-1] < length:
         more.append(2 * more[-1])

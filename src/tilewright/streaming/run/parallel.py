@@ -14,15 +14,16 @@ from ..plan.grid import Grid, Tile
 from ..plan.schedule import Schedule
 from .executor import AHEAD, execute
 
-#: When so many tiles for each place are left, or fewer, a slow place may get no more.
+#: A slow place may be refused a tile only when at most this many tiles for each place are left.
 FEW = 8
 
 
 class Queue:
-    """The tiles that are not begun, by place. A place takes its own in order, then the last of the place with most left.
+    """The tiles that are not begun, one list for each place. A place takes its own tiles in order; when it has none left,
+    it takes the last tile of the longest list.
 
-    Near the end a place gets no tile if the others can finish all tiles that are left before it would finish that one: else
-    all would wait for the slow place. ``clock`` returns seconds.
+    Near the end a place gets no tile if the others can finish all tiles that are left before this place would finish
+    one: otherwise all would wait for it. ``clock`` returns seconds.
     """
 
     def __init__(self, parts: Sequence[Iterable[Tile]], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -44,7 +45,8 @@ class Queue:
             return max(self._parts, key=len).pop(), []
 
     def _others_are_sooner(self, owner: int, now: float) -> bool:
-        """True if no tile is left, or the others finish all of them sooner; False if there is too little data to tell."""
+        """True if no tile is left, or if the others would finish all that are left before ``owner`` finishes one. False
+        if there is too little data to tell."""
         left = sum(map(len, self._parts))
         own, others = self._paces[owner], [pace for x, pace in enumerate(self._paces) if x != owner and not pace.done]
         if not left or not others or left > FEW * len(self._parts):
@@ -60,7 +62,7 @@ class Queue:
 
 
 class _Pace:
-    """The times at which a place claims tiles: AHEAD before its first, then one with each tile that it begins."""
+    """How fast a place works, from the times at which it claims tiles: AHEAD in advance, then one as it begins each."""
 
     def __init__(self) -> None:
         self.done = False
@@ -103,7 +105,7 @@ def execute_on_all(
 
         try:
             execute(Schedule(grid, slots), places[number], stored_in_turn, claim, errors.append)
-        except BaseException as error:  # raised again below; ``execute`` has already added most
+        except BaseException as error:  # raised again below; most were already added by ``execute``
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,), name=f"place {number}") for number in range(len(places))]
