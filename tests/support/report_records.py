@@ -44,7 +44,7 @@ LADDER: dict[str, tuple[str, str | None, float, int, int, int]] = {
         "cpu/aligned", 168, 320, 90000, 2,
     ),
     "cpu/register_tile": (
-        "A tile of C lives in registers for a whole panel of k; A and B are packed into panels.",
+        "A tile of C lives in registers for KC steps of k; A and B are packed into panels.",
         "cpu/unrolled", 236, 180, 90000, 2,
     ),
     "cpu/strassen": (
