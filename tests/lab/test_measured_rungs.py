@@ -73,9 +73,8 @@ def test_every_rung_is_there() -> None:
 def test_the_smallest_tile(kernel: CudaKernel) -> None:
     params = measured_rungs.smallest(kernel)
     recorded = [row for row in ROWS if row["kernel"] == kernel.name and row["params"].keys() == params.keys()]
-    assert bool(recorded) == (kernel in measured_rungs.rungs() and kernel.name != "cuda/register_banks"), (
-        "STRIPS is newer"
-    )
+    named = any(row["kernel"] == kernel.name for row in ROWS)
+    assert bool(recorded) == (named and kernel.name != "cuda/register_banks"), "STRIPS is newer"
     assert all(row["params"] == params for row in recorded)
     whole = kernel.launch(1024, 1024, 1, **params).blocks
     assert whole >= kernel.launch(1024, 1024, 1).blocks

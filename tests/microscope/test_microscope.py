@@ -86,7 +86,7 @@ def test_text_file_and_ptx_are_the_same_kernel(tmp_path: Path) -> None:
         other = tw.microscope(given, None, 1, (32, 32), [square(32), square(32), 32])
         assert other.counters == seen.counters
         assert (other.resources is None) == (given == ptx or str(given).endswith(".ptx"))
-    assert any("PTX comes without" in note for note in other.notes)
+    assert any("PTX was given" in note for note in other.notes)
 
 
 def test_it_prints_in_80_columns() -> None:
