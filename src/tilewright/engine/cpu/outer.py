@@ -23,7 +23,8 @@ MR = 8 if (machine().vector_registers or 16) >= 32 else 4
 NV = 2
 #: Bytes of C in a job. Large, because a thread that takes the next job first waits for all its streaming stores.
 JOB = 1 << 17
-#: C is streamed if it has at least this many bytes, which is more than one core's share of the caches.
+#: C is streamed if it has at least this many bytes: as many as L2 or an eighth of L3, whichever is larger, and at
+#: least 1 MiB.
 STREAM = max(machine().l2 or 0, (machine().l3 or 0) // 8, 1 << 20)
 
 tile_1 = codegen.tile_in_place(MR, 1, BITS)

@@ -56,7 +56,8 @@ TWO_FROM, THREE_FROM = 1280, 7000
 
 # The outer levels of one, two and three levels: product p of l outer levels is number (7^l − 1)/6 + p.
 TERMS, COUNTS = tables([scheme_of_levels(levels) for levels in range(MOST_LEVELS)])
-# Where the seven products of the innermost level are added: quarter, sign, first.
+# For each of the seven products of the innermost level, to which quarters it is added: the number of the quarter,
+# the sign, and 1 if it is the first there and overwrites.
 INNER, INNER_COUNTS = tables([scheme_of_levels(1)])
 INNER = np.stack([2 * INNER[:, C, :, 0] + INNER[:, C, :, 1], INNER[:, C, :, 2], INNER[:, C, :, 3]], axis=-1).reshape(
     7, -1

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-#: Wanted coverage. Four samples against four reach 97.1 %, the most that exists there.
+#: Wanted coverage. Too few samples cannot reach it: four against four give 97.1 % at most.
 CONFIDENCE = 0.99
 
 

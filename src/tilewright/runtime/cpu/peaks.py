@@ -191,7 +191,7 @@ def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], M
 
 
 def _figure(known: object) -> float:
-    """What the cache holds, 0 where that is no figure."""
+    """The value that the cache file holds, or 0 where it is not a positive, finite number."""
     return known if isinstance(known, float) and 0 < known < math.inf else 0.0
 
 

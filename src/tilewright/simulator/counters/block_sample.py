@@ -65,7 +65,8 @@ def sample_blocks(grid: tuple[int, int, int]) -> BlockSample:
 
 
 def doubt(program: Program) -> str:
-    """Why counts may differ from those of the whole grid although both choices agree; empty if there is no reason.
+    """Why the counts of the whole grid may differ from what a sample predicts, although its two choices of blocks
+    predict the same; empty if there is no reason.
 
     Work that blocks distribute among themselves by global atomics, or wait for, depends on which blocks run.
     """

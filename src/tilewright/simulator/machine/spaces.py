@@ -58,8 +58,8 @@ class Space:
             self.watch(region)
 
     def watch(self, region: Region) -> None:
-        """Look for races in a region from now on. Called before its first write: if ``provenance`` found no store to it,
-        it has no shadow yet."""
+        """Look for races in a region from now on; called before the first write to it. ``GlobalSpace`` then gives it a
+        shadow, which it lacks if ``provenance`` found no store to it."""
 
     def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
         """``pieces`` in the general case: some addresses are invalid, or they lie in several regions."""

@@ -9,7 +9,8 @@ from .grid import ORDERS, Tile
 
 
 def rectangles(down: int, across: int, count: int) -> tuple[int, int]:
-    """Parts down and across, as square as possible: then a place needs the fewest rows of A and columns of B."""
+    """How many parts down and across, so that the largest part has the fewest tiles; among equals, the parts that need
+    the fewest rows of A and columns of B."""
     shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
     return min(shapes, key=lambda shape: (_most_tiles(down, across, *shape), down / shape[0] + across / shape[1]))
 
