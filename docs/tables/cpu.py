@@ -85,11 +85,11 @@ def ideas(name: str) -> str:
 def engine(*names: str) -> str:
     """Shapes down, dtypes and threads across: what the library call does, and R against the better of the references."""
     records = [r for name in names for r in records_of(name)]
-    of = {(r.kernel, r.shape, r.dtype, r.threads): r for r in records}
     columns = list(dict.fromkeys((r.dtype, r.threads) for r in records))
     rows = [["M×N×K", *(f"{dtype}, {threads(count)}" for dtype, count in columns)]]
     for shape in dict.fromkeys(r.shape for r in records):
-        rows.append([shape.replace("x", "×"), *(beside_the_better(of, shape, *column) for column in columns)])
+        cells = [[r for r in records if (r.shape, r.dtype, r.threads) == (shape, *column)] for column in columns]
+        rows.append([shape.replace("x", "×"), *map(beside_the_fastest, cells)])
     environment = records[0].environment
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
@@ -109,12 +109,13 @@ def ladder_of_sizes(name: str) -> str:
     return f"{table(rows)}\n\nGFLOPS (R). {made_by(name)}"
 
 
-def beside_the_better(of: dict[tuple[str, str, str, int], BenchRecord], shape: str, dtype: str, count: int) -> str:
-    ours = of.get(("tilewright/matmul", shape, dtype, count))
+def beside_the_fastest(cell: list[BenchRecord]) -> str:
+    """GFLOPS of the library call, and R against the fastest of the references that were measured with it."""
+    ours = next((r for r in cell if r.kernel == "tilewright/matmul"), None)
     if ours is None or ours.gflops is None or ours.ratio is None:
         return "–"
-    mkl = of.get(("ref/mkl", shape, dtype, count))  # its own ratio says how far it leads OpenBLAS
-    lead = max(1.0, mkl.ratio or 0) if mkl is not None else 1.0
+    # Each reference was measured in turns with the first one: its own ratio says how far it leads that.
+    lead = max([1.0, *(r.ratio for r in cell if r.kernel.startswith("ref/") and r.ratio is not None)])
     digits = 0 if ours.gflops >= 100 else 1
     return f"{ours.gflops:.{digits}f} ({ours.ratio / lead:.2f})"
 

@@ -11,14 +11,12 @@ import altair as alt
 import vl_convert
 from rich.console import Console
 
-from tilewright.lab.compare.reference import against_reference
-from tilewright.lab.compare.stats import Status
 from tilewright.report.html import VEGALITE
 from tilewright.report.palette import DASHES, GREYS_DARK, GREYS_LIGHT, INK, Style, config
 from tilewright.terminal.records import show_bench
 
 from .common import command, linked, records_of, table
-from .cpu import threads
+from .cpu import beside_the_fastest, threads
 from .gpu import gpu_arrays_of
 
 #: The record of the CPU's panel, and that of the GPU's.
@@ -97,7 +95,7 @@ def peers() -> str:
     rows = [["n", *(f"{dtype}, {threads(count)}" for dtype, count in columns)]]
     for n in dict.fromkeys(r.n for r in records):
         cells = [[r for r in records if (r.n, r.dtype, r.threads) == (n, *column)] for column in columns]
-        rows.append([f"{n:,}", *map(_beside_the_fastest, cells)])
+        rows.append([f"{n:,}", *map(beside_the_fastest, cells)])
     environment = records[0].environment
     *most, last = [LINES[k] for k in LINES if any(r.kernel == k for r in records) and k != "tilewright/matmul"]
     names = f"{', '.join(most)} and {last}" if most else last
@@ -107,13 +105,3 @@ def peers() -> str:
         f"for this processor. Medians. {environment['processor']} ({environment['llvm_cpu']} to LLVM), "
         f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
     )
-
-
-def _beside_the_fastest(cell: list[Any]) -> str:
-    ours = next((r for r in cell if r.kernel == "tilewright/matmul" and r.gflops and r.ratio), None)
-    if ours is None:
-        return "–"
-    peers = [r for r in cell if r.kernel.startswith("ref/") and r.ratio]
-    # Each peer was measured in turns with the first reference: its own ratio says how far it leads that.
-    leads = [r.ratio for r in peers if against_reference(r)[0] is Status.FASTER]
-    return f"{ours.gflops:.0f} ({ours.ratio / max([1.0, *leads]):.2f})"

@@ -61,13 +61,14 @@ def np_matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 def _copies() -> tuple[str, dict[str, _cblas.Gemm]]:
     """The core type that OpenBLAS chose by itself, and copies of NumPy's library with others."""
     packages = Path(np.__file__).parent.parent
-    own = next((path for path in _loaded() if packages in path.parents), None)
+    own = next(((path, core) for path, core in _loaded().items() if packages in path.parents), None)
     if own is None:
         return "as installed", {}
-    installed, copies = _loaded()[own], dict[str, _cblas.Gemm]()
+    library, installed = own
+    copies: dict[str, _cblas.Gemm] = {}
     for core, needs in CORE_TYPES.items():
         if core.lower() != installed.lower() and needs <= set(machine().isa):
-            path = _copied(own)
+            path = _copied(library)
             gemm = _under(core, path)
             took = _loaded().get(path, installed)  # a library built without that core type takes an older one
             if gemm is not None and took != installed:

@@ -143,8 +143,7 @@ class Bench(PredictingBench):
         return self._sets
 
     def _measure(self, run: Product, cell: Cell, sets: OperandSets) -> Outcome:
-        if cell.kernel.variants is not None:
-            run = self._fastest_of(cell.kernel, cell, sets)
+        run = self._fastest_of(cell.kernel, run, cell, sets)
         sets.poison()
         once = timed(run, sets.a[0], sets.b[0], sets.c[0])
         self.remember(cell, once)
@@ -186,14 +185,15 @@ class Bench(PredictingBench):
             call_once(run, cell.dtype)
         except (UnavailableError, UsageError):
             return None
-        return run if reference.variants is None else self._fastest_of(reference, cell, sets)
+        return self._fastest_of(reference, run, cell, sets)
 
-    def _fastest_of(self, library: Kernel, cell: Cell, sets: OperandSets) -> Product:
-        """The library's fastest variant for this shape, dtype and number of threads."""
-        key = (library.name, cell.shape, cell.dtype, cell.threads)
+    def _fastest_of(self, kernel: Kernel, run: Product, cell: Cell, sets: OperandSets) -> Product:
+        """Of a library with variants the fastest for this shape, dtype and number of threads; ``run`` of other kernels."""
+        if kernel.variants is None:
+            return run
+        key = (kernel.name, cell.shape, cell.dtype, cell.threads)
         if key not in self._fastest:
-            assert library.variants is not None
-            self._fastest[key] = fastest(library.variants(cell.dtype), sets, cell.threads)
+            self._fastest[key] = fastest(kernel.variants(cell.dtype), sets, cell.threads)
         return self._fastest[key][1]
 
     def _sample(
