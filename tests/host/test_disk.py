@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
@@ -595,18 +594,6 @@ def test_what_is_no_json_object_is_as_if_it_were_not_there(content: bytes, cache
     stored = CacheFile("peaks", "here.json")
     stored.write(content)
     assert stored.read_json() == {}
-
-
-@pytest.mark.parametrize("known", ["x", -1.0, 0.0, float("nan"), float("inf"), None, [1], True])
-def test_a_peak_that_is_none_is_measured_again(known: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.runtime.cpu import peaks
-
-    monkeypatch.setattr(peaks, "_measure_peak", lambda dtype, threads: (12.5, 1.0))
-    assert peaks.peak_gflops("float32", 1) == 12.5
-    (path,) = (cache / "peaks").iterdir()
-    path.write_text(json.dumps({"fma float32 1": known}))
-    assert peaks.peak_gflops("float32", 1) == 12.5
-    assert json.loads(path.read_text()) == {"fma float32 1": 12.5}
 
 
 def test_a_disk_that_is_full_is_said_once_and_the_temporary_directory_used(

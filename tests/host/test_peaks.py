@@ -139,3 +139,15 @@ def test_the_share_is_that_of_the_threads_own_time() -> None:
     seconds, share = peaks._timed([half, half])
     assert seconds >= 0.05
     assert share < 0.5
+
+
+@pytest.mark.parametrize("known", ["x", -1.0, 0.0, float("nan"), float("inf"), None, [1], True])
+def test_a_cached_peak_that_is_no_figure_is_measured_again(
+    known: object, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peaks, "_measure_peak", lambda dtype, threads: (12.5, 1.0))
+    assert peaks.peak_gflops("float32", 1) == 12.5
+    (path,) = cache.iterdir()
+    path.write_text(json.dumps({"fma float32 1": known}))
+    assert peaks.peak_gflops("float32", 1) == 12.5
+    assert cached(cache) == {"fma float32 1": 12.5}
