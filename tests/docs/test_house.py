@@ -19,7 +19,7 @@ ROOMS = [
     *("errors", "records", "host", "problem", "operands"),
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
-    *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "api", "blas"),
+    *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "cluster", "api", "blas"),
     *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
