@@ -34,7 +34,7 @@ STARTED_S = time.perf_counter()
 
 #: Functions that are timed within a call. One that a module no longer has is listed under "missing".
 TIMED = (
-    "tilewright.streaming.run.multiply:_new_array",
+    "tilewright.streaming.run.opening:_new_array",
     "tilewright.streaming.places.places:place_product",
     "tilewright.streaming.places.places:typical_step",
     "tilewright.streaming.places.gpu_rates:gpu_rates",
@@ -168,7 +168,7 @@ def product(options: argparse.Namespace) -> dict[str, Any]:
     with taking(out, "import_tilewright_s"):
         import tilewright as tw
     with taking(out, "import_multiply_s"):
-        importlib.import_module("tilewright.streaming.run.multiply")
+        importlib.import_module("tilewright.large")
     spans = Spans()
     for where in TIMED:
         spans.wrap(where)
@@ -278,7 +278,7 @@ def steps(options: argparse.Namespace) -> dict[str, Any]:
 
 def imports_and_context(options: argparse.Namespace) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for module in ("numpy", "tilewright", "tilewright.api", "tilewright.streaming.run.multiply", "cuda.bindings.driver",
+    for module in ("numpy", "tilewright", "tilewright.api", "tilewright.large", "cuda.bindings.driver",
                    "cuda.bindings.nvrtc", "cuda.core"):  # fmt: skip
         with taking(out, f"import {module}"):
             importlib.import_module(module)

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import multiply, plan_multiply
 from tilewright.lab.inputs.environment import environment
 from tilewright.runtime.gpu.cublas import _library
 from tilewright.streaming.places.events import Events
-from tilewright.streaming.run.multiply import multiply, plan_multiply
 
 #: Rows of C that are compared element by element, and rows that are made or read at a time.
 ROWS, BAND = 48, 2048

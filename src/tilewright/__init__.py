@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from .host.limits import set_threads as set_threads
     from .host.limits import use_threads as use_threads
     from .host.machine import machine as info
+    from .large import multiply as multiply
+    from .large import plan_multiply as plan_multiply
     from .operands import aligned_empty as aligned_empty
     from .simulator.microscope import microscope as microscope
-    from .streaming.run.multiply import multiply as multiply
-    from .streaming.run.multiply import plan_multiply as plan_multiply
 
 __version__ = "0.1.0"
 
@@ -32,8 +32,8 @@ _PUBLIC = {
     "matmul": ("api", "matmul"),
     "gemm": ("blas", "gemm"),
     "plan": ("api", "plan"),
-    "multiply": ("streaming.run.multiply", "multiply"),
-    "plan_multiply": ("streaming.run.multiply", "plan_multiply"),
+    "multiply": ("large", "multiply"),
+    "plan_multiply": ("large", "plan_multiply"),
     "ladder": ("catalog", "catalog"),
     "microscope": ("simulator.microscope", "microscope"),
     "info": ("host.machine", "machine"),

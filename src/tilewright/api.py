@@ -182,14 +182,15 @@ def _plan_on_gpus(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
 
 def _stream(plan_: HostPlan, algorithm: str) -> Any:
     """The module that multiplies block by block; imported only here, because most programs never need it."""
+    from . import large
     from .errors import DTypeError
-    from .streaming.run import multiply as stream
+    from .streaming.run.opening import DTYPES
 
     if algorithm != "classical":
         raise UsageError(f"algorithm {algorithm!r}: GPUs have only 'classical'")
-    if plan_.compute not in stream.DTYPES:
-        raise DTypeError(f"dtype {plan_.compute}: on a GPU it must be {' or '.join(stream.DTYPES)}")
-    return stream
+    if plan_.compute not in DTYPES:
+        raise DTypeError(f"dtype {plan_.compute}: on a GPU it must be {' or '.join(DTYPES)}")
+    return large
 
 
 def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:

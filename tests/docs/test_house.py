@@ -19,7 +19,7 @@ ROOMS = [
     *("errors", "records", "host", "problem", "operands"),
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
-    *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "cluster", "api", "blas"),
+    *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "cluster", "large", "api", "blas"),
     *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
@@ -141,7 +141,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 def test_a_product_on_a_gpu_needs_no_numba() -> None:
     """It takes longer to import than a GPU to open."""
-    assert not loaded_by("import tilewright.streaming.run.multiply") & {"numba", "llvmlite", "cuda"}
+    assert not loaded_by("import tilewright.large") & {"numba", "llvmlite", "cuda"}
 
 
 def test_rendering_a_report_needs_no_numerical_library() -> None:

@@ -752,7 +752,7 @@ def test_callers_on_many_threads_share_the_workers() -> None:
     "shapes", [((30, 20), (20, 10)), ((30,), (30, 4)), ((3, 4, 5), (5, 6)), ((5,), (5,)), ((2, 0), (0, 3))]
 )
 def test_a_device_multiplies_every_matrix(shapes: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.streaming.run import multiply as module
+    from tilewright import large
 
     asked = []
 
@@ -760,7 +760,7 @@ def test_a_device_multiplies_every_matrix(shapes: tuple[tuple[int, ...], ...], m
         asked.append(device)
         c[...] = a @ b
 
-    monkeypatch.setattr(module, "multiply", multiply)
+    monkeypatch.setattr(large, "multiply", multiply)
     a, b = (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes)
     for dtype in ("float32", "float64"):
         found, wanted = tw.matmul(a.astype(dtype), b.astype(dtype), device="cuda:1"), a.astype(dtype) @ b.astype(dtype)

@@ -33,10 +33,9 @@ from tilewright.streaming.places.rates import read_rate
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.grid import ORDERS, Grid
 from tilewright.streaming.plan.stream import Room, plan_again
-from tilewright.streaming.run import finished, job
-from tilewright.streaming.run import multiply as module
+from tilewright.streaming.run import finished, job, opening
 from tilewright.streaming.run.journal import Journal, read_journal
-from tilewright.streaming.run.multiply import open_job
+from tilewright.streaming.run.opening import open_job
 
 #: Room for 16 tiles of C, 4×4, where m = n = k = N.
 N, ROOM = 1000, 1_600_000
@@ -71,7 +70,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
         def choice(sources: Any, dtype: np.dtype, *_: Any) -> Placement:
             return Known(choose_adding_cpu(dtype.name), Room(place), 2, 1 << 40, count=count)
 
-        monkeypatch.setattr(module, "place_product", choice)
+        monkeypatch.setattr(opening, "place_product", choice)
 
     choose()
     return choose

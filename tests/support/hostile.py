@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import plan_multiply
+from tilewright import multiply, plan_multiply
 from tilewright.errors import TilewrightError
 from tilewright.files import open_matrix
-from tilewright.streaming.run.multiply import multiply
 
 Files = dict[str, bytes]
 

@@ -124,7 +124,7 @@ def multiply_command(
     """
     from ..host.limits import get_threads, use_threads
     from ..streaming.options import Options
-    from ..streaming.run.multiply import open_job
+    from ..streaming.run.opening import open_job
     from ..terminal import show_plan, show_product, steps_shown
 
     files = [Path(text) for text in (a, b, output)]

@@ -1,0 +1,102 @@
+"""The public calls on matrices in files, and on those that are larger than the memory where they are multiplied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .runtime.cpu.stop import stoppable
+from .streaming.options import Options
+from .streaming.places.events import Events
+from .streaming.plan.stream import StreamPlan
+from .streaming.run.job import Progress
+from .streaming.run.opening import open_job
+
+
+def multiply(
+    a: Any,
+    b: Any,
+    /,
+    out: Any = None,
+    *,
+    memory: int | str | None = None,
+    device: str | None = None,
+    device_memory: int | str | None = None,
+    partition: str = "rectangles",
+    dtype: Any = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    events: Events | None = None,
+) -> Any:
+    """The product of two matrices, each a file or an array, written to ``out`` block by block; returns ``out``.
+
+    ``a`` is (m, k) and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or
+    raw files (pass what ``files.open_matrix`` returns for a file that needs options). ``out`` is the path of a file of any
+    of these formats, which appears when it is complete; an array of shape (m, n) that shares no memory with the operands; or
+    None for a new array. ``dtype`` is float32 or float64, by default the wider one of the operands: they are converted to it
+    as they are read, and C has it.
+
+    An existing file is replaced if it holds one matrix of the same format and nothing else. It is refused if anything else
+    would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
+    is always replaced.
+
+    ``memory`` bounds the host's memory that blocks take ("4GiB", or bytes; by default most of what is free), and
+    ``device_memory`` the GPU's. ``device`` is "cpu", "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1"; by default the
+    GPUs where there are any. Several share C by ``partition``: "rectangles" of tiles, or "strips" of whole rows, which is
+    simpler and moves more.
+
+    With ``resume`` an interrupted product into a file goes on where it stopped, with the same cut: each finished tile is in
+    a journal in the directory ``OUT.tilewright``. A complete result that was made from these operands stays as it is, and
+    any other file of its name is refused. Without ``resume``, or without a journal, the product begins anew.
+
+    The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
+    ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
+    collects the time of each piece of work. Ctrl-C is raised when all threads of the product have stopped.
+
+    Raises ShapeError, DTypeError, FileError, MemoryLimitError (says the least that is needed), UnavailableError (no such
+    device, no library for a format), UsageError, ResumeError (the operands have changed, the journal was changed or
+    damaged, ``resume`` would replace another result). Finished tiles are kept whatever happens.
+
+    >>> import numpy as np, tilewright as tw
+    >>> a = np.arange(6.0).reshape(2, 3)
+    >>> tw.multiply(a, a.T, device="cpu")
+    array([[ 5., 14.],
+           [14., 50.]])
+    """
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
+
+    def run() -> Any:
+        with open_job(a, b, out, options) as job:
+            job.run(progress, events)
+            return job.target
+
+    return stoppable(run)
+
+
+def plan_multiply(
+    a: Any,
+    b: Any,
+    /,
+    out: Any = None,
+    *,
+    memory: int | str | None = None,
+    device: str | None = None,
+    device_memory: int | str | None = None,
+    partition: str = "rectangles",
+    dtype: Any = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> StreamPlan:
+    """What ``multiply`` would do, and the predicted time; nothing is multiplied, and no result begun.
+
+    With ``resume`` it is the plan for what is left to do. Raises what ``multiply`` raises before it begins.
+
+    >>> import numpy as np, tilewright as tw
+    >>> a = np.ones((2000, 2000), np.float32)
+    >>> plan = tw.plan_multiply(a, a, device="cpu", memory="64MiB")
+    >>> plan.place_bytes < 64 << 20
+    True
+    """
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
+    with open_job(a, b, out, options, only_planned=True) as job:
+        return job.plan

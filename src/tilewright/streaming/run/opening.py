@@ -1,0 +1,92 @@
+"""The job of a ``multiply`` from what its caller gave: operands opened, checked, placed and planned."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_you_mean
+from ...files import Source, open_matrix
+from ...host.limits import get_threads
+from ...runtime.gpu.driver import restored_context
+from ..options import Options
+from ..places.places import place_product
+from ..plan.partition import PARTITIONS
+from .job import Job, Product, plan_job
+
+DTYPES = ("float32", "float64")
+
+
+@contextlib.contextmanager
+def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
+    """The job of a ``multiply``, planned and ready to run. Raises an error for everything that cannot be done."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(restored_context())
+        product = _opened(stack, a, b, options.dtype)
+        _refuse_overlap(out, a=a, b=b)
+        if options.partition not in PARTITIONS:
+            raise UsageError(f"partition {options.partition!r}: {did_you_mean(options.partition, PARTITIONS)}")
+        target = _new_array(product) if out is None else out
+        placement = place_product(product.sources, product.dtype, options, get_threads())
+        yield plan_job(product, placement, target, options, stack, only_planned=only_planned)
+
+
+def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
+    sources: list[Source] = []
+    for operand in (a, b):
+        if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
+            sources.append(operand)  # the caller opened it, and closes it
+        else:
+            sources.append(open_matrix(operand))
+            stack.callback(sources[-1].close)
+    x, y = sources
+    if x.shape[1] != y.shape[0]:
+        raise ShapeError(f"k mismatch: a is {x.shape}, b is {y.shape}: a's columns must be as many as b's rows")
+    return Product(x, y, _dtype(x, y, dtype))
+
+
+def _dtype(a: Source, b: Source, wanted: Any) -> np.dtype[Any]:
+    try:
+        chosen = np.result_type(a.dtype, b.dtype, np.float32) if wanted is None else np.dtype(wanted)
+    except TypeError:
+        raise DTypeError(f"dtype {wanted!r}: must be {' or '.join(DTYPES)}") from None
+    if chosen.name not in DTYPES:
+        raise DTypeError(f"dtype {chosen.name}: must be {' or '.join(DTYPES)}, in which blocks are multiplied")
+    return chosen.newbyteorder("=")
+
+
+def _new_array(product: Product) -> np.ndarray[Any, Any]:
+    m, n, _ = product.shape
+    try:
+        return np.empty((m, n), product.dtype)
+    except ValueError:
+        raise MemoryLimitError(f"C would be {m}×{n} {product.dtype}, more than an address can reach") from None
+
+
+def _refuse_overlap(out: Any, **operands: Any) -> None:
+    """Refuse a result in an operand's memory: tiles are written while blocks are still read. The path of an operand's file
+    is allowed, because a file is replaced when the product is complete."""
+    if not isinstance(out, np.ndarray):
+        return
+    for name, operand in operands.items():
+        if (isinstance(operand, np.ndarray) and _share_memory(out, operand)) or _same_file(out, operand):
+            raise UsageError(f"out shares memory with {name}, which is read until the end: give another array")
+
+
+def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+    try:
+        return np.shares_memory(x, y, max_work=100_000)  # type: ignore[arg-type]  # any number, says its documentation
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _same_file(out: Any, operand: Any) -> bool:
+    """Whether ``out`` and the operand are the same file: a path, or an array mapped from a file."""
+    files = [x.filename if isinstance(x, np.memmap) else x for x in (out, operand)]
+    paths = [Path(os.fspath(file)) for file in files if isinstance(file, (str, os.PathLike))]
+    return len(paths) == 2 and all(path.exists() for path in paths) and paths[0].samefile(paths[1])
