@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import large
 from tilewright.files import plain
 from tilewright.files import zarr as zarr_files
 from tilewright.lab.inputs.environment import environment
@@ -34,7 +35,7 @@ from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.places import places
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.stream import Room
-from tilewright.streaming.run import multiply
+from tilewright.streaming.run import opening
 
 NAMES = ("c.npy", "c.raw", "c.safetensors", "c.h5", "c.zarr")
 #: Sides of the products: one that the command computes for a while, and one of few tiles.
@@ -134,7 +135,7 @@ def measured(function: Callable[[], object]) -> float:
 
 
 def work() -> None:
-    multiply.multiply("a.npy", "b.npy", work_name, resume=True, overwrite=True)
+    large.multiply("a.npy", "b.npy", work_name, resume=True, overwrite=True)
 
 
 def child(function: Callable[[], None]) -> int:
@@ -229,7 +230,7 @@ def prepare() -> None:
     make_operands(SHORT)
     choice = choose_adding_cpu("float32")
     places.host_rates = lambda *_: Rates(1e11, 1e10, 1e9)  # type: ignore[assignment]
-    multiply.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 1, 1 << 30)  # type: ignore[assignment]
+    opening.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 1, 1 << 30)  # type: ignore[assignment]
 
 
 def main(out: str, kills: str = "200", seed: str = "1") -> None:

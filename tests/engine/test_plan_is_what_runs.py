@@ -148,12 +148,10 @@ def test_what_is_streamed_runs_the_plan_that_is_printed(monkeypatch: pytest.Monk
 
 def test_a_device_is_planned_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``matmul(…, device=…)`` multiplies there, with what it refuses."""
-    from tilewright.streaming.run import multiply
+    from tilewright import large
 
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        multiply, "plan_multiply", lambda a, b, device: asked.append((a.shape, b.shape, a.dtype, device))
-    )
+    monkeypatch.setattr(large, "plan_multiply", lambda a, b, device: asked.append((a.shape, b.shape, a.dtype, device)))
     tw.plan((70, 60), (60, 50), device="cuda:1")
     tw.plan(*operands((4, 70, 60), (60, 50)), device="cuda", precision="highest")
     assert asked == [

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from support.simulated_streams import ANY_KERNEL, SimulatedDevice, SimulatedStream, failing_after, simulated
+from tilewright import large
 from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySink, ArraySource
 from tilewright.planning.choice import Choice
@@ -29,7 +30,7 @@ from tilewright.streaming.plan.partition import territories
 from tilewright.streaming.plan.plan import StreamPlan
 from tilewright.streaming.plan.schedule import Schedule
 from tilewright.streaming.plan.stream import plan_again
-from tilewright.streaming.run import multiply
+from tilewright.streaming.run import opening
 from tilewright.streaming.run.executor import execute
 from tilewright.streaming.run.parallel import execute_on_all
 
@@ -202,13 +203,13 @@ def test_multiply_takes_as_many_gpus_as_pay(
     gpus: Any = (device,) * 4
     choice = Choice(kernel, "float64", {}, "")
     placed = places.Placement(choice, Room(4 << 20, grain=64), 1, 1 << 30, gpus, Chunks(1 << 14, 4, 2))
-    monkeypatch.setattr(multiply, "place_product", lambda *_: placed)
+    monkeypatch.setattr(opening, "place_product", lambda *_: placed)
     rng, made = np.random.default_rng(0), []
     monkeypatch.setattr(GpuPlace, "close", lambda self, close=GpuPlace.close: (made.append(self), close(self)))
     a, b = rng.integers(-9, 9, (1000, 300)).astype(float), rng.integers(-9, 9, (300, 900)).astype(float)
-    np.testing.assert_array_equal(multiply.multiply(a, b), a @ b)
+    np.testing.assert_array_equal(large.multiply(a, b), a @ b)
     assert len(made) == used
-    assert len(multiply.plan_multiply(a, b).parts) == used
+    assert len(large.plan_multiply(a, b).parts) == used
     assert (device.held_bytes, device.open) == (0, 0)
 
 

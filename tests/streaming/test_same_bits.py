@@ -26,7 +26,7 @@ from tilewright.streaming.plan import stream
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room, cuts
 from tilewright.streaming.plan.grid import Grid, longest_step
-from tilewright.streaming.run import multiply
+from tilewright.streaming.run import opening
 
 #: Each by factors of 1000: what multiplies, what is read, what is written.
 RATES = [
@@ -67,7 +67,7 @@ def test_the_engine_cuts_every_step_as_it_cuts_all_of_k(k: int, kc: int, most: i
 
 
 def test_every_adding_kernel_says_how_it_sums() -> None:
-    for dtype in multiply.DTYPES:
+    for dtype in opening.DTYPES:
         kernel = choose_adding_cpu(dtype).kernel
         assert kernel is not None
         assert kc_of(kernel, dtype) > 1

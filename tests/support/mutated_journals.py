@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from support.interrupted import interrupted_after
+from tilewright import large
 from tilewright.errors import FileError, MemoryLimitError, ResumeError
 from tilewright.host.disk import CacheFile
 from tilewright.planning.choice import choose_adding_cpu
@@ -29,7 +30,7 @@ from tilewright.streaming.places.places import Placement
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.grid import Tile
-from tilewright.streaming.run import multiply
+from tilewright.streaming.run import opening
 from tilewright.streaming.run.journal import _signed, read_journal
 
 #: 3×3 tiles of 256×256 at most, k in two steps.
@@ -217,7 +218,7 @@ class Unfinished:
         rng = np.random.default_rng(3)
         for name in "ab":
             np.save(f"{name}.npy", rng.uniform(-1, 1, (SIDE, SIDE)).astype(np.float32))
-        multiply.multiply("a.npy", "b.npy", "c.npy")
+        large.multiply("a.npy", "b.npy", "c.npy")
         whole = Path("c.npy").read_bytes()
         Path("c.npy").unlink()
         _interrupted(tiles + 2)
@@ -281,7 +282,7 @@ class Unfinished:
 
     def _resumed(self) -> str:
         try:
-            multiply.multiply("a.npy", "b.npy", "c.npy", resume=True)
+            large.multiply("a.npy", "b.npy", "c.npy", resume=True)
         except (ResumeError, FileError, MemoryLimitError) as error:
             return "refused" if "\n" not in str(error) and len(str(error)) < 1000 else f"words: {str(error)[:2000]!r}"
         except BaseException as error:
@@ -299,7 +300,7 @@ def small_places(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CacheFile, "path", property(lambda file: remembered / file.name))
         patch.setattr(Placement, "rates", lambda *_: Rates(1e11, 1e10, 1e9))
-        patch.setattr(multiply, "place_product", lambda *_: Placement(choice, ROOM, 1, 1 << 40))
+        patch.setattr(opening, "place_product", lambda *_: Placement(choice, ROOM, 1, 1 << 40))
         patch.setattr(os, "fsync", lambda _: None)
         os.chdir(folder)
         try:
@@ -311,4 +312,4 @@ def small_places(folder: Path) -> Iterator[None]:
 def _interrupted(tiles: int) -> None:
     """Begin a·b anew, and interrupt it after so many tiles."""
     with interrupted_after(tiles), contextlib.suppress(KeyboardInterrupt):
-        multiply.multiply("a.npy", "b.npy", "c.npy")
+        large.multiply("a.npy", "b.npy", "c.npy")
