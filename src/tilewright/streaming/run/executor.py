@@ -26,22 +26,102 @@ class _Ended(Exception):  # noqa: N818  # no error: the end of a lane
     """Another lane failed, or the run was asked to stop."""
 
 
-class _Lanes:
-    """The tokens of each lane, by number, for which other lanes wait; and the schedule, to which tiles are still added."""
+class Execution:
+    """A schedule that runs in a place, and to which tiles are added until ``end`` is called.
 
-    def __init__(self, schedule: Schedule, claim: Claim, failed: Callable[[BaseException], None]) -> None:
-        self._schedule, self._claim, self._failed = schedule, claim, failed
+    ``stored`` is called with each tile as soon as it is written to the result. The first error of a lane is passed to
+    ``failed`` at once.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        place: Place,
+        stored: Callable[[Tile], None] = lambda tile: None,
+        failed: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self._schedule, self._place, self._stored, self._failed = schedule, place, stored, failed
         self._complete = False
         self._changed = threading.Condition()
+        #: What each lane's finished pieces returned, by number; other lanes wait for them.
         self._tokens: dict[str, list[Token]] = {"load": [], "multiply": [], "store": []}
         self.error: BaseException | None = None
 
-    def put(self, lane: str, token: Token) -> None:
+    def add(self, tile: Tile, later: Sequence[Tile] = ()) -> None:
+        """Add a tile to the schedule; ``later`` will follow it, as far as is known."""
+        with self._changed:
+            self._schedule.add(tile, later)
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """No tile will be added any more."""
+        with self._changed:
+            self._complete = True
+            self._changed.notify_all()
+
+    def stop(self, error: BaseException) -> None:
+        """End all lanes after the piece under way; ``run`` raises ``error``."""
+        with self._changed:
+            if self.error is None:
+                self.error = error
+                self._failed(error)
+            self._changed.notify_all()
+
+    def run(self, begins: Callable[[], None] = lambda: None) -> None:
+        """Run all lanes until all tiles are stored; the calling thread submits the multiplications.
+
+        ``begins`` is called when the first step of a tile is about to be submitted. The first error is raised when all lanes
+        have stopped; what was stored until then stays. Call this on a thread that receives no interrupts
+        (``runtime.cpu.stop.stoppable``), because it holds locks.
+        """
+        lanes = [
+            threading.Thread(target=self._lane, args=(work,), name=work.__name__) for work in (self._load, self._store)
+        ]
+        with current_stop().tells(lambda: self.stop(Stopped())):
+            try:
+                for lane in lanes:
+                    lane.start()  # may fail: the system limits threads
+                self._multiply(begins)
+            except _Ended:
+                pass
+            except BaseException as error:  # the other lanes must end first
+                self.stop(error)
+            for lane in lanes:
+                if lane.ident is not None:
+                    lane.join()
+        if self.error is not None:
+            raise self.error
+
+    def _load(self) -> None:
+        for load in self._pieces(self._schedule.loads):
+            self._put("load", self._place.load(load, self._get("multiply", load.after)))
+
+    def _multiply(self, begins: Callable[[], None]) -> None:
+        for step in self._pieces(self._schedule.multiplies):
+            if step.first:
+                begins()
+            needs = self._get("load", step.needs[0]), self._get("load", step.needs[1])
+            self._put("multiply", self._place.multiply(step, needs, self._get("store", step.after)))
+
+    def _store(self) -> None:
+        for store in self._pieces(self._schedule.stores):
+            self._put("store", self._place.store(store, self._get("multiply", store.after)))
+            self._stored(store.tile)
+
+    def _lane(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except _Ended:
+            pass
+        except BaseException as error:  # raised again by ``run``
+            self.stop(error)
+
+    def _put(self, lane: str, token: Token) -> None:
         with self._changed:
             self._tokens[lane].append(token)
             self._changed.notify_all()
 
-    def get(self, lane: str, number: int) -> Token:
+    def _get(self, lane: str, number: int) -> Token:
         """Wait for the token of piece ``number``, and return it; None for number −1. Raises _Ended."""
         if number < 0:
             return None
@@ -52,36 +132,16 @@ class _Lanes:
                 raise _Ended
             return tokens[number]
 
-    def grow(self) -> bool:
-        """Add the next tile to the schedule. Returns False if no tile is left."""
-        with self._changed:
-            if not self._complete:
-                claimed = self._claim()
-                if claimed is None:
-                    self._complete = True
-                else:
-                    self._schedule.add(*claimed)
-                self._changed.notify_all()
-            return not self._complete
-
-    def pieces(self, pieces: list[Piece]) -> Iterator[Piece]:
+    def _pieces(self, pieces: list[Piece]) -> Iterator[Piece]:
         """All pieces of a lane, also those that are still to be added. Raises _Ended."""
         for number in itertools.count():
             with self._changed:
-                while len(pieces) <= number and not self._complete and self.error is None:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: len(pieces) > number or self._complete or self.error is not None)  # noqa: B023
                 if self.error is not None:
                     raise _Ended
                 if len(pieces) <= number:
                     return
             yield pieces[number]
-
-    def stop(self, error: BaseException) -> None:
-        with self._changed:
-            if self.error is None:
-                self.error = error
-                self._failed(error)
-            self._changed.notify_all()
 
 
 def execute(
@@ -91,55 +151,20 @@ def execute(
     claim: Claim = lambda: None,
     failed: Callable[[BaseException], None] = lambda error: None,
 ) -> None:
-    """Run ``schedule`` in ``place``; ``stored`` is called with each tile as soon as it is written to the result.
+    """Run ``schedule`` in ``place``, and the tiles that ``claim`` returns, which is asked for them AHEAD of the tile that is
+    computed; see ``Execution``."""
+    execution = Execution(schedule, place, stored, failed)
+    left = True
 
-    Tiles that ``claim`` returns are added to the schedule, AHEAD of the one that is computed. The calling thread submits the
-    multiplications. The first error of a lane is passed to ``failed`` at once, and raised when all lanes have stopped; what
-    was stored until then stays. Call this on a thread that receives no interrupts (``runtime.cpu.stop.stoppable``), because
-    it holds locks.
-    """
-    lanes = _Lanes(schedule, claim, failed)
+    def grow() -> None:
+        nonlocal left
+        claimed = claim() if left else None
+        if claimed is not None:
+            execution.add(*claimed)
+        elif left:
+            left = False
+            execution.end()
 
-    def loading() -> None:
-        for load in lanes.pieces(schedule.loads):
-            lanes.put("load", place.load(load, lanes.get("multiply", load.after)))
-
-    def storing() -> None:
-        for store in lanes.pieces(schedule.stores):
-            lanes.put("store", place.store(store, lanes.get("multiply", store.after)))
-            stored(store.tile)
-
-    workers = [threading.Thread(target=_lane, args=(lanes, work), name=work.__name__) for work in (loading, storing)]
-    with current_stop().tells(lambda: lanes.stop(Stopped())):
-        try:
-            for worker in workers:
-                worker.start()  # may fail: the system limits threads
-            _multiply(lanes, schedule, place)
-        except _Ended:
-            pass
-        except BaseException as error:  # the other lanes must end first
-            lanes.stop(error)
-        for worker in workers:
-            if worker.ident is not None:
-                worker.join()
-    if lanes.error is not None:
-        raise lanes.error
-
-
-def _multiply(lanes: _Lanes, schedule: Schedule, place: Place) -> None:
     for _ in range(AHEAD):
-        lanes.grow()
-    for step in lanes.pieces(schedule.multiplies):
-        if step.first:
-            lanes.grow()
-        needs = lanes.get("load", step.needs[0]), lanes.get("load", step.needs[1])
-        lanes.put("multiply", place.multiply(step, needs, lanes.get("store", step.after)))
-
-
-def _lane(lanes: _Lanes, work: Callable[[], None]) -> None:
-    try:
-        work()
-    except _Ended:
-        pass
-    except BaseException as error:  # raised again by ``execute``
-        lanes.stop(error)
+        grow()
+    execution.run(grow)
