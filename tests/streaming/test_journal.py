@@ -303,14 +303,15 @@ import functools, itertools, json, os, pathlib, random, shutil, signal, sys, thr
 import numpy as np
 from tilewright.files import plain
 from tilewright.streaming.places import places
-from tilewright.streaming.run import job, multiply
+from tilewright import large
+from tilewright.streaming.run import job, opening
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.run.journal import Journal
 from tilewright.streaming.plan.stream import Room
 
 choice = places.choose_adding_cpu("float32")
 places.host_rates = lambda *_: Rates(1e11, 1e10, 1e9)
-multiply.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 2, 1 << 30)
+opening.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 2, 1 << 30)
 remove = Journal.remove
 
 def kept(self):
@@ -320,7 +321,7 @@ def kept(self):
 Journal.remove = kept
 
 def work(resume):
-    multiply.multiply("a.npy", "b.npy", "c.npy", resume=resume)
+    large.multiply("a.npy", "b.npy", "c.npy", resume=resume)
 
 def child(function, *arguments):
     pid = os.fork()

@@ -16,11 +16,21 @@ import numpy as np
 
 from .array import ArraySink, ArraySource, file_behind
 from .checks import Shape, admit_dtype, admit_shape, agree
-from .format import Sink, Source, formats, locate, output_of
+from .format import Sink, Source, Writer, formats, locate, output_of
 from .output import Output
 from .work import WorkDirectory
 
-__all__ = ["Output", "Sink", "Source", "WorkDirectory", "create_matrix", "formats", "open_matrix", "output_of"]
+__all__ = [
+    "Output",
+    "Sink",
+    "Source",
+    "WorkDirectory",
+    "Writer",
+    "create_matrix",
+    "formats",
+    "open_matrix",
+    "output_of",
+]
 
 
 def open_matrix(where: Any, *, shape: Shape | None = None, dtype: Any = None, name: str | None = None) -> Source:
@@ -85,6 +95,8 @@ def create_matrix(
     >>> path.exists(), sink.finish(), np.load(path).sum()
     (False, None, np.float32(6.0))
     """
+    if hasattr(where, "write") and hasattr(where, "finish"):
+        return where  # a sink already
     if not isinstance(where, (str, os.PathLike)):
         what = "the matrix to write"
         return ArraySink(where, admit_shape(shape, what), admit_dtype(dtype, what))

@@ -63,6 +63,9 @@ class ArraySource:
         rectangle(self.shape, rows, columns, out)
         copy_block(out, self._array[rows, columns])
 
+    def opener(self) -> None:
+        return None
+
     def fingerprint(self) -> str:
         digest = hashlib.sha256(repr((self.shape, self.dtype.str)).encode())
         strip = max(1, _HASHED // max(1, self.shape[1] * self.dtype.itemsize))
@@ -92,6 +95,9 @@ class ArraySink:
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         rectangle(self.shape, rows, columns, block)
         copy_block(self._array[rows, columns], block)
+
+    def attachment(self) -> None:
+        return None
 
     def flush(self) -> None:
         if isinstance(self._owner, np.memmap):

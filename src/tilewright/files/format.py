@@ -52,8 +52,27 @@ class Source(Protocol):
         Raises FileError where the file has become shorter, damaged or unreadable.
         """
 
+    def opener(self) -> Callable[[], Source] | None:
+        """What opens the same matrix in another process, and can be pickled; None for an array in this one's memory."""
+
     def fingerprint(self) -> str:
         """A short text that differs when the contents may: of a file, path, size, time of change, inode and layout."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+class Writer(Protocol):
+    """Writes rectangles of an unfinished matrix that another process has begun and will finish.
+
+    Processes must not write parts of the same chunk (``FileFormat.chunk``) at the same time.
+    """
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        """Store ``block`` there, converted to the stored dtype. Raises FileError where the disk is full or fails."""
+
+    def flush(self) -> None:
+        """Return when all that this writer wrote before is on the disk."""
 
     def close(self) -> None:
         """Release the file."""
@@ -99,6 +118,9 @@ class Sink(Protocol):
     def flush(self) -> None:
         """Return when all that was written before is on the disk and would survive a power failure."""
 
+    def attachment(self) -> Callable[[], Writer] | None:
+        """What lets another process write to the unfinished matrix, and can be pickled; None for an array in memory."""
+
     def finish(self) -> None:
         """Flush, and give the matrix its name, in place of an existing file; then nothing can be written."""
 
@@ -122,6 +144,8 @@ class FileFormat:
     lost: Callable[[Path, Output], str | None]
     members: bool = False
     directory: bool = False
+    #: Rows, and columns, of the smallest part that several processes can write at once.
+    chunk: int = 1
 
 
 @functools.cache

@@ -8,8 +8,9 @@ then written without the library.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,6 +53,9 @@ class HDF5Source(ChunkedSource):
             return self._dataset[rows, columns]
         except Exception as error:  # the library may raise anything for a damaged chunk
             raise unreadable_error(self._path, rows, columns, error) from error
+
+    def opener(self) -> Callable[[], Source]:
+        return functools.partial(_open, self._path, self._dataset.name)
 
     def fingerprint(self) -> str:
         status = os.fstat(self._file.id.get_vfd_handle())

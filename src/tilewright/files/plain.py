@@ -7,6 +7,7 @@ between them is faster than a call for each row.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -107,12 +108,75 @@ class PlainSource:
                 move_rows("pread", self._file.fileno(), run if short else tight, at, pitch)
                 copy_block(part, tight)
 
+    def opener(self) -> Callable[[], PlainSource]:
+        return functools.partial(_open_again, self.path, self.layout)
+
     def fingerprint(self) -> str:
         status = os.fstat(self._file.fileno())
         return fingerprint(str(self.path), status.st_size, status.st_mtime_ns, status.st_ino, str(self.layout))
 
     def close(self) -> None:
         self._file.close()
+
+
+def _open_again(path: Path, layout: FileLayout) -> PlainSource:
+    """The same matrix in another process."""
+    return PlainSource(path, lambda *_: layout)
+
+
+class PlainWriter:
+    """Writes rectangles of an open file in place, from any number of threads; ``path`` is for errors."""
+
+    forgets = False
+
+    def __init__(self, file: int, layout: FileLayout, path: Path) -> None:
+        self._file, self._layout, self._path = file, layout, path
+        self.shape, self.dtype = layout.shape, layout.dtype
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        row, column = rectangle(self.shape, rows, columns, block)
+        pitch = self.shape[1] * self.dtype.itemsize
+        if not block.size:
+            return
+        with os_errors(self._path, "written"):
+            self._write(self._layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
+
+    def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
+        if block.dtype == self.dtype and rows_are_contiguous(block):
+            # A page with a part that is written later must stay in memory, or it would be read from the disk again.
+            if self.forgets and not (begin | pitch | block.shape[1] * block.itemsize) % PAGE:
+                write_through(self._file, block, begin, pitch)
+            else:
+                move_rows("pwrite", self._file, block, begin, pitch)
+            return
+        piece = min(block.shape[1], BUFFER // self.dtype.itemsize)
+        buffer = _buffer(len(block), piece, self.dtype)
+        for i in range(0, len(block), len(buffer)):
+            for j in range(0, block.shape[1], piece):
+                part = block[i : i + len(buffer), j : j + piece]
+                converted = buffer[: len(part), : part.shape[1]]
+                copy_block(converted, part)
+                move_rows("pwrite", self._file, converted, begin + i * pitch + j * self.dtype.itemsize, pitch)
+
+    def flush(self) -> None:
+        with os_errors(self._path, "written"):
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def attach_plain(path: Path, layout: FileLayout, inode: int) -> PlainWriter:
+    """A writer of an unfinished matrix that another process has begun and will finish.
+
+    Raises FileError where that file is not at ``path`` here.
+    """
+    with os_errors(path, "written"):
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if os.fstat(file).st_ino != inode:
+            os.close(file)
+            raise FileError(f"{path} is another file here than in the process that began it")
+    return PlainWriter(file, layout, path)
 
 
 class PlainSink:
@@ -125,7 +189,6 @@ class PlainSink:
     parallel = True
     grain = (1, 1)
     workspace = 2 * BUFFER
-    forgets = False
 
     def __init__(
         self,
@@ -151,6 +214,15 @@ class PlainSink:
         except BaseException:
             self._partial.abandon()
             raise
+        self._writer = PlainWriter(self._partial.file, self.layout, self.partial)
+
+    @property
+    def forgets(self) -> bool:
+        return self._writer.forgets
+
+    @forgets.setter
+    def forgets(self, value: bool) -> None:
+        self._writer.forgets = value
 
     def _refuse_another(self, file: BinaryIO) -> None:
         expected = FileLayout(self.shape, self.dtype, self.layout.offset)
@@ -161,36 +233,16 @@ class PlainSink:
             )
         _refuse_truncated(self.partial, file.fileno(), self.layout)
 
-    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
-        row, column = rectangle(self.shape, rows, columns, block)
-        pitch = self.shape[1] * self.dtype.itemsize
-        self._refuse_finished()
-        if not block.size:
-            return
-        with os_errors(self.partial, "written"):
-            self._write(self.layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
+    def attachment(self) -> Callable[[], PlainWriter]:
+        return functools.partial(attach_plain, self.partial, self.layout, os.fstat(self._partial.file).st_ino)
 
-    def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
-        if block.dtype == self.dtype and rows_are_contiguous(block):
-            # A page with a part that is written later must stay in memory, or it would be read from the disk again.
-            if self.forgets and not (begin | pitch | block.shape[1] * block.itemsize) % PAGE:
-                write_through(self._partial.file, block, begin, pitch)
-            else:
-                move_rows("pwrite", self._partial.file, block, begin, pitch)
-            return
-        piece = min(block.shape[1], BUFFER // self.dtype.itemsize)
-        buffer = _buffer(len(block), piece, self.dtype)
-        for i in range(0, len(block), len(buffer)):
-            for j in range(0, block.shape[1], piece):
-                part = block[i : i + len(buffer), j : j + piece]
-                converted = buffer[: len(part), : part.shape[1]]
-                copy_block(converted, part)
-                move_rows("pwrite", self._partial.file, converted, begin + i * pitch + j * self.dtype.itemsize, pitch)
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        self._refuse_finished()
+        self._writer.write(rows, columns, block)
 
     def flush(self) -> None:
         self._refuse_finished()
-        with os_errors(self.partial, "written"):
-            os.fsync(self._partial.file)
+        self._writer.flush()
 
     def finish(self) -> None:
         self.flush()

@@ -48,8 +48,13 @@ class OpenDirectories:
 
     def inside(self, name: str) -> Path:
         """A path by which a library finds ``name`` in the open directory, even if that directory is renamed."""
-        descriptors = Path("/proc/self/fd")
-        return (descriptors / str(self.fd) if descriptors.exists() else self.path) / name
+        return inside(self.fd, self.path) / name
+
+
+def inside(directory: int, path: Path) -> Path:
+    """A path that leads through the descriptor of an open directory, where the system has such; otherwise ``path``."""
+    descriptors = Path("/proc/self/fd")
+    return descriptors / str(directory) if descriptors.exists() else path
 
 
 def put_in_place(work: OpenDirectories) -> None:

@@ -6,9 +6,11 @@ shrinks, and encoding it would take longer than writing it.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from .chunked import ChunkedSource, chunk_slices
 from .format import FileFormat, Source
 from .output import Output
 from .partial import Partial, sync
-from .swap import DATA
+from .swap import DATA, inside
 from .work import WorkDirectory
 from .zarr_directory import lost_from
 
@@ -58,6 +60,9 @@ class ZarrSource(ChunkedSource):
         except Exception as error:  # a codec may raise anything for a damaged chunk
             raise unreadable_error(self._path, rows, columns, error) from error
 
+    def opener(self) -> Callable[[], Source]:
+        return functools.partial(_open, self._path, self._array.path or None)
+
     def fingerprint(self) -> str:
         """Covers the file of every chunk: about 10 µs each."""
         changed = []
@@ -70,12 +75,82 @@ class ZarrSource(ChunkedSource):
         self._array.store.close()
 
 
-class ZarrSink:
-    """An array of a new store, in a work directory until it is finished; see ``Sink``.
+class ZarrWriter:
+    """Writes rectangles of an array in an unfinished store, at ``root``; see ``Writer``.
 
     A write that begins and ends at multiples of ``grain`` waits for no other. A write of a part of a chunk reads the chunk
     first; such writes run one at a time.
     """
+
+    def __init__(self, array: Any, root: Path, path: Path, directory: int = -1) -> None:
+        """``directory`` is a descriptor that ``root`` leads through, if any; ``path`` is for errors."""
+        self._array, self._root, self._path, self._directory = array, root, path, directory
+        self.shape, self.dtype, self.grain = array.shape, array.dtype, array.chunks
+        self._part_lock, self._written_lock = threading.Lock(), threading.Lock()
+        self._written: set[Shape] = set()
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        first, column = rectangle(self.shape, rows, columns, block)
+        for r in chunk_slices(first, first + block.shape[0], self.grain[0]):
+            for c in chunk_slices(column, column + block.shape[1], self.grain[1]):
+                self._write(r, c, block[r.start - first : r.stop - first, c.start - column : c.stop - column])
+
+    def _write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        """One chunk or a part of it."""
+        whole = all(
+            part.start % grain == 0 and part.stop in (part.start + grain, size)
+            for part, grain, size in zip((rows, columns), self.grain, self.shape, strict=True)
+        )
+        with os_errors(self._path, "written"), np.errstate(over="ignore", invalid="ignore"):
+            block = block.astype(self.dtype, copy=False)
+            if whole:
+                self._array[rows, columns] = block
+            else:
+                with self._part_lock:
+                    self._array[rows, columns] = block
+        with self._written_lock:
+            self._written.add((rows.start // self.grain[0], columns.start // self.grain[1]))
+
+    def flush(self) -> None:
+        with self._written_lock:
+            written, self._written = self._written, set()
+        root = self._root / self._array.path
+        chunks = {root / self._array.metadata.encode_chunk_key(chunk) for chunk in written}
+        folders = {path.parent for path in chunks} | {root, root / "c", self._root}
+        self.sync([*sorted(chunks | {root / "zarr.json"}), *sorted(folders)])
+
+    def sync(self, paths: list[Path]) -> None:
+        """Return when these files and directories are on the disk."""
+        with os_errors(self._path, "written"):
+            for path in paths:
+                if path.exists():  # a chunk of nothing but zeros has no file
+                    sync(path)
+
+    def close(self) -> None:
+        self._array.store.close()
+        if self._directory >= 0:
+            os.close(self._directory)
+        self._directory = -1
+
+
+def attach_zarr(path: Path, name: str | None) -> ZarrWriter:
+    """A writer of an unfinished store that another process has begun and will finish.
+
+    It is reached through an open directory: what a process writes that was given up can never get into a later store of the
+    same path.
+    """
+    with os_errors(path, "written"):
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        root = inside(directory, path)
+        return ZarrWriter(_array(root, name, "r+"), root, path, directory)
+    except BaseException:
+        os.close(directory)
+        raise
+
+
+class ZarrSink:
+    """An array of a new store, in a work directory until it is finished; see ``Sink``."""
 
     parallel = True
     forgets = False
@@ -85,8 +160,6 @@ class ZarrSink:
         self.shape, self.dtype = output.shape, output.dtype
         self.grain = (max(1, min(CHUNK, self.shape[0])), max(1, min(CHUNK, self.shape[1])))
         self.workspace = 3 * self.grain[0] * self.grain[1] * self.dtype.itemsize
-        self._part_lock, self._written_lock = threading.Lock(), threading.Lock()
-        self._written: set[Shape] = set()
         self._partial = Partial(output, resume, work)
         self.partial, self._root = self._partial.path, self._partial.work.inside(DATA)
         try:
@@ -95,10 +168,11 @@ class ZarrSink:
                 if self._partial.resumed:
                     _clean(self._root)
                 self.resumed = (self._root / self._name / "zarr.json").exists()
-                self._array = self._resume() if self.resumed else self._begin(zarr)
+                array = self._resume() if self.resumed else self._begin(zarr)
         except BaseException:
             self._partial.abandon()
             raise
+        self._writer = ZarrWriter(array, self._root, self.partial)
 
     def _begin(self, zarr: Any) -> Any:
         self._partial.reserve(self.shape[0] * self.shape[1] * self.dtype.itemsize, allocate=False)
@@ -114,52 +188,25 @@ class ZarrSink:
             )
         return array
 
-    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
-        first, column = rectangle(self.shape, rows, columns, block)
-        for r in chunk_slices(first, first + block.shape[0], self.grain[0]):
-            for c in chunk_slices(column, column + block.shape[1], self.grain[1]):
-                self._write(r, c, block[r.start - first : r.stop - first, c.start - column : c.stop - column])
+    def attachment(self) -> Callable[[], ZarrWriter]:
+        return functools.partial(attach_zarr, self.partial, self._name or None)
 
-    def _write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
-        """One chunk or a part of it."""
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         if self._partial.file < 0:
             raise FileError(f"{self._partial.target} is finished or closed: nothing more can be written to it")
-        whole = all(
-            part.start % grain == 0 and part.stop in (part.start + grain, size)
-            for part, grain, size in zip((rows, columns), self.grain, self.shape, strict=True)
-        )
-        with os_errors(self.partial, "written"), np.errstate(over="ignore", invalid="ignore"):
-            block = block.astype(self.dtype, copy=False)
-            if whole:
-                self._array[rows, columns] = block
-            else:
-                with self._part_lock:
-                    self._array[rows, columns] = block
-        with self._written_lock:
-            self._written.add((rows.start // self.grain[0], columns.start // self.grain[1]))
+        self._writer.write(rows, columns, block)
 
     def flush(self) -> None:
-        with self._written_lock:
-            written, self._written = self._written, set()
-        root = self._root / self._name
-        chunks = {root / self._array.metadata.encode_chunk_key(chunk) for chunk in written}
-        folders = {path.parent for path in chunks} | {root, root / "c", self._root}
-        self._sync([*sorted(chunks | {root / "zarr.json"}), *sorted(folders)])
+        self._writer.flush()
 
     def finish(self) -> None:
         self.flush()
         if self.resumed:  # also what an earlier process wrote and did not flush
-            self._sync(sorted(self._root.rglob("*")))
+            self._writer.sync(sorted(self._root.rglob("*")))
         self._partial.finish()
 
-    def _sync(self, paths: list[Path]) -> None:
-        with os_errors(self.partial, "written"):
-            for path in paths:
-                if path.exists():  # a chunk of nothing but zeros has no file
-                    sync(path)
-
     def close(self) -> None:
-        self._array.store.close()
+        self._writer.close()
         self._partial.close()
 
 
@@ -198,13 +245,13 @@ def _array_names(path: Path) -> list[str]:
     Links are not followed: they can lead in circles.
     """
     paths = []
-    for folder, inside, files in os.walk(path):
+    for folder, folders, files in os.walk(path):
         here = Path(folder)
         if pipes := [name for name in files if name in _METADATA and not (here / name).is_file()]:
             raise ValueError(f"{here / pipes[0]} is not a file")  # from a pipe the library would read forever
         if ".zarray" in files or ("zarr.json" in files and _node_type(here / "zarr.json") == "array"):
             paths.append("" if here == path else here.relative_to(path).as_posix())
-            inside.clear()  # directories of its chunks
+            folders.clear()  # directories of its chunks
     return paths
 
 
@@ -236,4 +283,4 @@ def _clean(root: Path) -> None:
             path.unlink()
 
 
-FORMAT = FileFormat((".zarr",), _open, ZarrSink, lost_from, members=True, directory=True)
+FORMAT = FileFormat((".zarr",), _open, ZarrSink, lost_from, members=True, directory=True, chunk=CHUNK)
