@@ -46,7 +46,10 @@ class Case:
         room = Room(8 * place_elements(GRID, slots))
         alone = plan_again(GRID, "float64", 8, room, RATES, [tile for part in parts for tile in part])
         self.plan = StreamPlan(GRID, "float64", 8, "rows", slots, 0, tuple(map(tuple, parts)), alone.cost, RATES, room)
-        self.sources = {"a": CountedSource(source(self.a), self.read), "b": CountedSource(source(self.b), self.read)}
+        self.sources = {
+            "a": CountedSource(source(self.a), self.read.add),
+            "b": CountedSource(source(self.b), self.read.add),
+        }
         self.events = Events()
 
     def run(self, *gpus: SimulatedDevice, peers: Peers | None = None) -> BaseException | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from .grid import ORDERS, Tile
@@ -24,15 +25,30 @@ def strips(down: int, across: int, count: int) -> tuple[int, int]:  # noqa: ARG0
 PARTITIONS = {"rectangles": rectangles, "strips": strips}
 
 
+def stated_parts(partition: str) -> tuple[int, int] | None:
+    """Parts down and across of a partition that states both; None for one that has a name.
+
+    >>> stated_parts("2x3"), stated_parts("strips")
+    ((2, 3), None)
+    """
+    match = re.fullmatch(r"([1-9]\d{0,5})[x×]([1-9]\d{0,5})", partition)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def parts_of(partition: str, down: int, across: int, count: int) -> tuple[int, int]:
+    """Parts down and across, for so many tiles and places."""
+    return stated_parts(partition) or PARTITIONS[partition](down, across, count)
+
+
 def territories(
     down: int, across: int, count: int, order: str = "shells", partition: str = "rectangles"
 ) -> list[list[Tile]]:
-    """The tiles of C in ``count`` parts, by one of the PARTITIONS, each part in one of the ORDERS.
+    """The tiles of C in ``count`` parts, by one of the PARTITIONS or as stated ("2x3"), each part in one of the ORDERS.
 
     >>> [len(part) for part in territories(8, 8, 4)], territories(2, 2, 4)[3]
     ([16, 16, 16, 16], [Tile(i=1, j=1)])
     """
-    p, q = PARTITIONS[partition](down, across, count)
+    p, q = parts_of(partition, down, across, count)
     rows, columns = _edges(down, p), _edges(across, q)
     return [
         [

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...errors import MemoryLimitError
+from ...errors import MemoryLimitError, UsageError
 from ...host.machine import bytes_text
 from .cost import Cost, Rates, cost
 from .cuts import (
@@ -30,7 +30,7 @@ from .cuts import (
 )
 from .grid import ORDERS, Grid, Tile
 from .host_cache import cache_blocks
-from .partition import PARTITIONS, sharers, territories
+from .partition import parts_of, sharers, stated_parts, territories
 from .plan import StreamPlan
 from .schedule import Schedule
 
@@ -71,7 +71,8 @@ def plan_stream(
 ) -> StreamPlan:
     """The cut, order and slots that the model times best for C[m×n] = A[m×k]·B[k×n], on as many of ``most`` places as pay.
 
-    ``room`` is that of each place, ``partition`` how C is shared among them. Raises MemoryLimitError where not even the
+    ``room`` is that of each place, ``partition`` how C is shared among them; if it states the
+    parts, all places are used. Raises MemoryLimitError where not even the
     smallest blocks fit, and where blocks that fit are so small that a plan would have more than MOST_PLANNED steps.
     """
     all_cuts = list(cuts(m, n, k, room))
@@ -88,6 +89,8 @@ def plan_stream(
             f"({m}×{k}) · ({k}×{n}) {dtype} takes {steps:,} steps with blocks that fit {bytes_text(room.place)}, and a plan "
             f"has at most {MOST_PLANNED:,}: give more memory, or multiply parts of the operands"
         )
+    if stated_parts(partition):
+        return _PlanSearch(dtype, itemsize, room, rates.shared(most), most, partition).best(_with_parts(fit, partition))
     tasks = [
         _PlanSearch(dtype, itemsize, room, rates.shared(places), places, partition)
         for places in (1, *_place_counts(most))
@@ -141,7 +144,8 @@ def plan_again(
 
     best = alone = planned(1, [tuple(tiles)])
     left = set(tiles)
-    for places in _place_counts(min(most, len(tiles))):
+    counts = _place_counts(min(most, len(tiles)))
+    for places in [most] if stated_parts(partition) else counts:
         parts = [
             [tile for tile in part if tile in left] for part in territories(*grid.tiles, places, partition=partition)
         ]
@@ -155,6 +159,19 @@ def plan_nothing(m: int, n: int, k: int, dtype: str, itemsize: int, room: Room) 
     return StreamPlan(
         grid, dtype, itemsize, "rows", (0, 0, 0), 0, ((),), Cost([], [], [], 0, 0, 0), idle, replace(room, host=0)
     )
+
+
+def _with_parts(grids: Sequence[Grid], partition: str) -> list[Grid]:
+    """The cuts that have a tile for each of the stated parts. Raises UsageError where there are none."""
+    parts = stated_parts(partition)
+    assert parts is not None
+    enough = [grid for grid in grids if grid.tiles[0] >= parts[0] and grid.tiles[1] >= parts[1]]
+    if not enough:
+        grid = max(grids, key=lambda grid: math.prod(grid.tiles))
+        raise UsageError(
+            f"partition {partition}: C has {grid.tiles[0]}×{grid.tiles[1]} tiles at most; ask for fewer parts"
+        )
+    return enough
 
 
 def _place_counts(most: int) -> list[int]:
@@ -256,7 +273,7 @@ class _PlanSearch:
     def _orders_and_slots(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
         orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]
         down, across = grid.tiles
-        p, q = PARTITIONS[self.partition](down, across, self.places)
+        p, q = parts_of(self.partition, down, across, self.places)
         part = math.ceil(down / p), math.ceil(across / q)
         return ((order, slots) for slots in shares(grid, self.room, self.itemsize, part) for order in orders)
 

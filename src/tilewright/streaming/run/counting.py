@@ -29,10 +29,10 @@ class SharedCounter:
 
 
 class CountedSource:
-    """A source that counts the bytes read from it, in the dtype in which they are stored."""
+    """A source that passes the bytes of each read to ``tell``, in the dtype in which they are stored."""
 
-    def __init__(self, source: Source, tally: SharedCounter) -> None:
-        self._source, self._tally = source, tally
+    def __init__(self, source: Source, tell: Callable[[int], None]) -> None:
+        self._source, self._tell = source, tell
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
@@ -40,7 +40,7 @@ class CountedSource:
     def read(self, rows: slice, columns: slice, out: np.ndarray[Any, Any]) -> None:
         """Read from the source, and count the bytes."""
         self._source.read(rows, columns, out)
-        self._tally.add(out.size * self._source.dtype.itemsize)
+        self._tell(out.size * self._source.dtype.itemsize)
 
 
 class CountedPlace:

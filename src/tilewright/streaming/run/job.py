@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -91,6 +91,22 @@ class RunTotals:
         return self.operations / self.seconds / 1e9 if self.seconds else 0.0
 
 
+class Computation(Protocol):
+    """Computes all tiles of a job's plan, and has them written to its sink."""
+
+    def __call__(self, job: Job, sink: Sink, tell: Tell, events: Events) -> None:
+        """Raises the first error when all of its threads have stopped; what was finished until then is kept."""
+
+
+@dataclass(frozen=True)
+class Tell:
+    """What a computation tells its job: operations as they are done, each tile when it is durable, and the bytes read."""
+
+    multiplied: Callable[[int], None]
+    finished: Callable[[Tile], None]
+    read: Callable[[int], None]
+
+
 @dataclass
 class Job:
     """``plan`` says what ``run`` will do, ``measured`` what it has done so far. ``complete``: an earlier run has finished
@@ -98,6 +114,7 @@ class Job:
 
     product: Product
     placement: Placement
+    compute: Computation
     rates: Rates
     target: Any
     work: WorkDirectory | None
@@ -199,7 +216,7 @@ class Job:
                 raise ResumeError(f"{name} was changed while it was multiplied: multiply again")
 
     def _compute(self, sink: Sink, progress: Progress, events: Events) -> None:
-        """Compute all tiles of the plan, in all places, and write them to ``sink``."""
+        """Compute all tiles of the plan, and write them to ``sink``."""
         grid, itemsize = self.plan.grid, self.product.dtype.itemsize
         sink.forgets = grid.m * grid.n * itemsize > self.placement.memory
         read, computed = SharedCounter(), SharedCounter()
@@ -209,7 +226,7 @@ class Job:
         def multiplied(operations: int) -> None:
             computed.add(operations, lambda done: progress(done, total))
 
-        def noted(tile: Tile) -> None:
+        def finished(tile: Tile) -> None:
             if self.journal is not None:
                 self.journal.add(tile)
             size = math.prod(grid.size(tile))
@@ -219,21 +236,26 @@ class Job:
 
         progress(computed.count, total)
         if grid.k == 0:
-            _store_zeros(self.plan, sink, noted)
+            _store_zeros(self.plan, sink, finished)
             return
-        a, b = (CountedSource(source, read) for source in self.product.sources)
         try:
-            with contextlib.ExitStack() as stack:
-                durable = Durable(sink.flush, noted) if self.journal is not None else None
-                if durable is not None:
-                    stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
-                places = [
-                    CountedPlace(stack.enter_context(contextlib.closing(place)), grid, multiplied)
-                    for place in self.placement.places(self.plan, a, b, sink, events)
-                ]
-                _execute(self.plan, places, noted if durable is None else durable.stored)
+            self.compute(self, sink, Tell(multiplied, finished, read.add), events)
         finally:
             self.measured.read_bytes = read.count
+
+
+def compute_here(job: Job, sink: Sink, tell: Tell, events: Events) -> None:
+    """The computation of a job in this process, in all places of its placement."""
+    a, b = (CountedSource(source, tell.read) for source in job.product.sources)
+    with contextlib.ExitStack() as stack:
+        durable = Durable(sink.flush, tell.finished) if job.journal is not None else None
+        if durable is not None:
+            stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
+        places = [
+            CountedPlace(stack.enter_context(contextlib.closing(place)), job.plan.grid, tell.multiplied)
+            for place in job.placement.places(job.plan, a, b, sink, events)
+        ]
+        _execute(job.plan, places, tell.finished if durable is None else durable.stored)
 
 
 def plan_job(
@@ -244,6 +266,7 @@ def plan_job(
     stack: contextlib.ExitStack,
     *,
     only_planned: bool,
+    compute: Computation = compute_here,
 ) -> Job:
     """A job that may run: until ``stack`` is closed no other process can run one for the same target. With ``only_planned``
     the job cannot run, and nothing is written.
@@ -266,11 +289,11 @@ def plan_job(
     if complete:
         plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, placement.room)
         plan = plan.on(placement.choice, placement.names)
-        return Job(product, placement, plan.rates, target, work, journal, facts, None, plan, complete)
+        return Job(product, placement, compute, plan.rates, target, work, journal, facts, None, plan, complete)
     rates = placement.rates(product.a, product.b, target, product.dtype.name)
     plan = _planned(product, placement, rates, begun, options.partition)
     plan = plan.on(placement.choice, placement.names)
-    return Job(product, placement, rates, target, work, journal, facts, begun, plan)
+    return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan)
 
 
 def _taken_up(

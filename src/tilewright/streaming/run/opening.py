@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...host.limits import get_threads
 from ...runtime.gpu.driver import restored_context
 from ..options import Options
 from ..places.places import place_product
-from ..plan.partition import PARTITIONS
+from ..plan.partition import PARTITIONS, stated_parts
 from .job import Job, Product, plan_job
 
 DTYPES = ("float32", "float64")
@@ -29,11 +29,25 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
         stack.enter_context(restored_context())
         product = _opened(stack, a, b, options.dtype)
         _refuse_overlap(out, a=a, b=b)
-        if options.partition not in PARTITIONS:
-            raise UsageError(f"partition {options.partition!r}: {did_you_mean(options.partition, PARTITIONS)}")
+        check_partition(options.partition)
         target = _new_array(product) if out is None else out
         placement = place_product(product.sources, product.dtype, options, get_threads())
+        check_parts(options.partition, placement.names)
         yield plan_job(product, placement, target, options, stack, only_planned=only_planned)
+
+
+def check_partition(partition: str) -> None:
+    """Raises UsageError for one that has neither a known name nor numbers of parts, such as "2x3"."""
+    if partition not in PARTITIONS and stated_parts(partition) is None:
+        hint = did_you_mean(partition, [*PARTITIONS, "parts down and across, such as 2x3"])
+        raise UsageError(f"partition {partition!r}: {hint}")
+
+
+def check_parts(partition: str, places: Sequence[str]) -> None:
+    """Raises UsageError unless stated parts are as many as the places."""
+    parts = stated_parts(partition)
+    if parts is not None and parts[0] * parts[1] != len(places):
+        raise UsageError(f"partition {partition} has {parts[0] * parts[1]} parts, and there are {len(places)} places")
 
 
 def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:

@@ -44,6 +44,20 @@ class Queue:
                 return own.popleft(), list(own)
             return max(self._parts, key=len).pop(), []
 
+    def join(self) -> int:
+        """The number of another place, which has no tiles of its own."""
+        with self._lock:
+            self._parts.append(collections.deque())
+            self._paces.append(_Pace())
+            return len(self._parts) - 1
+
+    def leave(self, owner: int) -> None:
+        """A place is lost: others take its tiles, also those that were refused one before."""
+        with self._lock:
+            for pace in self._paces:
+                pace.done = False
+            self._paces[owner].done = True
+
     def _others_are_sooner(self, owner: int, now: float) -> bool:
         """True if no tile is left, or if the others would finish all that are left before ``owner`` finishes one. False
         if there is too little data to tell."""
