@@ -34,7 +34,7 @@ STARTED_S = time.perf_counter()
 
 #: Functions that are timed within a call. One that a module no longer has is listed under "missing".
 TIMED = (
-    "tilewright.streaming.run.opening:_new_array",
+    "tilewright.streaming.run.opening:array_for",
     "tilewright.streaming.places.places:place_product",
     "tilewright.streaming.places.places:typical_step",
     "tilewright.streaming.places.gpu_rates:gpu_rates",

@@ -66,6 +66,12 @@ class MemoryLimitError(TilewrightError, MemoryError):
     """A product that needs more memory than there is, or than it may take: the message says how much it needs."""
 
 
+class ClusterError(TilewrightError, RuntimeError):
+    """A cluster that cannot be reached, was lost, or has workers that cannot compute a product together."""
+
+    exit_code = 3
+
+
 class ResumeError(TilewrightError, ValueError):
     """A product that cannot be resumed, because an input or an option has changed since it was begun."""
 

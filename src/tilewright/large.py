@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from .runtime.cpu.stop import stoppable
 from .streaming.options import Options
 from .streaming.places.events import Events
 from .streaming.plan.stream import StreamPlan
-from .streaming.run.job import Progress
+from .streaming.run.job import Job, Progress
 from .streaming.run.opening import open_job
 
 
@@ -25,6 +26,7 @@ def multiply(
     dtype: Any = None,
     resume: bool = False,
     overwrite: bool = False,
+    cluster: Any = None,
     progress: Progress | None = None,
     events: Events | None = None,
 ) -> Any:
@@ -66,7 +68,7 @@ def multiply(
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
 
     def run() -> Any:
-        with open_job(a, b, out, options) as job:
+        with job_on(cluster, a, b, out, options) as job:
             job.run(progress, events)
             return job.target
 
@@ -86,6 +88,7 @@ def plan_multiply(
     dtype: Any = None,
     resume: bool = False,
     overwrite: bool = False,
+    cluster: Any = None,
 ) -> StreamPlan:
     """What ``multiply`` would do, and the predicted time; nothing is multiplied, and no result begun.
 
@@ -98,5 +101,16 @@ def plan_multiply(
     True
     """
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
-    with open_job(a, b, out, options, only_planned=True) as job:
+    with job_on(cluster, a, b, out, options, only_planned=True) as job:
         return job.plan
+
+
+def job_on(
+    cluster: Any, a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False
+) -> contextlib.AbstractContextManager[Job]:
+    """The job of a ``multiply`` in this process, or on ``cluster`` where there is one."""
+    if cluster is None:
+        return open_job(a, b, out, options, only_planned=only_planned)
+    from .cluster.product import open_cluster_job
+
+    return open_cluster_job(a, b, out, options, cluster, only_planned=only_planned)

@@ -42,7 +42,11 @@ _Output = Annotated[
 ]
 _Memory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="How much memory blocks may take, such as 4GiB. Default: most of what is free."),
+    typer.Option(
+        metavar="SIZE",
+        help="How much memory blocks may take, such as 4GiB. Default: most of what is free; on a cluster 40% of each "
+        "worker's limit.",
+    ),
 ]
 _Device = Annotated[
     str | None,
@@ -53,7 +57,19 @@ _DeviceMemory = Annotated[
 ]
 _Partition = Annotated[
     str,
-    typer.Option(metavar="NAME", help="How several GPUs share C: rectangles of tiles, or strips of whole rows."),
+    typer.Option(
+        metavar="NAME",
+        help="How several GPUs or workers share C: rectangles of tiles, strips of whole rows, or parts down and across, "
+        "such as 2x4.",
+    ),
+]
+_Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Multiply on the workers of a Dask cluster: tcp://HOST:PORT of its scheduler, or local:4 for so many processes "
+        "here. The workers must reach the files by the same paths.",
+    ),
 ]
 _Dtype = Annotated[
     str | None,
@@ -105,6 +121,7 @@ def multiply_command(
     threads: _Threads = None,
     resume: _Resume = False,
     overwrite: _Overwrite = False,
+    cluster: _Cluster = None,
     dry_run: _DryRun = False,
     json_file: _Record = None,
     timeline: _Timeline = None,
@@ -123,8 +140,8 @@ def multiply_command(
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """
     from ..host.limits import get_threads, use_threads
+    from ..large import job_on
     from ..streaming.options import Options
-    from ..streaming.run.opening import open_job
     from ..terminal import show_plan, show_product, steps_shown
 
     files = [Path(text) for text in (a, b, output)]
@@ -137,7 +154,7 @@ def multiply_command(
         stack.enter_context(steps_shown(Console(stderr=True)))
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
         x, y = (stack.enter_context(_operand(text)) for text in (a, b))
-        job = stack.enter_context(open_job(x, y, output, options, only_planned=dry_run))
+        job = stack.enter_context(job_on(cluster, x, y, output, options, only_planned=dry_run))
         if resume:
             console.print(_resume_text(job, output), highlight=False, markup=False)
         if not job.complete:

@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ...files import Sink, Source
 from ...files.array import ArraySource
+from ...host.disk import fingerprint
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
 from ...planning.choice import Choice, choose_adding_cpu, choose_gpu
@@ -54,6 +55,17 @@ class Placement:
     def names(self) -> list[str]:
         """The devices, such as "cuda:0"; "cpu" without GPUs."""
         return [f"cuda:{gpu.ordinal}" for gpu in self.gpus] or ["cpu"]
+
+    @property
+    def summary(self) -> str:
+        """A line about the workers of a cluster; here there are none."""
+        return ""
+
+    @property
+    def kernel_fact(self) -> str:
+        """What the bits of a product depend on, beside its operands: the kernel, its code and its parameters."""
+        kernel, blocking = self.choice.kernel, getattr(self.choice.kernel, "blocking", None)
+        return f"{kernel.name} {fingerprint(kernel.source_hash, dict(self.choice.params), blocking)}"
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
         """The rates of a place. Those of reading the operands and writing the result are measured now, in half a second."""

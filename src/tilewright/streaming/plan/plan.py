@@ -43,10 +43,12 @@ class StreamPlan(Plan):
     #: Set by ``on``, when the places are known.
     choice: Any = None
     devices: tuple[str, ...] = ()
+    workers: str = ""
 
-    def on(self, choice: Choice[Any], devices: Sequence[str]) -> StreamPlan:
-        """The same plan with its kernel and ``devices``; one device computes each part, the first devices first."""
-        return replace(self, choice=choice, devices=tuple(devices))
+    def on(self, choice: Choice[Any], devices: Sequence[str], workers: str = "") -> StreamPlan:
+        """The same plan with its kernel and ``devices``; one device computes each part, the first devices first.
+        ``workers`` is a line about those of a cluster, to which the devices belong."""
+        return replace(self, choice=choice, devices=tuple(devices), workers=workers)
 
     @property
     def problem(self) -> Problem:
@@ -156,7 +158,7 @@ class StreamPlan(Plan):
         a, b, c = self.slots
         moved = sum(self.moved_bytes)
         return [
-            *([("device", self.device)] if self.devices else []),
+            *([("workers", self.workers)] if self.workers else [("device", self.device)] if self.devices else []),
             ("tiles", f"{down}×{across} of {grid.bm}×{grid.bn}, by {self.order}; k in {grid.steps} steps of {grid.bk}"),
             ("memory", f"{bytes_text(self.place_bytes)}: {a} blocks of A, {b} of B, {c} tiles of C{self._host()}"),
             ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
@@ -189,8 +191,12 @@ class StreamPlan(Plan):
         tiles, moved = [len(part) for part in self.parts], self.moved_bytes
         each = f"{min(tiles)} to {max(tiles)}" if len(set(tiles)) > 1 else f"{tiles[0]}"
         moves = [str(bytes_text(nbytes)) for nbytes in (min(moved), max(moved))]
-        move = f"which move {' to '.join(dict.fromkeys(moves))} each{faster}"
-        rows = [("places", f"{len(tiles)}, of {each} tiles, {move}")]
+        move = f"which move {' to '.join(dict.fromkeys(moves))} each"
+        least = max(_least(self.grid, part, self.room.place // self.itemsize) for part in self.parts) * self.itemsize
+        down, across = (len({min(tile[axis] for tile in part) for part in self.parts if part}) for axis in (0, 1))
+        shape = f" in {down}×{across}" if down * across == len(tiles) else ""
+        text = f"{len(tiles)}{shape}, of {each} tiles, {move}; the least for one is {bytes_text(least)}{faster}"
+        rows = [("places", text)]
         if self.rates.peers:
             a, b = self.sharers.values()
             rows.append(("shared", f"a block of A is read once for {a:.3g} places, one of B for {b:.3g}"))

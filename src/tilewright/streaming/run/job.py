@@ -23,13 +23,13 @@ from ...files import Sink, Source, WorkDirectory, create_matrix, output_of
 from ...files.array import ArraySource
 from ...files.format import locate
 from ...files.work import JOURNAL
-from ...host.disk import fingerprint
 from ...planning.choice import Choice
 from ...runtime.cpu.stop import stoppable
 from ..options import Options
 from ..places.events import Events
 from ..places.places import Placement
 from ..plan.cost import Rates
+from ..plan.cuts import Room
 from ..plan.grid import ORDERS, Tile
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
 from .counting import CountedPlace, CountedSource, SharedCounter
@@ -61,15 +61,14 @@ class Product:
         """m, n and k."""
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
-    def facts(self, choice: Choice[Any], target: Any) -> dict[str, str]:
+    def facts(self, kernel: str, target: Any) -> dict[str, str]:
         """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
-        kernel, blocking = choice.kernel, getattr(choice.kernel, "blocking", None)
         return {
             "a": self.a.fingerprint(),
             "b": self.b.fingerprint(),
             "the dtype": self.dtype.name,
             "the result's name": str(locate(os.fspath(target))[2]),
-            "the kernel": f"{kernel.name} {fingerprint(kernel.source_hash, dict(choice.params), blocking)}",
+            "the kernel": kernel,
         }
 
 
@@ -84,11 +83,35 @@ class RunTotals:
     read_bytes: int = 0
     written_bytes: int = 0
     seconds: float = 0.0
+    #: Bytes of operands that each place of a cluster read.
+    read_by: dict[str, int] = field(default_factory=dict)
 
     @property
     def gflops(self) -> float:
         """2·m·n·k of the tiles of this run, over the whole time from opening the result to giving it its name."""
         return self.operations / self.seconds / 1e9 if self.seconds else 0.0
+
+
+class Placed(Protocol):
+    """Where a product is computed; what ``places.Placement`` says of this process, and a cluster of its workers."""
+
+    @property
+    def choice(self) -> Choice[Any]: ...
+    @property
+    def kernel_fact(self) -> str: ...
+    @property
+    def room(self) -> Room: ...
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def gpus(self) -> tuple[Any, ...]: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates: ...
 
 
 class Computation(Protocol):
@@ -113,7 +136,7 @@ class Job:
     the result, so that nothing is left to do."""
 
     product: Product
-    placement: Placement
+    placement: Placed
     compute: Computation
     rates: Rates
     target: Any
@@ -244,7 +267,7 @@ class Job:
             self.measured.read_bytes = read.count
 
 
-def compute_here(job: Job, sink: Sink, tell: Tell, events: Events) -> None:
+def compute_here(placement: Placement, job: Job, sink: Sink, tell: Tell, events: Events) -> None:
     """The computation of a job in this process, in all places of its placement."""
     a, b = (CountedSource(source, tell.read) for source in job.product.sources)
     with contextlib.ExitStack() as stack:
@@ -253,20 +276,20 @@ def compute_here(job: Job, sink: Sink, tell: Tell, events: Events) -> None:
             stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
         places = [
             CountedPlace(stack.enter_context(contextlib.closing(place)), job.plan.grid, tell.multiplied)
-            for place in job.placement.places(job.plan, a, b, sink, events)
+            for place in placement.places(job.plan, a, b, sink, events)
         ]
         _execute(job.plan, places, tell.finished if durable is None else durable.stored)
 
 
 def plan_job(
     product: Product,
-    placement: Placement,
+    placement: Placed,
+    compute: Computation,
     target: Any,
     options: Options,
     stack: contextlib.ExitStack,
     *,
     only_planned: bool,
-    compute: Computation = compute_here,
 ) -> Job:
     """A job that may run: until ``stack`` is closed no other process can run one for the same target. With ``only_planned``
     the job cannot run, and nothing is written.
@@ -283,21 +306,21 @@ def plan_job(
         if not only_planned:
             journal = stack.enter_context(contextlib.closing(Journal(work.path / JOURNAL, work.fd)))
         if options.resume or not only_planned:
-            facts = product.facts(placement.choice, target)
+            facts = product.facts(placement.kernel_fact, target)
         if options.resume:
             begun, complete = _taken_up(product, placement, target, work, facts, options.overwrite)
     if complete:
         plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, placement.room)
-        plan = plan.on(placement.choice, placement.names)
+        plan = plan.on(placement.choice, placement.names, placement.summary)
         return Job(product, placement, compute, plan.rates, target, work, journal, facts, None, plan, complete)
     rates = placement.rates(product.a, product.b, target, product.dtype.name)
     plan = _planned(product, placement, rates, begun, options.partition)
-    plan = plan.on(placement.choice, placement.names)
+    plan = plan.on(placement.choice, placement.names, placement.summary)
     return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan)
 
 
 def _taken_up(
-    product: Product, placement: Placement, target: Any, work: WorkDirectory, facts: Mapping[str, str], overwrite: bool
+    product: Product, placement: Placed, target: Any, work: WorkDirectory, facts: Mapping[str, str], overwrite: bool
 ) -> tuple[BegunProduct | None, bool]:
     """What an earlier run left unfinished, if it did; and whether the result is complete, so that nothing is left to do.
 
@@ -319,7 +342,7 @@ def _taken_up(
 
 
 def _planned(
-    product: Product, placement: Placement, rates: Rates, begun: BegunProduct | None, partition: str
+    product: Product, placement: Placed, rates: Rates, begun: BegunProduct | None, partition: str
 ) -> StreamPlan:
     m, n, k = product.shape
     name, itemsize = product.dtype.name, product.dtype.itemsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from ...runtime.gpu.driver import restored_context
 from ..options import Options
 from ..places.places import place_product
 from ..plan.partition import PARTITIONS, stated_parts
-from .job import Job, Product, plan_job
+from .job import Job, Product, compute_here, plan_job
 
 DTYPES = ("float32", "float64")
 
@@ -27,13 +28,14 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
     """The job of a ``multiply``, planned and ready to run. Raises an error for everything that cannot be done."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
-        product = _opened(stack, a, b, options.dtype)
-        _refuse_overlap(out, a=a, b=b)
+        product = opened_product(stack, a, b, options.dtype)
+        refuse_overlap(out, a=a, b=b)
         check_partition(options.partition)
-        target = _new_array(product) if out is None else out
+        target = array_for(product) if out is None else out
         placement = place_product(product.sources, product.dtype, options, get_threads())
         check_parts(options.partition, placement.names)
-        yield plan_job(product, placement, target, options, stack, only_planned=only_planned)
+        compute = functools.partial(compute_here, placement)
+        yield plan_job(product, placement, compute, target, options, stack, only_planned=only_planned)
 
 
 def check_partition(partition: str) -> None:
@@ -50,7 +52,7 @@ def check_parts(partition: str, places: Sequence[str]) -> None:
         raise UsageError(f"partition {partition} has {parts[0] * parts[1]} parts, and there are {len(places)} places")
 
 
-def _opened(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
+def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
     sources: list[Source] = []
     for operand in (a, b):
         if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
@@ -74,7 +76,7 @@ def _dtype(a: Source, b: Source, wanted: Any) -> np.dtype[Any]:
     return chosen.newbyteorder("=")
 
 
-def _new_array(product: Product) -> np.ndarray[Any, Any]:
+def array_for(product: Product) -> np.ndarray[Any, Any]:
     m, n, _ = product.shape
     try:
         return np.empty((m, n), product.dtype)
@@ -82,7 +84,7 @@ def _new_array(product: Product) -> np.ndarray[Any, Any]:
         raise MemoryLimitError(f"C would be {m}×{n} {product.dtype}, more than an address can reach") from None
 
 
-def _refuse_overlap(out: Any, **operands: Any) -> None:
+def refuse_overlap(out: Any, **operands: Any) -> None:
     """Refuse a result in an operand's memory: tiles are written while blocks are still read. The path of an operand's file
     is allowed, because a file is replaced when the product is complete."""
     if not isinstance(out, np.ndarray):

@@ -1,0 +1,72 @@
+"""The client of a cluster, from what a caller names: a client, an address, or a number of workers on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import ClusterError, UnavailableError, UsageError
+
+#: Seconds to wait for a scheduler, and for the first worker.
+CONNECT_S, WORKER_S = 30.0, 60.0
+
+
+@contextlib.contextmanager
+def connected(cluster: Any) -> Iterator[Any]:
+    """A client of ``cluster``: one that the caller has, which stays open; the address of a scheduler, such as
+    "tcp://host:8786"; or "local:4", a cluster of so many processes on this machine, which ends with the block.
+
+    Raises UnavailableError without Dask, UsageError for any other text, ClusterError where no scheduler or worker answers.
+    """
+    distributed = library()
+    with contextlib.ExitStack() as stack:
+        client = cluster if isinstance(cluster, distributed.Client) else _opened(cluster, distributed, stack)
+        try:
+            client.wait_for_workers(1, timeout=WORKER_S)
+        except TimeoutError:
+            raise ClusterError(f"{_name(client)} has no workers: start some, then multiply again") from None
+        yield client
+
+
+def library() -> Any:
+    """The module ``distributed``. Raises UnavailableError where it is not installed."""
+    try:
+        import distributed
+    except ImportError:
+        raise UnavailableError(
+            "a cluster needs Dask, which is not installed: pip install 'tilewright[cluster]'"
+        ) from None
+    return distributed
+
+
+def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
+    if hasattr(cluster, "scheduler_address"):  # a cluster object, as LocalCluster or SLURMCluster
+        return stack.enter_context(distributed.Client(cluster, set_as_default=False))
+    text = str(cluster)
+    if match := re.fullmatch(r"local:([1-9]\d{0,3})", text):
+        local = distributed.LocalCluster(
+            n_workers=int(match[1]), threads_per_worker=_threads(int(match[1])), dashboard_address=None
+        )
+        stack.enter_context(local)
+        return stack.enter_context(distributed.Client(local, set_as_default=False))
+    if not re.fullmatch(r"(\w+://)?[^\s:/]+:\d+", text):
+        raise UsageError(f"cluster {text!r}: must be an address such as tcp://host:8786, or local:4 for processes here")
+    try:
+        return stack.enter_context(distributed.Client(text, timeout=CONNECT_S, set_as_default=False))
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(
+            f"no scheduler answers at {text} ({type(error).__name__}): start it, or correct the address"
+        ) from None
+
+
+def _threads(workers: int) -> int:
+    """Threads of each of several workers on this machine."""
+    from ..host.machine import machine
+
+    return max(1, machine().usable_cores // workers)
+
+
+def _name(client: Any) -> str:
+    return str(client.scheduler_info().get("address", "the cluster"))
