@@ -177,7 +177,7 @@ def test_large_products_are_shared(case: str, most: int) -> None:
     assert plan.alone_s == alone.cost.total_s
     assert 0.85 * most < alone.cost.total_s / plan.cost.total_s <= most * 1.01
     text = str(plan)
-    assert f"{most}, of " in text
+    assert f"  places     {most} in " in text
     assert "× as fast as one" in text
     assert len(plan.moved_bytes) == most
     assert max(plan.moved_bytes) == pytest.approx(plan.cost.in_bytes + plan.cost.out_bytes, rel=0.3)

@@ -35,6 +35,8 @@ from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
 SHARE = 0.8
 #: Of a GPU's free memory: kernels and their code take the rest.
 GPU_SHARE = 0.95
+#: Blocks are cut at the edges of chunks with sides up to this.
+LARGEST_CHUNK = 4096
 #: Bytes of a limit that threads, their stacks and the plan itself take: 5 to 10 MiB were seen.
 OWN_BYTES = 16 << 20
 
@@ -134,7 +136,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
         if choice is None:
             raise DTypeError(f"dtype {dtype.name}: no kernel on the CPU adds products of it to C")
         reserved = OWN_BYTES + _workspace(choice.kernel, dtype) + 2 * max(source.workspace for source in sources)
-        room = Room(_left(free, reserved), grain=64, kc=kc_of(choice.kernel, dtype.name))
+        room = Room(_left(free, reserved), grain=64, kc=kc_of(choice.kernel, dtype.name), chunk=_chunk(sources))
         return Placement(choice, room, threads, free)
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
@@ -148,7 +150,12 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
     grain = max(128, *(side(**best.params) for side in best.kernel.tile))
     step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated)
-    return Placement(best, Room(place, host, grain, step=step), threads, free, gpus, chunks)
+    return Placement(best, Room(place, host, grain, step=step, chunk=_chunk(sources)), threads, free, gpus, chunks)
+
+
+def _chunk(sources: Sequence[Source]) -> int:
+    """The side of the largest chunk of the operands, if they have chunks that a block can hold."""
+    return max([side for source in sources for side in source.grain if max(source.grain) <= LARGEST_CHUNK], default=1)
 
 
 def _is_plain(source: Source) -> bool:

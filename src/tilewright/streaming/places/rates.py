@@ -80,13 +80,17 @@ def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTE
     if not m or not n:
         return math.inf
     itemsize = np.dtype(dtype).itemsize
-    columns = min(n, 4096)
-    rows = min(m, max(1, nbytes // (columns * itemsize)))
+    height, width = source.grain  # a probe reads whole chunks, as blocks do
+    columns = min(n, max(4096, width))
+    rows = min(m, max(height, nbytes // (columns * itemsize), 1))
     rng = np.random.default_rng(0)
     workers = workers if source.parallel else 1
     share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
     count = max(workers, min(128 * workers, int(share * m * n / (rows * columns))))
-    corners = [(int(rng.integers(m - rows + 1)), int(rng.integers(n - columns + 1))) for _ in range(count)]
+    corners = [
+        (int(rng.integers(m - rows + 1)) // height * height, int(rng.integers(n - columns + 1)) // width * width)
+        for _ in range(count)
+    ]
     few = min(m, 2), min(n, columns)  # compiles the code that reads rows, before the clock runs
     source.read(slice(0, few[0]), slice(0, few[1]), np.empty(few, dtype))
 

@@ -16,12 +16,15 @@ Slots = tuple[int, int, int]
 #: Sides of tiles of C, and steps of k, that are tried; doubled further where an operand is longer.
 SIDES = (256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536)
 DEPTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+#: From so many chunks on it matters little that a block cuts those at its edges.
+MANY_CHUNKS = 4
 
 
 @dataclass(frozen=True)
 class Room:
     """What a grid must fit: ``place`` bytes where blocks are multiplied, and ``host`` bytes of the host's memory for blocks
-    that are read again. The sides of tiles are multiples of ``grain``.
+    that are read again. The sides of tiles are multiples of ``grain``. Blocks that begin and end at multiples of ``chunk``
+    are preferred: a chunk of a file that is cut is read and decoded for each of its parts.
 
     The order of additions must not depend on the grid that is chosen. So either a step is a whole number of the parts of at
     most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``; 0 leaves it free.
@@ -32,6 +35,7 @@ class Room:
     grain: int = 64
     kc: int = 1
     step: int = 0
+    chunk: int = 1
 
     def host_slots(self, grid: Grid, itemsize: int) -> int:
         """Blocks that the host's memory has room for."""
@@ -43,11 +47,22 @@ def cuts(m: int, n: int, k: int, room: Room) -> Iterator[Grid]:
     seen = set()
     steps = [room.step] if room.step else [_step(k, depth, room.kc) for depth in reversed(_doubled(DEPTHS, k))]
     for side in _doubled(SIDES, max(m, n)):
-        for step in steps:
-            cut = Grid(m, n, k, _even(m, side, room.grain), _even(n, side, room.grain), step, room.kc)
-            if cut not in seen:
-                seen.add(cut)
-                yield cut
+        for grain in dict.fromkeys((room.grain, math.lcm(room.grain, room.chunk))):
+            for step in steps:
+                cut = Grid(m, n, k, _even(m, side, grain), _even(n, side, grain), step, room.kc)
+                if cut not in seen:
+                    seen.add(cut)
+                    yield cut
+
+
+def without_cut_chunks(grids: Sequence[Grid], chunk: int) -> Sequence[Grid]:
+    """The grids whose blocks cut few or no chunks of files; all where there are none of these."""
+
+    def keeps(length: int, part: int) -> bool:
+        return part >= length or part % chunk == 0 or part >= MANY_CHUNKS * chunk
+
+    whole = [grid for grid in grids if all(map(keeps, (grid.m, grid.n, grid.k), (grid.bm, grid.bn, grid.bk)))]
+    return whole or grids
 
 
 def may_be_cut(grid: Grid, room: Room) -> bool:

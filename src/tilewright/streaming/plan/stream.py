@@ -27,6 +27,7 @@ from .cuts import (
     place_elements,
     promised_s,
     shares,
+    without_cut_chunks,
 )
 from .grid import ORDERS, Grid, Tile
 from .host_cache import cache_blocks
@@ -76,7 +77,7 @@ def plan_stream(
     smallest blocks fit, and where blocks that fit are so small that a plan would have more than MOST_PLANNED steps.
     """
     all_cuts = list(cuts(m, n, k, room))
-    fit = [grid for grid in all_cuts if shares(grid, room, itemsize)]
+    fit = without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
     if not fit:
         least = least_room(all_cuts) * itemsize
         raise MemoryLimitError(
