@@ -58,7 +58,7 @@ class Grid:
     @property
     def steps(self) -> int:
         """Steps of k for each tile."""
-        return math.ceil(_parts(self.k, self.kc) / self._parts_a_step) if self.k else 0
+        return math.ceil(part_count(self.k, self.kc) / self._parts_a_step) if self.k else 0
 
     def rows(self, i: int) -> slice:
         """Rows of A and C that the tiles of row ``i`` cover."""
@@ -74,7 +74,7 @@ class Grid:
 
     def depths(self) -> dict[int, int]:
         """How many steps there are of each length, computed without a loop over all steps."""
-        longer = self.k % _parts(self.k, self.kc) // self._parts_a_step  # steps of the longer parts alone
+        longer = self.k % part_count(self.k, self.kc) // self._parts_a_step  # steps of the longer parts alone
         marks = sorted({min(x, self.steps) for x in (0, longer, longer + 1, max(0, self.steps - 1), self.steps)})
         counts: dict[int, int] = {}
         for first, end in itertools.pairwise(marks):
@@ -103,8 +103,8 @@ class Grid:
 
     def _begin(self, p: int) -> int:
         """The first element of k in step ``p``; k for ``p`` = ``steps``."""
-        parts = _parts(self.k, self.kc)
-        return _edge(self.k, parts, min(parts, p * self._parts_a_step))
+        parts = part_count(self.k, self.kc)
+        return part_edge(self.k, parts, min(parts, p * self._parts_a_step))
 
     @functools.cached_property
     def _edges(self) -> list[int]:
@@ -119,16 +119,17 @@ def longest_step(k: int, most: int, kc: int) -> int:
     >>> longest_step(1030, 1024, kc=512), longest_step(1030, 100, kc=512), longest_step(1030, 10**6, kc=512)
     (687, 344, 1030)
     """
-    parts = _parts(k, kc)
+    parts = part_count(k, kc)
     steps = math.ceil(parts / max(1, most // kc))
-    return max(1, _edge(k, parts, math.ceil(parts / steps)))
+    return max(1, part_edge(k, parts, math.ceil(parts / steps)))
 
 
-def _parts(k: int, kc: int) -> int:
+def part_count(k: int, kc: int) -> int:
+    """How many parts of at most ``kc`` elements the kernels cut k into; one where k is 0."""
     return max(1, math.ceil(k / kc))
 
 
-def _edge(k: int, parts: int, number: int) -> int:
+def part_edge(k: int, parts: int, number: int) -> int:
     """Where part ``number`` of k begins, as the kernels cut it."""
     return number * (k // parts) + min(number, k % parts)
 

@@ -1,0 +1,63 @@
+"""Layers: k is cut where a product has few tiles and a long k, so that several workers share the sum of one tile.
+
+The cut is a function of the shape alone, and the layers' sums are added in a fixed tree: the bits of C depend neither on
+how many workers there are nor on which one finishes first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ..streaming.plan.grid import part_count, part_edge
+
+Term = TypeVar("Term")
+
+#: Elements of C from which its tiles alone keep workers busy.
+LARGE_C = 4096**2
+#: k is cut from this many times the longer side of C, and into so many layers at most.
+LONG, MOST_LAYERS = 16, 64
+#: A layer is at least THICK times as long as the longer side of C, or as THIN elements: its sum takes far longer to compute
+#: than to move and add.
+THICK, THIN = 4, 1024
+
+
+def layers(m: int, n: int, k: int) -> int:
+    """How many layers a product has: a power of two, and 1 unless k is much longer than the sides of a small C.
+
+    >>> layers(4096, 4096, 65536), layers(1000, 1000, 65536), layers(10, 10, 10**9), layers(4097, 4096, 10**9)
+    (4, 16, 64, 1)
+    """
+    if not 0 < m * n <= LARGE_C or k < LONG * max(m, n):
+        return 1
+    most = min(MOST_LAYERS, k // (THICK * max(m, n, THIN)))
+    return 1 << max(0, most.bit_length() - 1)
+
+
+def cut_layers(k: int, kc: int, count: int) -> list[slice]:
+    """``count`` layers of k, each a whole number of the parts that the kernels sum (see ``Grid``); fewer only if there are
+    fewer parts. Their numbers of parts differ by one at most, the longer layers first.
+
+    A kernel cuts each layer into just these parts.
+
+    >>> cut_layers(5000, 1000, 2)
+    [slice(0, 3000, None), slice(3000, 5000, None)]
+    """
+    parts = part_count(k, kc)
+    count = min(count, parts)
+    edges = [part_edge(k, parts, part_edge(parts, count, layer)) for layer in range(count + 1)]
+    return [slice(*ends) for ends in itertools.pairwise(edges)]
+
+
+def add_layers(terms: Sequence[Term], add: Callable[[Term, Term], Term]) -> Term:
+    """The sum of the layers' terms by a binary tree: neighbours are added, then neighbours of these sums, and so on.
+
+    >>> add_layers("abcde", lambda x, y: f"({x}{y})")
+    '(((ab)(cd))e)'
+    """
+    terms = list(terms)
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        terms = [add(x, y) for x, y in pairs] + terms[len(terms) // 2 * 2 :]
+    return terms[0]
