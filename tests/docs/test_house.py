@@ -19,7 +19,17 @@ ROOMS = [
     *("errors", "records", "host", "problem", "operands"),
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
-    *("streaming.options", "streaming.plan", "streaming.places", "streaming.run", "cluster", "large", "api", "blas"),
+    *(
+        "streaming.options",
+        "streaming.plan",
+        "streaming.places",
+        "streaming.run",
+        "cluster",
+        "large",
+        "api",
+        "blas",
+        "dask",
+    ),
     *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
@@ -175,6 +185,7 @@ SHARED_NAMES = {
     "write": "what a kernel of the engine gives team_product, which writes its tiles to C",
     "workspace": "what a kernel of the engine declares",
     "one_level": "the same step of two rungs that differ in it",
+    "matmul": "the same product, of arrays in memory and of Dask arrays",
     "main": "what `python -m` runs",
 }
 

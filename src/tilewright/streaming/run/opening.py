@@ -63,12 +63,14 @@ def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> P
     x, y = sources
     if x.shape[1] != y.shape[0]:
         raise ShapeError(f"k mismatch: a is {x.shape}, b is {y.shape}: a's columns must be as many as b's rows")
-    return Product(x, y, _dtype(x, y, dtype))
+    return Product(x, y, product_dtype(x.dtype, y.dtype, dtype))
 
 
-def _dtype(a: Source, b: Source, wanted: Any) -> np.dtype[Any]:
+def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]:
+    """The dtype in which operands of these dtypes are multiplied: ``wanted``, else the wider one of both and float32.
+    Raises DTypeError unless it is one of ``DTYPES``."""
     try:
-        chosen = np.result_type(a.dtype, b.dtype, np.float32) if wanted is None else np.dtype(wanted)
+        chosen = np.result_type(a, b, np.float32) if wanted is None else np.dtype(wanted)
     except TypeError:
         raise DTypeError(f"dtype {wanted!r}: must be {' or '.join(DTYPES)}") from None
     if chosen.name not in DTYPES:

@@ -1,0 +1,215 @@
+"""``matmul``: the product of two Dask arrays as a Dask array, in coarse tasks: some steps over k for each tile of C.
+
+A step gets the chunks that its segment of k overlaps, and adds their product to the tile. Dask moves chunks from where they
+are to where they are read, and repeats what is lost. All bits are those of ``multiply``: a segment is a whole number of the
+parts that the kernel sums.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.array.utils import meta_from_array
+from dask.base import is_dask_collection, tokenize
+from dask.highlevelgraph import HighLevelGraph
+from dask.system import CPU_COUNT
+from dask.task_spec import List, Task, TaskRef
+
+from ..errors import OperandError, ShapeError
+from ..files.checks import admit_dtype
+from ..host.machine import available_memory
+from ..operands import admit
+from ..planning.choice import choose_adding_cpu
+from ..streaming.places.places import parse_bytes
+from ..streaming.places.rates import kc_of
+from ..streaming.run.opening import product_dtype
+from .layers import add_layers
+from .lazy_cut import LazyCut, TaskMemory, cut_lazily
+from .lazy_tasks import Pieces, add_product, add_sums, cut_chunk
+
+#: Share of a worker's memory that tasks take: chunks, and what is being moved, need the rest. A worker's process takes
+#: PROCESS_BYTES itself, with its libraries and machine code: 190 MiB were seen.
+SHARE, PROCESS_BYTES = 0.4, 192 << 20
+#: A chunk of at most so many bytes is moved whole, also where a tile needs only a part of it: a task takes about as long.
+SMALL_CHUNK = 1 << 20
+
+#: A piece of a chunk: its number along an axis, and what is taken of it.
+Overlap = tuple[int, slice]
+
+
+def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
+    """The product of two Dask arrays as a lazy Dask array.
+
+    ``x`` is (m, k) and ``y`` is (k, n), of floats, integers or bool, in chunks of any sizes; each may be a NumPy array.
+    The result has float32 or float64, the wider one as in ``multiply``, and chunks of its own, as large as memory allows.
+    Nothing is computed until it is asked for, and then only the chunks that are needed.
+
+    Each task multiplies on one thread, and takes at most ``memory`` ("1GiB", or bytes): one tile of C twice, and panels of
+    both operands. By default this is 40 % of a thread's share of the smallest worker's memory, less what the process itself
+    takes, if there is a ``distributed.Client`` now; else of this machine's free memory. Larger tasks move less data.
+
+    The bits of the result depend on the shape, the dtype and the kernel alone: chunks, workers, ``memory`` and lost workers
+    do not change them. They are those of ``multiply(..., device="cpu")``, except where k is 16 times as long as the sides of
+    a C of at most 4096² elements: then workers share the sum over k, in a fixed order of its own.
+
+    Raises ShapeError (also for chunks of unknown sizes), DTypeError, OperandError (chunks that are not of NumPy),
+    MemoryLimitError (says the least that is needed), UsageError.
+
+    >>> import dask.array as da, numpy as np
+    >>> from tilewright.dask import matmul
+    >>> x = da.arange(6, chunks=4).astype("float32").reshape(2, 3)
+    >>> c = matmul(x, x.T) + 1
+    >>> c.compute()
+    array([[ 6., 15.],
+           [15., 51.]], dtype=float32)
+    """
+    x, y = _dask_array("x", x), _dask_array("y", y)
+    if x.shape[1] != y.shape[0]:
+        raise ShapeError(f"k mismatch: x is {x.shape}, y is {y.shape}: x's columns must be as many as y's rows")
+    dtype = product_dtype(x.dtype, y.dtype)
+    limit = None if memory is None else parse_bytes("memory", memory)
+    (m, k), n = x.shape, y.shape[1]
+    if 0 in (m, n, k):
+        return da.zeros((m, n), dtype=dtype)
+    kernel = choose_adding_cpu(dtype.name).kernel  # type: ignore[union-attr]  # float32 and float64 have one
+    workspace = 0 if kernel.workspace is None else kernel.workspace(m, n, k) * dtype.itemsize
+    sizes = x.dtype.itemsize, y.dtype.itemsize, dtype.itemsize
+    share, threads = _share_of_thread()
+    kc = kc_of(kernel, dtype.name)
+    cut = cut_lazily(x.chunks[0], y.chunks[1], k, kc, TaskMemory(limit or share, workspace, sizes), threads)
+    return _array(x, y, cut, dtype, kc)
+
+
+# ---- operands and memory ---------------------------------------------------------------------------------------------
+
+
+def _dask_array(name: str, value: Any) -> da.Array:
+    array = da.asarray(value) if is_dask_collection(value) else da.from_array(admit(value, name))
+    if array.ndim != 2:
+        raise ShapeError(f"{name} has {array.ndim} dimensions, shape {array.shape}: a matrix has 2")
+    if any(np.isnan(size) for size in array.shape):
+        raise ShapeError(f"{name} has chunks of unknown sizes: call compute_chunk_sizes() on it first")
+    admit_dtype(array.dtype, name)
+    chunk = type(meta_from_array(array))
+    if not issubclass(chunk, np.ndarray) or issubclass(chunk, np.ma.MaskedArray):
+        what = f"{chunk.__module__.partition('.')[0]}.{chunk.__name__}"
+        raise OperandError(f"{name} has chunks of {what}: convert them to numpy.ndarray by map_blocks")
+    return array
+
+
+def _share_of_thread() -> tuple[int, int]:
+    """The bytes that a task may take, and how many tasks run at once: on the cluster of the current client, if there is one,
+    else on this machine."""
+    free = available_memory() or 1 << 30
+    workers = _workers()
+    if not workers:
+        return int(SHARE * free / CPU_COUNT), CPU_COUNT
+    shares = []
+    for worker in workers:
+        limit = worker["memory_limit"] or free
+        shares.append(SHARE * max(limit - PROCESS_BYTES, limit / 4) / worker["nthreads"])
+    return int(min(shares)), sum(worker["nthreads"] for worker in workers)
+
+
+def _workers() -> list[dict[str, Any]]:
+    """What the scheduler of the current client knows of its workers."""
+    if "distributed" not in sys.modules:
+        return []
+    from distributed import Client
+
+    try:
+        client = Client.current()
+    except ValueError:
+        return []
+    # Of an asynchronous client, only what it has been told. Some versions list five workers if not asked for all.
+    return list(client.scheduler_info(n_workers=-1)["workers"].values())
+
+
+# ---- graph -----------------------------------------------------------------------------------------------------------
+
+
+class _Operand:
+    """The panels of an operand: which pieces of its chunks a tile's row or column needs for a segment of k."""
+
+    def __init__(self, array: da.Array, cuts: str, graph: dict[Any, Any]) -> None:
+        self._array, self._cuts, self._graph = array, cuts, graph
+        self._edges = [[0, *itertools.accumulate(sizes)] for sizes in array.chunks]
+        self._whole = math.prod(max(sizes) for sizes in array.chunks) * array.dtype.itemsize <= SMALL_CHUNK
+
+    def panel(self, rows: slice, columns: slice) -> tuple[List, Pieces]:
+        """The pieces' tasks, and how they lie in the panel. Adds a task to the graph for every chunk that is cut."""
+        down, across = (self._overlaps(axis, span) for axis, span in enumerate((rows, columns)))
+        refs = [self._piece(row, column) for row in down for column in across]
+        shape, edges = [], []
+        for span, axis, ends in zip((rows, columns), (down, across), self._edges, strict=True):
+            first = ends[axis[0][0]] + axis[0][1].start - span.start
+            shape.append(span.stop - span.start)
+            edges.append(tuple(itertools.accumulate((part.stop - part.start for _, part in axis), initial=first)))
+        return List(*refs), Pieces((shape[0], shape[1]), edges[0], edges[1])
+
+    def _overlaps(self, axis: int, span: slice) -> list[Overlap]:
+        """The chunks along an axis that overlap a range of elements, and what is taken of each."""
+        edges = self._edges[axis]
+        found = []
+        for number in range(bisect.bisect_right(edges, span.start) - 1, bisect.bisect_left(edges, span.stop)):
+            size = edges[number + 1] - edges[number]
+            part = slice(max(0, span.start - edges[number]), min(size, span.stop - edges[number]))
+            if part.start < part.stop:
+                found.append((number, slice(0, size) if self._whole else part))
+        return found
+
+    def _piece(self, row: Overlap, column: Overlap) -> TaskRef:
+        (i, rows), (j, columns) = row, column
+        whole = self._array.name, i, j
+        if (rows.stop - rows.start, columns.stop - columns.start) == (
+            self._array.chunks[0][i],
+            self._array.chunks[1][j],
+        ):
+            return TaskRef(whole)
+        key = self._cuts, i, j, rows.start, columns.start, rows.stop, columns.stop
+        if key not in self._graph:
+            self._graph[key] = Task(key, cut_chunk, TaskRef(whole), rows, columns)
+        return TaskRef(key)
+
+
+def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int) -> da.Array:
+    token = tokenize("tilewright", x.name, y.name, cut.rows, cut.columns, cut.layers, dtype.str, kc)
+    name = f"matmul-{token}"
+    graph: dict[Any, Any] = {}
+    a, b = _Operand(x, f"matmul-cut-x-{token}", graph), _Operand(y, f"matmul-cut-y-{token}", graph)
+    rows, columns = ([slice(*ends) for ends in itertools.pairwise(edges)] for edges in (cut.rows, cut.columns))
+    segments = [segment for layer in cut.layers for segment in layer]
+    of_a = {(i, s.start): a.panel(part, s) for i, part in enumerate(rows) for s in segments}
+    of_b = {(s.start, j): b.panel(s, part) for j, part in enumerate(columns) for s in segments}
+    tasks = len(segments) + len(cut.layers) - 1
+    for i, j in itertools.product(range(len(rows)), range(len(columns))):
+        panels = {s.start: (*of_a[i, s.start], *of_b[s.start, j]) for s in segments}
+        keys = [*((f"matmul-sum-{token}", i, j, number) for number in range(tasks - 1)), (name, i, j)]
+        _add_tile(graph, iter(keys), [[panels[s.start] for s in layer] for layer in cut.layers], dtype.name, kc)
+    layered = HighLevelGraph.from_collections(name, graph, dependencies=[x, y])
+    return da.Array(layered, name, chunks=cut.chunks, dtype=dtype, meta=np.empty((0, 0), dtype))
+
+
+def _add_tile(graph: dict[Any, Any], keys: Iterator[Any], layers: list[list[Any]], dtype: str, kc: int) -> None:
+    """Add the tasks of a tile, under these keys: a chain for each layer, whose panels are given, and their sums."""
+
+    def add(function: Callable[..., Any], *arguments: Any) -> TaskRef:
+        key = next(keys)
+        graph[key] = Task(key, function, *arguments)
+        return TaskRef(key)
+
+    def chain(layer: list[Any]) -> TaskRef:
+        total: Any = None
+        for left, of_left, right, of_right in layer:
+            total = add(add_product, total, left, right, of_left, of_right, dtype, kc)
+        return total
+
+    add_layers([chain(layer) for layer in layers], functools.partial(add, add_sums))
