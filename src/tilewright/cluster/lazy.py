@@ -57,8 +57,8 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
     takes, if there is a ``distributed.Client`` now; else of this machine's free memory. Larger tasks move less data.
 
     The bits of the result depend on the shape, the dtype and the kernel alone: chunks, workers, ``memory`` and lost workers
-    do not change them. They are those of ``multiply(..., device="cpu")``, except where k is 16 times as long as the sides of
-    a C of at most 4096² elements: then workers share the sum over k, in a fixed order of its own.
+    do not change them. They are those of ``multiply(..., device="cpu")``, except where k is at least 8192 and 16 times as
+    long as the sides of a C of at most 4096² elements: then workers share the sum over k, in an order of its own.
 
     Raises ShapeError (also for chunks of unknown sizes), DTypeError, OperandError (chunks that are not of NumPy),
     MemoryLimitError (says the least that is needed), UsageError.
@@ -181,10 +181,10 @@ class _Operand:
 
 
 def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int) -> da.Array:
-    token = tokenize("tilewright", x.name, y.name, cut.rows, cut.columns, cut.layers, dtype.str, kc)
-    name = f"matmul-{token}"
+    token = tokenize(x.name, y.name, cut.rows, cut.columns, cut.layers, dtype.str, kc)
+    name = f"tilewright-matmul-{token}"
     graph: dict[Any, Any] = {}
-    a, b = _Operand(x, f"matmul-cut-x-{token}", graph), _Operand(y, f"matmul-cut-y-{token}", graph)
+    a, b = _Operand(x, f"tilewright-cut-x-{token}", graph), _Operand(y, f"tilewright-cut-y-{token}", graph)
     rows, columns = ([slice(*ends) for ends in itertools.pairwise(edges)] for edges in (cut.rows, cut.columns))
     segments = [segment for layer in cut.layers for segment in layer]
     of_a = {(i, s.start): a.panel(part, s) for i, part in enumerate(rows) for s in segments}
@@ -192,7 +192,7 @@ def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int) -> da.Array:
     tasks = len(segments) + len(cut.layers) - 1
     for i, j in itertools.product(range(len(rows)), range(len(columns))):
         panels = {s.start: (*of_a[i, s.start], *of_b[s.start, j]) for s in segments}
-        keys = [*((f"matmul-sum-{token}", i, j, number) for number in range(tasks - 1)), (name, i, j)]
+        keys = [*((f"tilewright-sum-{token}", i, j, number) for number in range(tasks - 1)), (name, i, j)]
         _add_tile(graph, iter(keys), [[panels[s.start] for s in layer] for layer in cut.layers], dtype.name, kc)
     layered = HighLevelGraph.from_collections(name, graph, dependencies=[x, y])
     return da.Array(layered, name, chunks=cut.chunks, dtype=dtype, meta=np.empty((0, 0), dtype))

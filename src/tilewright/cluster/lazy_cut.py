@@ -43,7 +43,9 @@ class TaskMemory:
     def segment(self, bm: int, bn: int) -> int:
         """The longest segment for tiles of this size; negative if they do not even fit without one."""
         a, b, c = self.sizes
-        return (self.limit - self.workspace - (2 * bm * bn + (bm + bn) * DEPTH) * c) // (bm * a + bn * b)
+        free = self.limit - self.workspace - 2 * bm * bn * c
+        panels, buffers = bm * a + bn * b, (bm + bn) * c
+        return max(min(DEPTH, free // (panels + buffers)), (free - DEPTH * buffers) // panels)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def cut_lazily(
         if found is not None:
             (down, across), most = found
             return LazyCut(tuple(down), tuple(across), tuple(tuple(_segments(layer, most, kc)) for layer in deep))
-    least_bytes = memory.bytes(min(m, GRAIN), min(n, GRAIN), part)
+    least_bytes = math.ceil(memory.bytes(min(m, GRAIN), min(n, GRAIN), part) / (1 << 20)) << 20
     raise MemoryLimitError(
         f"a task may take {bytes_text(memory.limit)}: the smallest tile of {m}×{k}×{n} needs {bytes_text(least_bytes)}; "
         "give more memory"
