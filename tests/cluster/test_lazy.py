@@ -223,8 +223,8 @@ def test_the_graph_is_coarse_and_its_tasks_hold_no_array() -> None:
 
 
 def test_chunks_that_tiles_or_segments_cut_are_cut_where_they_are() -> None:
-    """One task for each part of a large chunk; small chunks are moved whole."""
-    large, small = (da.zeros((6000, 6000), chunks=size, dtype="f4") for size in (3000, 500))
+    """One task for each part of a large chunk; chunks that are much smaller than a panel are moved whole."""
+    large, small = (da.zeros((6000, 6000), chunks=size, dtype="f4") for size in (3000, 100))
     for x in (large, small):
         c = matmul(x, x, memory="100MiB")
         kinds = [str(key[0]).rpartition("-")[0] for key in own_tasks(c)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,8 +37,8 @@ from .lazy_tasks import Pieces, add_product, add_sums, cut_chunk
 #: Share of a worker's memory that tasks take: chunks, and what is being moved, need the rest. A worker's process takes
 #: PROCESS_BYTES itself, with its libraries and machine code: 190 MiB were seen.
 SHARE, PROCESS_BYTES = 0.4, 192 << 20
-#: A chunk of at most so many bytes is moved whole, also where a tile needs only a part of it: a task takes about as long.
-SMALL_CHUNK = 1 << 20
+#: Chunks are moved whole, also where a panel needs only a part of them, if they are so many times shorter than the panel.
+WHOLE = 16
 
 #: A piece of a chunk: its number along an axis, and what is taken of it.
 Overlap = tuple[int, slice]
@@ -139,10 +138,11 @@ def _workers() -> list[dict[str, Any]]:
 class _Operand:
     """The panels of an operand: which pieces of its chunks a tile's row or column needs for a segment of k."""
 
-    def __init__(self, array: da.Array, cuts: str, graph: dict[Any, Any]) -> None:
+    def __init__(self, array: Any, cuts: str, graph: dict[Any, Any], least: tuple[int, int]) -> None:
+        """``least`` are the rows and columns of the smallest panel."""
         self._array, self._cuts, self._graph = array, cuts, graph
         self._edges = [[0, *itertools.accumulate(sizes)] for sizes in array.chunks]
-        self._whole = math.prod(max(sizes) for sizes in array.chunks) * array.dtype.itemsize <= SMALL_CHUNK
+        self._whole = [WHOLE * max(sizes) <= side for sizes, side in zip(array.chunks, least, strict=True)]
 
     def panel(self, rows: slice, columns: slice) -> tuple[List, Pieces]:
         """The pieces' tasks, and how they lie in the panel. Adds a task to the graph for every chunk that is cut."""
@@ -163,7 +163,7 @@ class _Operand:
             size = edges[number + 1] - edges[number]
             part = slice(max(0, span.start - edges[number]), min(size, span.stop - edges[number]))
             if part.start < part.stop:
-                found.append((number, slice(0, size) if self._whole else part))
+                found.append((number, slice(0, size) if self._whole[axis] else part))
         return found
 
     def _piece(self, row: Overlap, column: Overlap) -> TaskRef:
@@ -184,9 +184,11 @@ def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int) -> da.Array:
     token = tokenize(x.name, y.name, cut.rows, cut.columns, cut.layers, dtype.str, kc)
     name = f"tilewright-matmul-{token}"
     graph: dict[Any, Any] = {}
-    a, b = _Operand(x, f"tilewright-cut-x-{token}", graph), _Operand(y, f"tilewright-cut-y-{token}", graph)
     rows, columns = ([slice(*ends) for ends in itertools.pairwise(edges)] for edges in (cut.rows, cut.columns))
     segments = [segment for layer in cut.layers for segment in layer]
+    bm, bn, depth = (min(part.stop - part.start for part in parts) for parts in (rows, columns, segments))
+    a = _Operand(x, f"tilewright-cut-x-{token}", graph, (bm, depth))
+    b = _Operand(y, f"tilewright-cut-y-{token}", graph, (depth, bn))
     of_a = {(i, s.start): a.panel(part, s) for i, part in enumerate(rows) for s in segments}
     of_b = {(s.start, j): b.panel(s, part) for j, part in enumerate(columns) for s in segments}
     tasks = len(segments) + len(cut.layers) - 1
