@@ -55,9 +55,10 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
     both operands. By default this is 40 % of a thread's share of the smallest worker's memory, less what the process itself
     takes, if there is a ``distributed.Client`` now; else of this machine's free memory. Larger tasks move less data.
 
-    The bits of the result depend on the shape, the dtype and the kernel alone: chunks, workers, ``memory`` and lost workers
-    do not change them. They are those of ``multiply(..., device="cpu")``, except where k is at least 8192 and 16 times as
-    long as the sides of a C of at most 4096² elements: then workers share the sum over k, in an order of its own.
+    The bits of the result depend on the shape, the dtype and the kernel alone (which processors of one kind share): chunks,
+    workers, ``memory`` and lost workers do not change them. They are those of ``multiply(..., device="cpu")``, except where
+    k is at least 8192 and 16 times as long as the sides of a C of at most 4096² elements: then workers share the sum over k,
+    in an order of its own.
 
     Raises ShapeError (also for chunks of unknown sizes), DTypeError, OperandError (chunks that are not of NumPy),
     MemoryLimitError (says the least that is needed), UsageError.
