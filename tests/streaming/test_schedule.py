@@ -363,6 +363,47 @@ def test_the_queue_leaves_the_last_tiles_to_who_is_sooner() -> None:
     assert queue.take(0) is None
 
 
+def others_are_sooner(queue: Queue, owner: int, now: float) -> bool:
+    """The queue's rule, tile by tile: each that is left goes to the place that would finish it first."""
+    left, own = sum(map(len, queue._parts)), queue._paces[owner]
+    others = [pace for number, pace in enumerate(queue._paces) if number != owner and not pace.done]
+    if not left or not others or left > parallel.FEW * len(queue._parts):
+        return not left
+    if not all(pace.tiles_s for pace in (own, *others)):
+        return False
+    ahead = 1 + parallel.AHEAD
+    due = [max(now, pace._last_s + ahead * max(pace.tiles_s)) + max(pace.tiles_s) for pace in others]
+    for _ in range(left):
+        first = min(range(len(due)), key=due.__getitem__)
+        end, due[first] = due[first], due[first] + max(others[first].tiles_s)
+    return now + ahead * min(own.tiles_s) > end
+
+
+@few
+@given(st.lists(st.sampled_from([1, 1, 2, 3, 8, 40]), min_size=1, max_size=5), st.integers(0, 30), st.randoms())
+def test_the_queue_counts_what_others_finish(tiles_s: list[int], count: int, choices: random.Random) -> None:
+    """Places of these paces, each now and then faster or slower, take tiles until none gets one."""
+    now, turns = [0.0], [(0.0, place) for place in range(len(tiles_s)) for _ in range(2)]
+    queue = Queue([[Tile(i, j) for j in range(count)] for i in range(len(tiles_s))], clock=lambda: now[0])
+    taken = 0
+    while turns:
+        now[0], owner = min(turns)
+        turns.remove((now[0], owner))
+        pace = queue._paces[owner]
+        before = pace.done, pace._claims, pace._last_s, list(pace.tiles_s), pace.tile_s
+        pace.claimed(now[0])  # as ``take`` does, before it asks
+        expected = pace.done or others_are_sooner(queue, owner, now[0])
+        pace.done, pace._claims, pace._last_s, recent, pace.tile_s = before
+        pace.tiles_s.clear()
+        pace.tiles_s.extend(recent)
+        found = queue.take(owner)
+        assert (found is None) == expected
+        if found is not None:
+            taken += 1
+            turns.append((now[0] + tiles_s[owner] * choices.choice([0.5, 1, 1, 1.5]), owner))
+    assert taken == count * len(tiles_s)
+
+
 @few
 @given(grids(), st.lists(simulated, min_size=1, max_size=4), st.integers(1, 4), st.booleans())
 def test_several_places_compute_one_product(grid: Grid, several: list[Device], slots: int, known: bool) -> None:

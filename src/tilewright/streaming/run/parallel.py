@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import heapq
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,12 +30,15 @@ class Queue:
         self._parts = [collections.deque(part) for part in parts]
         self._lock, self._clock = threading.Lock(), clock
         self._paces = [_Pace() for _ in self._parts]
+        #: The least of all paces so far.
+        self._least_s = math.inf
 
     def take(self, owner: int) -> tuple[Tile, list[Tile]] | None:
         """A tile for ``owner``, and the tiles that it will get next; None when it gets no more."""
         with self._lock:
             pace, now = self._paces[owner], self._clock()
             pace.claimed(now)
+            self._least_s = min(self._least_s, pace.tile_s)
             if pace.done or self._others_are_sooner(owner, now):
                 pace.done = True
                 return None
@@ -62,17 +65,19 @@ class Queue:
         """True if no tile is left, or if the others would finish all that are left before ``owner`` finishes one. False
         if there is too little data to tell."""
         left = sum(map(len, self._parts))
-        own, others = self._paces[owner], [pace for x, pace in enumerate(self._paces) if x != owner and not pace.done]
-        if not left or not others or left > FEW * len(self._parts):
+        own = self._paces[owner]
+        if not left or left > FEW * len(self._parts) or not own.tiles_s:
             return not left
-        if not all(pace.tiles_s for pace in (own, *others)):
-            return False
-        due = [(pace.free_s(now) + max(pace.tiles_s), max(pace.tiles_s)) for pace in others]
-        heapq.heapify(due)
-        for _ in range(left):
-            end, tile_s = due[0]
-            heapq.heapreplace(due, (end + tile_s, tile_s))
-        return now + (1 + AHEAD) * min(own.tiles_s) > end
+        limit_s = now + (1 + AHEAD) * min(own.tiles_s)
+        if len(self._paces) * (limit_s - now) < left * self._least_s:
+            return False  # they could not, even if all were as fast as the fastest: with many places this is soon said
+        finished = 0.0
+        for number, pace in enumerate(self._paces):
+            if number != owner and not pace.done:
+                if not pace.tiles_s:
+                    return False
+                finished += pace.finished(now, limit_s)
+        return finished >= left
 
 
 class _Pace:
@@ -82,16 +87,22 @@ class _Pace:
         self.done = False
         #: Seconds that each of the last few tiles took.
         self.tiles_s: collections.deque[float] = collections.deque(maxlen=3)
+        #: The longest of these; inf where there are none.
+        self.tile_s = math.inf
         self._claims, self._last_s = 0, 0.0
 
     def claimed(self, now: float) -> None:
         if self._claims > AHEAD:
             self.tiles_s.append(now - self._last_s)
+            self.tile_s = max(self.tiles_s)
         self._claims, self._last_s = self._claims + 1, now
 
-    def free_s(self, now: float) -> float:
-        """The time at which it will have finished the tiles that it claimed."""
-        return max(now, self._last_s + (1 + AHEAD) * max(self.tiles_s))
+    def finished(self, now: float, limit_s: float) -> float:
+        """Tiles beyond those that it claimed which it will finish before ``limit_s``."""
+        free_s = max(now, self._last_s + (1 + AHEAD) * self.tile_s)
+        if free_s >= limit_s or not self.tile_s:
+            return math.inf if free_s < limit_s else 0.0
+        return math.ceil((limit_s - free_s) / self.tile_s) - 1
 
 
 def execute_on_all(
