@@ -87,6 +87,8 @@ class Histories:
     def __init__(self, grid: Grid, slots: tuple[int, int, int]) -> None:
         self._grid, self._slots = grid, slots
         self._first: dict[tuple[Tile, ...], History] = {}
+        #: Equal lists of blocks are one object.
+        self._blocks: dict[tuple[LoadedBlock, ...], tuple[LoadedBlock, ...]] = {}
 
     def begin(self, part: Sequence[Tile]) -> History:
         """The empty history of a worker with this part."""
@@ -97,16 +99,9 @@ class Histories:
         key = (tile, len(later))  # with the tiles before, the number of those left says which ones are left
         if key not in history.follow:
             schedule, history.schedule = history.schedule or self._replayed(history), None
-            loads, steps = len(schedule.loads), len(schedule.multiplies)
-            schedule.add(tile, later)
-            blocks: list[LoadedBlock] = []
-            for multiply in schedule.multiplies[steps:]:
-                for load in schedule.loads[loads + len(blocks) : max(multiply.needs) + 1]:
-                    operand, row, column = load.block
-                    blocks.append(LoadedBlock(operand, column if operand == "a" else row, multiply.p, load.after))
-            added = History(
-                history.part, history, history.tiles + 1, tile, len(later), tuple(blocks), schedule=schedule
-            )
+            blocks = self._extended(schedule, tile, later)
+            blocks = self._blocks.setdefault(blocks, blocks)
+            added = History(history.part, history, history.tiles + 1, tile, len(later), blocks, schedule=schedule)
             history.follow[key] = added
         return history.follow[key]
 
@@ -116,8 +111,23 @@ class Histories:
         for each in history.path():
             assert each.tile is not None
             own += own < len(each.part) and each.tile == each.part[own]
-            schedule.add(each.tile, each.part[own : own + each.left])
+            self._extended(schedule, each.tile, each.part[own : own + each.left])
         return schedule
+
+    @staticmethod
+    def _extended(schedule: Schedule, tile: Tile, later: Sequence[Tile]) -> tuple[LoadedBlock, ...]:
+        """Add a tile to the schedule, and return what it loads. As a schedule only counts its earlier entries, they are
+        replaced by its first ones: that saves most of the memory."""
+        loads, steps = len(schedule.loads), len(schedule.multiplies)
+        schedule.add(tile, later)
+        blocks: list[LoadedBlock] = []
+        for multiply in schedule.multiplies[steps:]:
+            for load in schedule.loads[loads + len(blocks) : max(multiply.needs) + 1]:
+                operand, row, column = load.block
+                blocks.append(LoadedBlock(operand, column if operand == "a" else row, multiply.p, load.after))
+        schedule.loads[loads:] = schedule.loads[:1] * len(blocks)
+        schedule.multiplies[steps:] = schedule.multiplies[:1] * (len(schedule.multiplies) - steps)
+        return tuple(blocks)
 
 
 class TileCutter:
