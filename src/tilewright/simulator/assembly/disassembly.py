@@ -121,7 +121,8 @@ def _mark_loops(code: list[MachineInstruction], labels: dict[str, int]) -> None:
         found = re.search(r"\.L\w+", ins.operands) if ins.opcode.startswith("BRA") else None
         start = labels.get(found[0], end) if found else end
         if start < end:
-            code[start : end + 1] = [replace(inside, loop=True) for inside in code[start : end + 1]]
+            inside = code[start : end + 1]
+            code[start : end + 1] = [each if each.loop else replace(each, loop=True) for each in inside]
 
 
 def find_tool(name: str = "nvdisasm") -> Path | None:

@@ -7,9 +7,8 @@ are skipped. The meaning of opcodes is defined in ``ops``.
 
 from __future__ import annotations
 
+import bisect
 import re
-
-import numpy as np
 
 from ...errors import TilewrightError, UsageError
 from .instructions import WORD, Function, Instruction, Module, Where, operand_tokens
@@ -31,7 +30,7 @@ class _Reader:
         self.starts = [0] + [m.end() for m in re.finditer("\n", self.text)]
 
     def line(self) -> int:
-        return int(np.searchsorted(self.starts, self.at, side="right"))
+        return bisect.bisect_right(self.starts, self.at)
 
     def skip_space(self) -> str:
         self.at += (
