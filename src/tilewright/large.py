@@ -68,6 +68,10 @@ def multiply(
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
 
     def run() -> Any:
+        if cluster is not None and out is None:
+            from .cluster.product import keep_product
+
+            return keep_product(a, b, options, cluster)
         with job_on(cluster, a, b, out, options) as job:
             job.run(progress, events)
             return job.target

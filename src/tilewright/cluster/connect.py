@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import queue
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import ClusterError, UnavailableError, UsageError
@@ -39,6 +42,24 @@ def library() -> Any:
             "a cluster needs Dask, which is not installed: pip install 'tilewright[cluster]'"
         ) from None
     return distributed
+
+
+def wait_for(futures: Sequence[Any], seconds: float = math.inf) -> None:
+    """Return when all have ended, or after so many seconds. Raises the error of the first that failed.
+
+    Dask's own function needs a current client, which a caller may not want to have.
+    """
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for future in futures:
+        future.add_done_callback(ended.put)
+    until = time.monotonic() + seconds
+    for _ in futures:
+        try:
+            future = ended.get(timeout=None if seconds == math.inf else max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return
+        if future.status == "error":
+            raise future.exception()
 
 
 def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:

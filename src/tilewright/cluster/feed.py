@@ -62,7 +62,10 @@ class Feed:
         finished: Callable[[TileReport], None],
         recruit: Recruit,
     ) -> None:
-        self._client, self._work, self._places, self._finished = client, work, list(places), finished
+        self._client, self._places, self._finished = client, list(places), finished
+        self._key = work.order.key
+        # A task that only returns it: Dask moves it to each worker once, and makes it again where it is lost.
+        self._work = client.submit(_same, work, key=f"tilewright-{self._key}", pure=False)
         self._recruit = recruit
         self._queue = Queue([*parts, *([] for _ in range(len(places) - len(parts)))])
         self._left = {tile for part in parts for tile in part}
@@ -96,7 +99,7 @@ class Feed:
 
     def _submit(self, number: int, tile: Tile, later: Sequence[Tile]) -> None:
         place = self._places[number]
-        key = f"tilewright-{self._work.order.key}-{tile.i}-{tile.j}-{next(self._numbers)}"
+        key = f"tilewright-{self._key}-{tile.i}-{tile.j}-{next(self._numbers)}"
         future = self._client.submit(
             compute_tile,
             self._work,
@@ -196,9 +199,13 @@ class Feed:
             return
         try:
             self._client.cancel(futures, force=True)
-            self._client.run(end_sessions, self._work.order.key, wait=False, on_error="ignore")
+            self._client.run(end_sessions, self._key, wait=False, on_error="ignore")
         except (OSError, RuntimeError, ValueError):
             pass  # the scheduler is gone: sessions end by themselves
+
+
+def _same(work: Work) -> Work:
+    return work
 
 
 def tile_operations(grid: Grid, tile: Tile) -> int:

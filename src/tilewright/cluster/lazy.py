@@ -71,7 +71,7 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
     array([[ 6., 15.],
            [15., 51.]], dtype=float32)
     """
-    x, y = _dask_array("x", x), _dask_array("y", y)
+    x, y = dask_matrix("x", x), dask_matrix("y", y)
     if x.shape[1] != y.shape[0]:
         raise ShapeError(f"k mismatch: x is {x.shape}, y is {y.shape}: x's columns must be as many as y's rows")
     dtype = product_dtype(x.dtype, y.dtype)
@@ -91,7 +91,8 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
 # ---- operands and memory ---------------------------------------------------------------------------------------------
 
 
-def _dask_array(name: str, value: Any) -> da.Array:
+def dask_matrix(name: str, value: Any) -> da.Array:
+    """A Dask array that can be an operand, from one or from what can be made one. Raises an error for any other."""
     array = da.asarray(value) if is_dask_collection(value) else da.from_array(admit(value, name))
     if array.ndim != 2:
         raise ShapeError(f"{name} has {array.ndim} dimensions, shape {array.shape}: a matrix has 2")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import queue
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from ..host.machine import bytes_text
 from ..planning.choice import Choice
 from ..streaming.plan.cost import Rates
 from ..streaming.plan.cuts import Room
+from .connect import wait_for
 from .order import Order, RemotePlace, WorkerFacts
 from .session import look
 
@@ -90,13 +89,8 @@ def ask_workers(client: Any, order: Order, workers: Sequence[str]) -> tuple[Work
         )
         for worker in workers
     }
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for future in asked.values():
-        future.add_done_callback(ended.put)
-    until = time.monotonic() + ANSWER_S
-    with contextlib.suppress(queue.Empty):
-        for _ in asked:
-            ended.get(timeout=max(0.0, until - time.monotonic()))
+    with contextlib.suppress(Exception):  # raised below, with the worker's name
+        wait_for(list(asked.values()), ANSWER_S)
     answers = []
     for worker, future in asked.items():
         if future.status == "error":

@@ -11,17 +11,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import TilewrightError, UsageError
 from ..files import Sink
+from ..files.array import file_behind
 from ..files.format import locate
 from ..streaming.options import Options
 from ..streaming.places.events import Events
 from ..streaming.plan.cost import Cost
 from ..streaming.plan.grid import Tile
-from ..streaming.run.job import Job, Tell, plan_job
+from ..streaming.plan.stream import StreamPlan, plan_stream
+from ..streaming.run.job import Job, Product, Tell, plan_job
 from ..streaming.run.opening import check_partition, check_parts, opened_product, refuse_overlap
 from .connect import connected
 from .feed import Feed, tile_operations
+from .held import hold
+from .layers import layers
 from .order import Order, RemotePlace, TileReport, Work
 from .placement import ClusterPlacement, ask_workers, check_alike, place_on, workers_of
 
@@ -34,27 +40,72 @@ def open_cluster_job(
 ) -> Iterator[Job]:
     """The job of a product on ``cluster`` (see ``connected``), planned and ready to run."""
     with contextlib.ExitStack() as stack:
-        product = opened_product(stack, a, b, options.dtype)
         refuse_overlap(out, a=a, b=b)
         check_partition(options.partition)
         client = stack.enter_context(connected(cluster))
+        on_workers = [_on_workers(stack, client, operand) for operand in (a, b)]
+        product = opened_product(stack, on_workers[0][0], on_workers[1][0], options.dtype)
         order = _order(product, out, options, client)
         placement = _aligned(place_on(client, order), out)
         check_parts(options.partition, placement.names)
-        computation = _Computation(client, order, placement)
-        yield plan_job(product, placement, computation, out, options, stack, only_planned=only_planned)
+        m, n, k = product.shape
+        count = layers(m, n, k)
+        arrays = [array for _, array in on_workers]
+        compute = _ByTiles(client, order, placement) if count == 1 else _ByLayers(client, options, arrays)
+        job = plan_job(product, placement, compute, out, options, stack, only_planned=only_planned)
+        if count > 1 and not job.complete:
+            job.plan = _shared_sum(job.plan, min(count, len(placement.names)), count)
+        yield job
+
+
+def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
+    """The product on the workers of ``cluster``, where it stays as a Dask array."""
+    with contextlib.ExitStack() as stack:
+        if not hasattr(cluster, "persist"):
+            raise UsageError(
+                f"cluster {cluster!r}: without out the result stays on the workers; give a client that stays too"
+            )
+        client = stack.enter_context(connected(cluster))
+        on_workers = [_on_workers(stack, client, operand) for operand in (a, b)]
+        product = opened_product(stack, on_workers[0][0], on_workers[1][0], options.dtype)
+        x, y = _dask_arrays(product, [array for _, array in on_workers])
+        from .kept import product_on_workers
+
+        return product_on_workers(client, x, y, product.dtype, options.memory)
+
+
+def _dask_arrays(product: Product, arrays: Sequence[Any]) -> list[Any]:
+    """Both operands as Dask arrays: those that are none yet are files."""
+    from .kept import file_matrix
+
+    given = zip(product.sources, arrays, strict=True)
+    return [file_matrix(source) if array is None else array for source, array in given]
+
+
+def _shared_sum(plan: StreamPlan, workers: int, count: int) -> StreamPlan:
+    """The plan of a product whose ``count`` layers of k are shared by so many workers."""
+    grid = plan.grid
+    share = plan_stream(grid.m, grid.n, math.ceil(grid.k / workers), plan.dtype, plan.itemsize, plan.room, plan.rates)
+    return dataclasses.replace(plan, parts=(plan.tiles,), cost=share.cost, alone_s=None, layers=(count, workers))
+
+
+def _on_workers(stack: contextlib.ExitStack, client: Any, operand: Any) -> tuple[Any, Any]:
+    """An operand that workers can read: a file as it is, and an array in chunks on the cluster, with the Dask array of them,
+    which must be referred to as long as they are read."""
+    if isinstance(operand, (str, os.PathLike)) or hasattr(operand, "opener"):
+        return operand, None
+    if isinstance(operand, np.ndarray) and (file := file_behind(operand)) is not None:
+        stack.callback(file.close)
+        return file, None
+    return hold(client, operand)
 
 
 def _order(product: Any, out: Any, options: Options, client: Any) -> Order:
-    openers = tuple(source.opener() for source in product.sources)
-    for name, opener in zip("ab", openers, strict=True):
-        if opener is None:
-            raise UsageError(f"{name} is an array in this process's memory: give a file or a Dask array to a cluster")
     hosts = list(workers_of(client.scheduler_info(n_workers=-1)).values())
     target = str(Path(os.fspath(out)).absolute()) if isinstance(out, (str, os.PathLike)) else None
     return Order(
         secrets.token_hex(6),
-        openers,
+        tuple(source.opener() for source in product.sources),
         tuple(source.fingerprint() for source in product.sources),
         product.dtype,
         target,
@@ -72,8 +123,8 @@ def _aligned(placement: ClusterPlacement, out: Any) -> ClusterPlacement:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Computation:
-    """Computes a job on the workers, and says of each tile that it is finished when a worker has it on the disk."""
+class _ByTiles:
+    """Workers compute whole tiles; each is finished when its worker has it on the disk."""
 
     client: Any
     order: Order
@@ -104,6 +155,31 @@ class _Computation:
             check_alike([*self.placement.facts[:1], *alike])
             return [RemotePlace(each.worker, device) for each in alike for device in each.devices]
         return []
+
+
+@dataclasses.dataclass(frozen=True)
+class _ByLayers:
+    """Workers share the sum of a small C over a long k; all of C is finished when the layers are added."""
+
+    client: Any
+    options: Options
+    arrays: Sequence[Any]
+
+    def __call__(self, job: Job, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
+        from .kept import product_on_workers
+
+        x, y = _dask_arrays(job.product, self.arrays)
+        kept = product_on_workers(self.client, x, y, job.product.dtype, self.options.memory)
+        c = self.client.gather(self.client.compute(kept))
+        tell.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in job.product.sources))
+        grid = job.plan.grid
+        for tile in job.plan.tiles:
+            rows, columns = grid.rows(tile.i), grid.columns(tile.j)
+            sink.write(rows, columns, c[rows, columns])
+            tell.multiplied(tile_operations(grid, tile))
+        sink.flush()
+        for tile in job.plan.tiles:
+            tell.finished(tile)
 
 
 def _name(tile: Tile) -> str:

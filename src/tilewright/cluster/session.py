@@ -54,9 +54,10 @@ def look(order: Order) -> WorkerFacts:
 
     Raises ClusterError, with the worker's name, where it cannot read an operand, or reads another one than the client.
     """
-    from distributed import get_worker
+    from distributed import get_worker, secede
 
     worker = get_worker()
+    secede()  # a chunk that another worker has lost may have to be computed here
     threads, limit = worker.state.nthreads, worker.memory_manager.memory_limit
     with contextlib.ExitStack() as stack:
         stack.enter_context(use_threads(threads))

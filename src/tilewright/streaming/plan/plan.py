@@ -44,6 +44,8 @@ class StreamPlan(Plan):
     choice: Any = None
     devices: tuple[str, ...] = ()
     workers: str = ""
+    #: Layers of k, and the workers that share them; then ``cost`` is that of one worker.
+    layers: tuple[int, int] = (1, 1)
 
     def on(self, choice: Choice[Any], devices: Sequence[str], workers: str = "") -> StreamPlan:
         """The same plan with its kernel and ``devices``; one device computes each part, the first devices first.
@@ -91,7 +93,7 @@ class StreamPlan(Plan):
     def moved_bytes(self) -> list[int]:
         """Bytes copied into and out of each place, if it computes its own part and no tiles of others."""
         if len(self.parts) == 1:
-            return [self.cost.in_bytes + self.cost.out_bytes]
+            return [self.cost.in_bytes + self.cost.out_bytes] * self.layers[1]
         return [self._moved(part) * self.itemsize for part in self.parts]
 
     @property
@@ -186,7 +188,10 @@ class StreamPlan(Plan):
 
     def _places(self) -> list[tuple[str, str]]:
         if len(self.parts) == 1:
-            return []
+            count, workers = self.layers
+            return [("layers", f"{count} of k, which {workers} workers share; their sums are added in a fixed order")][
+                : count > 1
+            ]
         faster = f"; predicted {self.alone_s / self.cost.total_s:.2f}× as fast as one" if self.alone_s else ""
         tiles, moved = [len(part) for part in self.parts], self.moved_bytes
         each = f"{min(tiles)} to {max(tiles)}" if len(set(tiles)) > 1 else f"{tiles[0]}"

@@ -1,0 +1,80 @@
+"""Products whose result stays on the workers as a Dask array, and those whose workers share the sum over a long k."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.task_spec import Task
+from distributed import futures_of
+
+from ..errors import ClusterError
+from ..files import Source
+from ..streaming.plan.cuts import MANY_CHUNKS
+from .connect import wait_for
+from .lazy import matmul
+
+#: Bytes of a chunk of a file, about.
+CHUNK_BYTES = 32 << 20
+
+#: The fingerprints of files that this process has opened, and found to be those of the client.
+_seen: set[str] = set()
+
+
+def product_on_workers(client: Any, a: da.Array, b: da.Array, dtype: Any, memory: int | str | None) -> da.Array:
+    """The product, computed now, in chunks that are on the workers as long as the array is referred to."""
+    with client.as_current():  # its workers' memory is what tasks are sized for
+        product = matmul(a.astype(dtype), b.astype(dtype), memory=memory)
+    product = client.persist(product)
+    wait_for(futures_of(product))
+    return product
+
+
+def file_matrix(source: Source) -> da.Array:
+    """A file that all workers can read as a lazy Dask array: a chunk is read where it is needed."""
+    opener, expected = source.opener(), source.fingerprint()
+    assert opener is not None, "an array in memory is no file"
+    name = f"tilewright-read-{expected}"
+    edges = _edges(source)
+    cuts = [[slice(*ends) for ends in itertools.pairwise(each)] for each in edges]
+    graph = {
+        (name, i, j): Task((name, i, j), read_rectangle, opener, expected, rows, columns)
+        for (i, rows), (j, columns) in itertools.product(enumerate(cuts[0]), enumerate(cuts[1]))
+    }
+    chunks = tuple(tuple(stop - start for start, stop in itertools.pairwise(each)) for each in edges)
+    return da.Array(graph, name, chunks=chunks, dtype=source.dtype)
+
+
+def read_rectangle(opener: Callable[[], Source], expected: str, rows: slice, columns: slice) -> np.ndarray[Any, Any]:
+    """A rectangle of a matrix, on a worker. Raises ClusterError where it sees another file than the client."""
+    source = opener()
+    try:
+        if expected not in _seen and source.fingerprint() != expected:
+            raise ClusterError("a worker reads another file than the client: both must reach the same storage")
+        _seen.add(expected)
+        out = np.empty((rows.stop - rows.start, columns.stop - columns.start), source.dtype)
+        source.read(rows, columns, out)
+        return out
+    finally:
+        source.close()
+
+
+def _edges(source: Source) -> list[list[int]]:
+    """Where chunks begin and end: at those of the file, as squares if it has none."""
+    elements = CHUNK_BYTES // source.dtype.itemsize
+    sides = [min(size, math.isqrt(elements)) for size in source.shape]
+    for axis in (0, 1):  # the other side of a thin matrix is longer
+        sides[axis] = min(source.shape[axis], max(sides[axis], elements // max(1, sides[1 - axis])))
+    return [
+        _at_multiples(size, side, grain if grain * MANY_CHUNKS <= size else 1)
+        for size, side, grain in zip(source.shape, sides, source.grain, strict=True)
+    ]
+
+
+def _at_multiples(length: int, side: int, grain: int) -> list[int]:
+    step = max(grain, side // grain * grain)
+    return [*range(0, length, step), length]
