@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from ..errors import UsageError
+from ..records.scaling import WHERE
 from ..streaming.plan.cost import Rates
 from ..streaming.plan.grid import Tile
 from ..streaming.plan.plan import StreamPlan
@@ -31,8 +32,6 @@ from .tile_work import Histories, LoadPiece, TileCutter
 
 #: Groups of steps that are simulated at most, unless there are more tiles.
 MOST_GROUPS = 100_000
-#: Where the operands are: in a storage that all workers share, or each block at one worker.
-PLACES = ("storage", "workers")
 
 
 def simulate(
@@ -58,8 +57,8 @@ def simulate(
 
     Raises UsageError for another ``where``, another number of rates, and a plan without steps.
     """
-    if where not in PLACES:
-        raise UsageError(f"where {where!r}: must be {' or '.join(PLACES)}")
+    if where not in WHERE:
+        raise UsageError(f"where {where!r}: must be {' or '.join(WHERE)}")
     each = [rates] * len(plan.parts) if isinstance(rates, Rates) else list(rates)
     if len(each) != len(plan.parts):
         raise UsageError(f"rates: the plan has {len(plan.parts)} parts, got the rates of {len(each)} workers")

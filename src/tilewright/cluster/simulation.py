@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ..records.scaling import SPENT
 from ..streaming.plan.grid import Tile
 from ..streaming.plan.plan import StreamPlan
-
-#: What a worker does at any time: it computes, or waits for its link, for a storage that others use too, for the scheduler
-#: or for the start of the cluster; or it has no tile left while others still compute ("balance").
-SPENT = ("compute", "link", "storage", "scheduler", "start", "balance")
 
 
 class TileEvent(NamedTuple):

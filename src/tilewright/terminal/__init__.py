@@ -6,6 +6,7 @@ from .facts import show_facts
 from .product import show_plan, show_product
 from .progress import BenchProgress, ProductProgress, TuneProgress, blocks_progress, steps_shown
 from .records import show_bench, show_comparison
+from .scaling import show_scaling
 from .tuning import show_tuned, show_tuned_blocking
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "show_occupancy",
     "show_plan",
     "show_product",
+    "show_scaling",
     "show_tuned",
     "show_tuned_blocking",
     "steps_shown",

@@ -1,0 +1,217 @@
+"""Simulated products on clusters of growing size, as plain data: JSON Lines, one number of workers a line.
+
+Nothing of it was measured on a cluster: a line says for which rates it was computed, and what follows from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import RecordError
+from .json_data import (
+    COUNT,
+    MOST_S,
+    NUMBERS,
+    OBJECT,
+    POSITIVE,
+    TEXT,
+    Rule,
+    check_fields,
+    dumped,
+    is_count,
+    is_seconds,
+    many,
+    nullable,
+    parse_json,
+    read_text,
+    value_excerpt,
+)
+
+SCHEMA = 1
+KIND = "scaling"
+#: What a worker does at any time: it computes, or waits for its link, for a storage that others use too, for the scheduler
+#: or for the start of the cluster; or it has no tile left while others still compute ("balance").
+SPENT = ("compute", "link", "storage", "scheduler", "start", "balance")
+#: Where the operands are: in a storage that all workers share, or each block at one worker.
+WHERE = ("storage", "workers")
+#: Efficiency and sums of shares may differ by this much from what other fields say.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class ScalingPoint:
+    """A product on ``workers`` workers, of which the plan uses ``used``, each with a part of C: ``parts`` down and across.
+
+    ``rates`` are of one worker (``flops``, ``link_bytes`` a second in each direction, ``latency_s`` of each piece of work,
+    ``memory`` bytes for blocks) and of all: ``storage_bytes`` a second that storage gives and takes, without it where the
+    operands are at the workers; ``task_s`` and ``message_s`` of the scheduler, and ``start_s``. ``total_s`` was simulated,
+    and ``predicted_s`` is the time that the plan's simpler model predicts. ``efficiency`` is the share of the operations
+    that all ``workers`` could do in that time. Bytes are those of all workers together: ``moved`` into and out of the
+    memories where blocks are multiplied, the ``least`` of any order of the tiles, and ``received`` from storage or other
+    workers. ``shares`` are of the used workers' time, for each of SPENT. In a series of weak scaling the product grows with
+    the workers; its points are ``grown_from`` one shape.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    where: str
+    workers: int
+    used: int
+    parts: tuple[int, int]
+    tiles: tuple[int, int]
+    tile: tuple[int, int, int]
+    order: str
+    slots: tuple[int, int, int]
+    rates: dict[str, float]
+    predicted_s: float
+    total_s: float
+    efficiency: float
+    moved_bytes: int
+    least_bytes: int
+    received_bytes: int
+    shares: dict[str, float]
+    grown_from: tuple[int, int, int] | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+    kind: str = KIND
+
+    @property
+    def ideal_s(self) -> float:
+        """Seconds if all workers computed all of the time."""
+        return 2.0 * self.m * self.n * self.k / self.workers / self.rates["flops"]
+
+    @property
+    def series(self) -> str:
+        """What the points of one line of a chart have in common, in words."""
+        return shape_text(*(self.grown_from or (self.m, self.n, self.k)))
+
+    @property
+    def loss(self) -> str:
+        """What takes most of the time in which the used workers do not compute."""
+        return max(SPENT[1:], key=lambda what: self.shares[what])
+
+    @property
+    def binds(self) -> str:
+        """What decides the time: "compute" if the efficiency is at least a half, else what takes most of the rest."""
+        return "compute" if self.efficiency >= 0.5 else self.loss
+
+
+def shape_text(m: int, n: int, k: int) -> str:
+    """
+    >>> shape_text(131072, 131072, 131072), shape_text(6, 2000, 4)
+    ('131,072³', '6 × 2,000 × 4')
+    """
+    return f"{n:,}³" if m == n == k else f"{m:,} × {n:,} × {k:,}"
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+_POSITIVE_COUNT = Rule("a whole number from 1 to 2^63 - 1", lambda value: is_count(value) and value > 0)
+_TIME = Rule("seconds, above 0", lambda value: is_seconds(value) and 0 < value <= MOST_S)
+
+
+def _counts(number: int) -> Rule:
+    words = f"{number} positive whole numbers"
+    return many(words, lambda value: is_count(value) and value > 0, least=number, most=number)
+
+
+_RULES = {
+    **dict.fromkeys(("m", "n", "k", "workers", "used"), _POSITIVE_COUNT),
+    **{"parts": _counts(2), "tiles": _counts(2), "tile": _counts(3), "slots": _counts(3)},
+    **{
+        "grown_from": nullable(_counts(3)),
+        "dtype": TEXT,
+        "order": TEXT,
+        "where": Rule(f"one of {WHERE}", lambda value: value in WHERE),
+    },
+    **{"rates": NUMBERS, "shares": NUMBERS, "environment": OBJECT},
+    **{"predicted_s": _TIME, "total_s": _TIME, "efficiency": POSITIVE},
+    **dict.fromkeys(("moved_bytes", "least_bytes", "received_bytes"), COUNT),
+}
+
+
+def write_scaling(path: str | Path, points: Iterable[ScalingPoint]) -> None:
+    """Write points into a new file. Raises OSError."""
+    with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        file.writelines(scaling_line(point) + "\n" for point in points)
+
+
+def scaling_line(point: ScalingPoint) -> str:
+    """A point as a line of a file."""
+    data = asdict(point)
+    return dumped({"kind": data.pop("kind"), "schema": data.pop("schema")} | data)
+
+
+def read_scaling(path: str | Path) -> list[ScalingPoint]:
+    """Every point of a file.
+
+    Raises RecordError for a file that is missing, empty, damaged or of another kind, and for numbers that contradict each
+    other; it names the line and the field.
+    """
+    lines = enumerate(read_text(path, "a record of scaling").split("\n"), 1)
+    points = [_point(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    if not points:
+        raise RecordError(f"{path}: holds no record of scaling")
+    return points
+
+
+def holds_scaling(path: str | Path) -> bool:
+    """Whether a file holds points; false where it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            data = parse_json(file.readline(), str(path), "record of scaling")
+    except (OSError, RecordError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == KIND
+
+
+def _point(line: str, where: str) -> ScalingPoint:
+    data = parse_json(line, where, "record of scaling")
+    if not isinstance(data, dict):
+        raise RecordError(f"{where}: must be an object, got {type(data).__name__}")
+    if data.get("kind") != KIND or data.get("schema") != SCHEMA:
+        actual = f"{value_excerpt(data.get('kind'))} of schema {value_excerpt(data.get('schema'))}"
+        raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {actual}")
+    check_fields(data, _RULES, where)
+    known = {f.name for f in fields(ScalingPoint)}
+    try:
+        point = ScalingPoint(**{key: value for key, value in data.items() if key in known})
+    except TypeError as error:
+        raise RecordError(f"{where}: is incomplete: {str(error).split('()', 1)[-1].strip()}") from None
+    for wrong in _contradictions(point):
+        raise RecordError(f"{where}: {wrong}")
+    return point
+
+
+def _contradictions(point: ScalingPoint) -> Iterable[str]:
+    """What cannot be, in words."""
+    rates, shares, total_s = point.rates, point.shares, point.total_s
+    missing = [name for name in ("flops", "link_bytes") if not rates.get(name, 0) > 0]
+    if missing or set(shares) != set(SPENT) or min(shares.values()) < 0:
+        yield f"rates must have flops and link_bytes above 0, and shares must have {', '.join(SPENT)}, none negative"
+        return
+    if point.where == "storage" and not rates.get("storage_bytes", 0) > 0:
+        yield "rates must have storage_bytes above 0, where the operands are in storage"
+        return
+    if math.prod(point.parts) != point.used or point.used > point.workers:
+        yield f"parts must be as many as used workers, and these no more than workers, got {point.parts}, {point.used}"
+    covered = [math.ceil(length / side) for length, side in ((point.m, point.tile[0]), (point.n, point.tile[1]))]
+    if list(point.tiles) != covered:
+        yield f"tiles must be {covered} for this shape and tile, got {list(point.tiles)}"
+    if abs(sum(shares.values()) - 1) > ROUNDING:
+        yield f"shares must have the sum 1, got {sum(shares.values())}"
+    if abs(point.efficiency * total_s / point.ideal_s - 1) > ROUNDING:
+        yield f"efficiency must be {point.ideal_s / total_s:.6g}, from shape, workers, flops and total_s"
+    if shares["compute"] * point.used / point.workers < point.efficiency * (1 - ROUNDING):
+        yield "shares: workers cannot compute less than their operations take"
+    if point.moved_bytes < point.least_bytes:
+        yield f"moved_bytes must be least_bytes ({point.least_bytes}) at least, got {point.moved_bytes}"
+    received_s = point.received_bytes / min(point.used * rates["link_bytes"], rates.get("storage_bytes") or math.inf)
+    if received_s > total_s * (1 + ROUNDING):
+        yield f"received_bytes take {received_s:.6g} s at these rates, more than total_s"
