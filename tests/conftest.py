@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live until the end: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outcomes", type=Path, metavar="FILE", help="write which tests ran, and why others were skipped")
     parser.addoption(
@@ -51,6 +58,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A compilation makes a million objects. Tests of memory that is not freed run in processes of their own, which have
+    # Python's own thresholds.
+    gc.set_threshold(20_000, 20, 20)
     hypothesis.settings.register_profile("any machine", deadline=None)  # a busy one is no reason to fail
     hypothesis.settings.load_profile("any machine")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background

@@ -39,8 +39,8 @@ def test_a_test_that_no_job_runs_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     markers = "\n    ".join(["markers =", "thorough", "further", "each_value"])
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {TESTS}\n{markers}\n")
 
-    def job(name: str) -> Path:
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--outcomes", name]
+    def job(name: str, *how: str) -> Path:
+        command = [sys.executable, "-m", "pytest", "-q", *how, "-p", "no:cacheprovider", "--outcomes", name]
         subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
         return tmp_path / name
 
@@ -48,12 +48,12 @@ def test_a_test_that_no_job_runs_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         command = [sys.executable, str(TESTS.parent / ".ci" / "skipped"), *map(str, jobs)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    ours = job("ours.json")
+    ours = job("ours.json", "-n", "2")
     assert json.loads(ours.read_text())["test_job.py::test_plain"] == "ran"
     monkeypatch.setenv("GPU", "0")
-    theirs = job("gpu.json")
+    theirs = job("gpu.json", "-p", "no:xdist")
     found = checked(ours, theirs)
     assert found.returncode == 1
     assert found.stderr == "ran in no job: test_job.py::test_of_none: no quantum computer\n"
     monkeypatch.setenv("QUANTUM", "0")
-    assert checked(ours, theirs, job("quantum.json")).returncode == 0
+    assert checked(ours, theirs, job("quantum.json", "-p", "no:xdist")).returncode == 0

@@ -19,6 +19,7 @@ from tilewright.lab.bench.cells import Cell, Settings, cells
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.first_call import FirstCall, known_first_call, measure_first_call
 from tilewright.lab.bench.library import LIBRARY
+from tilewright.runtime.cpu import peaks
 
 
 def bench(kernels: list[str], **options: str) -> session.RunRecords:
@@ -126,15 +127,24 @@ def test_a_process_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPa
         measure_first_call()
 
 
-def test_info_shows_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_shows_the_roofs_and_the_first_call() -> None:
+    """In a process of its own, with what is cached for this machine."""
+    command = [sys.executable, "-m", "tilewright", "info"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"FMA peak, float32, 1 thread +[\d.]+ GFLOPS", said)
+    assert re.search(r"memory triad, 1 thread +[\d.]+ GB/s", said)
+    assert "first product" in said
+
+
+def test_info_shows_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(peaks, "roofs", lambda *, fresh: [])
     monkeypatch.setattr(first_call, "_start", lambda cache: (0.0012, 1.5))
     on_gpu = iter([[], [3.5, 0.011], [0.3, 0.012], [0.4, 0.013], [0.5, 0.014]])
     monkeypatch.setattr(first_call, "_start_on_gpu", lambda cache: next(on_gpu))
 
     def info() -> str:
-        command = [sys.executable, "-m", "tilewright", "info"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return cli("info").out
 
     assert re.search(r"first product +not measured here yet", info())
     assert measure_first_call() == FirstCall(0.0012, 1.5, 1.5)

@@ -77,6 +77,17 @@ def rows(case: pytest.Function) -> dict[str, object]:
     return {" ".join(table): tuple(values[name] for name in table) for table in [*names, *own]}
 
 
+def has_twin(value: object) -> bool:
+    """Whether a parameter is one of ``TWINS``, or, as a variant of a kernel, names one as its ``dtype``.
+
+    >>> from types import SimpleNamespace
+    >>> [has_twin(value) for value in ("uint8", np.dtype("uint8"), SimpleNamespace(dtype="uint8"), "int8")]
+    [True, True, True, False]
+    """
+    name = str(value) if isinstance(value, np.dtype) else getattr(value, "dtype", value)
+    return isinstance(name, str) and name in TWINS
+
+
 def further(item: pytest.Item) -> None:
     """Mark a case of a table that the default run leaves."""
     item.add_marker(THOROUGH)
@@ -91,7 +102,7 @@ def mark_the_rest(items: Sequence[pytest.Item]) -> None:
             item.add_marker(THOROUGH)
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
-        if any(isinstance(value, str | np.dtype) and str(value) in TWINS for value in item.callspec.params.values()):
+        if any(has_twin(value) for value in item.callspec.params.values()):
             further(item)
         elif item.get_closest_marker("each_value"):
             tables.setdefault(item.nodeid.split("[")[0], []).append(item)
