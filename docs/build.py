@@ -8,20 +8,23 @@ charts are made, and compared, only under the versions that ``docs/constraints.t
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from unittest import mock
 
 from tables import accuracy, course, cpu, front, gpu, listed, stream, warps
 from tables.common import ROOT, records_of
 
+from tilewright.__main__ import run_command_line
 from tilewright.report import save_figures
 from tilewright.runtime.gpu.nvrtc import compiler
 
@@ -94,14 +97,19 @@ def made_by() -> str:
 
 
 def output(command: str) -> str:
-    """What a command prints on 80 columns, under the command itself."""
-    _, *arguments = shlex.split(command)
-    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
-    run = [sys.executable, "-m", "tilewright", *arguments]
-    done = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode > 1:  # 1 says that something is wrong with the kernel, and may be what is shown
-        raise RuntimeError(f"{command}: {done.stderr}")
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    """What a command prints on 80 columns, under the command itself. It runs in this process, which has imported all."""
+    said, errors = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(ROOT),
+        mock.patch.dict(os.environ, {"COLUMNS": "80", "NO_COLOR": "1"}),
+        mock.patch.object(sys, "argv", shlex.split(command)),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(errors),
+    ):
+        code = run_command_line()
+    if code > 1:  # 1 says that something is wrong with the kernel, and may be what is shown
+        raise RuntimeError(f"{command}: {errors.getvalue()}")
+    lines = [line.rstrip() for line in said.getvalue().splitlines()]
     return "\n".join(["", "```console", f"$ {command}", *lines]).rstrip() + "\n```\n"
 
 

@@ -16,7 +16,13 @@ from tilewright.__main__ import run_command_line
 
 
 @pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
+def few_operand_sets(monkeypatch) -> None:
+    """A cell of the bench rotates through 64 sets of operands, not 16,384: which set is taken changes no verdict."""
+    monkeypatch.setattr("tilewright.lab.bench.operand_sets._MOST_SETS", 64)
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path, few_operand_sets):
     """Runs a command in an empty folder, in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

@@ -30,6 +30,7 @@ def bench(kernels: list[str], **options: str) -> session.RunRecords:
 # ---- on the bench ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("few_operand_sets")
 @pytest.mark.parametrize("name", ["matmul", "tilewright/matmul"])
 def test_the_library_call_is_measured_beside_kernels_and_references(name: str) -> None:
     done = bench(["ikj", name], sizes="8,33", dtype="float64", threads="1", against="openblas")
