@@ -51,13 +51,22 @@ def multiply(
     a journal in the directory ``OUT.tilewright``. A complete result that was made from these operands stays as it is, and
     any other file of its name is refused. Without ``resume``, or without a journal, the product begins anew.
 
+    ``cluster`` multiplies on the workers of a Dask cluster: a ``distributed.Client`` or cluster object, the address of a
+    scheduler ("tcp://host:8786"), or "local:4" for so many processes on this machine. Workers reach files by the same paths
+    as this process. Operands may be Dask arrays, whose chunks stay on their workers, and arrays of this process, which are
+    handed out. Without ``out`` the result is a Dask array that stays on the workers. ``memory`` is that of each worker (by
+    default 40 % of its limit), ``device`` the kind on each worker, and ``partition`` may state how many workers share C down
+    and across ("2x4"). A worker that is lost changes neither the result nor a bit of it. Where C is small and k is much
+    longer than its sides, workers share the sum over k, in an order of its own that depends on the shape alone.
+
     The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
     ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
     collects the time of each piece of work. Ctrl-C is raised when all threads of the product have stopped.
 
     Raises ShapeError, DTypeError, FileError, MemoryLimitError (says the least that is needed), UnavailableError (no such
     device, no library for a format), UsageError, ResumeError (the operands have changed, the journal was changed or
-    damaged, ``resume`` would replace another result). Finished tiles are kept whatever happens.
+    damaged, ``resume`` would replace another result), ClusterError (no scheduler, a worker that cannot read a file or would
+    compute other bits, the cluster was lost). Finished tiles are kept whatever happens.
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6.0).reshape(2, 3)

@@ -1,0 +1,251 @@
+"""Products on Dask workers of this machine, measured: ``python benchmarks/cluster_products.py PART OUT.jsonl [--small]``.
+
+PART is one of these; each appends records to OUT, and ends with an AssertionError where a result is wrong.
+
+- ``beside``: 8192×32768×8192 float32 from zarr to zarr on 4 workers of one thread and 1 GiB, in turns with one process of
+  two threads; then Dask's own ``a @ b`` on the same workers. The time is that of the call: workers are running, and have
+  multiplied something small before.
+- ``bytes``: what each worker reads, for every grid of 4 workers and several shapes, beside the formulas.
+- ``simulated``: ten runs beside the simulation of their plans: bytes, tiles of each worker, order, time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import math
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.cluster.simulate import simulate
+from tilewright.files import create_matrix, open_matrix
+from tilewright.lab.inputs.environment import environment
+from tilewright.large import job_on
+from tilewright.streaming.options import Options
+from tilewright.streaming.places.events import Events
+from tilewright.streaming.plan.grid import Tile
+
+#: Runs of each way, in turns.
+RUNS = 5
+#: Seconds that Dask's own product may take.
+MOST_S = 600.0
+#: Shapes of ``bytes``: square, ragged, k ≫ m and n, m ≫ n, n ≫ m.
+SHAPES = ((4096, 4096, 4096), (3333, 4444, 5555), (1000, 40000, 1200), (12000, 2048, 1024), (1024, 2048, 12000))
+ONE = """
+import sys, time, tilewright as tw
+small, a, b, c, threads = sys.argv[1:]
+with tw.use_threads(int(threads)):
+    tw.multiply(small, small, "warm.zarr", device="cpu", overwrite=True)
+    begun = time.perf_counter()
+    tw.multiply(a, b, c, device="cpu", overwrite=True)
+    print(time.perf_counter() - begun)
+"""
+
+
+@contextlib.contextmanager
+def workers(count: int, memory: str) -> Iterator[Any]:
+    """A client of so many workers with one thread each."""
+    from distributed import Client, LocalCluster
+
+    local = LocalCluster(n_workers=count, threads_per_worker=1, memory_limit=memory, dashboard_address=None)
+    with local, Client(local) as client:
+        yield client
+
+
+def make(path: str, shape: tuple[int, int], seed: int) -> str:
+    """A matrix of random numbers in a file."""
+    rng, sink = np.random.default_rng(seed), create_matrix(path, shape, np.float32)
+    with contextlib.closing(sink):
+        for row in range(0, shape[0], 1024):
+            rows = slice(row, min(shape[0], row + 1024))
+            sink.write(rows, slice(0, shape[1]), rng.standard_normal((rows.stop - row, shape[1]), np.float32))
+        sink.finish()
+    return path
+
+
+def whole(path: str) -> np.ndarray[Any, Any]:
+    """A matrix of a file, in memory."""
+    with contextlib.closing(open_matrix(path)) as source:
+        out = np.empty(source.shape, source.dtype)
+        source.read(slice(0, source.shape[0]), slice(0, source.shape[1]), out)
+        return out
+
+
+def run_on(client: Any, a: str, b: str, c: str, **options: Any) -> dict[str, Any]:
+    """One product on the cluster: its record, when each tile ended on which worker, and the seconds of the whole call."""
+    events, begun = Events(), time.perf_counter()
+    with job_on(client, a, b, c, Options(overwrite=True, **options)) as job:
+        job.run(events=events)
+    seconds = time.perf_counter() - begun
+    tiles = [(event.end_s, event.place, event.name) for event in sorted(events.events, key=lambda event: event.end_s)]
+    return {"seconds": seconds, "job": job, "tiles": tiles}
+
+
+def peak_bytes() -> int:
+    """The most memory that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def beside(small: bool) -> Iterator[dict[str, Any]]:
+    m, k, n = (1024, 4096, 1024) if small else (8192, 32768, 8192)
+    a, b, tiny = make("a.zarr", (m, k), 1), make("b.zarr", (k, n), 2), make("tiny.zarr", (512, 512), 3)
+    ours, one, peaks = [], [], []
+    with workers(4, "1GiB") as client:
+        tw.multiply(tiny, tiny, "warm.zarr", cluster=client, overwrite=True)
+        for _ in range(1 if small else RUNS):
+            answer = subprocess.run(
+                [sys.executable, "-c", ONE, tiny, a, b, "one.zarr", "2"], capture_output=True, text=True, check=True
+            )
+            one.append(float(answer.stdout))
+            measured = run_on(client, a, b, "c.zarr")
+            ours.append(measured["seconds"])
+        peaks = sorted(client.run(peak_bytes).values())
+        record = measured["job"].as_dict()
+    assert np.array_equal(whole("c.zarr"), whole("one.zarr")), "the cluster computed other bits than one process"
+    yield {
+        **{"what": "cluster beside one process", "m": m, "k": k, "n": n, "workers": 4, "memory_limit": "1GiB"},
+        **{"cluster_s": ours, "one_process_2_threads_s": one},
+        **{"R": statistics.median(one) / statistics.median(ours), "peak_bytes": peaks, "last": record},
+    }
+    yield {
+        "what": "Dask's own product",
+        "m": m,
+        "k": k,
+        "n": n,
+        "workers": 4,
+        "memory_limit": "1GiB",
+        **dask_alone(a, b),
+    }
+
+
+def dask_alone(a: str, b: str) -> dict[str, Any]:
+    """The same product by Dask's ``a @ b``, on workers of the same kind."""
+    import dask.array as da
+
+    begun = time.perf_counter()
+    try:
+        with workers(4, "1GiB") as client:
+            product = da.from_zarr(a) @ da.from_zarr(b)
+            begun = time.perf_counter()
+            future = client.compute(product.to_zarr("d.zarr", overwrite=True, compute=False))
+            future.result(timeout=MOST_S)
+            seconds = time.perf_counter() - begun
+    except BaseException as error:  # what it died of is the result
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return {
+            "seconds": None,
+            "after_s": time.perf_counter() - begun,
+            "error": f"{type(error).__name__}: {error}"[:300],
+        }
+    same = np.allclose(whole("d.zarr"), whole("c.zarr"), rtol=1e-3, atol=1e-1)
+    return {"seconds": seconds, "right": bool(same)}
+
+
+def formula_bytes(m: int, n: int, k: int, down: int, across: int) -> float:
+    """Bytes of A and B that each of down×across workers reads at least once: m·k/down + k·n/across."""
+    return 4 * (m * k / down + k * n / across)
+
+
+def each_grid(small: bool) -> Iterator[dict[str, Any]]:
+    with workers(4, "2GiB") as client:
+        for m, k, n in SHAPES[:1] if small else SHAPES:
+            a, b = make("a.npy", (m, k), 4), make("b.npy", (k, n), 5)
+            expected = tw.multiply(a, b, device="cpu")
+            for partition in ("1x4", "2x2", "4x1"):
+                job = run_on(client, a, b, "c.npy", partition=partition)["job"]
+                assert np.array_equal(np.load("c.npy"), expected), f"{partition}: other bits than those of one process"
+                down, across = map(int, partition.split("x"))
+                read = sorted(job.measured.read_by.values())
+                formula = formula_bytes(m, n, k, down, across)
+                yield {
+                    **{
+                        "what": "bytes of each worker",
+                        "m": m,
+                        "k": k,
+                        "n": n,
+                        "partition": partition,
+                        "read_bytes": read,
+                    },
+                    **{"formula_bytes": formula, "over_formula": max(read) / formula},
+                    **{"tiles": list(job.plan.grid.tiles), "planned_bytes": planned_bytes(job.plan)},
+                }
+
+
+def planned_bytes(plan: Any) -> list[int]:
+    """Bytes of A and B that each part of a plan loads."""
+    return [sum(plan._loaded(part).values()) * plan.itemsize for part in plan.parts]
+
+
+def simulated(small: bool) -> Iterator[dict[str, Any]]:
+    shapes = itertools.product((3072, 4096), (4096, 8192), (3072, 4096))
+    runs = [(shape, "rectangles") for shape in shapes] + [((4096, 8192, 4096), "4x1"), ((4096, 8192, 4096), "1x4")]
+    with workers(4, "1GiB") as client:
+        tiny = make("tiny.npy", (512, 512), 3)
+        tw.multiply(tiny, tiny, "warm.npy", cluster=client, overwrite=True)
+        for (m, k, n), partition in runs[:1] if small else runs:
+            a, b = make("a.npy", (m, k), 6), make("b.npy", (k, n), 7)
+            measured = run_on(client, a, b, "c.npy", partition=partition, memory="48MiB")
+            job = measured["job"]
+            model = simulate(job.plan, job.rates)
+            names = [str(name) for name in job.plan.devices[: len(job.plan.parts)]]
+            read = [job.measured.read_by.get(name, 0) for name in names]
+            events = [event for event in model.events if event.what == "stored"]
+            per_worker = {name: [tile for _, place, tile in measured["tiles"] if place == name] for name in names}
+            expected = {names[x]: [label(e.tile) for e in events if e.worker == x] for x in range(len(names))}
+            yield {
+                **{"what": "run beside its simulation", "m": m, "k": k, "n": n, "partition": partition},
+                **{"seconds": job.measured.seconds, "simulated_s": model.total_s, "planned_s": job.plan.cost.total_s},
+                **{"ratio": job.measured.seconds / model.total_s, "tiles": list(job.plan.grid.tiles)},
+                **{"read_bytes": read, "simulated_bytes": [worker.received_bytes for worker in model.workers]},
+                **{"same_tiles": [sorted(per_worker[name]) == sorted(expected[name]) for name in names]},
+                **{"same_order": [per_worker[name] == expected[name] for name in names]},
+            }
+
+
+def label(tile: Tile) -> str:
+    """The name of a tile among the events of a run."""
+    return f"C[{tile.i}, {tile.j}]"
+
+
+PARTS = {"beside": beside, "bytes": each_grid, "simulated": simulated}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--small", action="store_true", help="the least of each, to see whether it runs")
+    chosen = parser.parse_args()
+    out = chosen.out.absolute()
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder, contextlib.chdir(folder):
+        for record in PARTS[chosen.part](chosen.small):
+            facts = {"kind": "cluster", "schema": 1, **record, "environment": environment(operands="files")}
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(facts, default=_plain) + "\n")
+            print({name: value for name, value in record.items() if name != "last"}, flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return (
+        os.fspath(value) if isinstance(value, os.PathLike) else value.item() if hasattr(value, "item") else str(value)
+    )
+
+
+if __name__ == "__main__":
+    main()
