@@ -232,11 +232,16 @@ def main() -> None:
     chosen = parser.parse_args()
     out = chosen.out.absolute()
     with tempfile.TemporaryDirectory(dir=out.parent) as folder, contextlib.chdir(folder):
+        if not out.exists():
+            append(out, {"environment": environment(operands="files")})
         for record in PARTS[chosen.part](chosen.small):
-            facts = {"kind": "cluster", "schema": 1, **record, "environment": environment(operands="files")}
-            with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(facts, default=_plain) + "\n")
+            append(out, record)
             print({name: value for name, value in record.items() if name != "last"}, flush=True)
+
+
+def append(out: Path, record: dict[str, Any]) -> None:
+    with out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:

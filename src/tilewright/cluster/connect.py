@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import queue
 import re
@@ -68,11 +69,14 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
     text = str(cluster)
     if match := re.fullmatch(r"local:([1-9]\d{0,3})", text):
         local = distributed.LocalCluster(
-            n_workers=int(match[1]), threads_per_worker=_threads(int(match[1])), dashboard_address=None
+            n_workers=int(match[1]),
+            threads_per_worker=_threads(int(match[1])),
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,  # what workers say of each other as they end
         )
         stack.enter_context(local)
         return stack.enter_context(distributed.Client(local, set_as_default=False))
-    if not re.fullmatch(r"(\w+://)?[^\s:/]+:\d+", text):
+    if text.startswith("local") or not re.fullmatch(r"(\w+://)?[^\s:/]+:\d+", text):
         raise UsageError(f"cluster {text!r}: must be an address such as tcp://host:8786, or local:4 for processes here")
     try:
         return stack.enter_context(distributed.Client(text, timeout=CONNECT_S, set_as_default=False))
