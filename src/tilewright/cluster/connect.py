@@ -76,7 +76,7 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
         )
         stack.enter_context(local)
         return stack.enter_context(distributed.Client(local, set_as_default=False))
-    if text.startswith("local") or not re.fullmatch(r"(\w+://)?[^\s:/]+:\d+", text):
+    if text.startswith("local:") or not re.fullmatch(r"(\w+://)?[^\s:/]+:\d+", text):
         raise UsageError(f"cluster {text!r}: must be an address such as tcp://host:8786, or local:4 for processes here")
     try:
         return stack.enter_context(distributed.Client(text, timeout=CONNECT_S, set_as_default=False))
