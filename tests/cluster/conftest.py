@@ -1,4 +1,4 @@
-"""Two workers, each a process with one thread and 512 MiB, that all tests of a process share; a client for each test."""
+"""Two Dask workers that the tests of a process share, and a client for each test."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from distributed import Client, LocalCluster
 
+from support.local_cluster import local_cluster
+
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[LocalCluster]:
-    """The cluster; a killed worker is started again by its nanny."""
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, memory_limit="512MiB", dashboard_address=":0"
-    ) as cluster:
+    """The cluster. No test may kill one of its workers."""
+    with local_cluster() as cluster:
         yield cluster
 
 
@@ -21,5 +21,4 @@ def workers() -> Iterator[LocalCluster]:
 def client(workers: LocalCluster) -> Iterator[Client]:
     """Dask's current client until the test ends."""
     with Client(workers) as client:
-        client.wait_for_workers(2)
         yield client
