@@ -50,7 +50,7 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Record files, from any machines; or what explain --json or multiply --timeline wrote.",
+            help="Record files, from any machines; or what explain --json, multiply --timeline or scale --json wrote.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
@@ -68,12 +68,13 @@ def report_command(
     """One self-contained page from record files.
 
     It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
-    explain, timelines a picture of when each piece of a streamed product ran.
+    explain, timelines a picture of when each piece of a streamed product ran, points of scaling their own charts.
     """
     from ..records.bench import read_records
     from ..records.explanation import holds_explanations, read_explanations
+    from ..records.scaling import holds_scaling, read_scaling
     from ..records.timeline import holds_timelines
-    from ..report import save_figures, write_explanation, write_page
+    from ..report import save_figures, write_explanation, write_page, write_scaling_page
 
     check_writeable("output", output, spare=files)
     check_writeable("trace", trace, spare=files)
@@ -88,6 +89,13 @@ def report_command(
         return
     if trace is not None:
         raise UsageError("trace: only a timeline can be written as one; see multiply --timeline")
+    scaled = [file for file in files if holds_scaling(file)]
+    if scaled:
+        if figures is not None or len(scaled) < len(files):
+            raise UsageError("files: points of scaling make a page of their own, without records and without figures")
+        points = [point for file in files for point in read_scaling(file)]
+        say(f"page: {write_scaling_page(points, output, title=title)}")
+        return
     explained = [file for file in files if holds_explanations(file)]
     if explained:
         if figures is not None or len(explained) < len(files):

@@ -79,6 +79,8 @@ def scaling_point(
     }
     if where == "storage":
         stated["storage_bytes"] = rates.write_bytes
+        if not cluster.shared:
+            stated["storage_each_bytes"] = cluster.storage
     return ScalingPoint(
         m=m,
         n=n,

@@ -48,12 +48,12 @@ class ScalingPoint:
 
     ``rates`` are of one worker (``flops``, ``link_bytes`` a second in each direction, ``latency_s`` of each piece of work,
     ``memory`` bytes for blocks) and of all: ``storage_bytes`` a second that storage gives and takes, without it where the
-    operands are at the workers; ``task_s`` and ``message_s`` of the scheduler, and ``start_s``. ``total_s`` was simulated,
-    and ``predicted_s`` is the time that the plan's simpler model predicts. ``efficiency`` is the share of the operations
-    that all ``workers`` could do in that time. Bytes are those of all workers together: ``moved`` into and out of the
-    memories where blocks are multiplied, the ``least`` of any order of the tiles, and ``received`` from storage or other
-    workers. ``shares`` are of the used workers' time, for each of SPENT. In a series of weak scaling the product grows with
-    the workers; its points are ``grown_from`` one shape.
+    operands are at the workers, and ``storage_each_bytes`` if it grows with the workers; ``task_s`` and ``message_s`` of the
+    scheduler, and ``start_s``. ``total_s`` was simulated, and ``predicted_s`` is the time that the plan's simpler model
+    predicts. ``efficiency`` is the share of the operations that all ``workers`` could do in that time. Bytes are those of
+    all workers together: ``moved`` into and out of the memories where blocks are multiplied, the ``least`` of any order of
+    the tiles, and ``received`` from storage or other workers. ``shares`` are of the used workers' time, for each of SPENT.
+    In a series of weak scaling the product grows with the workers; its points are ``grown_from`` one shape.
     """
 
     m: int
@@ -93,7 +93,10 @@ class ScalingPoint:
 
     @property
     def loss(self) -> str:
-        """What takes most of the time in which the used workers do not compute."""
+        """What takes most of the time in which workers do not compute. A plan leaves workers unused because storage would
+        give each of more workers less."""
+        if self.used < self.workers and self.where == "storage":
+            return "storage"
         return max(SPENT[1:], key=lambda what: self.shares[what])
 
     @property

@@ -1,4 +1,4 @@
-"""Records, explanations or timelines in, one self-contained page out.
+"""Records, explanations, timelines or points of scaling in, one self-contained page out.
 
 Nothing here measures or multiplies: a file from any machine renders on any laptop, so this package imports
 ``records``, ``errors`` and the verdicts of ``lab.compare`` and nothing else of Tilewright. A page holds everything it needs
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 
     from ..records.bench import BenchRecord
     from ..records.explanation import Explanation
+    from ..records.scaling import ScalingPoint
     from ..records.timeline import Timeline
 
 __all__ = [
     "render",
     "render_explanation",
+    "render_scaling",
     "render_timeline",
     "save_figures",
     "save_timeline",
     "write_explanation",
     "write_page",
+    "write_scaling_page",
     "write_timeline",
     "write_trace",
 ]
@@ -122,6 +125,28 @@ def save_timeline(timeline: Timeline, path: str | Path, *, themes: Sequence[str]
     without the ``lab`` extra, OSError.
     """
     return _lab("timeline").save_timeline(timeline, path, themes=themes)
+
+
+def render_scaling(points: Sequence[ScalingPoint], *, title: str | None = None) -> str:
+    """The page of products that were simulated on clusters of growing size, as HTML text.
+
+    Efficiency, time and bytes over the number of workers, up to how many they scale and what limits them. Raises RecordError
+    for no points, UnavailableError without the ``lab`` extra.
+    """
+    return _lab("scaling").render_scaling(points, title=title)
+
+
+def write_scaling_page(points: Sequence[ScalingPoint], path: str | Path, *, title: str | None = None) -> Path:
+    """Writes that page to ``path``, whole or not at all, and returns the path.
+
+    Raises what ``render_scaling`` raises, and OSError. From the file that ``tilewright scale --json`` writes:
+
+        from tilewright.records.scaling import read_scaling
+        from tilewright.report import write_scaling_page
+
+        write_scaling_page(read_scaling("scaling.jsonl"), "scaling.html")
+    """
+    return _lab("scaling").write_scaling_page(points, path, title=title)
 
 
 def write_trace(timeline: Timeline, path: str | Path) -> Path:

@@ -22,7 +22,7 @@ PEAK_IN_SIGHT = 6
 
 TOOLTIP = ["kernel", "shape", "Time", "GFLOPS", "R", "Spread", "Samples"]
 
-_SECONDS = (
+SECONDS = (
     "datum.value >= 1 ? format(datum.value, ',~r') + ' s'"
     " : datum.value >= 1e-3 ? format(datum.value * 1e3, '~r') + ' ms'"
     " : datum.value >= 1e-6 ? format(datum.value * 1e6, '~r') + ' µs'"
@@ -173,7 +173,7 @@ def _ratio(view: View, drawn: dict[str, Style], legend: bool) -> Any:
 
 def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     times = [r.median_s for r in view.measured if r.median_s and r.m == r.n == r.k]
-    axis = alt.Axis(values=decades(min(times), max(times)), labelExpr=_SECONDS)
+    axis = alt.Axis(values=decades(min(times), max(times)), labelExpr=SECONDS)
     domain = [min(times) / 1.6, max(times) * 1.6]
     y = alt.Y("time:Q", title=None, axis=axis, scale=alt.Scale(type="log", domain=domain, nice=False))
     return alt.layer(*marks(_cells("datum.square", view, y), drawn, legend=legend)).properties(

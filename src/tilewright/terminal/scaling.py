@@ -22,19 +22,22 @@ def show_scaling(console: Console, points: Sequence[ScalingPoint]) -> None:
         rows = list(series)
         grows = rows[0].grown_from is not None and all(point.m == point.n == point.k for point in rows)
         table = Table(box=None, pad_edge=False)
-        heads = ["workers", *(["n"] if grows else []), "used as", "tiles", "time", "efficiency", "moves", "least"]
+        heads = ["workers", "n" if grows else "tiles", "used as", "time", "efficiency", "moves", "least"]
         for head in heads:
             table.add_column(head, justify="right", no_wrap=True)
         table.add_column("bound by", no_wrap=True)
         for point in rows:
             moved, least = (bytes_text(each // point.used) or "" for each in (point.moved_bytes, point.least_bytes))
             table.add_row(
-                *(str(point.workers), *([str(point.n)] if grows else [])),
-                *("×".join(map(str, pair)) for pair in (point.parts, point.tiles)),
-                *(seconds_text(point.total_s), f"{point.efficiency:.1%}", moved, least),
+                *(str(point.workers), str(point.n) if grows else "×".join(map(str, point.tiles))),
+                *("×".join(map(str, point.parts)), _time(point.total_s), f"{point.efficiency:.1%}", moved, least),
                 BINDS.get(point.binds, point.binds),
             )
         console.print(table, highlight=False)
+
+
+def _time(seconds: float) -> str:
+    return seconds_text(seconds) if seconds < 1000 else f"{seconds:,.0f} s"
 
 
 def _series(point: ScalingPoint) -> str:
