@@ -240,10 +240,13 @@ def in_browser(test: Any) -> Any:
     return test
 
 
+#: Each page as wide as a desk and as a phone, on light and on dark paper; the front page in all four combinations.
+VIEWS = [(page, *view) for page in PAGES for view in ((1280, "light"), (390, "dark"))]
+VIEWS += [(PAGES[0], *view) for view in ((1280, "dark"), (390, "light"))]
+
+
 @in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(("page", "width", "scheme"), VIEWS)
 def test_a_page_is_quiet_and_fits(page: str, width: int, scheme: str, site: Path, address: str, tmp_path: Path) -> None:
     preferred = f"--blink-settings=preferredColorScheme={['dark', 'light'].index(scheme)}"
     seen = look(site, address, page, tmp_path, width, preferred)

@@ -16,6 +16,7 @@ from tilewright.__main__ import run_command_line as command
 from tilewright.catalog import catalog, load_file, remade
 from tilewright.errors import UsageError
 from tilewright.host import disk, sources
+from tilewright.host.disk.safe import safe_directory
 from tilewright.host.machine import Cache, Machine, machine
 from tilewright.kernels import Kernel, blocking
 from tilewright.kernels.blocking import Blocking, analytic, store_blocking, stored_blocking, tallest, use_candidate
@@ -24,10 +25,13 @@ from tilewright.lab.tune import cpu as tune_cpu
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.tune.cpu import TunedBlocking, candidates, tune_blocking
 from tilewright.records.bench import BenchRecord, read_records
+from tilewright.runtime.cpu import code_cache
 from tilewright.runtime.cpu.code_cache import _generator
 from tilewright.runtime.cpu.runner import runner
 
 HERE = machine()
+#: The cache of all tests, which ``_private`` hides.
+CACHE = str(disk._user_cache())
 ANALYTIC = analytic(HERE)
 #: Another one that is sound on every machine.
 OTHER = replace(ANALYTIC, mr=2, unroll=1, kc=48, kc_of_8_bytes=32, block_bytes=4000, panel_bytes=60_000)
@@ -75,6 +79,12 @@ def tells(a, b, c):
 @pytest.fixture(autouse=True)
 def _private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code comes from the cache of all tests; what is tuned still lies in the test's own."""
+    monkeypatch.setattr(code_cache, "private_directory", lambda *parts: safe_directory(CACHE, parts))
 
 
 @pytest.fixture
@@ -297,6 +307,7 @@ IN_FORCE = """
 import json, numpy as np
 from tilewright.catalog import catalog
 from tilewright.kernels import blocking
+from tilewright.runtime.cpu import code_cache
 from tilewright.runtime.cpu.code_cache import _generator
 from tilewright.runtime.cpu.runner import runner
 rng = np.random.default_rng(0)
@@ -389,6 +400,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
     return code, captured.out, captured.err
 
 
+@pytest.mark.usefixtures("compiled_before")
 def test_from_the_command_line(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     records = tmp_path / "tuned.jsonl"
     arguments = ("packed", "--size", "300", "--budget", "0.1s", "--json", str(records))
