@@ -60,7 +60,7 @@ def workers(count: int, memory: str) -> Iterator[Any]:
     """A client of so many workers with one thread each."""
     from distributed import Client, LocalCluster
 
-    local = LocalCluster(n_workers=count, threads_per_worker=1, memory_limit=memory, dashboard_address=None)
+    local = LocalCluster(n_workers=count, threads_per_worker=1, memory_limit=memory, dashboard_address=":0")
     with local, Client(local) as client:
         yield client
 

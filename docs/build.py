@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
-from tables import accuracy, course, cpu, front, gpu, listed, stream, warps
+from tables import accuracy, cluster, course, cpu, front, gpu, listed, stream, warps
 from tables.common import ROOT, records_of
 
 from tilewright.__main__ import run_command_line
@@ -60,6 +60,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "scaling x4": lambda: stream.scaling("stream-x4-h200"),
     "largest x4": lambda: stream.largest("stream-x4-131072-h200"),
     "larger than memory": lambda: stream.host("larger-than-memory-cpu"),
+    "cluster beside": cluster.beside,
+    "cluster bytes": cluster.received,
+    "cluster simulated": cluster.simulated,
     "error cpu": lambda: accuracy.error_table("cpu-error"),
     "error h200": lambda: accuracy.error_table("cuda-error-h200"),
     "error orders": accuracy.error_orders,

@@ -71,7 +71,7 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
         local = distributed.LocalCluster(
             n_workers=int(match[1]),
             threads_per_worker=_threads(int(match[1])),
-            dashboard_address=None,
+            dashboard_address=":0",
             silence_logs=logging.CRITICAL,  # what workers say of each other as they end
         )
         stack.enter_context(local)

@@ -1,0 +1,86 @@
+"""Products on the workers of a cluster: beside one process and Dask's own product, beside formulas, beside the simulation."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from .common import command, linked, table
+from .stream import rows_of
+
+NAME = "cluster-products"
+
+
+def _rows(what: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    environment, rows = rows_of(NAME)
+    return environment, [row for row in rows if row["what"] == what]
+
+
+def beside() -> str:
+    """Ours, one process, and Dask's own product."""
+    environment, (ours,) = _rows("cluster beside one process")
+    _, (dask,) = _rows("Dask's own product")
+    one, ours_s = statistics.median(ours["one_process_2_threads_s"]), statistics.median(ours["cluster_s"])
+    theirs = f"{dask['seconds']:.1f} s" if dask["seconds"] else f"died after {dask['after_s']:.0f} s: {_first(dask['error'])}"
+    peak = max(ours["peak_bytes"]) / 2**30
+    cells = [
+        ["way", "time"],
+        ["one process, 2 threads", f"{one:.1f} s"],
+        ["4 workers of one thread and 1 GiB", f"{ours_s:.1f} s, {peak:.2f} GiB at most in a worker"],
+        ["Dask's `a @ b` on such workers", theirs],
+    ]
+    shape = f"({ours['m']}×{ours['k']}) · ({ours['k']}×{ours['n']}) float32"
+    return (
+        f"{table(cells)}\n\n{shape} from zarr to zarr on {environment['processor']}, 2 cores; medians of "
+        f"{len(ours['cluster_s'])} runs in turns, with the same bits. R, the time of one process over ours, is "
+        f"{ours['R']:.2f}. {_record(environment)}"
+    )
+
+
+def received() -> str:
+    """What each worker reads, beside the formula."""
+    environment, rows = _rows("bytes of each worker")
+    cells = [["m×k×n", "workers down × across", "most that a worker read", "formula", "over it"]]
+    for row in rows:
+        most = max(row["read_bytes"]) / 2**20
+        shape = f"{row['m']}×{row['k']}×{row['n']}"
+        cells.append(
+            [
+                shape,
+                row["partition"].replace("x", "×"),
+                f"{most:.1f} MiB",
+                f"{row['formula_bytes'] / 2**20:.1f} MiB",
+                f"{row['over_formula']:.3f}",
+            ]
+        )
+    return f"{table(cells)}\n\n{_record(environment)}"
+
+
+def simulated() -> str:
+    """Runs beside the simulation of their plans."""
+    environment, rows = _rows("run beside its simulation")
+    same = sum(row["read_bytes"] == row["simulated_bytes"] for row in rows)
+    order = sum(all(row["same_order"]) for row in rows)
+    cells = [["m×k×n", "partition", "seconds", "simulated", "ratio"]]
+    for row in rows:
+        cells.append(
+            [
+                f"{row['m']}×{row['k']}×{row['n']}",
+                row["partition"].replace("x", "×"),
+                f"{row['seconds']:.2f}",
+                f"{row['simulated_s']:.2f}",
+                f"{row['ratio']:.2f}",
+            ]
+        )
+    return (
+        f"{table(cells)}\n\nThe bytes of every worker were those of the simulation in {same} of {len(rows)} runs, and the order "
+        f"of its tiles in {order}. {_record(environment)}"
+    )
+
+
+def _first(text: str) -> str:
+    return text.partition("\n")[0][:100]
+
+
+def _record(environment: dict[str, Any]) -> str:
+    return f"Record: {linked(NAME)}, made by `{command(environment)}` and the script's other parts."
