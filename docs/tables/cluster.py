@@ -21,7 +21,11 @@ def beside() -> str:
     environment, (ours,) = _rows("cluster beside one process")
     _, (dask,) = _rows("Dask's own product")
     one, ours_s = statistics.median(ours["one_process_2_threads_s"]), statistics.median(ours["cluster_s"])
-    theirs = f"{dask['seconds']:.1f} s" if dask["seconds"] else f"died after {dask['after_s']:.0f} s: {_first(dask['error'])}"
+    theirs = (
+        f"{dask['seconds']:.1f} s"
+        if dask["seconds"]
+        else f"died after {dask['after_s']:.0f} s: {_first(dask['error'])}"
+    )
     peak = max(ours["peak_bytes"]) / 2**30
     cells = [
         ["way", "time"],

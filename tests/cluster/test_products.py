@@ -70,15 +70,13 @@ def test_each_worker_reads_what_its_schedule_says(partition: str, client: Client
         assert sum(job.measured.read_by.values()) == job.measured.read_bytes
         if partition in ("1x2", "2x1"):
             assert len(job.plan.parts) == 2
-        planned = [
-            sum(
-                job.plan.grid.elements(load.block) * 4
-                for load in Schedule.of(job.plan.grid, job.plan.slots, part).loads
-            )
+        planned = sum(
+            job.plan.grid.elements(load.block) * 4
             for part in job.plan.parts
-        ]
-        if len(set(map(len, job.plan.parts))) == 1 and len(planned) == 2:  # else one may take tiles of the other
-            assert job.measured.read_bytes >= sum(planned)
+            for load in Schedule.of(job.plan.grid, job.plan.slots, part).loads
+        )
+        # A worker that is done early takes tiles of another, and with these blocks of other rows and columns.
+        assert 4 * (M * K + K * N) <= job.measured.read_bytes <= 1.5 * planned
 
 
 def test_arrays_of_dask_and_of_the_client(client: Client, files: Path, expected: np.ndarray[Any, Any]) -> None:
