@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -212,6 +213,19 @@ def test_reading_allocates_no_more_than_it_says(store: Callable[..., Source], tm
     source.close()
     assert peak <= source.workspace + (1 << 20)
     assert source.workspace <= 14 << 20
+
+
+@pytest.mark.parametrize("store", [*PLAIN, as_chunked_hdf5, as_zarr, as_old_zarr])
+@pytest.mark.parametrize("dtype", ["float64", ">f4"])
+def test_another_process_opens_the_same_matrix(store: Callable[..., Source], dtype: str, tmp_path: Path) -> None:
+    source = store(tmp_path / "a", numbers((9, 7), dtype))
+    opener = source.opener()
+    assert opener is not None
+    again = pickle.loads(pickle.dumps(opener))()
+    assert again.fingerprint() == source.fingerprint()
+    assert (again.shape, again.dtype) == (source.shape, source.dtype)
+    again.close()
+    source.close()
 
 
 def test_interrupted_and_short_calls_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

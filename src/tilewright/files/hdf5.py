@@ -115,7 +115,8 @@ def _layout(dataset: Any, path: Path) -> FileLayout | None:
     """The place of a dataset that is one piece of this file; None for chunks, data in other files and the like."""
     import h5py
 
-    shape, dtype = admit_shape(dataset.shape, path), admit_dtype(dataset.dtype, path)
+    # NumPy has two equal dtypes that print differently; h5py gives the one that becomes the other in a pickle.
+    shape, dtype = admit_shape(dataset.shape, path), np.dtype(admit_dtype(dataset.dtype, path).str)
     stored = dataset.id.get_create_plist()
     as_stored = dataset.id.get_type().equal(
         h5py.h5t.py_create(dtype, logical=True)
