@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
+from .files import path_of_result
 from .runtime.cpu.stop import stoppable
 from .streaming.options import Options
 from .streaming.places.events import Events
@@ -33,10 +35,10 @@ def multiply(
     """The product of two matrices, each a file or an array, written to ``out`` block by block; returns ``out``.
 
     ``a`` is (m, k) and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or
-    raw files (pass what ``files.open_matrix`` returns for a file that needs options). ``out`` is the path of a file of any
-    of these formats, which appears when it is complete; an array of shape (m, n) that shares no memory with the operands; or
-    None for a new array. ``dtype`` is float32 or float64, by default the wider one of the operands: they are converted to it
-    as they are read, and C has it.
+    raw files (pass what ``files.open_matrix`` returns for a file that needs options). Operands can also be at URLs, such as
+    "s3://bucket/a.zarr", which fsspec reads. ``out`` is the path of a file of any of these formats, which appears when it is
+    complete; an array of shape (m, n) that shares no memory with the operands; or None for a new array. ``dtype`` is float32
+    or float64, by default the wider one of the operands: they are converted to it as they are read, and C has it.
 
     An existing file is replaced if it holds one matrix of the same format and nothing else. It is refused if anything else
     would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
@@ -83,7 +85,7 @@ def multiply(
             return keep_product(a, b, options, cluster)
         with job_on(cluster, a, b, out, options) as job:
             job.run(progress, events)
-            return job.target
+            return job.target if out is None else out
 
     return stoppable(run)
 
@@ -122,6 +124,8 @@ def job_on(
     cluster: Any, a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False
 ) -> contextlib.AbstractContextManager[Job]:
     """The job of a ``multiply`` in this process, or on ``cluster`` where there is one."""
+    if isinstance(out, (str, os.PathLike)):
+        out = path_of_result(out)
     if cluster is None:
         return open_job(a, b, out, options, only_planned=only_planned)
     from .cluster.product import open_cluster_job

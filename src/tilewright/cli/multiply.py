@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ..streaming.places.events import Events
     from ..streaming.run.job import Job
 
-_RAW = re.compile(r"(.+\.(?:raw|bin)):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
+_RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
 
 _OPERAND = (
-    "A file: .npy, .h5, .zarr, .safetensors; one of several matrices as FILE:NAME. "
+    "A file, or its URL: .npy, .h5, .zarr, .safetensors; one of several matrices as FILE:NAME. "
     "Raw elements, row by row, as FILE.raw:ROWSxCOLUMNS:DTYPE."
 )
 
@@ -139,12 +139,14 @@ def multiply_command(
 
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """
+    from ..files import local_path, path_of_result
     from ..host.limits import get_threads, use_threads
     from ..large import job_on
     from ..streaming.options import Options
     from ..terminal import show_plan, show_product, steps_shown
 
-    files = [Path(text) for text in (a, b, output)]
+    output = path_of_result(output)
+    files = [local_path(text) for text in (a, b, output)]
     check_writeable("json", json_file, dash=True, spare=files)
     check_writeable("timeline", timeline, spare=files)
     check_different_files(json=json_file, timeline=timeline, output=Path(output))
@@ -170,14 +172,16 @@ def multiply_command(
 
 @contextlib.contextmanager
 def _operand(text: str) -> Iterator[Any]:
-    """The name of a file as it is; a raw file, opened with the stated shape and dtype. Raises UsageError for a raw file
-    without them."""
-    from ..files import open_matrix
+    """The name or URL of a file as it is; a raw file, opened with the stated shape and dtype. Raises UsageError for a raw
+    file without them, and for an unknown suffix."""
+    from ..files import local_path, locate, open_matrix
 
-    match = None if Path(text).exists() else _RAW.fullmatch(text)
+    path_here = local_path(text)
+    match = None if path_here is not None and path_here.exists() else _RAW.fullmatch(text)
     if match is None:
-        if Path(text).suffix.lower() in (".raw", ".bin"):
-            raise UsageError(f"{text} does not say what it holds: name it as {text}:ROWSxCOLUMNS:DTYPE")
+        where = locate(text)[1]
+        if where.suffix.lower() in (".raw", ".bin"):
+            raise UsageError(f"{where} does not say what it holds: name it as {where}:ROWSxCOLUMNS:DTYPE")
         yield text
         return
     path, rows, columns, dtype = match.groups()

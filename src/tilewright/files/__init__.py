@@ -2,6 +2,7 @@
 
 ``.npy``, raw bytes and ``.safetensors`` are read and written in place by positional system calls, from several threads;
 so are HDF5 datasets that lie in one piece. Zarr and chunked HDF5 go through their libraries, piece by piece.
+All of them can be read at URLs too, through fsspec, by ranges of bytes.
 A matrix that is written lies in the directory ``NAME.tilewright`` until it is complete. Until then an existing file of its
 name can be read as an input; a file that is open afterwards keeps its contents, but an open zarr directory changes. An
 existing file is replaced only if it holds one matrix of that format and nothing else.
@@ -10,14 +11,16 @@ existing file is replaced only if it holds one matrix of that format and nothing
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from .array import ArraySink, ArraySource, file_behind
 from .checks import Shape, admit_dtype, admit_shape, agree
-from .format import Sink, Source, Writer, formats, locate, output_of
+from .format import Sink, Source, Writer, formats, locate, output_of, path_of_result
 from .output import Output
+from .remote import local_path
 from .work import WorkDirectory
 
 __all__ = [
@@ -28,20 +31,34 @@ __all__ = [
     "Writer",
     "create_matrix",
     "formats",
+    "local_path",
+    "locate",
     "open_matrix",
     "output_of",
+    "path_of_result",
 ]
 
 
-def open_matrix(where: Any, *, shape: Shape | None = None, dtype: Any = None, name: str | None = None) -> Source:
+def open_matrix(
+    where: Any,
+    *,
+    shape: Shape | None = None,
+    dtype: Any = None,
+    name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Source:
     """A matrix to read: a file by its suffix, or an array in memory.
 
     ``name``, or what follows a colon ("data.h5:/group/a", "model.safetensors:weight"), selects one matrix of several; a
     file with only one needs none. ``shape`` and ``dtype`` are needed for raw files (row-major), and checked for others.
     A memory map of a whole ``.npy`` counts as that file.
 
-    Raises FileError (absent, truncated, damaged), ShapeError (not 2-D), DTypeError, UsageError (an unknown suffix or name)
-    and UnavailableError (the format's library is not installed).
+    A file can be at any URL that fsspec reads, such as "s3://bucket/a.npy" or "https://host/a.zarr", and is read by ranges
+    of bytes. ``storage_options`` are the arguments of its file system. Credentials are otherwise those that fsspec finds in
+    its configuration and the environment.
+
+    Raises FileError (absent, truncated, damaged, unreachable, no permission), ShapeError (not 2-D), DTypeError, UsageError
+    (an unknown suffix or name) and UnavailableError (the library of the format or of the URL is not installed).
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "a.npy")
@@ -56,7 +73,7 @@ def open_matrix(where: Any, *, shape: Shape | None = None, dtype: Any = None, na
     if not isinstance(where, (str, os.PathLike)):
         behind = file_behind(where) if isinstance(where, np.ndarray) else None
         return behind or ArraySource(where)
-    file_format, path, member = locate(os.fspath(where), name)
+    file_format, path, member = locate(os.fspath(where), name, storage_options)
     wanted_shape = None if shape is None else admit_shape(shape, path)
     wanted = None if dtype is None else admit_dtype(dtype, path)
     source = file_format.open(path, member, wanted_shape, wanted)

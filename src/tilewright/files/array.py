@@ -121,8 +121,7 @@ def file_behind(array: np.ndarray) -> Source | None:
     path = Path(array.filename or "")
     if path.suffix.lower() != ".npy" or not _is_mapped(path, array):
         return None
-    file_format, path, _ = locate(str(path))
-    source = file_format.open(path, None, None, None)
+    source = locate(str(path))[0].open(path, None, None, None)
     same = source.shape == array.shape and source.dtype == array.dtype and _begins_at(source, array)
     if not same:
         source.close()

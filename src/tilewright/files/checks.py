@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,15 @@ from ..host.machine import bytes_text
 
 #: Rows and columns.
 Shape = tuple[int, int]
+
+
+class Location(Protocol):
+    """The path or the URL of a file, as messages show it."""
+
+    @property
+    def name(self) -> str:
+        """The last part of it."""
+
 
 #: What a file may hold; the product is of float32 or float64, and blocks are converted as they are read.
 READABLE = "float16, bfloat16, float32, float64, bool or integers of up to 64 bits"
@@ -73,7 +82,7 @@ def rectangle(shape: Shape, rows: slice, columns: slice, block: np.ndarray) -> t
     return sides[0].start, sides[1].start
 
 
-def pick(names: Iterable[str], name: str | None, path: Path, what: str) -> str:
+def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> str:
     """``name`` if the file has it; without a name, the only one in the file. Otherwise raises an error that lists them."""
     known = sorted(names)
     if name is not None and name in known:
@@ -102,7 +111,7 @@ def listed(names: Sequence[str], what: str) -> str:
     return f"{len(names)} {plural}: {', '.join(map(repr, names[:2]))}{', …' if len(names) > 2 else ''}"
 
 
-def missing_library(library: str, path: Path) -> UnavailableError:
+def missing_library(library: str, path: Location) -> UnavailableError:
     """The error for a format whose library is not installed."""
     return UnavailableError(f"{path} needs {library}, which is not installed: pip install 'tilewright[files]'")
 
@@ -125,7 +134,7 @@ def os_errors(path: Path, doing: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def parser_errors(path: Path, what: str) -> Iterator[None]:
+def parser_errors(path: Location, what: str) -> Iterator[None]:
     """Turn any exception of a parser into a FileError; Tilewright's own errors pass unchanged.
 
     For bytes that their format does not allow, libraries raise all kinds of exceptions, and not always the same one.
@@ -139,7 +148,7 @@ def parser_errors(path: Path, what: str) -> Iterator[None]:
         raise FileError(f"{path} is no {what}, or a damaged one: {why}") from error
 
 
-def unreadable_error(path: Path, rows: slice, columns: slice, error: BaseException) -> FileError:
+def unreadable_error(path: Location, rows: slice, columns: slice, error: BaseException) -> FileError:
     """The error for a rectangle that a library cannot read."""
     where = f"rows {rows.start}:{rows.stop}, columns {columns.start}:{columns.stop}"
     return FileError(f"{path} cannot be read at {where}: {one_line(error) or type(error).__name__}")

@@ -17,11 +17,16 @@ class ChunkedSource:
     """A matrix in chunks of ``grain``; ``fetch(rows, columns)`` returns a rectangle as an array."""
 
     def __init__(
-        self, shape: Shape, dtype: np.dtype, grain: Shape, fetch: Callable[[slice, slice], np.ndarray]
+        self,
+        shape: Shape,
+        dtype: np.dtype,
+        grain: Shape,
+        fetch: Callable[[slice, slice], np.ndarray],
+        together: int = TOGETHER,
     ) -> None:
         self.shape, self.dtype, self._fetch = shape, dtype, fetch
         self.grain = max(1, grain[0]), max(1, grain[1])
-        self._piece = _together(shape, self.grain, dtype.itemsize)
+        self._piece = _together(shape, self.grain, dtype.itemsize, together)
         #: Bytes of a decoded piece, of its chunks as stored, and of a copy that a library makes in between.
         self.workspace = 3 * self._piece[0] * self._piece[1] * dtype.itemsize
 
@@ -47,11 +52,11 @@ def chunk_slices(start: int, stop: int, step: int) -> Iterator[slice]:
         start = end
 
 
-def _together(shape: Shape, grain: Shape, itemsize: int) -> Shape:
-    """The sides of the chunks that are read together: first side by side, then below each other, at least one chunk."""
+def _together(shape: Shape, grain: Shape, itemsize: int, most: int) -> Shape:
+    """The sides of the chunks that are read together, at least one: first side by side, then below each other."""
     height, width = grain
-    while width < shape[1] and 2 * height * width * itemsize <= TOGETHER:
+    while width < shape[1] and 2 * height * width * itemsize <= most:
         width *= 2
-    while height < shape[0] and 2 * height * width * itemsize <= TOGETHER:
+    while height < shape[0] and 2 * height * width * itemsize <= most:
         height *= 2
     return height, width

@@ -9,16 +9,17 @@ import functools
 import importlib
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import UsageError, did_you_mean
 from .checks import Shape, admit_dtype, admit_shape
 from .output import Output
+from .remote import Remote, is_url, url_parts, without_scheme
 from .work import WorkDirectory
 
 
@@ -132,14 +133,15 @@ class Sink(Protocol):
 class FileFormat:
     """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
 
-    ``name`` selects one matrix of several, and is None unless the format has ``members``. ``shape`` and ``dtype`` of
-    ``open`` are those that the caller states, or None; a raw file needs them. ``lost`` is the text of what a file (a
-    directory with ``directory``) holds that a new ``output`` in its place would lose, such as "holds the array 'x'"; None
-    where it holds just such a matrix. For a damaged one it may raise anything.
+    ``path`` of ``open`` is that of a file here, or a file at a URL. ``name`` selects one matrix of several, and is None
+    unless the format has ``members``. ``shape`` and ``dtype`` of ``open`` are those that the caller states, or None; a raw
+    file needs them. ``lost`` is the text of what a file (a directory with ``directory``) holds that a new ``output`` in its
+    place would lose, such as "holds the array 'x'"; None where it holds just such a matrix. For a damaged one it may raise
+    anything.
     """
 
     suffixes: tuple[str, ...]
-    open: Callable[[Path, str | None, Shape | None, np.dtype | None], Source]
+    open: Callable[[Path | Remote, str | None, Shape | None, np.dtype | None], Source]
     create: Callable[[Output, bool, WorkDirectory | None], Sink]
     lost: Callable[[Path, Output], str | None]
     members: bool = False
@@ -161,37 +163,59 @@ def formats() -> dict[str, FileFormat]:
     return {suffix: each for each in declared if each for suffix in each.suffixes}
 
 
-def locate(where: str, name: str | None = None) -> tuple[FileFormat, Path, str | None]:
+def locate(
+    where: str, name: str | None = None, options: Mapping[str, Any] | None = None
+) -> tuple[FileFormat, Path | Remote, str | None]:
     """The format, the file and the member that ``where`` names, as "data.h5:/group/a"; a plain path names no member.
 
-    Raises UsageError for an unknown suffix, or for a member in a format that has none.
+    The member of a file at a URL is before the query. ``options`` are those of the URL's file system. Raises UsageError for
+    an unknown suffix, for a member in a format that has none, and for options of a path.
 
     >>> locate("runs/model.safetensors:layer.0.weight")[1:]
     (PosixPath('runs/model.safetensors'), 'layer.0.weight')
+    >>> locate("https://host:80/a.h5:group/x?v=1")[1:]
+    (Remote(url='https://host:80/a.h5?v=1'), 'group/x')
     """
     if "\0" in where:
         raise UsageError(f"{where!r:.200} is not the name of a file: it has a null byte")
+    where = without_scheme(where)
+    begin, named, end = url_parts(where) if is_url(where) else ("", where, "")
+
+    def file(path: str) -> Path | Remote:
+        return Remote(begin + path + end, dict(options or {})) if begin else Path(path)
+
+    if options and not begin:
+        raise UsageError(f"{where} is a path, and has no storage_options: they are those of a URL's file system")
     for suffix, each in formats().items():
-        before, colon, member = where.partition(f"{suffix}:")
-        if each.members and colon and member and not Path(where).exists():
+        before, colon, member = named.partition(f"{suffix}:")
+        if each.members and colon and member and (begin or not Path(where).exists()):
             if name not in (None, member):
-                raise UsageError(f"{where} names {member!r}, and name is {name!r}: give one of them")
-            return each, Path(before + suffix), member
-    path = Path(where)
-    suffix = path.suffix.lower()
+                raise UsageError(f"{file(named)} names {member!r}, and name is {name!r}: give one of them")
+            return each, file(before + suffix), member
+    suffix = PurePosixPath(named).suffix.lower()
     if suffix not in formats():
         hint = did_you_mean(suffix, formats())
         raise UsageError(
-            f"{where} has {f'the suffix {suffix}' if suffix else 'no suffix'}, which no format has; {hint}"
+            f"{file(named)} has {f'the suffix {suffix}' if suffix else 'no suffix'}, which no format has; {hint}"
         )
     if name is not None and not formats()[suffix].members:
-        raise UsageError(f"{where} is one matrix without a name, and name is {name!r}: leave it out")
-    return formats()[suffix], path, name
+        raise UsageError(f"{file(named)} is one matrix without a name, and name is {name!r}: leave it out")
+    return formats()[suffix], file(named), name
 
 
 def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
     """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
-    file_format, path, member = locate(os.fspath(where))
+    file_format, path, member = locate(path_of_result(where))
+    assert isinstance(path, Path)
     what = "the matrix to write"
     shape, dtype = admit_shape(shape, what), admit_dtype(dtype, what)
     return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite)
+
+
+def path_of_result(where: str | os.PathLike[str]) -> str:
+    """The path that ``where`` names, also as a ``file://`` URL. Raises UsageError for any other URL: a result that is not
+    complete, and its journal, need a file system that renames and that locks."""
+    path = without_scheme(os.fspath(where))
+    if is_url(path):
+        raise UsageError(f"{Remote(path)} cannot be written: give a file on a disk as the result, then copy it there")
+    return path

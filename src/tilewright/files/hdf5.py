@@ -2,7 +2,7 @@
 
 The library runs one call at a time in a process, and a file that it is writing when the process dies cannot be opened
 again. So the library first creates the file with one contiguous dataset at a fixed place, and closes it; the elements are
-then written without the library.
+then written without the library. A file at a URL is read through the library too, by ranges of bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..errors import DTypeError, FileError
 from ..host.disk import fingerprint
 from .checks import (
     READABLE,
+    Location,
     admit_dtype,
     admit_shape,
     listed,
@@ -32,8 +33,13 @@ from .checks import (
 from .chunked import TOGETHER, ChunkedSource
 from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import FileLayout, FindLayout, PlainSink, PlainSource
+from .plain import FileLayout, FindLayout, PlainSink
+from .ranged import open_plain, remote_file
+from .remote import Remote
 from .work import WorkDirectory
+
+#: Bytes that are read at once from a file at a URL: the library's own data are in many small pieces.
+REMOTE_BUFFER = 1 << 20
 
 
 class HDF5Source(ChunkedSource):
@@ -41,8 +47,9 @@ class HDF5Source(ChunkedSource):
 
     parallel = False
 
-    def __init__(self, file: Any, dataset: Any, path: Path) -> None:
-        self._file, self._dataset, self._path = file, dataset, Path(os.path.realpath(path))
+    def __init__(self, file: Any, dataset: Any, path: Path | Remote) -> None:
+        self._file, self._dataset = file, dataset
+        self._path = path if isinstance(path, Remote) else Path(os.path.realpath(path))
         dtype, shape = admit_dtype(dataset.dtype, path), admit_shape(dataset.shape, path)
         strip = max(1, TOGETHER // max(1, 2 * shape[1] * dtype.itemsize))
         # Without chunks any rectangle can be read directly. The width is limited: an empty dataset can have any shape.
@@ -58,15 +65,18 @@ class HDF5Source(ChunkedSource):
         return functools.partial(_open, self._path, self._dataset.name)
 
     def fingerprint(self) -> str:
-        status = os.fstat(self._file.id.get_vfd_handle())
-        changed = (status.st_size, status.st_mtime_ns, status.st_ino)
-        return fingerprint(str(self._path), *changed, self._dataset.name, self.shape, self.dtype.str)
+        if isinstance(self._path, Remote):
+            path, changed = self._path.url, self._path.identity()
+        else:
+            status = os.fstat(self._file.id.get_vfd_handle())
+            path, changed = str(self._path), [status.st_size, status.st_mtime_ns, status.st_ino]
+        return fingerprint(path, *changed, self._dataset.name, self.shape, self.dtype.str)
 
     def close(self) -> None:
         _close(self._file)
 
 
-def _library(path: Path) -> Any:
+def _library(path: Location) -> Any:
     try:
         import h5py
     except ImportError:
@@ -74,9 +84,13 @@ def _library(path: Path) -> Any:
     return h5py
 
 
-def _open_file(path: Path) -> Any:
+def _open_file(path: Path | Remote) -> Any:
     """The file, open for reading, without the library's lock: a result that is being written is in another file."""
     h5py = _library(path)
+    if isinstance(path, Remote):
+        size = path.size()
+        with parser_errors(path, "HDF5 file"):
+            return h5py.File(remote_file(path, size, REMOTE_BUFFER), "r", rdcc_nbytes=0)
     with os_errors(path, "read"):
         path.stat()
         if not path.is_file():
@@ -102,16 +116,20 @@ def _opened(path: Path) -> Iterator[Any]:
         _close(file)
 
 
-def _dataset(file: Any, name: str | None, path: Path) -> Any:
+def _dataset(file: Any, name: str | None, path: Location) -> Any:
     names: list[str] = []
     file.visititems(lambda each, thing: names.append(each) if hasattr(thing, "shape") else None)
     chosen = file[pick(names, None if name is None else name.strip("/"), path, "dataset")]
     if chosen.dtype.kind not in "biuf":
         raise DTypeError(f"{path}:{chosen.name} has dtype {chosen.dtype}: it must be {READABLE}")
+    if isinstance(path, Remote) and (chosen.is_virtual or chosen.external):
+        raise FileError(
+            f"{path}:{chosen.name} lies in other files, which cannot be read from a URL; copy all to a disk"
+        )
     return chosen
 
 
-def _layout(dataset: Any, path: Path) -> FileLayout | None:
+def _layout(dataset: Any, path: Location) -> FileLayout | None:
     """The place of a dataset that is one piece of this file; None for chunks, data in other files and the like."""
     import h5py
 
@@ -129,7 +147,7 @@ def _layout(dataset: Any, path: Path) -> FileLayout | None:
     return FileLayout(shape, dtype, offset)
 
 
-def _open(path: Path, name: str | None, *_: object) -> Source:
+def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
     file = _open_file(path)
     try:
         with parser_errors(path, "HDF5 file"):
@@ -141,11 +159,12 @@ def _open(path: Path, name: str | None, *_: object) -> Source:
         _close(file)
         raise
     _close(file)
-    return PlainSource(path, lambda _, __: layout)
+    return open_plain(path, lambda _, __: layout)
 
 
 def _find(name: str) -> FindLayout:
-    def find(file: BinaryIO, path: Path) -> FileLayout:
+    def find(file: BinaryIO, path: Location) -> FileLayout:
+        assert isinstance(path, Path)
         with os_errors(path, "read"), parser_errors(path, "HDF5 file"), _library(path).File(file, "r") as opened:
             layout = _layout(_dataset(opened, name, path), path)
         if layout is None:

@@ -10,10 +10,12 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import DTypeError
-from .checks import Shape, admit_dtype, admit_shape, parser_errors
+from .checks import Location, Shape, admit_dtype, admit_shape, parser_errors
 from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import PAGE, FileLayout, PlainSink, PlainSource, beyond
+from .plain import PAGE, FileLayout, PlainSink, beyond
+from .ranged import open_plain
+from .remote import Remote
 from .work import WorkDirectory
 
 #: Bytes of the longest header that is parsed, NumPy's own limit: Python's parser is slow on long expressions.
@@ -22,7 +24,7 @@ LONGEST_HEADER = 10_000
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 
 
-def find_layout(file: BinaryIO, path: Path) -> FileLayout:
+def find_layout(file: BinaryIO, path: Location) -> FileLayout:
     """The layout that the header states. Raises FileError where there is none, DTypeError, ShapeError."""
     with parser_errors(path, ".npy file"):
         version = np.lib.format.read_magic(file)
@@ -41,8 +43,8 @@ def find_layout(file: BinaryIO, path: Path) -> FileLayout:
     return FileLayout(shape, dtype, file.tell(), bool(fortran) and min(shape) > 1)
 
 
-def _open(path: Path, *_: object) -> Source:
-    return PlainSource(path, find_layout)
+def _open(path: Path | Remote, *_: object) -> Source:
+    return open_plain(path, find_layout)
 
 
 def _header(shape: Shape, dtype: np.dtype) -> bytes:

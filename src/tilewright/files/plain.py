@@ -20,7 +20,7 @@ from ..errors import FileError
 from ..host.disk import fingerprint
 from ..host.machine import bytes_text
 from .array import copy_block
-from .checks import Shape, os_errors, rectangle
+from .checks import Location, Shape, os_errors, rectangle
 from .output import Output
 from .partial import Partial
 from .positional import EndOfFile, move_rows, rows_are_contiguous, write_through
@@ -52,7 +52,7 @@ class FileLayout:
 
 
 #: Finds the layout in an open file; the path is for errors.
-FindLayout = Callable[[BinaryIO, Path], FileLayout]
+FindLayout = Callable[[BinaryIO, Location], FileLayout]
 
 
 class PlainSource:
@@ -70,7 +70,7 @@ class PlainSource:
             self._file = path.open("rb")
         try:
             self.layout = find_layout(self._file, path)
-            _refuse_truncated(path, self._file.fileno(), self.layout)
+            refuse_truncated(path, file_size(self._file), self.layout)
         except BaseException:
             self._file.close()
             raise
@@ -231,7 +231,7 @@ class PlainSink:
                 f"{self.partial} is of shape {self.layout.shape} and dtype {self.layout.dtype}, not {self.shape} and "
                 f"{self.dtype}: remove it, or do not resume"
             )
-        _refuse_truncated(self.partial, file.fileno(), self.layout)
+        refuse_truncated(self.partial, file_size(file), self.layout)
 
     def attachment(self) -> Callable[[], PlainWriter]:
         return functools.partial(attach_plain, self.partial, self.layout, os.fstat(self._partial.file).st_ino)
@@ -259,7 +259,7 @@ class PlainSink:
 def beyond(path: Path, find: FindLayout) -> str | None:
     """Why a file is not exactly one whole matrix, as text; None where it is. Raises what ``find`` does."""
     with path.open("rb") as file:
-        layout, size = find(file, path), os.fstat(file.fileno()).st_size
+        layout, size = find(file, path), file_size(file)
     if size == layout.end:
         return None
     return f"has {size} bytes, where its matrix of {layout.shape} {layout.dtype} ends at byte {layout.end}"
@@ -270,8 +270,16 @@ def _buffer(height: int, width: int, dtype: np.dtype) -> np.ndarray:
     return np.empty((min(height, max(1, BUFFER // (width * dtype.itemsize))), width), dtype)
 
 
-def _refuse_truncated(path: Path, file: int, layout: FileLayout) -> None:
-    size = os.fstat(file).st_size
+def file_size(file: BinaryIO) -> int:
+    """The bytes of an open file; its position stays."""
+    here = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(here)
+    return size
+
+
+def refuse_truncated(path: Location, size: int, layout: FileLayout) -> None:
+    """Raise FileError where a file of ``size`` bytes ends before its matrix."""
     if size < layout.end:
         raise FileError(
             f"{path} is truncated: shape {layout.shape} of {layout.dtype} needs {layout.end} bytes "

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from ..errors import FileError, UsageError
-from .checks import Shape
+from .checks import Location, Shape
 from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import FileLayout, FindLayout, PlainSink, PlainSource
+from .plain import FileLayout, FindLayout, PlainSink, file_size
+from .ranged import open_plain
+from .remote import Remote
 from .work import WorkDirectory
 
 
 def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
     """Finds the layout that the caller stated; refuses a file with more bytes, because it holds another matrix."""
 
-    def find(file: BinaryIO, path: Path) -> FileLayout:
-        layout, size = FileLayout(shape, dtype), os.fstat(file.fileno()).st_size
+    def find(file: BinaryIO, path: Location) -> FileLayout:
+        layout, size = FileLayout(shape, dtype), file_size(file)
         if size > layout.end:
             raise FileError(
                 f"{path} has {size} bytes; shape {shape} of {dtype} is {layout.end}: give its real shape and dtype"
@@ -30,11 +31,11 @@ def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
     return find
 
 
-def _open(path: Path, _: str | None, shape: Shape | None, dtype: np.dtype | None) -> Source:
+def _open(path: Path | Remote, _: str | None, shape: Shape | None, dtype: np.dtype | None) -> Source:
     if shape is None or dtype is None:
         missing = " and ".join(name for name, value in (("shape", shape), ("dtype", dtype)) if value is None)
         raise UsageError(f"{path} does not say what it holds: give {missing}")
-    return PlainSource(path, _stated(shape, dtype))
+    return open_plain(path, _stated(shape, dtype))
 
 
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:

@@ -14,10 +14,12 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 import numpy as np
 
 from ..errors import DTypeError, FileError, UnavailableError
-from .checks import LONGEST, READABLE, Shape, admit_dtype, admit_shape, listed, parser_errors, pick
+from .checks import LONGEST, READABLE, Location, Shape, admit_dtype, admit_shape, listed, parser_errors, pick
 from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import PAGE, FileLayout, FindLayout, PlainSink, PlainSource, beyond
+from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size
+from .ranged import open_plain
+from .remote import Remote
 from .work import WorkDirectory
 
 _DTYPES = {
@@ -37,9 +39,9 @@ class _TensorEntry(NamedTuple):
     shape: list[int]
 
 
-def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, _TensorEntry], int]:
+def _tensors(file: BinaryIO, path: Location) -> tuple[dict[str, _TensorEntry], int]:
     """The header's entry of each tensor, and the byte at which the tensors begin. Raises FileError for an invalid one."""
-    size = os.fstat(file.fileno()).st_size
+    size = file_size(file)
     length = int.from_bytes(file.read(8), "little")
     with parser_errors(path, ".safetensors file"):
         if size < 8 or length > min(size - 8, _LONGEST_HEADER):
@@ -81,7 +83,7 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(each) is int and 0 <= each <= LONGEST for each in value)
 
 
-def _dtype(code: str, path: Path) -> np.dtype:
+def _dtype(code: str, path: Location) -> np.dtype:
     if code == "BF16":
         try:
             import ml_dtypes
@@ -94,7 +96,7 @@ def _dtype(code: str, path: Path) -> np.dtype:
 
 
 def _find(name: str | None) -> FindLayout:
-    def find(file: BinaryIO, path: Path) -> FileLayout:
+    def find(file: BinaryIO, path: Location) -> FileLayout:
         tensors, data = _tensors(file, path)
         chosen = pick(tensors, name, path, "tensor")
         where = f"{path}:{chosen}"
@@ -108,8 +110,8 @@ def _find(name: str | None) -> FindLayout:
     return find
 
 
-def _open(path: Path, name: str | None, *_: object) -> Source:
-    return PlainSource(path, _find(name))
+def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
+    return open_plain(path, _find(name))
 
 
 def _header(name: str, shape: Shape, dtype: np.dtype, path: Path) -> bytes:

@@ -1,7 +1,7 @@
 """Zarr: a directory with one file a chunk, read and written through the ``zarr`` library (3 or newer).
 
 It is written in format 3, in square chunks, and not compressed: a product of numbers that fill their mantissas hardly
-shrinks, and encoding it would take longer than writing it.
+shrinks, and encoding it would take longer than writing it. A store at a URL is read through the library and fsspec.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..errors import DTypeError, FileError
 from ..host.disk import fingerprint
 from .checks import (
     READABLE,
+    Location,
     Shape,
     admit_dtype,
     admit_shape,
@@ -30,10 +31,12 @@ from .checks import (
     rectangle,
     unreadable_error,
 )
-from .chunked import ChunkedSource, chunk_slices
+from .chunked import TOGETHER, ChunkedSource, chunk_slices
 from .format import FileFormat, Source
 from .output import Output
 from .partial import Partial, sync
+from .ranged import TOGETHER as TOGETHER_REMOTE
+from .remote import Remote
 from .swap import DATA, inside
 from .work import WorkDirectory
 from .zarr_directory import lost_from
@@ -49,10 +52,12 @@ class ZarrSource(ChunkedSource):
 
     parallel = True
 
-    def __init__(self, array: Any, path: Path) -> None:
-        self._array, self._path = array, Path(os.path.realpath(path))
+    def __init__(self, array: Any, path: Path | Remote) -> None:
+        is_remote = isinstance(path, Remote)
+        self._array, self._path = array, path if isinstance(path, Remote) else Path(os.path.realpath(path))
         dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
-        super().__init__(shape, dtype, array.chunks, self._rectangle)
+        together = TOGETHER_REMOTE if is_remote else TOGETHER  # the library requests several chunks at once
+        super().__init__(shape, dtype, array.chunks, self._rectangle, together)
 
     def _rectangle(self, rows: slice, columns: slice) -> np.ndarray:
         try:
@@ -64,7 +69,12 @@ class ZarrSource(ChunkedSource):
         return functools.partial(_open, self._path, self._array.path or None)
 
     def fingerprint(self) -> str:
-        """Covers the file of every chunk: about 10 µs each."""
+        """Covers the file of every chunk: about 10 µs each. At a URL it covers the metadata, and of every chunk what the
+        file system lists: S3 and the like list sizes and etags, most HTTP servers only names or nothing. Then a chunk that
+        was overwritten is not noticed."""
+        if isinstance(self._path, Remote):
+            stored = json.dumps(self._array.metadata.to_dict(), sort_keys=True, default=str)
+            return fingerprint(self._path.url, self._array.path, stored, self._path.listing(self._array.path))
         changed = []
         for folder, _, names in sorted(os.walk(self._path / self._array.path)):
             status = [(name, (Path(folder) / name).stat()) for name in sorted(names)]
@@ -210,7 +220,7 @@ class ZarrSink:
         self._partial.close()
 
 
-def _library(path: Path) -> Any:
+def _library(path: Location) -> Any:
     try:
         import zarr
     except ImportError:
@@ -218,6 +228,33 @@ def _library(path: Path) -> Any:
     if int(zarr.__version__.split(".")[0]) < 3:
         raise missing_library(f"zarr 3 (this is {zarr.__version__})", path)
     return zarr
+
+
+def _remote_array(remote: Remote, name: str | None) -> Any:
+    """An array of the store at a URL: the store itself, or the array ``name`` in a group.
+
+    The members of a group are listed only where that is needed, because many HTTP servers do not list them.
+    """
+    zarr = _library(remote)
+    with remote.errors():
+        remote.connect()  # raises an error of its own for an unknown protocol or a missing library
+        store = zarr.storage.FsspecStore.from_url(remote.url, storage_options=dict(remote.options), read_only=True)
+        try:
+            root = zarr.open(store=store, mode="r")
+        except FileNotFoundError:
+            raise FileError(f"{remote} cannot be read: no zarr store is there") from None
+        if isinstance(root, zarr.Array):
+            if name:
+                raise FileError(f"{remote} is one array, not a group: leave out :{name}")
+            return _admitted(root, remote)
+        found = root.get(name.strip("/")) if name else None
+        if not isinstance(found, zarr.Array):
+            names = [path for path, each in root.members(max_depth=None) if isinstance(each, zarr.Array)]
+            if not names:
+                hint = "" if name else f"; if its server lists none, name one, as in {remote.name}:NAME"
+                raise FileError(f"{remote} holds no array {repr(name) if name else ''}".rstrip() + hint)
+            found = root[pick(names, name and name.strip("/"), remote, "array")]
+        return _admitted(found, remote)
 
 
 def _array(path: Path, name: str | None, mode: str) -> Any:
@@ -233,9 +270,14 @@ def _array(path: Path, name: str | None, mode: str) -> Any:
             raise FileError(f"{path} is one array, not a group: leave out :{name}")
         if not names:
             zarr.open(store=path, mode=mode)  # raises what is wrong with it, unless it is an empty group
-        array = zarr.open_array(store=path, path=pick(names, name and name.strip("/"), path, "array"), mode=mode)
-        if array.dtype.kind not in "biuf":
-            raise DTypeError(f"{path} has dtype {array.dtype}: it must be {READABLE}")
+        chosen = pick(names, name and name.strip("/"), path, "array")
+        return _admitted(zarr.open_array(store=path, path=chosen, mode=mode), path)
+
+
+def _admitted(array: Any, path: Location) -> Any:
+    """The array. Raises DTypeError unless it holds numbers."""
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"{path} has dtype {array.dtype}: it must be {READABLE}")
     return array
 
 
@@ -264,9 +306,10 @@ def _node_type(metadata: Path) -> Any:
     return node.get("node_type") if isinstance(node, dict) else None
 
 
-def _open(path: Path, name: str | None, *_: object) -> Source:
+def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
     with parser_errors(path, "zarr store"):
-        return ZarrSource(_array(path, name, "r"), path)
+        array = _remote_array(path, name) if isinstance(path, Remote) else _array(path, name, "r")
+        return ZarrSource(array, path)
 
 
 def _clean(root: Path) -> None:

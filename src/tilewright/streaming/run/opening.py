@@ -6,13 +6,12 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_you_mean
-from ...files import Source, open_matrix
+from ...files import Source, local_path, open_matrix
 from ...host.limits import get_threads
 from ...runtime.gpu.driver import restored_context
 from ..options import Options
@@ -106,5 +105,6 @@ def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
 def _same_file(out: Any, operand: Any) -> bool:
     """Whether ``out`` and the operand are the same file: a path, or an array mapped from a file."""
     files = [x.filename if isinstance(x, np.memmap) else x for x in (out, operand)]
-    paths = [Path(os.fspath(file)) for file in files if isinstance(file, (str, os.PathLike))]
-    return len(paths) == 2 and all(path.exists() for path in paths) and paths[0].samefile(paths[1])
+    paths = [local_path(os.fspath(file)) for file in files if isinstance(file, (str, os.PathLike))]
+    here = [path for path in paths if path is not None and path.exists()]
+    return len(here) == 2 and here[0].samefile(here[1])
