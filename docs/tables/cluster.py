@@ -1,4 +1,4 @@
-"""Products on the workers of a cluster: beside one process and Dask's own product, beside formulas, beside the simulation."""
+"""Products on a cluster's workers: beside one process and Dask's own product, beside formulas, beside the simulation."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def simulated() -> str:
             ]
         )
     return (
-        f"{table(cells)}\n\nThe bytes of every worker were those of the simulation in {same} of {len(rows)} runs, and the order "
-        f"of its tiles in {order}. {_record(environment)}"
+        f"{table(cells)}\n\nThe bytes of every worker were those of the simulation in {same} of {len(rows)} runs, and the "
+        f"order of its tiles in {order}. {_record(environment)}"
     )
 
 
