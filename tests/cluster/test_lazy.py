@@ -354,6 +354,12 @@ def test_without_dask_it_says_what_to_install() -> None:
     assert done.stdout == "tilewright.dask needs dask, which is not installed: pip install 'tilewright[cluster]'\n"
 
 
+def test_arrays_of_the_query_planner_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(da, "Array", type("Array", (), {}))
+    with pytest.raises(errors.UnavailableError, match=r"array\.query-planning"):
+        matmul(ONES, ONES)
+
+
 # ---- on workers ------------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.system import CPU_COUNT
 from dask.task_spec import List, Task, TaskRef
 
-from ..errors import OperandError, ShapeError
+from ..errors import OperandError, ShapeError, UnavailableError
 from ..files.checks import admit_dtype
 from ..host.machine import available_memory
 from ..operands import admit
@@ -61,7 +61,7 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
     in an order of its own.
 
     Raises ShapeError (also for chunks of unknown sizes), DTypeError, OperandError (chunks that are not of NumPy),
-    MemoryLimitError (says the least that is needed), UsageError.
+    MemoryLimitError (says the least that is needed), UsageError, UnavailableError (Dask's query planning of arrays is on).
 
     >>> import dask.array as da, numpy as np
     >>> from tilewright.dask import matmul
@@ -71,6 +71,8 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
     array([[ 6., 15.],
            [15., 51.]], dtype=float32)
     """
+    if da.Array.__module__ != "dask.array.core":
+        raise UnavailableError("tilewright.dask needs plain Dask arrays: set Dask's array.query-planning to False")
     x, y = dask_matrix("x", x), dask_matrix("y", y)
     if x.shape[1] != y.shape[0]:
         raise ShapeError(f"k mismatch: x is {x.shape}, y is {y.shape}: x's columns must be as many as y's rows")
