@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.cluster.simulate import simulate
+from tilewright.cluster.simulate import simulate_cluster
 from tilewright.files import create_matrix, open_matrix
 from tilewright.lab.inputs.environment import environment
 from tilewright.large import job_on
@@ -200,7 +200,7 @@ def simulated(small: bool) -> Iterator[dict[str, Any]]:
             a, b = make("a.npy", (m, k), 6), make("b.npy", (k, n), 7)
             measured = run_on(client, a, b, "c.npy", partition=partition, memory="48MiB")
             job = measured["job"]
-            model = simulate(job.plan, job.rates)
+            model = simulate_cluster(job.plan, job.rates)
             names = [str(name) for name in job.plan.devices[: len(job.plan.parts)]]
             read = [job.measured.read_by.get(name, 0) for name in names]
             events = [event for event in model.events if event.what == "stored"]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.cluster.sharing import SharedRate
-from tilewright.cluster.simulate import simulate
+from tilewright.cluster.simulate import simulate_cluster
 from tilewright.cluster.simulation import SPENT, Simulation
 from tilewright.errors import UsageError
 from tilewright.streaming.plan.cost import Cost, Rates, cost
@@ -68,7 +68,7 @@ def times(simulation: Simulation, worker: int) -> list[tuple[str, float]]:
 
 def test_two_workers_with_two_tiles_each():
     """A and B are loaded until 2 s, A of the second tile until 3; computed 2–4 and 4–6; stored 4–5 and 6–7."""
-    found = simulate(plan_of(FOUR, 2, (2, 2, 2)), SECONDS, **NO_OVERHEAD)
+    found = simulate_cluster(plan_of(FOUR, 2, (2, 2, 2)), SECONDS, **NO_OVERHEAD)
     check(found)
     story = [("given", 0), ("given", 0), ("begun", 2), ("begun", 4), ("stored", 5), ("stored", 7)]
     assert times(found, 0) == times(found, 1) == story
@@ -80,13 +80,13 @@ def test_two_workers_with_two_tiles_each():
 
 def test_one_slot_of_c_is_waited_for():
     """The second tile begins when the first is stored, at 5 s."""
-    found = simulate(plan_of(FOUR, 2, (2, 2, 1)), SECONDS, **NO_OVERHEAD)
+    found = simulate_cluster(plan_of(FOUR, 2, (2, 2, 1)), SECONDS, **NO_OVERHEAD)
     assert times(found, 0)[2:] == [("begun", 2), ("stored", 5), ("begun", 5), ("stored", 8)]
 
 
 def test_the_scheduler_gives_one_tile_after_another():
     """Asked at 0.25 s, it gives tiles at 0.75, 1.25, 1.75 and 2.25; a tile arrives 0.25 s later."""
-    found = simulate(plan_of(FOUR, 2, (2, 2, 2)), SECONDS, task_s=0.5, message_s=0.25)
+    found = simulate_cluster(plan_of(FOUR, 2, (2, 2, 2)), SECONDS, task_s=0.5, message_s=0.25)
     check(found)
     assert times(found, 0) == [
         ("given", 0.75),
@@ -103,7 +103,7 @@ def test_the_scheduler_gives_one_tile_after_another():
 
 def test_a_storage_is_shared():
     """Two workers read 400 bytes a second together, so that blocks come at 2, 4 and 6 s."""
-    found = simulate(plan_of(FOUR, 2, (2, 2, 2)), replace(SECONDS, read_bytes=400.0), **NO_OVERHEAD)
+    found = simulate_cluster(plan_of(FOUR, 2, (2, 2, 2)), replace(SECONDS, read_bytes=400.0), **NO_OVERHEAD)
     check(found)
     assert times(found, 0)[2:] == [("begun", 4), ("begun", 6), ("stored", 7), ("stored", 9)]
     assert found.workers[0].spent_s["storage"] == 2.0
@@ -113,7 +113,7 @@ def test_a_storage_is_shared():
 def test_blocks_at_their_owners_pass_no_link():
     """2×2 workers with a tile each, k in two steps: each owns one of its two blocks of A, and one of those of B."""
     grid = Grid(20, 20, 20, 10, 10, 10)
-    found = simulate(plan_of(grid, 4, (2, 2, 1)), SECONDS, where="workers", **NO_OVERHEAD)
+    found = simulate_cluster(plan_of(grid, 4, (2, 2, 1)), SECONDS, where="workers", **NO_OVERHEAD)
     check(found)
     assert [worker.in_bytes for worker in found.workers] == [1600] * 4
     assert [worker.received_bytes for worker in found.workers] == [800] * 4
@@ -121,7 +121,7 @@ def test_blocks_at_their_owners_pass_no_link():
 
 
 def test_copies_take_time_from_the_processors():
-    found = simulate(plan_of(FOUR, 2, (2, 2, 2)), replace(SECONDS, copy_s=1 / 400), **NO_OVERHEAD)
+    found = simulate_cluster(plan_of(FOUR, 2, (2, 2, 2)), replace(SECONDS, copy_s=1 / 400), **NO_OVERHEAD)
     assert found.workers[0].busy_s == 4 + 3 + 1  # three blocks, and the tile that is stored before another
 
 
@@ -149,7 +149,7 @@ slots = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3))
 @given(grids(), places, slots)
 def test_a_worker_that_has_all_tiles_takes_the_time_of_the_plans_model(grid, rates, slots):
     plan = plan_of(grid, 1, slots)
-    found = simulate(plan, rates, in_flight=len(plan.tiles), **NO_OVERHEAD)
+    found = simulate_cluster(plan, rates, in_flight=len(plan.tiles), **NO_OVERHEAD)
     check(found)
     expected = cost(plan.schedule(), rates, ITEMSIZE)
     assert found.total_s == pytest.approx(expected.total_s)
@@ -162,7 +162,7 @@ def test_a_worker_that_has_all_tiles_takes_the_time_of_the_plans_model(grid, rat
 def test_bytes_do_not_depend_on_times_and_groups(grid, rates, slots, groups):
     """Unequal workers take tiles of others, so that their bytes are those of no plan; but each tile is computed once."""
     plan = plan_of(grid, len(rates), slots)
-    found = simulate(plan, rates, groups=groups)
+    found = simulate_cluster(plan, rates, groups=groups)
     check(found)
     schedules = [Schedule.of(grid, slots, worker.tiles) for worker in found.workers]
     least = [ITEMSIZE * sum({load.block: grid.elements(load.block) for load in s.loads}.values()) for s in schedules]
@@ -175,7 +175,7 @@ def test_groups_of_steps_take_the_time_of_their_steps():
     plan = plan_of(grid, 4, (4, 6, 2))
     for read_bytes, total in itertools.product((2e5, 1e6, 1e9), (2e5, 8e5)):
         rates = Rates(1e8, 1e6, 1e6, read_bytes, latency_s=1e-5, most_read_bytes=total)
-        every, grouped = (simulate(plan, rates, groups=groups, **NO_OVERHEAD) for groups in (10**6, 64 * 4))
+        every, grouped = (simulate_cluster(plan, rates, groups=groups, **NO_OVERHEAD) for groups in (10**6, 64 * 4))
         assert len({step.total_s for step in (every, grouped)}) == 2  # the times are not the same, but nearly
         assert grouped.total_s == pytest.approx(every.total_s, rel=0.05)
         assert [w.in_bytes for w in grouped.workers] == [w.in_bytes for w in every.workers]
@@ -191,7 +191,7 @@ def h200s(workers: int, **more: float) -> Rates:
 def test_where_computing_dominates_workers_are_nearly_always_busy():
     rates = h200s(16, read_bytes=50e9, most_read_bytes=16 * 50e9)
     plan = plan_stream(262144, 262144, 262144, "float32", 4, Room(130 << 30, grain=256), rates, 16)
-    found = simulate(plan, rates)
+    found = simulate_cluster(plan, rates)
     check(found)
     assert len(plan.parts) == 16
     assert 0.97 < 2 * 262144**3 / (16 * 50e12 * found.total_s) <= 1
@@ -201,7 +201,7 @@ def test_where_computing_dominates_workers_are_nearly_always_busy():
 def test_a_storage_that_binds_decides_the_time():
     grid = Grid(4096, 4096, 4096, 512, 512, 512)
     plan, total = plan_of(grid, 16, (4, 4, 2)), 1e8
-    found = simulate(plan, Rates(1e14, 1e9, 1e9, 1e9, most_read_bytes=total), **NO_OVERHEAD)
+    found = simulate_cluster(plan, Rates(1e14, 1e9, 1e9, 1e9, most_read_bytes=total), **NO_OVERHEAD)
     check(found)
     read = sum(worker.received_bytes for worker in found.workers)
     assert found.total_s == pytest.approx(read / total, rel=0.05)
@@ -212,23 +212,23 @@ def test_a_storage_that_binds_decides_the_time():
 def test_a_slow_worker_gets_fewer_tiles():
     plan = plan_of(Grid(1280, 1280, 128, 128, 128, 128), 4, (4, 4, 2))
     fast = Rates(1e9, 1e9, 1e9)
-    found = simulate(plan, [fast, fast, replace(fast, flops=2e8), fast])
+    found = simulate_cluster(plan, [fast, fast, replace(fast, flops=2e8), fast])
     check(found)
     tiles = [len(worker.tiles) for worker in found.workers]
     assert tiles[2] < 15 < 25 < min(tiles[:2] + tiles[3:])
-    alone = simulate(plan, replace(fast, flops=2e8))
+    alone = simulate_cluster(plan, replace(fast, flops=2e8))
     assert found.total_s < 0.4 * alone.total_s
 
 
 def test_many_workers_bind_the_scheduler():
     plan = plan_of(Grid(64, 64, 1, 1, 1, 1), 1024, (1, 1, 1))
-    found = simulate(plan, Rates(1e9, 1e9, 1e9), task_s=1e-3)
+    found = simulate_cluster(plan, Rates(1e9, 1e9, 1e9), task_s=1e-3)
     assert found.binds == "scheduler"
     assert found.total_s == pytest.approx(4096 * 1e-3, rel=0.01)
 
 
 def test_a_start_is_waited_for():
-    found = simulate(plan_of(FOUR, 2, (2, 2, 2)), SECONDS, start_s=3.0, **NO_OVERHEAD)
+    found = simulate_cluster(plan_of(FOUR, 2, (2, 2, 2)), SECONDS, start_s=3.0, **NO_OVERHEAD)
     check(found)
     assert found.total_s == 10
     assert found.workers[0].spent_s["start"] == 3
@@ -238,7 +238,7 @@ def test_a_start_is_waited_for():
 def test_a_simulation_is_the_same_each_time(where):
     plan = plan_of(Grid(1280, 1280, 1280, 128, 128, 128), 6, (4, 4, 2))
     speeds = [Rates(flops, 1e9, 1e9, 3e8, latency_s=1e-4) for flops in (1e9, 2e9, 3e9, 1e9, 2e9, 5e8)]
-    first, second = (simulate(plan, speeds, where=where) for _ in range(2))
+    first, second = (simulate_cluster(plan, speeds, where=where) for _ in range(2))
     assert first == second
     check(first)
 
@@ -249,7 +249,7 @@ def test_a_simulation_is_the_same_each_time(where):
 def test_bytes_received_are_those_of_the_formula(m, n, k, workers):
     """m·k/pr + k·n/pc without its own share, for each worker; the blocks of a step are whole, so shares differ by one."""
     plan = plan_of(Grid(m, n, k, 32, 32, 16), workers, (10**4, 10**4, 2))
-    found = simulate(plan, Rates(1e9, 1e9, 1e9, 1e9), where="workers")
+    found = simulate_cluster(plan, Rates(1e9, 1e9, 1e9, 1e9), where="workers")
     check(found)
     pr, pc = (len({tile[axis] for tile in (part[0] for part in plan.parts)}) for axis in (0, 1))
     assert pr * pc == workers
@@ -276,7 +276,7 @@ def wrong(simulation: Simulation, **changes: object) -> Simulation:
     ],
 )
 def test_a_wrong_simulation_is_rejected(what, planted):
-    found = simulate(plan_of(FOUR, 2, (2, 2, 2)), SECONDS)
+    found = simulate_cluster(plan_of(FOUR, 2, (2, 2, 2)), SECONDS)
     check(found)
     with pytest.raises(AssertionError, match=what):
         check(planted(found))
@@ -293,7 +293,7 @@ def test_a_wrong_simulation_is_rejected(what, planted):
 def test_what_cannot_be_simulated_is_refused(arguments, message):
     given = {"plan": plan_of(FOUR, 2, (2, 2, 2)), "rates": SECONDS, **arguments}
     with pytest.raises(UsageError, match=message):
-        simulate(**given)
+        simulate_cluster(**given)
 
 
 # ---- a shared rate ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def connected(cluster: Any) -> Iterator[Any]:
 
     Raises UnavailableError without Dask, UsageError for any other text, ClusterError where no scheduler or worker answers.
     """
-    distributed = library()
+    distributed = need_distributed()
     with contextlib.ExitStack() as stack:
         client = cluster if isinstance(cluster, distributed.Client) else _opened(cluster, distributed, stack)
         try:
@@ -34,7 +34,7 @@ def connected(cluster: Any) -> Iterator[Any]:
         yield client
 
 
-def library() -> Any:
+def need_distributed() -> Any:
     """The module ``distributed``. Raises UnavailableError where it is not installed."""
     try:
         import distributed
@@ -45,7 +45,7 @@ def library() -> Any:
     return distributed
 
 
-def wait_for(futures: Sequence[Any], seconds: float = math.inf) -> None:
+def wait_until_ended(futures: Sequence[Any], seconds: float = math.inf) -> None:
     """Return when all have ended, or after so many seconds. Raises the error of the first that failed.
 
     Dask's own function needs a current client, which a caller may not want to have.

@@ -20,7 +20,7 @@ from ..runtime.cpu.stop import Stopped, current_stop
 from ..streaming.plan.grid import Grid, Tile
 from ..streaming.run.executor import AHEAD
 from ..streaming.run.parallel import Queue
-from .order import RemotePlace, TileReport, Work
+from .order import PlannedOrder, RemotePlace, TileReport
 from .session import compute_tile, end_sessions
 
 #: Tiles of a place that are under way: the one that is computed, and those of which blocks are loaded ahead.
@@ -56,7 +56,7 @@ class Feed:
     def __init__(
         self,
         client: Any,
-        work: Work,
+        work: PlannedOrder,
         places: Sequence[RemotePlace],
         parts: Sequence[Sequence[Tile]],
         finished: Callable[[TileReport], None],
@@ -204,7 +204,7 @@ class Feed:
             pass  # the scheduler is gone: sessions end by themselves
 
 
-def _same(work: Work) -> Work:
+def _same(work: PlannedOrder) -> PlannedOrder:
     return work
 
 

@@ -23,7 +23,7 @@ from ..errors import ClusterError
 from ..files.array import WORKSPACE, ArraySource, copy_block
 from ..files.checks import Shape, rectangle
 from ..operands import admit
-from .connect import wait_for
+from .connect import wait_until_ended
 
 #: Bytes of a chunk of an array that is handed out.
 HANDED_OUT = 32 << 20
@@ -161,7 +161,7 @@ def hold(client: Any, array: Any) -> tuple[HeldSource, Any]:
         from .lazy import dask_matrix
 
         kept = client.persist(dask_matrix("the operand", array))
-        wait_for(futures_of(kept))
+        wait_until_ended(futures_of(kept))
         edges = [(0, *itertools.accumulate(sizes)) for sizes in kept.chunks]
         keys = Keys([list(row) for row in kept.__dask_keys__()])
         return HeldSource(Held(f"dask {kept.name}", edges[0], edges[1], np.dtype(kept.dtype), keys), None), kept

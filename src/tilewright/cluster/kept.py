@@ -15,7 +15,7 @@ from distributed import futures_of
 from ..errors import ClusterError
 from ..files import Source
 from ..streaming.plan.cuts import MANY_CHUNKS
-from .connect import wait_for
+from .connect import wait_until_ended
 from .lazy import matmul
 
 #: Bytes of a chunk of a file, about.
@@ -30,7 +30,7 @@ def product_on_workers(client: Any, a: da.Array, b: da.Array, dtype: Any, memory
     with client.as_current():  # its workers' memory is what tasks are sized for
         product = matmul(a.astype(dtype), b.astype(dtype), memory=memory)
     product = client.persist(product)
-    wait_for(futures_of(product))
+    wait_until_ended(futures_of(product))
     return product
 
 

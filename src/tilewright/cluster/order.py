@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..catalog import catalog, cuda_catalog
-from ..files import Source, Writer
+from ..files import PartWriter, Source
 from ..planning.choice import Choice
 from ..streaming.options import Options
 from ..streaming.plan.cost import Rates
@@ -19,7 +19,7 @@ from ..streaming.plan.stream import StreamPlan
 
 
 @dataclass(frozen=True)
-class Order:
+class ProductOrder:
     """A product: ``key`` is its name on the cluster, ``openers`` open the operands, whose ``fingerprints`` are those that
     the client sees. ``target`` is the path of the result; None where tiles are returned. As many as ``neighbours`` workers
     share a host."""
@@ -34,14 +34,14 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Work:
+class PlannedOrder:
     """A product that is planned: ``plan`` is that of one place, without tiles; ``attach`` opens the unfinished result, or is
     None where tiles are returned. ``kernel`` says what must multiply, so that the bits are the same on every worker."""
 
-    order: Order
+    order: ProductOrder
     plan: StreamPlan
     kernel: str
-    attach: Callable[[], Writer] | None
+    attach: Callable[[], PartWriter] | None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from ..host.machine import bytes_text
 from ..planning.choice import Choice
 from ..streaming.plan.cost import Rates
 from ..streaming.plan.cuts import Room
-from .connect import wait_for
-from .order import Order, RemotePlace, WorkerFacts
+from .connect import wait_until_ended
+from .order import ProductOrder, RemotePlace, WorkerFacts
 from .session import look
 
 #: Seconds in which a worker must answer what it can do; the first time it may compile.
@@ -80,7 +80,7 @@ class ClusterPlacement:
         return dataclasses.replace(shared[0], **middle, most_read_bytes=middle["read_bytes"] * len(self.places))
 
 
-def ask_workers(client: Any, order: Order, workers: Sequence[str]) -> tuple[WorkerFacts, ...]:
+def ask_workers(client: Any, order: ProductOrder, workers: Sequence[str]) -> tuple[WorkerFacts, ...]:
     """What these workers say of themselves, all asked at once, so that those that share a disk or a processor measure it
     shared. Raises the first error of a worker, ClusterError where none answers in time."""
     asked = {
@@ -90,7 +90,7 @@ def ask_workers(client: Any, order: Order, workers: Sequence[str]) -> tuple[Work
         for worker in workers
     }
     with contextlib.suppress(Exception):  # raised below, with the worker's name
-        wait_for(list(asked.values()), ANSWER_S)
+        wait_until_ended(list(asked.values()), ANSWER_S)
     answers = []
     for worker, future in asked.items():
         if future.status == "error":
@@ -103,7 +103,7 @@ def ask_workers(client: Any, order: Order, workers: Sequence[str]) -> tuple[Work
     return tuple(answers)
 
 
-def place_on(client: Any, order: Order) -> ClusterPlacement:
+def place_on(client: Any, order: ProductOrder) -> ClusterPlacement:
     """The placement of a product on all workers. If some have GPUs, only these compute.
 
     Raises ClusterError where workers would compute other bits than others.

@@ -22,13 +22,14 @@ from ..streaming.places.events import Events
 from ..streaming.plan.cost import Cost
 from ..streaming.plan.grid import Tile
 from ..streaming.plan.stream import StreamPlan, plan_stream
-from ..streaming.run.job import Job, Product, Tell, plan_job
+from ..streaming.run.computation import Product, Tell
+from ..streaming.run.job import Job, plan_job
 from ..streaming.run.opening import check_partition, check_parts, opened_product, refuse_overlap
 from .connect import connected
 from .feed import Feed, tile_operations
 from .held import hold
 from .layers import layers
-from .order import Order, RemotePlace, TileReport, Work
+from .order import PlannedOrder, ProductOrder, RemotePlace, TileReport
 from .placement import ClusterPlacement, ask_workers, check_alike, place_on, workers_of
 
 _NO_COST = Cost([], [], [], 0, 0, 0)
@@ -100,10 +101,10 @@ def _on_workers(stack: contextlib.ExitStack, client: Any, operand: Any) -> tuple
     return hold(client, operand)
 
 
-def _order(product: Any, out: Any, options: Options, client: Any) -> Order:
+def _order(product: Any, out: Any, options: Options, client: Any) -> ProductOrder:
     hosts = list(workers_of(client.scheduler_info(n_workers=-1)).values())
     target = str(Path(os.fspath(out)).absolute()) if isinstance(out, (str, os.PathLike)) else None
-    return Order(
+    return ProductOrder(
         secrets.token_hex(6),
         tuple(source.opener() for source in product.sources),
         tuple(source.fingerprint() for source in product.sources),
@@ -127,17 +128,15 @@ class _ByTiles:
     """Workers compute whole tiles; each is finished when its worker has it on the disk."""
 
     client: Any
-    order: Order
+    order: ProductOrder
     placement: ClusterPlacement
 
-    def __call__(self, job: Job, sink: Sink, tell: Tell, events: Events) -> None:
-        plan, by_worker = job.plan, job.measured.read_by
+    def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
         alone = dataclasses.replace(plan, parts=((),), cost=_NO_COST, choice=None, host_slots=0)
-        work = Work(self.order, alone, self.placement.kernel_fact, sink.attachment())
+        work = PlannedOrder(self.order, alone, self.placement.kernel_fact, sink.attachment())
 
         def finished(report: TileReport) -> None:
-            by_worker[str(report.place)] = by_worker.get(str(report.place), 0) + report.read_bytes
-            tell.read(report.read_bytes)
+            tell.read(report.read_bytes, str(report.place))
             if report.elements is not None:
                 sink.write(plan.grid.rows(report.tile.i), plan.grid.columns(report.tile.j), report.elements)
             end_s = events.now()
@@ -165,20 +164,20 @@ class _ByLayers:
     options: Options
     arrays: Sequence[Any]
 
-    def __call__(self, job: Job, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
+    def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
         from .kept import product_on_workers
 
-        x, y = _dask_arrays(job.product, self.arrays)
-        kept = product_on_workers(self.client, x, y, job.product.dtype, self.options.memory)
+        x, y = _dask_arrays(product, self.arrays)
+        kept = product_on_workers(self.client, x, y, product.dtype, self.options.memory)
         c = self.client.gather(self.client.compute(kept))
-        tell.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in job.product.sources))
-        grid = job.plan.grid
-        for tile in job.plan.tiles:
+        tell.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in product.sources), "")
+        grid = plan.grid
+        for tile in plan.tiles:
             rows, columns = grid.rows(tile.i), grid.columns(tile.j)
             sink.write(rows, columns, c[rows, columns])
             tell.multiplied(tile_operations(grid, tile))
         sink.flush()
-        for tile in job.plan.tiles:
+        for tile in plan.tiles:
             tell.finished(tile)
 
 

@@ -12,7 +12,7 @@ from ..records.scaling import WHERE, ScalingPoint
 from ..streaming.plan.cost import Rates
 from ..streaming.plan.cuts import Room
 from ..streaming.plan.stream import TYPICAL, plan_stream
-from .simulate import simulate
+from .simulate import simulate_cluster
 
 #: The sides of tiles are multiples of this; it suits the kernels of GPUs.
 GRAIN = 256
@@ -68,7 +68,7 @@ def scaling_point(
     (m, n, k), itemsize, rates = shape, ITEMSIZES[dtype], cluster.rates(workers, where)
     plan = plan_stream(m, n, k, dtype, itemsize, Room(cluster.memory, grain=GRAIN), rates, workers)
     overheads = {"task_s": cluster.task_s, "message_s": cluster.message_s, "start_s": cluster.start_s}
-    run = simulate(plan, rates, where=where, **overheads)  # type: ignore[arg-type]  # no other keyword is among them
+    run = simulate_cluster(plan, rates, where=where, **overheads)  # type: ignore[arg-type]  # no other keyword is among them
     grid, used = plan.grid, len(plan.parts)
     down = len({min(tile.i for tile in part) for part in plan.parts if part})
     stated = {

@@ -32,8 +32,8 @@ from ..streaming.plan.grid import Tile
 from ..streaming.plan.schedule import Schedule
 from ..streaming.run.counting import CountedSource, SharedCounter
 from ..streaming.run.durable import Durable
-from ..streaming.run.executor import Execution
-from .order import ChosenKernel, Order, RemotePlace, TileReport, Work, WorkerFacts
+from ..streaming.run.executor import RunningSchedule
+from .order import ChosenKernel, PlannedOrder, ProductOrder, RemotePlace, TileReport, WorkerFacts
 
 #: Share of a worker's memory limit that blocks take, and the share that all of the process may take: from 70 % on Dask moves
 #: data to the disk, and at 80 % it begins no task. Blocks always get the last share.
@@ -49,7 +49,7 @@ _lock = threading.Lock()
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def look(order: Order) -> WorkerFacts:
+def look(order: ProductOrder) -> WorkerFacts:
     """What this worker can do for a product: everything that is opened and measured here is what will be used.
 
     Raises ClusterError, with the worker's name, where it cannot read an operand, or reads another one than the client.
@@ -83,7 +83,7 @@ def look(order: Order) -> WorkerFacts:
     )
 
 
-def compute_tile(work: Work, tile: Tile, later: Sequence[Tile], device: str) -> TileReport:
+def compute_tile(work: PlannedOrder, tile: Tile, later: Sequence[Tile], device: str) -> TileReport:
     """Compute a tile in this worker's session of the product, after those that it was given before."""
     from distributed import get_worker, secede
 
@@ -109,7 +109,7 @@ async def end_sessions(key: str) -> None:
 class Session:
     """The slots of one place of a worker, and the threads that load, multiply and store."""
 
-    def __init__(self, work: Work, place: RemotePlace, threads: int, limit: int | None) -> None:
+    def __init__(self, work: PlannedOrder, place: RemotePlace, threads: int, limit: int | None) -> None:
         self._work, self.place = work, place
         self._read = SharedCounter()
         self._waiting: dict[Tile, Waiting] = {}
@@ -127,7 +127,7 @@ class Session:
             (there,) = placement.places(work.plan, a, b, sink, Events())
             stack.callback(there.close)
             self._durable = Durable(sink.flush, self._finished)
-            self._execution = Execution(
+            self._execution = RunningSchedule(
                 Schedule(work.plan.grid, work.plan.slots), there, self._durable.stored, self._failed
             )
             self._stack = stack.pop_all()
@@ -235,7 +235,7 @@ class ReturnedTiles:
         return self._tiles.pop((plan.grid.rows(tile.i).start, plan.grid.columns(tile.j).start))
 
 
-def _session(work: Work, device: str, worker: Any) -> Session:
+def _session(work: PlannedOrder, device: str, worker: Any) -> Session:
     key = (work.order.key, worker.address, device)
     with _lock:
         session = _sessions.get(key)
@@ -270,7 +270,7 @@ def _timer(function: Any) -> None:
 # ---- what a worker opens ---------------------------------------------------------------------------------------------
 
 
-def _opened(order: Order, stack: contextlib.ExitStack, worker: str) -> list[Source]:
+def _opened(order: ProductOrder, stack: contextlib.ExitStack, worker: str) -> list[Source]:
     """The operands, as this worker sees them."""
     sources = []
     for name, opener, expected in zip("ab", order.openers, order.fingerprints, strict=True):
@@ -287,7 +287,7 @@ def _opened(order: Order, stack: contextlib.ExitStack, worker: str) -> list[Sour
     return sources
 
 
-def _attached(work: Work, stack: contextlib.ExitStack, worker: str) -> Any:
+def _attached(work: PlannedOrder, stack: contextlib.ExitStack, worker: str) -> Any:
     assert work.attach is not None
     try:
         writer = work.attach()
@@ -298,7 +298,7 @@ def _attached(work: Work, stack: contextlib.ExitStack, worker: str) -> Any:
 
 
 def _placed(
-    order: Order, sources: Sequence[Source], threads: int, limit: int | None, device: str | None = None
+    order: ProductOrder, sources: Sequence[Source], threads: int, limit: int | None, device: str | None = None
 ) -> Placement:
     """Where this worker multiplies, with room for blocks as its memory limit allows."""
     options = order.options

@@ -34,7 +34,7 @@ from .tile_work import Histories, LoadPiece, TileCutter
 MOST_GROUPS = 100_000
 
 
-def simulate(
+def simulate_cluster(
     plan: StreamPlan,
     rates: Rates | Sequence[Rates],
     *,

@@ -18,17 +18,17 @@ import numpy as np
 
 from .array import ArraySink, ArraySource, file_behind
 from .checks import Shape, admit_dtype, admit_shape, agree
-from .format import Sink, Source, Writer, formats, locate, output_of, path_of_result
+from .format import PartWriter, Sink, Source, formats, locate, output_of, path_of_result
 from .output import Output
 from .remote import local_path
 from .work import WorkDirectory
 
 __all__ = [
     "Output",
+    "PartWriter",
     "Sink",
     "Source",
     "WorkDirectory",
-    "Writer",
     "create_matrix",
     "formats",
     "local_path",

@@ -63,7 +63,7 @@ class Source(Protocol):
         """Release the file."""
 
 
-class Writer(Protocol):
+class PartWriter(Protocol):
     """Writes rectangles of an unfinished matrix that another process has begun and will finish.
 
     Processes must not write parts of the same chunk (``FileFormat.chunk``) at the same time.
@@ -119,7 +119,7 @@ class Sink(Protocol):
     def flush(self) -> None:
         """Return when all that was written before is on the disk and would survive a power failure."""
 
-    def attachment(self) -> Callable[[], Writer] | None:
+    def attachment(self) -> Callable[[], PartWriter] | None:
         """What lets another process write to the unfinished matrix, and can be pickled; None for an array in memory."""
 
     def finish(self) -> None:

@@ -86,7 +86,7 @@ class ZarrSource(ChunkedSource):
 
 
 class ZarrWriter:
-    """Writes rectangles of an array in an unfinished store, at ``root``; see ``Writer``.
+    """Writes rectangles of an array in an unfinished store, at ``root``; see ``PartWriter``.
 
     A write that begins and ends at multiples of ``grain`` waits for no other. A write of a part of a chunk reads the chunk
     first; such writes run one at a time.

@@ -26,7 +26,7 @@ class _Ended(Exception):  # noqa: N818  # no error: the end of a lane
     """Another lane failed, or the run was asked to stop."""
 
 
-class Execution:
+class RunningSchedule:
     """A schedule that runs in a place, and to which tiles are added until ``end`` is called.
 
     ``stored`` is called with each tile as soon as it is written to the result. The first error of a lane is passed to
@@ -152,8 +152,8 @@ def execute(
     failed: Callable[[BaseException], None] = lambda error: None,
 ) -> None:
     """Run ``schedule`` in ``place``, and the tiles that ``claim`` returns, which is asked for them AHEAD of the tile that is
-    computed; see ``Execution``."""
-    execution = Execution(schedule, place, stored, failed)
+    computed; see ``RunningSchedule``."""
+    execution = RunningSchedule(schedule, place, stored, failed)
     left = True
 
     def grow() -> None:

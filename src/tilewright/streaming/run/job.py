@@ -10,66 +10,32 @@ import contextlib
 import functools
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...errors import FileError, ResumeError
-from ...files import Sink, Source, WorkDirectory, create_matrix, output_of
+from ...files import Sink, WorkDirectory, create_matrix, output_of
 from ...files.array import ArraySource
-from ...files.format import locate
 from ...files.work import JOURNAL
-from ...planning.choice import Choice
 from ...runtime.cpu.stop import stoppable
 from ..options import Options
 from ..places.events import Events
-from ..places.places import Placement
 from ..plan.cost import Rates
-from ..plan.cuts import Room
 from ..plan.grid import ORDERS, Tile
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
-from .counting import CountedPlace, CountedSource, SharedCounter
-from .durable import Durable
-from .executor import execute
+from .computation import Computation, Placed, Product, Tell
+from .counting import SharedCounter
 from .finished import is_finished, remember
 from .journal import BegunProduct, Journal, read_journal
-from .parallel import execute_on_all
 
 #: Called with the operations that are done, and those of the whole product.
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Product:
-    """The operands as they were given, and the dtype in which they are multiplied."""
-
-    a: Source
-    b: Source
-    dtype: np.dtype[Any]
-
-    @property
-    def sources(self) -> tuple[Source, Source]:
-        """Both operands."""
-        return self.a, self.b
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """m, n and k."""
-        return self.a.shape[0], self.b.shape[1], self.a.shape[1]
-
-    def facts(self, kernel: str, target: Any) -> dict[str, str]:
-        """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
-        return {
-            "a": self.a.fingerprint(),
-            "b": self.b.fingerprint(),
-            "the dtype": self.dtype.name,
-            "the result's name": str(locate(os.fspath(target))[2]),
-            "the kernel": kernel,
-        }
 
 
 @dataclass
@@ -83,51 +49,13 @@ class RunTotals:
     read_bytes: int = 0
     written_bytes: int = 0
     seconds: float = 0.0
-    #: Bytes of operands that each place of a cluster read.
+    #: Bytes of operands that each worker of a cluster read; in one process all are under "".
     read_by: dict[str, int] = field(default_factory=dict)
 
     @property
     def gflops(self) -> float:
         """2·m·n·k of the tiles of this run, over the whole time from opening the result to giving it its name."""
         return self.operations / self.seconds / 1e9 if self.seconds else 0.0
-
-
-class Placed(Protocol):
-    """Where a product is computed; what ``places.Placement`` says of this process, and a cluster of its workers."""
-
-    @property
-    def choice(self) -> Choice[Any]: ...
-    @property
-    def kernel_fact(self) -> str: ...
-    @property
-    def room(self) -> Room: ...
-    @property
-    def names(self) -> list[str]: ...
-    @property
-    def summary(self) -> str: ...
-    @property
-    def gpus(self) -> tuple[Any, ...]: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def memory(self) -> int: ...
-    def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates: ...
-
-
-class Computation(Protocol):
-    """Computes all tiles of a job's plan, and has them written to its sink."""
-
-    def __call__(self, job: Job, sink: Sink, tell: Tell, events: Events) -> None:
-        """Raises the first error when all of its threads have stopped; what was finished until then is kept."""
-
-
-@dataclass(frozen=True)
-class Tell:
-    """What a computation tells its job: operations as they are done, each tile when it is durable, and the bytes read."""
-
-    multiplied: Callable[[int], None]
-    finished: Callable[[Tile], None]
-    read: Callable[[int], None]
 
 
 @dataclass
@@ -242,7 +170,7 @@ class Job:
         """Compute all tiles of the plan, and write them to ``sink``."""
         grid, itemsize = self.plan.grid, self.product.dtype.itemsize
         sink.forgets = grid.m * grid.n * itemsize > self.placement.memory
-        read, computed = SharedCounter(), SharedCounter()
+        computed, reading, read_by = SharedCounter(), threading.Lock(), self.measured.read_by
         total = self._operations
         computed.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
 
@@ -257,28 +185,19 @@ class Job:
             self.measured.operations += 2 * grid.k * size
             self.measured.written_bytes += size * itemsize
 
+        def read(nbytes: int, place: str) -> None:
+            with reading:
+                read_by[place] = read_by.get(place, 0) + nbytes
+
         progress(computed.count, total)
         if grid.k == 0:
             _store_zeros(self.plan, sink, finished)
             return
         try:
-            self.compute(self, sink, Tell(multiplied, finished, read.add), events)
+            tell = Tell(multiplied, finished, read, durable=self.journal is not None)
+            self.compute(self.product, self.plan, sink, tell, events)
         finally:
-            self.measured.read_bytes = read.count
-
-
-def compute_here(placement: Placement, job: Job, sink: Sink, tell: Tell, events: Events) -> None:
-    """The computation of a job in this process, in all places of its placement."""
-    a, b = (CountedSource(source, tell.read) for source in job.product.sources)
-    with contextlib.ExitStack() as stack:
-        durable = Durable(sink.flush, tell.finished) if job.journal is not None else None
-        if durable is not None:
-            stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
-        places = [
-            CountedPlace(stack.enter_context(contextlib.closing(place)), job.plan.grid, tell.multiplied)
-            for place in placement.places(job.plan, a, b, sink, events)
-        ]
-        _execute(job.plan, places, tell.finished if durable is None else durable.stored)
+            self.measured.read_bytes = sum(self.measured.read_by.values())
 
 
 def plan_job(
@@ -351,13 +270,6 @@ def _planned(
     order = ORDERS["rows"](*begun.grid.tiles)
     left = tuple(tile for tile in order if tile not in begun.finished)
     return plan_again(begun.grid, name, itemsize, placement.room, rates, left, len(placement.names), partition)
-
-
-def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]) -> None:
-    if len(places) == 1:
-        execute(plan.schedule(), places[0], stored)
-        return
-    execute_on_all(plan.grid, plan.slots, places, plan.parts, stored)
 
 
 def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:

@@ -17,7 +17,8 @@ from ...runtime.gpu.driver import restored_context
 from ..options import Options
 from ..places.places import place_product
 from ..plan.partition import PARTITIONS, stated_parts
-from .job import Job, Product, compute_here, plan_job
+from .computation import Product, compute_here
+from .job import Job, plan_job
 
 DTYPES = ("float32", "float64")
 
