@@ -25,6 +25,7 @@ from ..streaming.plan.cost import Rates
 from ..streaming.plan.grid import Tile
 from ..streaming.plan.plan import StreamPlan
 from ..streaming.run.parallel import Queue
+from .feed import DEPTH, TOLD
 from .lanes import WorkerLanes
 from .sharing import SharedRate
 from .simulation import Simulation, TileEvent
@@ -38,14 +39,16 @@ def simulate_cluster(
     plan: StreamPlan,
     rates: Rates | Sequence[Rates],
     *,
+    workers: int = 0,
     where: str = "storage",
     task_s: float = 1e-3,
     message_s: float = 2e-4,
     start_s: float = 0.0,
-    in_flight: int = 2,
+    in_flight: int = DEPTH,
     groups: int = MOST_GROUPS,
 ) -> Simulation:
-    """The run of ``plan`` on one worker for each of its parts, which have these ``rates``, or each its own.
+    """The run of ``plan`` on one worker for each of its parts, which have these ``rates``, or each its own. If there are
+    more ``workers``, or rates, than parts, the others take tiles of theirs.
 
     ``rates`` are those of a worker alone, as ``plan_stream`` takes them. ``most_read_bytes`` (if None, ``read_bytes``) and
     ``write_bytes`` are those of the storage, for all workers together. Where the operands are at the "workers", those whose
@@ -59,8 +62,8 @@ def simulate_cluster(
     """
     if where not in WHERE:
         raise UsageError(f"where {where!r}: must be {' or '.join(WHERE)}")
-    each = [rates] * len(plan.parts) if isinstance(rates, Rates) else list(rates)
-    if len(each) != len(plan.parts):
+    each = [rates] * max(workers, len(plan.parts)) if isinstance(rates, Rates) else list(rates)
+    if len(each) < len(plan.parts):
         raise UsageError(f"rates: the plan has {len(plan.parts)} parts, got the rates of {len(each)} workers")
     if not plan.grid.steps or not plan.tiles:
         raise UsageError("plan: has no steps, so that there is nothing to simulate")
@@ -90,14 +93,15 @@ class _Run:
         else:
             self._reading = SharedRate(max(each.most_read_bytes or each.read_bytes for each in rates))
             self._writing = SharedRate(max(each.write_bytes for each in rates))
-        self._queue = Queue(plan.parts, lambda: self._now)
+        parts = [*plan.parts, *[()] * (len(rates) - len(plan.parts))]
+        self._queue = Queue(parts, lambda: self._now)
         self._histories = Histories(plan.grid, plan.slots)
         self._cutter = TileCutter(plan.grid, plan.itemsize, max(1, min(plan.grid.steps, groups // len(plan.tiles))))
         self._workers = [
             WorkerLanes(
                 number, rates[number], part, self._histories.begin(_moved(part, part[0] if part else Tile(0, 0)))
             )
-            for number, part in enumerate(plan.parts)
+            for number, part in enumerate(parts)
         ]
         #: The workers whose parts need each row of blocks of A, and each column of those of B: they own it together.
         self._owners: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
@@ -155,7 +159,7 @@ class _Run:
     def _begin(self, worker: WorkerLanes, tile: Tile, later: Sequence[Tile]) -> None:
         """A tile arrives at its worker: its pieces join the lists of the lanes."""
         first, (history, corner) = len(worker.loads), (worker.history, worker.corner)
-        worker.history = self._histories.add(history, _moved([tile], corner)[0], _moved(later, corner))
+        worker.history = self._histories.add(history, _moved([tile], corner)[0], _moved(later[:TOLD], corner))
         size = self._plan.grid.size(tile)
         own_a, own_b = (self._share(worker.number, axis, tile[axis]) for axis in (0, 1))
         work = self._cutter.cut(worker.history, size, worker.rates, own_a, own_b)

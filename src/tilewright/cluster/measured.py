@@ -1,0 +1,102 @@
+"""What a run on a cluster shows: the rates of its workers, and the bytes that it moved; the simulation is held to both."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..streaming.plan.cost import Rates
+from ..streaming.plan.grid import Tile
+from ..streaming.plan.plan import StreamPlan
+from ..streaming.plan.schedule import Schedule
+from ..streaming.run.parallel import Queue
+from .feed import DEPTH, TOLD
+from .simulate import simulate
+from .simulation import SimulatedWorker
+
+
+class MeasuredRates(NamedTuple):
+    """The rates of each worker, and the seconds until the first tile was asked for."""
+
+    rates: list[Rates]
+    start_s: float
+
+
+def measured_rates(
+    plan: StreamPlan, rates: Rates | Sequence[Rates], stored_s: Sequence[Sequence[float]], where: str = "storage"
+) -> MeasuredRates:
+    """What ``simulate`` needs to follow a run of ``plan``. ``stored_s`` are the times at which each worker had stored a
+    tile, in seconds from the start of the run; workers without a part of the plan come last.
+
+    ``rates`` were measured before the run, while nothing else ran. Each worker's time from its first tile to its last says
+    by which factor it is slower, in everything; the first tile says when it began. Workers with fewer than two tiles are
+    taken for as slow as the others. The time of the run is ``simulate(plan, found.rates, start_s=found.start_s).total_s``.
+    """
+    expected = simulate(plan, rates, workers=len(stored_s), where=where)
+    model = [[event.time_s for event in expected.events if event[1:3] == (x, "stored")] for x in range(len(stored_s))]
+    paces = [(_pace(measured), _pace(modelled)) for measured, modelled in zip(stored_s, model, strict=True)]
+    factors = [measured / modelled if measured and modelled else math.nan for measured, modelled in paces]
+    common = statistics.median([each for each in factors if each > 0] or [1.0])
+    factors = [each if each > 0 else common for each in factors]
+    first = [
+        measured[0] - factor * modelled[0]
+        for measured, modelled, factor in zip(map(sorted, stored_s), model, factors, strict=True)
+        if measured and modelled
+    ]
+    alone = itertools.repeat(rates) if isinstance(rates, Rates) else rates
+    slowed = [slower(each, factor) for each, factor in zip(alone, factors, strict=False)]
+    return MeasuredRates(slowed, max(0.0, statistics.median(first or [0.0])))
+
+
+def replayed_run(plan: StreamPlan, stored: Sequence[tuple[float, int, Tile]], workers: int) -> list[SimulatedWorker]:
+    """The tiles of each worker and the bytes that it loads, in a run in which tiles were ``stored`` at these times by these
+    workers.
+
+    No rate matters: the queue is asked in the order of the run, and each worker follows its schedule. So the bytes are
+    exactly those of the run, also where workers took tiles of others, or began them in another order than they got them.
+    """
+    now = 0.0
+    queue = Queue([*plan.parts, *[()] * (workers - len(plan.parts))], lambda: now)
+    told: list[dict[Tile, Sequence[Tile]]] = [{} for _ in range(workers)]
+    in_order = sorted(stored, key=lambda each: each[0])
+    first = [(0.0, worker) for _ in range(DEPTH) for worker in range(workers)]
+    for now, worker in [*first, *((time_s, worker) for time_s, worker, _ in in_order)]:  # noqa: B007  # the queue's clock
+        taken = queue.take(worker)
+        if taken is not None:
+            told[worker][taken[0]] = taken[1][:TOLD]
+    done = [SimulatedWorker() for _ in range(workers)]
+    schedules = [Schedule(plan.grid, plan.slots) for _ in range(workers)]
+    for _, worker, tile in in_order:
+        schedules[worker].add(tile, told[worker].get(tile, ()))
+        done[worker].tiles.append(tile)
+        done[worker].out_bytes += math.prod(plan.grid.size(tile)) * plan.itemsize
+    for each, schedule in zip(done, schedules, strict=True):
+        each.in_bytes = sum(plan.grid.elements(load.block) for load in schedule.loads) * plan.itemsize
+        each.received_bytes = each.in_bytes
+    return done
+
+
+def slower(rates: Rates, factor: float) -> Rates:
+    """The rates of a worker for which everything takes ``factor`` times as long."""
+    return replace(
+        rates,
+        flops=rates.flops / factor,
+        in_bytes=rates.in_bytes / factor,
+        out_bytes=rates.out_bytes / factor,
+        read_bytes=rates.read_bytes / factor,
+        stage_bytes=rates.stage_bytes / factor,
+        write_bytes=rates.write_bytes / factor,
+        most_read_bytes=rates.most_read_bytes / factor if rates.most_read_bytes else rates.most_read_bytes,
+        latency_s=rates.latency_s * factor,
+        wave_s=rates.wave_s * factor,
+        copy_s=rates.copy_s * factor,
+    )
+
+
+def _pace(stored_s: Sequence[float]) -> float:
+    """Mean seconds from tile to tile; 0 where there are fewer than two."""
+    return (max(stored_s) - min(stored_s)) / (len(stored_s) - 1) if len(stored_s) > 1 else 0.0
