@@ -63,9 +63,8 @@ def received() -> str:
 def simulated() -> str:
     """Runs beside the simulation of their plans."""
     environment, rows = _rows("run beside its simulation")
-    same = sum(row["read_bytes"] == row["simulated_bytes"] for row in rows)
-    order = sum(all(row["same_order"]) for row in rows)
-    cells = [["m×k×n", "partition", "seconds", "simulated", "ratio"]]
+    same = sum(row["read_bytes"] == row["replayed_bytes"] for row in rows)
+    cells = [["m×k×n", "partition", "seconds", "simulated", "ratio", "at the run's pace", "ratio"]]
     for row in rows:
         cells.append(
             [
@@ -74,11 +73,14 @@ def simulated() -> str:
                 f"{row['seconds']:.2f}",
                 f"{row['simulated_s']:.2f}",
                 f"{row['ratio']:.2f}",
+                f"{row['paced_s']:.2f}",
+                f"{row['paced_ratio']:.2f}",
             ]
         )
     return (
-        f"{table(cells)}\n\nThe bytes of every worker were those of the simulation in {same} of {len(rows)} runs, and the "
-        f"order of its tiles in {order}. {_record(environment)}"
+        f"{table(cells)}\n\n*Simulated* is from the rates that workers measured before the run; *at the run's pace* from rates "
+        "scaled so that each worker takes as long from tile to tile as it did. The bytes of every worker were those that its "
+        f"schedule says, for the tiles that it computed, in {same} of {len(rows)} runs. {_record(environment)}"
     )
 
 

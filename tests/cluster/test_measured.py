@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tilewright.cluster.measured import measured_rates, replayed_run, slower
-from tilewright.cluster.simulate import simulate
+from tilewright.cluster.simulate import simulate_cluster
 from tilewright.cluster.simulation import Simulation
 from tilewright.streaming.plan.cost import Cost, Rates
 from tilewright.streaming.plan.cuts import Room
@@ -36,25 +36,27 @@ def stored_s(run: Simulation) -> list[list[float]]:
 @pytest.mark.parametrize("factors", [(1, 1, 1, 1), (2, 2, 2, 2), (1.5, 1, 2.5, 1.2), (1, 1, 1, 8)])
 def test_a_run_shows_how_slow_its_workers_are(factors):
     rates, plan = [slower(STATED, factor) for factor in factors], plan_of(1024, 4)
-    run = simulate(plan, rates, start_s=0.7)
+    run = simulate_cluster(plan, rates, start_s=0.7)
     found = measured_rates(plan, STATED, stored_s(run))
     assert [STATED.flops / each.flops for each in found.rates] == pytest.approx(factors, rel=0.1)
-    again = simulate(plan, found.rates, start_s=found.start_s)
+    again = simulate_cluster(plan, found.rates, start_s=found.start_s)
     assert again.total_s == pytest.approx(run.total_s, rel=0.05)
     other = plan_of(1536, 4)  # what one run shows predicts another
-    assert simulate(other, found.rates).total_s == pytest.approx(simulate(other, rates).total_s, rel=0.1)
+    assert simulate_cluster(other, found.rates).total_s == pytest.approx(
+        simulate_cluster(other, rates).total_s, rel=0.1
+    )
 
 
 def test_a_run_that_is_as_fast_as_stated_shows_that():
     plan = plan_of(512, 2)
-    found = measured_rates(plan, STATED, stored_s(simulate(plan, STATED)))
+    found = measured_rates(plan, STATED, stored_s(simulate_cluster(plan, STATED)))
     assert found.rates == [STATED, STATED]
     assert found.start_s == 0
 
 
 def test_a_worker_of_a_few_tiles_is_taken_for_as_slow_as_the_others():
     plan = plan_of(128, 4)
-    run = simulate(plan, slower(STATED, 3))
+    run = simulate_cluster(plan, slower(STATED, 3))
     found = measured_rates(plan, STATED, [*stored_s(run)[:3], []])
     assert len(found.rates) == 4
     assert found.rates[3] == found.rates[0]
@@ -64,7 +66,7 @@ def test_a_worker_of_a_few_tiles_is_taken_for_as_slow_as_the_others():
 def test_the_bytes_of_a_run_are_those_of_its_tiles(factors):
     """Two workers more than parts, in one case, take tiles of the others."""
     plan = plan_of(1024, 4)
-    run = simulate(plan, [slower(STATED, factor) for factor in factors], **NO_OVERHEAD)
+    run = simulate_cluster(plan, [slower(STATED, factor) for factor in factors], **NO_OVERHEAD)
     stored = [(event.time_s, event.worker, event.tile) for event in run.events if event.what == "stored"]
     replayed = replayed_run(plan, stored, len(factors))
     assert [worker.tiles for worker in replayed] == [worker.tiles for worker in run.workers]
@@ -74,7 +76,7 @@ def test_the_bytes_of_a_run_are_those_of_its_tiles(factors):
 
 def test_bytes_of_another_run_are_others():
     plan = plan_of(1024, 4)
-    run = simulate(plan, [slower(STATED, factor) for factor in (1, 1, 2, 2)], **NO_OVERHEAD)
+    run = simulate_cluster(plan, [slower(STATED, factor) for factor in (1, 1, 2, 2)], **NO_OVERHEAD)
     stored = [(event.time_s, event.worker, event.tile) for event in run.events if event.what == "stored"]
     wrong = [(time_s, 0 if worker == 3 else worker, tile) for time_s, worker, tile in stored]
     replayed = replayed_run(plan, wrong, 4)
@@ -84,7 +86,7 @@ def test_bytes_of_another_run_are_others():
 def test_tiles_begun_in_another_order_move_other_bytes():
     """Dask may begin the second tile of a worker first; the replay follows what was stored."""
     plan = replace(plan_of(256, 4, k=2048), slots=(3, 2, 2))
-    run = simulate(plan, STATED, **NO_OVERHEAD)
+    run = simulate_cluster(plan, STATED, **NO_OVERHEAD)
     stored = [(event.time_s, event.worker, event.tile) for event in run.events if event.what == "stored"]
     (time_s, worker, tile), (later_s, _, other) = [each for each in stored if each[1] == 0][:2]
     swapped = [each for each in stored if each[2] not in (tile, other)]
@@ -98,6 +100,6 @@ def test_tiles_begun_in_another_order_move_other_bytes():
 def test_slower_is_slower_in_everything():
     whole = replace(STATED, most_read_bytes=1e9, write_bytes=1e9, read_bytes=1e8)
     twice = slower(whole, 2)
-    assert simulate(plan_of(512, 2), twice, **NO_OVERHEAD).total_s == pytest.approx(
-        2 * simulate(plan_of(512, 2), whole, **NO_OVERHEAD).total_s
+    assert simulate_cluster(plan_of(512, 2), twice, **NO_OVERHEAD).total_s == pytest.approx(
+        2 * simulate_cluster(plan_of(512, 2), whole, **NO_OVERHEAD).total_s
     )

@@ -15,7 +15,7 @@ from ..streaming.plan.plan import StreamPlan
 from ..streaming.plan.schedule import Schedule
 from ..streaming.run.parallel import Queue
 from .feed import DEPTH, TOLD
-from .simulate import simulate
+from .simulate import simulate_cluster
 from .simulation import SimulatedWorker
 
 
@@ -34,9 +34,10 @@ def measured_rates(
 
     ``rates`` were measured before the run, while nothing else ran. Each worker's time from its first tile to its last says
     by which factor it is slower, in everything; the first tile says when it began. Workers with fewer than two tiles are
-    taken for as slow as the others. The time of the run is ``simulate(plan, found.rates, start_s=found.start_s).total_s``.
+    taken for as slow as the others. The run took ``simulate_cluster(plan, found.rates, start_s=found.start_s).total_s``, by
+    the model.
     """
-    expected = simulate(plan, rates, workers=len(stored_s), where=where)
+    expected = simulate_cluster(plan, rates, workers=len(stored_s), where=where)
     model = [[event.time_s for event in expected.events if event[1:3] == (x, "stored")] for x in range(len(stored_s))]
     paces = [(_pace(measured), _pace(modelled)) for measured, modelled in zip(stored_s, model, strict=True)]
     factors = [measured / modelled if measured and modelled else math.nan for measured, modelled in paces]
