@@ -78,9 +78,9 @@ def simulated() -> str:
             ]
         )
     return (
-        f"{table(cells)}\n\n*Simulated* is from the rates that workers measured before the run; *at the run's pace* from rates "
-        "scaled so that each worker takes as long from tile to tile as it did. The bytes of every worker were those that its "
-        f"schedule says, for the tiles that it computed, in {same} of {len(rows)} runs. {_record(environment)}"
+        f"{table(cells)}\n\n*Simulated* is from the rates that workers measured before the run; *at the run's pace* from "
+        "rates scaled so that each worker takes as long from tile to tile as it did. The bytes of every worker were those "
+        f"that its schedule says, for the tiles that it computed, in {same} of {len(rows)} runs. {_record(environment)}"
     )
 
 
