@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tracemalloc
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -229,6 +230,21 @@ def test_a_url_of_a_local_file_is_its_path(tmp_path: Path) -> None:
 def test_other_names_stay_paths(where: str) -> None:
     assert local_path(where) == Path(where)
     assert path_of_result(where) == where
+
+
+def test_chained_urls_are_read(memory: Any) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("in/a.npy", npy(numbers((9, 8))))
+        file.writestr("in/b.h5", hdf5(numbers((9, 8))))
+    memory.pipe_file("/archive.zip", archive.getvalue())
+    put(memory, "a.npy", {"": npy(numbers((9, 8)))})
+    chain = "::memory://archive.zip"
+    for where in ("simplecache::memory://a.npy", f"zip://in/a.npy{chain}", f"zip://in/b.h5:group/data{chain}"):
+        source = open_matrix(where)
+        np.testing.assert_array_equal(all_of(source), numbers((9, 8)))
+        assert source.fingerprint() == source.fingerprint()
+        source.close()
 
 
 # ---- few requests ----------------------------------------------------------------------------------------------------

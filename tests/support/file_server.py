@@ -28,6 +28,9 @@ class FileServer(http.server.ThreadingHTTPServer):
         #: Bytes that are left out at the end of each part.
         self.short = 0
 
+    def handle_error(self, *_: Any) -> None:
+        """Print nothing: clients end connections when they have read enough."""
+
     @property
     def url(self) -> str:
         """The address, with a slash at its end."""

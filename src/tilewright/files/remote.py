@@ -23,7 +23,7 @@ _LOCAL = re.compile(r"(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
 #: The facts of ``fs.info`` that change with a file's contents, in lower case, without signs.
 _NOTED = {
     *("size", "etag", "mtime", "modified", "lastmodified", "modificationtime", "created", "updated", "generation"),
-    *("version", "versionid", "md5", "md5hash", "contentmd5", "digest", "checksum", "crc32c", "blobid", "sha"),
+    *("version", "versionid", "md5", "md5hash", "contentmd5", "digest", "checksum", "crc", "crc32c", "blobid", "sha"),
 }
 
 
