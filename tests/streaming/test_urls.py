@@ -24,11 +24,15 @@ from hypothesis import strategies as st
 import tilewright as tw
 from support.command_line import is_one_line
 from support.file_server import FileServer, file_server
+from support.interrupted import interrupted_after
 from tilewright.errors import FileError, ResumeError, ShapeError, UnavailableError, UsageError
 from tilewright.files import Source, create_matrix, local_path, open_matrix, path_of_result, ranged, remote
 from tilewright.files import hdf5 as hdf5_files
 from tilewright.files.format import locate
 from tilewright.files.remote import Remote
+from tilewright.large import job_on
+from tilewright.streaming.options import Options
+from tilewright.streaming.places import places
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'tilewright[cluster]'")
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
@@ -361,6 +365,27 @@ def test_a_matrix_that_changes_while_it_is_multiplied_is_noticed(
     with pytest.raises(ResumeError, match="a was changed while it was multiplied"):
         tw.multiply(url, np.eye(30, dtype="f4"), tmp_path / "c.npy", device="cpu", progress=change)
     assert not (tmp_path / "c.npy").exists()
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.h5:group/data"])
+def test_an_interrupted_product_is_resumed_with_another_signature(
+    name: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_left", lambda *_: 2 << 20)  # room for a part of C
+    a, b = numbers((1200, 50)), numbers((50, 1200))
+    file = name.partition(":")[0]
+    server.files[file] = npy(a) if name == "a.npy" else chunked_hdf5(a)
+    options = {"device": "cpu", "memory": "64MiB"}
+    with interrupted_after(1), pytest.raises(KeyboardInterrupt):
+        tw.multiply(f"{server.url}{name}?sig=1", b, tmp_path / "c.npy", **options)
+    assert not (tmp_path / "c.npy").exists()
+    with job_on(None, f"{server.url}{name}?sig=2", b, tmp_path / "c.npy", Options(**options, resume=True)) as job:
+        assert job.measured.before == 1
+        job.run()
+    np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), a @ b)
+    server.files[file] = npy(a + 1) if name == "a.npy" else chunked_hdf5(a + 1)
+    with pytest.raises(ResumeError, match="a changed since it was made"):
+        tw.multiply(f"{server.url}{name}?sig=3", b, tmp_path / "c.npy", **options, resume=True)
 
 
 # ---- what must be refused --------------------------------------------------------------------------------------------

@@ -66,11 +66,11 @@ class HDF5Source(ChunkedSource):
 
     def fingerprint(self) -> str:
         if isinstance(self._path, Remote):
-            path, changed = self._path.url, self._path.identity()
+            changed = self._path.identity()
         else:
             status = os.fstat(self._file.id.get_vfd_handle())
-            path, changed = str(self._path), [status.st_size, status.st_mtime_ns, status.st_ino]
-        return fingerprint(path, *changed, self._dataset.name, self.shape, self.dtype.str)
+            changed = [str(self._path), status.st_size, status.st_mtime_ns, status.st_ino]
+        return fingerprint(*changed, self._dataset.name, self.shape, self.dtype.str)
 
     def close(self) -> None:
         _close(self._file)

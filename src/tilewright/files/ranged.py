@@ -71,9 +71,9 @@ class RangeSource:
         return functools.partial(_open_again, self._remote, layout)
 
     def fingerprint(self) -> str:
-        """Of the URL, the layout, and the size with the etag or the times that the file system states. Where it states none,
+        """Of the layout, the URL, and the size with the etag or the times that the file system states. Where it states none,
         as some HTTP servers, a change that keeps the size is not noticed."""
-        return fingerprint(self._remote.url, self._remote.identity(), str(self._layout))
+        return fingerprint(self._remote.identity(), str(self._layout))
 
     def close(self) -> None:
         """Nothing to release: connections belong to the file system, which other files share."""

@@ -164,9 +164,15 @@ class Remote:
         return parts
 
     def identity(self) -> list[Any]:
-        """What the file system says of the file now that changes with its contents: size, and etag or times."""
+        """The URL, and what the file system says of the file now that changes with its contents: size, and etag or times.
+
+        The query is left out where there is an etag: it can be a signature, which a later run has to replace.
+        """
+        begin, path, after = url_parts(self.url)
         with self.errors():
-            return _noted(self._info())
+            noted = _noted(self._info())
+        is_tagged = any(key.lower() == "etag" for key, _ in noted)
+        return [begin + path + ("" if is_tagged and after.startswith("?") else after), *noted]
 
     def _info(self) -> dict[str, Any]:
         self._forget(self.path)
@@ -218,7 +224,7 @@ class Remote:
         return one_line(re.sub(r"\?[^\s'\"]+", "?…", str(error).replace(self.url, str(self)))) or type(error).__name__
 
 
-def _noted(info: Mapping[str, Any]) -> list[Any]:
+def _noted(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The facts of a file that change with its contents, in one order."""
     return sorted((key, str(info[key])) for key in info if re.sub(r"[^a-z0-9]", "", key.lower()) in _NOTED)
 
