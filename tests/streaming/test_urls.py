@@ -529,7 +529,7 @@ def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_secrets_are_in_no_message(server: FileServer, tmp_path: Path) -> None:
-    begin = server.url.replace("://", "://me:passw0rd@")
+    begin = server.url.replace("://", "://me:p@ssw0rd@")
     for name in ("a.npy", "a.h5", "a.zarr", "a.safetensors:x", "a.txt"):
         for status in (None, 403, 500):
             server.status = status
@@ -537,7 +537,7 @@ def test_secrets_are_in_no_message(server: FileServer, tmp_path: Path) -> None:
                 open_matrix(f"{begin}{name}?sig=s3cr3t", storage_options={"headers": {"key": "s3cr3t"}})
             assert server.url.rstrip("/").removeprefix("http://") in str(error.value)
             assert "s3cr3t" not in str(error.value)
-            assert "passw0rd" not in str(error.value)
+            assert "ssw0rd" not in str(error.value)
     with pytest.raises(UsageError) as refusal:
         tw.multiply(np.eye(2), np.eye(2), f"{begin}c.npy?sig=s3cr3t")
     assert "s3cr3t" not in str(refusal.value)

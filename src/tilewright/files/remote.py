@@ -65,6 +65,17 @@ def url_parts(url: str) -> tuple[str, str, str]:
     return before + mark, path, after
 
 
+def _without_secrets(url: str) -> str:
+    """A URL without user, password and query.
+
+    >>> _without_secrets("zip://a.npy::https://me:pass@host/b.zip?signature=x")
+    'zip://a.npy::https://host/b.zip?…'
+    """
+    before, path, after = url_parts(url)
+    rest = f"::{_without_secrets(after[2:])}" if after.startswith("::") else after[:1] + "…" * bool(after)
+    return re.sub(r"://[^/]*@", "://", before) + path + rest
+
+
 @dataclass(frozen=True)
 class Remote:
     """A file or directory at ``url``, opened with ``options`` for its file system; both travel to other processes."""
@@ -73,8 +84,7 @@ class Remote:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
-        before, path, after = url_parts(self.url)
-        return re.sub(r"://[^/@]*@", "://", before) + path + (f"{after[0]}…" if after[:1] in ("?", "#") else after)
+        return _without_secrets(self.url)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Remote, (self.url, self.options)
