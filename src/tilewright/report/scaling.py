@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from ..errors import RecordError
-from ..records.scaling import SPENT, ScalingPoint
+from ..records.scaling import SPENT, ScalingPoint, shape_text
 from . import environment, html
 from .charts import SECONDS, decades, finished, marks
 from .palette import Style, config, kernel_styles
@@ -159,16 +159,16 @@ def _cells(lines: _Lines) -> list[dict[str, Any]]:
             **{"kernel": name, "strong": True, "joined": True, "workers": point.workers},
             **{"efficiency": point.efficiency, "time": point.total_s, "ideal": point.ideal_s},
             **{"moved": point.moved_bytes / point.used / 1e9, "least": point.least_bytes / point.used / 1e9},
-            **dict(zip(TOOLTIP, _texts(name, point), strict=True)),
+            **dict(zip(TOOLTIP, _texts(point), strict=True)),
         }
         for name, points in lines.items()
         for point in points
     ]
 
 
-def _texts(name: str, point: ScalingPoint) -> list[str]:
+def _texts(point: ScalingPoint) -> list[str]:
     used = "" if point.used == point.workers else f", of which the plan uses {point.used:,}"
-    product = name if point.grown_from is None else f"{name}, grown to {point.m:,} × {point.n:,} × {point.k:,}"
+    product = shape_text(point.m, point.n, point.k)
     return [
         *(product, f"{point.workers:,}{used}", duration(point.total_s), f"{point.efficiency:.1%}"),
         *(_bytes(point.moved_bytes / point.used), _bytes(point.least_bytes / point.used)),
@@ -244,6 +244,7 @@ def _row(name: str, point: ScalingPoint) -> dict[str, Any]:
     shown = {what: share for what, share in shares.items() if share >= 0.0005}
     return {
         "name": name,
+        "product": shape_text(point.m, point.n, point.k),
         "workers": f"{point.workers:,}",
         "cells": [
             *("×".join(map(str, pair)) for pair in (point.parts, point.tiles)),
