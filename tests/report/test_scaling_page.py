@@ -90,6 +90,7 @@ def test_strong_scaling_comes_first_and_every_point_has_a_row():
     assert page.count('<tr data-kernel="') == 5
     assert "64 MiB</td><td>32 MiB" in page
     assert "1.00 GB/s for each worker" in page
+    assert "768 KiB to 12 MiB, on each worker" in page  # 3·1024² elements, on 16 workers and on one
     assert "tilewright scale 1024" in page
 
 

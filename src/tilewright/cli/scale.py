@@ -40,7 +40,8 @@ _Where = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Where A and B are: storage, where C goes too; or workers, which own a share each and keep C.",
+        help="Where A and B are: storage, where C goes too; or workers, each of which holds a share of A, B and C in its "
+        "host's memory.",
     ),
 ]
 _Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]

@@ -29,8 +29,8 @@ class MeasuredRates(NamedTuple):
 def measured_rates(
     plan: StreamPlan, rates: Rates | Sequence[Rates], stored_s: Sequence[Sequence[float]], where: str = "storage"
 ) -> MeasuredRates:
-    """What ``simulate`` needs to follow a run of ``plan``. ``stored_s`` are the times at which each worker had stored a
-    tile, in seconds from the start of the run; workers without a part of the plan come last.
+    """What ``simulate_cluster`` needs to follow a run of ``plan``. ``stored_s`` are the times at which each worker had
+    stored a tile, in seconds from the start of the run; workers without a part of the plan come last.
 
     ``rates`` were measured before the run, while nothing else ran. Each worker's time from its first tile to its last says
     by which factor it is slower, in everything; the first tile says when it began. Workers with fewer than two tiles are

@@ -87,6 +87,12 @@ class ScalingPoint:
         return 2.0 * self.m * self.n * self.k / self.workers / self.rates["flops"]
 
     @property
+    def owned_bytes(self) -> int:
+        """A worker's share of A, B and C, which it holds where they are at the workers."""
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return math.ceil(elements * (8 if self.dtype == "float64" else 4) / self.workers)
+
+    @property
     def series(self) -> str:
         """What the points of one line of a chart have in common, in words."""
         return shape_text(*(self.grown_from or (self.m, self.n, self.k)))

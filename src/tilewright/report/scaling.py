@@ -228,12 +228,16 @@ def _log(values: Sequence[float]) -> alt.Scale:
 
 def _view(lines: _Lines, drawn: dict[str, Style]) -> dict[str, Any]:
     """What the template needs of one view."""
-    first = next(iter(lines.values()))[0]
+    points = [point for each in lines.values() for point in each]
+    owned = {}
+    if points[0].where == "workers":
+        shares = sorted(point.owned_bytes for point in points)
+        owned["memory for A, B and C"] = f"{_bytes(shares[0])} to {_bytes(shares[-1])}, on each worker's host"
     return {
-        "label": _label(first),
+        "label": _label(points[0]),
         "sentence": scaling_sentence(lines),
         "legend": [(name, drawn[name]) for name in lines],
-        "rates": environment.items(_rates(first)),
+        "rates": environment.items(_rates(points[0]) | owned),
         "rows": [_row(name, point) for name, points in lines.items() for point in points],
     }
 
