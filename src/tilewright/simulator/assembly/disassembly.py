@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import os
 import re
@@ -141,6 +142,11 @@ def disassemble(cubin: bytes) -> str:
     tool = find_tool()
     if tool is None:
         raise UnavailableError("nvdisasm: not found; pip install nvidia-cuda-nvdisasm")
+    return _disassembled_by(tool, cubin)
+
+
+@functools.lru_cache(maxsize=16)  # the same binary is explained at several sizes
+def _disassembled_by(tool: Path, cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
