@@ -51,6 +51,8 @@ NEARLY_OF_FILES = 1.2
 ABOUT = 1.05
 #: Tiles that each of several places should have at least: with fewer no place can take over tiles of a slow one.
 TILES = 4
+#: Fewer tiles are taken if they need less than this share of the time.
+MUCH = 0.95
 #: More places are used only if they take less than this share of the time of fewer.
 WORTH = 0.9
 #: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, and the bytes of its
@@ -208,10 +210,18 @@ class _PlanSearch:
         return min(map(self._least_s, grids))
 
     def best(self, grids: Sequence[Grid]) -> StreamPlan:
-        """The fastest plan of those that are tried; among equally fast ones, the one that moves the fewest bytes."""
-        if self.places > 1:
-            many, enough = ([grid for grid in grids if math.prod(grid.tiles) >= self.places * n] for n in (TILES, 1))
-            grids = many or enough
+        """The fastest plan of those that are tried; among equally fast ones, the one that moves the fewest bytes.
+
+        Each of several places has TILES tiles or more, unless fewer and larger ones are much faster.
+        """
+        if self.places == 1:
+            return self._best(grids)
+        many = [grid for grid in grids if math.prod(grid.tiles) >= self.places * TILES]
+        few = [grid for grid in grids if self.places <= math.prod(grid.tiles) < self.places * TILES]
+        plans = [self._best(some) for some in (many, few) if some]
+        return plans[-1] if plans[-1].cost.total_s < MUCH * plans[0].cost.total_s else plans[0]
+
+    def _best(self, grids: Sequence[Grid]) -> StreamPlan:
         most = max(MOST_STEPS, 2 * min(multiplications(grid) for grid in grids))
         short = [grid for grid in grids if multiplications(grid) <= most]
         promises = {grid: self._promised_s(grid) for grid in short}
