@@ -118,6 +118,25 @@ def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
     assert not holds_scaling(tmp_path / "absent")
 
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "where"),
+    [
+        ("cluster-scaling", (131072, 524288, 2097152), "storage"),
+        ("cluster-scaling-workers", (131072, 524288, 2097152), "workers"),
+        ("cluster-scaling-weak", tuple(131072 * 2**power for power in range(6)), "workers"),
+    ],
+)
+def test_the_committed_records_keep_the_rules(name: str, sizes: tuple[int, ...], where: str) -> None:
+    points = read_scaling(BENCHMARKS / f"{name}.jsonl")
+    assert {each.m for each in points} == set(sizes)
+    assert {each.workers for each in points} == {4, 16, 64, 256, 1024, 4096}
+    assert {each.where for each in points} == {where}
+    assert all(each.environment["command"].startswith("tilewright scale 131072") for each in points)
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
