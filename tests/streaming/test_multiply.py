@@ -247,7 +247,7 @@ def test_a_thread_that_cannot_be_started_leaves_none_behind(folder: Path) -> Non
     start = threading.Thread.start
 
     def refused(thread: threading.Thread) -> None:
-        if thread.name == "storing":
+        if thread.name == "_store":
             raise RuntimeError("can't start new thread")
         start(thread)
 
