@@ -7,14 +7,21 @@ import logging
 import math
 import queue
 import re
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import ClusterError, UnavailableError, UsageError
+from ..runtime.cpu.stop import Stopped, current_stop
 
-#: Seconds to wait for a scheduler, and for the first worker.
-CONNECT_S, WORKER_S = 30.0, 60.0
+#: Seconds to wait for a scheduler, for the first worker, and for an answer of the scheduler.
+CONNECT_S, WORKER_S, SCHEDULER_S = 30.0, 60.0, 60.0
+#: Seconds between two looks at the workers while none is there.
+STEP_S = 0.2
+#: What an error says of a product into a file; the error where the scheduler is lost.
+RESUME = "finished tiles are kept, and resume continues"
+LOST = f"the scheduler was lost or restarted: {RESUME}"
 
 
 @contextlib.contextmanager
@@ -27,11 +34,53 @@ def connected(cluster: Any) -> Iterator[Any]:
     distributed = need_distributed()
     with contextlib.ExitStack() as stack:
         client = cluster if isinstance(cluster, distributed.Client) else _opened(cluster, distributed, stack)
-        try:
-            client.wait_for_workers(1, timeout=WORKER_S)
-        except TimeoutError:
-            raise ClusterError(f"{_name(client)} has no workers: start some, then multiply again") from None
+        _refuse_unusable(client)
+        until = time.monotonic() + WORKER_S
+        while not workers_alive(client):
+            if time.monotonic() > until:
+                raise ClusterError(f"{_name(client)} has no workers: start some, then multiply again")
+            wait_unless_stopped(STEP_S)
         yield client
+
+
+def workers_alive(client: Any, seconds: float = SCHEDULER_S) -> frozenset[str]:
+    """The addresses of the workers that the scheduler knows. Raises ClusterError where it does not answer within
+    ``seconds``, or was lost."""
+    if client.status != "running":  # with a lost connection all tasks are lost
+        raise ClusterError(LOST)
+    try:
+        return frozenset(client.nthreads(callback_timeout=seconds))
+    except (OSError, RuntimeError, AttributeError):
+        raise ClusterError(f"the scheduler does not answer: {RESUME}") from None
+
+
+def when_ended(client: Any, future: Any, tell: Callable[[Any], None]) -> None:
+    """Call ``tell`` with a task's result, or with the exception that it raised or that says it was cancelled; on the thread
+    of the client, soon after the task has ended."""
+
+    async def wait() -> None:
+        try:
+            result = await client.gather(future, asynchronous=True)
+        except BaseException as error:
+            result = error
+        tell(result)
+
+    client.loop.add_callback(wait)
+
+
+def wait_unless_stopped(seconds: float) -> None:
+    """Return after so many seconds. Raises Stopped where an interrupt asks the run to stop."""
+    asked = threading.Event()
+    with current_stop().tells(asked.set):
+        if asked.wait(seconds):
+            raise Stopped
+
+
+def _refuse_unusable(client: Any) -> None:
+    if client.asynchronous:
+        raise UsageError("cluster is an asynchronous client: give one that was made without asynchronous=True")
+    if client.status != "running":
+        raise ClusterError(f"the client's connection to its scheduler is {client.status}: make another client")
 
 
 def need_distributed() -> Any:
@@ -65,7 +114,10 @@ def wait_until_ended(futures: Sequence[Any], seconds: float = math.inf) -> None:
 
 def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
     if hasattr(cluster, "scheduler_address"):  # a cluster object, as LocalCluster or SLURMCluster
-        return stack.enter_context(distributed.Client(cluster, set_as_default=False))
+        try:
+            return stack.enter_context(distributed.Client(cluster, set_as_default=False))
+        except RuntimeError as error:
+            raise ClusterError(f"the cluster cannot be used: {error}") from None
     text = str(cluster)
     if match := re.fullmatch(r"local:([1-9]\d{0,3})", text):
         local = distributed.LocalCluster(
@@ -80,6 +132,8 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
         raise UsageError(f"cluster {text!r}: must be an address such as tcp://host:8786, or local:4 for processes here")
     try:
         return stack.enter_context(distributed.Client(text, timeout=CONNECT_S, set_as_default=False))
+    except ValueError as error:
+        raise UsageError(f"cluster {text!r}: {error}") from None
     except (OSError, TimeoutError) as error:
         raise ClusterError(
             f"no scheduler answers at {text} ({type(error).__name__}): start it, or correct the address"

@@ -1,7 +1,8 @@
 """Gives each place of a cluster its tiles, two at a time, and takes them back finished.
 
-Dask runs a tile again on another worker when its worker is lost. What is added here: which tile a place gets next, tiles for
-workers that join, and a second copy of a tile that a worker does not finish long after it should have.
+Each task may run on one worker only, so it is known at any time which worker computes a tile. The tiles of a worker that is
+lost are given to others, and so is a tile that failed; workers that join get tiles; and a tile that a worker does not finish
+long after it should have is computed by another worker too. Both would write the same bits.
 """
 
 from __future__ import annotations
@@ -15,29 +16,31 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ClusterError, TilewrightError
+from ..errors import ClusterError
 from ..runtime.cpu.stop import Stopped, current_stop
 from ..streaming.plan.grid import Grid, Tile
 from ..streaming.run.executor import AHEAD
 from ..streaming.run.parallel import Queue
-from .order import PlannedOrder, RemotePlace, TileReport
-from .session import compute_tile, end_sessions
+from .connect import when_ended, workers_alive
+from .order import PlannedOrder, RemotePlace, TileReport, WorkerFacts
+from .placement import Failure, Looks, explained
+from .session import END_S, compute_tile, end_sessions
 
 #: Tiles of a place that are under way: the one that is computed, and those of which blocks are loaded ahead.
 DEPTH = 1 + AHEAD
 #: The tiles that will follow, as far as a place is told of them.
 TOLD = 64
 #: Seconds between two looks at the workers.
-LOOK_S = 2.0
-#: How often a tile is tried again after an error of a worker. A worker's death is not counted: Dask counts these.
-RETRIES = 2
+LOOK_S = 1.0
+#: How often a tile is tried again after an error. A place that fails more often, one time after the other, gets no more
+#: tiles while there are other places.
+RETRIES = 3
+#: Workers that may die while they compute a tile.
+DEATHS = 3
 #: A tile is late after so many times the longest time that a tile took, but not before LATE_S seconds.
 LATE, LATE_S = 4.0, 20.0
 #: Seconds to wait for a worker when none is left.
 ALONE_S = 60.0
-
-#: Returns the places of workers that joined, and can compute this product.
-Recruit = Callable[[Sequence[str]], Sequence[RemotePlace]]
 
 
 @dataclasses.dataclass
@@ -50,8 +53,20 @@ class _Flight:
     future: Any
 
 
+@dataclasses.dataclass
+class _Seat:
+    """A place, and whether it gets tiles: it does while it is "open". After an error it is "resting" until the next look at
+    the workers, or "aside" for good; with a tile that is overdue "late"; "gone" where its worker is."""
+
+    place: RemotePlace
+    state: str = "open"
+    #: Errors since it last finished a tile.
+    errors: int = 0
+
+
 class Feed:
-    """The tiles of a product on the places of a cluster; ``finished`` gets the report of each, once."""
+    """The tiles of a product on the places of a cluster; ``finished`` gets the report of each, once. ``admitted`` returns
+    the places of a worker that joined."""
 
     def __init__(
         self,
@@ -60,28 +75,29 @@ class Feed:
         places: Sequence[RemotePlace],
         parts: Sequence[Sequence[Tile]],
         finished: Callable[[TileReport], None],
-        recruit: Recruit,
+        admitted: Callable[[WorkerFacts], Sequence[RemotePlace]],
     ) -> None:
-        self._client, self._places, self._finished = client, list(places), finished
-        self._key = work.order.key
+        self._client, self._finished, self._admitted, self._key = client, finished, admitted, work.order.key
         # A task that only returns it: Dask moves it to each worker once, and makes it again where it is lost.
         self._work = client.submit(_same, work, key=f"tilewright-{self._key}", pure=False)
-        self._recruit = recruit
+        self._seats = [_Seat(place) for place in places]
         self._queue = Queue([*parts, *([] for _ in range(len(places) - len(parts)))])
         self._left = {tile for part in parts for tile in part}
+        #: Tiles that were lost or failed.
+        self._again: collections.deque[Tile] = collections.deque()
+        self._deaths, self._errors = collections.Counter[Tile](), collections.Counter[Tile]()
         self._flights: dict[str, _Flight] = {}
-        self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._lost: set[int] = set()
+        self._ended: queue.SimpleQueue[tuple[str, TileReport | Failure]] = queue.SimpleQueue()
+        self._joining = Looks(client, work.order, {place.worker for place in places})
         self._numbers = itertools.count()
         self._longest_s, self._looked_s, self._alone_since = 0.0, time.monotonic(), math.inf
 
     def run(self) -> None:
-        """Return when every tile is finished. The first error ends it, when no task is left on the cluster."""
-        with current_stop().tells(lambda: self._ended.put(None)):
+        """Return when every tile is finished. The first error that another try does not mend ends it, when no task is left
+        on the cluster."""
+        with current_stop().tells(lambda: self._ended.put(("", Stopped()))):
             try:
-                for _ in range(DEPTH):
-                    for number in range(len(self._places)):
-                        self._give(number)
+                self._give_all()
                 while self._left:
                     self._take()
                     if time.monotonic() > self._looked_s + LOOK_S:
@@ -89,119 +105,150 @@ class Feed:
             finally:
                 self._end()
 
-    def _give(self, number: int) -> None:
-        """Give a place its next tile, if there is one for it."""
-        if number in self._lost:
-            return
-        taken = self._queue.take(number)
-        if taken is not None:
-            self._submit(number, *taken)
-
-    def _submit(self, number: int, tile: Tile, later: Sequence[Tile]) -> None:
-        place = self._places[number]
-        key = f"tilewright-{self._key}-{tile.i}-{tile.j}-{next(self._numbers)}"
-        future = self._client.submit(
-            compute_tile,
-            self._work,
-            tile,
-            tuple(later[:TOLD]),
-            place.device,
-            key=key,
-            pure=False,
-            retries=RETRIES,
-            workers=[place.worker],
-            allow_other_workers=True,
-        )
-        self._flights[key] = _Flight(tile, number, time.monotonic(), future)
-        future.add_done_callback(self._ended.put)
-
-    def _take(self) -> None:
-        """Wait a little for a task that ends, and deal with it."""
-        try:
-            future = self._ended.get(timeout=LOOK_S)
-        except queue.Empty:
-            return
-        if future is None:
-            raise Stopped
-        flight = self._flights.pop(future.key, None)
-        if flight is None:
-            return
-        if future.status != "finished":
-            raise self._failure(future, flight.tile)
-        if flight.tile in self._left:
-            self._left.remove(flight.tile)
-            self._longest_s = max(self._longest_s, time.monotonic() - flight.begun_s)
-            self._finished(future.result())
-        self._give(flight.place)
-
-    def _failure(self, future: Any, tile: Tile) -> BaseException:
-        if future.status != "error":
-            return ClusterError(
-                f"the scheduler lost tile {tuple(tile)} ({future.status}): it was restarted, or is gone"
-            )
-        error = future.exception()
-        if isinstance(error, (TilewrightError, OSError, MemoryError)):
-            return error
-        if type(error).__name__ == "KilledWorker":
-            return ClusterError(
-                f"every worker that computed tile {tuple(tile)} died: their logs say why; with less memory it may fit"
-            )
-        return error
-
-    # ---- workers that leave, join, or are late -----------------------------------------------------------------------
-
-    def _look(self) -> None:
-        self._looked_s = time.monotonic()
-        if self._client.status not in ("running", "connecting"):
-            raise ClusterError(f"the scheduler is gone (the connection is {self._client.status})")
-        alive = set(self._client.scheduler_info(n_workers=-1)["workers"])
-        for number, place in enumerate(self._places):
-            if place.worker not in alive and number not in self._lost:
-                self._lost.add(number)
-                self._queue.leave(number)
-                self._give_all()
-        known = {place.worker for place in self._places}
-        if new := sorted(alive - known):
-            for place in self._recruit(new):
-                self._places.append(place)
-                self._queue.join()
-            self._give_all()
-        self._refuse_alone(bool(alive))
-        self._copy_late()
+    # ---- tiles -------------------------------------------------------------------------------------------------------
 
     def _give_all(self) -> None:
         """Give every place as many tiles as it may have under way."""
         under_way = collections.Counter(flight.place for flight in self._flights.values())
-        for number in range(len(self._places)):
-            for _ in range(DEPTH - under_way[number]):
-                self._give(number)
+        for depth in range(DEPTH):
+            for number in range(len(self._seats)):
+                if under_way[number] <= depth:
+                    self._give(number)
 
-    def _refuse_alone(self, workers: bool) -> None:
-        self._alone_since = math.inf if workers else min(self._alone_since, time.monotonic())
+    def _give(self, number: int) -> None:
+        """Give a place its next tile, if there is one for it."""
+        if self._seats[number].state != "open":
+            return
+        if self._again:
+            self._submit(number, self._again.popleft(), ())
+        elif (taken := self._queue.take(number)) is not None:
+            self._submit(number, *taken)
+
+    def _submit(self, number: int, tile: Tile, later: Sequence[Tile]) -> None:
+        place = self._seats[number].place
+        key = f"tilewright-{self._key}-{tile.i}-{tile.j}-{next(self._numbers)}"
+        what = (compute_tile, self._work, tile, tuple(later[:TOLD]), place.device)
+        future = self._client.submit(*what, key=key, pure=False, workers=[place.worker])
+        self._flights[key] = _Flight(tile, number, time.monotonic(), future)
+        when_ended(self._client, future, lambda result: self._ended.put((key, result)))
+
+    def _take(self) -> None:
+        """Wait a little for a task that ends, and deal with it."""
+        try:
+            key, result = self._ended.get(timeout=LOOK_S)
+        except queue.Empty:
+            return
+        if isinstance(result, Stopped):
+            raise result
+        flight = self._flights.pop(key, None)
+        if flight is None:
+            return
+        seat = self._seats[flight.place]
+        if seat.state == "late":
+            seat.state = "open"
+            self._queue.back(flight.place)
+        if not isinstance(result, TileReport):
+            self._fail(flight, seat, result)
+        elif flight.tile in self._left:
+            seat.errors = 0
+            self._left.remove(flight.tile)
+            self._longest_s = max(self._longest_s, time.monotonic() - flight.begun_s)
+            self._finished(result)
+        self._give(flight.place)
+
+    def _fail(self, flight: _Flight, seat: _Seat, failure: Failure) -> None:
+        """Have a tile computed again, or raise its error."""
+        tile = flight.tile
+        self._errors[tile] += 1
+        seat.errors += 1
+        what = explained(failure, f"worker {seat.place.worker} failed at tile {tuple(tile)}")
+        hopeless = flight.future.cancelled() or type(failure).__name__ == "KilledWorker"
+        if hopeless or self._errors[tile] > RETRIES:
+            raise what
+        others = any(each.state not in ("gone", "aside") for each in self._seats if each is not seat)
+        if seat.errors > RETRIES and others:
+            seat.state = "aside"
+            self._queue.leave(flight.place)
+        else:
+            seat.state = "resting"
+        self._repeat(tile)
+
+    def _repeat(self, tile: Tile) -> None:
+        if tile in self._left and tile not in {flight.tile for flight in self._flights.values()}:
+            self._again.append(tile)
+
+    # ---- workers that leave, join, or are late -----------------------------------------------------------------------
+
+    def _look(self) -> None:
+        alive = workers_alive(self._client)
+        self._looked_s = time.monotonic()
+        for number, seat in enumerate(self._seats):
+            if seat.place.worker not in alive and seat.state != "gone":
+                self._lose(number)
+            elif seat.state == "resting" or (seat.state == "gone" and seat.place.worker in alive):
+                seat.state = "open"
+                self._queue.back(number)
+        self._joining.ask(alive)
+        for _, answer in self._joining.answers():
+            for place in self._admitted(answer) if isinstance(answer, WorkerFacts) else ():
+                self._seats.append(_Seat(place))
+                self._queue.join()
+        self._refuse_alone()
+        self._copy_late()
+        self._give_all()
+
+    def _lose(self, number: int) -> None:
+        """A worker is gone: its tiles are for others."""
+        self._seats[number].state = "gone"
+        self._queue.leave(number)
+        lost = [key for key, flight in self._flights.items() if flight.place == number]
+        for key in lost:
+            flight = self._flights.pop(key)
+            flight.future.release()
+            self._repeat(flight.tile)
+            if key == lost[0]:  # the one that it computed
+                self._deaths[flight.tile] += 1
+                if self._deaths[flight.tile] > DEATHS:
+                    raise ClusterError(
+                        f"{self._deaths[flight.tile]} workers died, one after the other, while they computed tile "
+                        f"{tuple(flight.tile)}: their logs say why; with less memory it may fit"
+                    )
+
+    def _refuse_alone(self) -> None:
+        some = any(seat.state not in ("gone", "aside") for seat in self._seats)
+        self._alone_since = math.inf if some else min(self._alone_since, time.monotonic())
         if time.monotonic() > self._alone_since + ALONE_S:
-            raise ClusterError(f"no worker is left, and none came in {ALONE_S:.0f} s")
+            raise ClusterError(f"no worker is left that can compute this product, and none came in {ALONE_S:.0f} s")
 
     def _copy_late(self) -> None:
-        """Submit a late tile to an idle place too: what ends first counts, and both compute the same bits."""
-        limit_s = max(LATE_S, LATE * self._longest_s)
-        counted = collections.Counter(flight.tile for flight in self._flights.values())
+        """Leave the tiles of a late place to others, and give those that it has under way to idle places too: what ends
+        first counts."""
+        limit_s = time.monotonic() - max(LATE_S, LATE * self._longest_s)
+        newest = {flight.tile: flight for flight in self._flights.values()}
+        late = [flight for flight in newest.values() if flight.begun_s < limit_s and flight.tile in self._left]
+        for number in {flight.place for flight in self._flights.values() if flight.begun_s < limit_s}:
+            if self._seats[number].state == "open":
+                self._seats[number].state = "late"
+                self._queue.leave(number)
+        self._give_all()
         busy = {flight.place for flight in self._flights.values()}
-        idle = [number for number in range(len(self._places)) if number not in busy | self._lost]
-        late = [each for each in self._flights.values() if time.monotonic() > each.begun_s + limit_s]
-        for flight, number in zip([each for each in late if counted[each.tile] == 1], idle, strict=False):
+        idle = [number for number, seat in enumerate(self._seats) if seat.state == "open" and number not in busy]
+        for flight, number in zip(late, idle, strict=False):
             self._submit(number, flight.tile, ())
 
     def _end(self) -> None:
         """Leave nothing on the cluster: no task, no session, no plan that is still wanted."""
-        futures = [flight.future for flight in self._flights.values()]
+        self._joining.close()
+        for flight in self._flights.values():
+            flight.future.release()
         self._flights.clear()
-        if self._client.status != "running":
-            return
+        self._work.release()
         try:
-            self._client.cancel(futures, force=True)
-            self._client.run(end_sessions, self._key, wait=False, on_error="ignore")
-        except (OSError, RuntimeError, ValueError):
-            pass  # the scheduler is gone: sessions end by themselves
+            workers = workers_alive(self._client, END_S) & {seat.place.worker for seat in self._seats}
+            ending = {"workers": list(workers), "on_error": "ignore", "callback_timeout": END_S + 1}
+            self._client.run(end_sessions, self._key, **ending)
+        except (ClusterError, OSError, RuntimeError, ValueError):
+            pass  # the scheduler is gone, or a worker is paused: sessions end by themselves
 
 
 def _same(work: PlannedOrder) -> PlannedOrder:

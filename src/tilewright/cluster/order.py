@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import errors
 from ..catalog import catalog, cuda_catalog
 from ..files import PartWriter, Source
 from ..planning.choice import Choice
@@ -105,3 +106,26 @@ class TileReport:
     read_bytes: int
     seconds: float
     elements: np.ndarray[Any, Any] | None
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """Why a task failed, which it returns: Dask would log an error that a task raises, with its traceback, and cannot pickle
+    one that is of two built-in classes. ``kind`` is the name of a class in ``errors``, empty for another error."""
+
+    kind: str
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> TaskFailure:
+        """An error of Tilewright, the system or the memory."""
+        if isinstance(error, errors.TilewrightError):
+            return cls(type(error).__name__, str(error))
+        return cls("", f"{type(error).__name__}: {error}")
+
+    def error(self, what: str) -> errors.TilewrightError:
+        """The error; one that is not of Tilewright does not say ``what`` failed."""
+        if not self.kind:
+            return errors.ClusterError(f"{what}: {self.text}")
+        found: errors.TilewrightError = getattr(errors, self.kind)(self.text)
+        return found

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import contextlib
 import dataclasses
+import functools
+import queue
+import secrets
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 from ..errors import ClusterError, TilewrightError
@@ -14,12 +20,16 @@ from ..host.machine import bytes_text
 from ..planning.choice import Choice
 from ..streaming.plan.cost import Rates
 from ..streaming.plan.cuts import Room
-from .connect import wait_until_ended
-from .order import ProductOrder, RemotePlace, WorkerFacts
+from .connect import LOST, STEP_S, wait_unless_stopped, when_ended, workers_alive
+from .order import ProductOrder, RemotePlace, TaskFailure, WorkerFacts
 from .session import look
 
-#: Seconds in which a worker must answer what it can do; the first time it may compile.
-ANSWER_S = 120.0
+#: Seconds in which a worker must answer what it can do; the first time it may compile. After the first answer the others get
+#: as long again, but at least OTHERS_S.
+ANSWER_S, OTHERS_S = 120.0, 10.0
+
+#: The answer of a task that failed: what it returned, or what was raised.
+Failure = TaskFailure | BaseException
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,27 +90,77 @@ class ClusterPlacement:
         return dataclasses.replace(shared[0], **middle, most_read_bytes=middle["read_bytes"] * len(self.places))
 
 
-def ask_workers(client: Any, order: ProductOrder, workers: Sequence[str]) -> tuple[WorkerFacts, ...]:
-    """What these workers say of themselves, all asked at once, so that those that share a disk or a processor measure it
-    shared. Raises the first error of a worker, ClusterError where none answers in time."""
-    asked = {
-        worker: client.submit(
-            look, order, workers=[worker], allow_other_workers=False, pure=False, key=f"look-{order.key}-{worker}"
-        )
-        for worker in workers
-    }
-    with contextlib.suppress(Exception):  # raised below, with the worker's name
-        wait_until_ended(list(asked.values()), ANSWER_S)
-    answers = []
-    for worker, future in asked.items():
-        if future.status == "error":
-            raise _explained(worker, future.exception())
-        if future.status == "finished":
-            answers.append(future.result())
-    client.cancel([future for future in asked.values() if future.status == "pending"])
+class Looks:
+    """The tasks in which workers say what they can do for a product. Each is asked once."""
+
+    def __init__(self, client: Any, order: ProductOrder, known: Iterable[str] = ()) -> None:
+        """Workers that are ``known`` are not asked."""
+        self._client, self._order = client, order
+        self._tasks: dict[str, Any] = dict.fromkeys(known)
+        self._ended: queue.SimpleQueue[tuple[str, WorkerFacts | Failure]] = queue.SimpleQueue()
+
+    @property
+    def pending(self) -> bool:
+        """Whether any was asked and has not answered."""
+        return any(task is not None for task in self._tasks.values())
+
+    def ask(self, alive: frozenset[str]) -> None:
+        """Ask those that joined, all at once, so that those that share a disk or a processor measure it shared; forget those
+        that are gone."""
+        for worker in self._tasks.keys() - alive:
+            _release(self._tasks.pop(worker))
+        for worker in sorted(alive - self._tasks.keys()):
+            name = f"tilewright-look-{self._order.key}-{secrets.token_hex(4)}"
+            task = self._client.submit(look, self._order, workers=[worker], pure=False, key=name)
+            self._tasks[worker] = task
+            when_ended(self._client, task, functools.partial(self._tell, worker))
+
+    def answers(self) -> Iterator[tuple[str, WorkerFacts | Failure]]:
+        """The workers that answered since the last call, and what."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                worker, answer = self._ended.get_nowait()
+                if self._tasks.get(worker) is not None:
+                    self._tasks[worker] = None
+                    yield worker, answer
+
+    def close(self) -> None:
+        """Those that have not answered need not answer."""
+        for task in self._tasks.values():
+            _release(task)
+        self._tasks.clear()
+
+    def _tell(self, worker: str, answer: WorkerFacts | Failure) -> None:
+        self._ended.put((worker, answer))
+
+
+def _release(task: Any) -> None:
+    if task is not None:
+        task.release()
+
+
+def ask_workers(client: Any, order: ProductOrder) -> tuple[WorkerFacts, ...]:
+    """What the workers say of themselves. Those that are busy are not waited for long: they can join later.
+
+    Raises the first error of a worker, ClusterError where none answers in time.
+    """
+    answers: list[WorkerFacts] = []
+    begun = time.monotonic()
+    until = begun + ANSWER_S
+    with contextlib.closing(Looks(client, order)) as looks:
+        while time.monotonic() < until:
+            looks.ask(workers_alive(client))
+            for worker, answer in looks.answers():
+                if not isinstance(answer, WorkerFacts):
+                    raise explained(answer, f"worker {worker} cannot take part")
+                answers.append(answer)
+                until = min(until, time.monotonic() + max(OTHERS_S, time.monotonic() - begun))
+            if answers and not looks.pending:
+                break
+            wait_unless_stopped(STEP_S / 4)
     if not answers:
-        raise ClusterError(f"none of {len(workers)} workers answered in {ANSWER_S:.0f} s: they may be busy or paused")
-    return tuple(answers)
+        raise ClusterError(f"no worker answered in {ANSWER_S:.0f} s: they may be busy or paused")
+    return tuple(sorted(answers, key=lambda facts: facts.worker))
 
 
 def place_on(client: Any, order: ProductOrder) -> ClusterPlacement:
@@ -108,7 +168,7 @@ def place_on(client: Any, order: ProductOrder) -> ClusterPlacement:
 
     Raises ClusterError where workers would compute other bits than others.
     """
-    facts = ask_workers(client, order, list(client.scheduler_info(n_workers=-1)["workers"]))
+    facts = ask_workers(client, order)
     with_gpus = tuple(each for each in facts if each.devices != ("cpu",))
     facts = with_gpus or facts
     check_alike(facts)
@@ -138,13 +198,19 @@ def check_alike(facts: Sequence[WorkerFacts]) -> None:
                 )
 
 
-def _explained(worker: str, error: BaseException) -> TilewrightError:
-    """An error of a worker that was asked, in one line."""
-    if isinstance(error, TilewrightError):
-        return error
-    if isinstance(error, ImportError):
-        return ClusterError(f"worker {worker} lacks something that this process has ({error}): {_SAME}")
-    return ClusterError(f"worker {worker} cannot take part: {type(error).__name__}: {error}")
+def explained(failure: Failure, what: str) -> TilewrightError:
+    """The error that says in a line ``what`` failed."""
+    if isinstance(failure, TaskFailure):
+        return failure.error(what)
+    if isinstance(failure, (CancelledError, asyncio.CancelledError)):
+        return ClusterError(LOST)
+    if isinstance(failure, ImportError):
+        return ClusterError(f"{what}: it lacks something that this process has ({failure}); {_SAME}")
+    if type(failure).__name__ == "KilledWorker":
+        return ClusterError(f"{what}: it died again and again; its log says why, and with less memory it may do better")
+    found = ClusterError(f"{what}: {type(failure).__name__}: {failure}")
+    found.__cause__ = failure
+    return found
 
 
 def _shared(facts: WorkerFacts, all_facts: Sequence[WorkerFacts]) -> Rates:

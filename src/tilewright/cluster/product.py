@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TilewrightError, UsageError
+from ..errors import ClusterError, UsageError
 from ..files import Sink
 from ..files.array import file_behind
 from ..files.format import locate
@@ -29,8 +29,8 @@ from .connect import connected
 from .feed import Feed, tile_operations
 from .held import hold
 from .layers import layers
-from .order import PlannedOrder, ProductOrder, RemotePlace, TileReport
-from .placement import ClusterPlacement, ask_workers, check_alike, place_on, workers_of
+from .order import PlannedOrder, ProductOrder, RemotePlace, TileReport, WorkerFacts
+from .placement import ClusterPlacement, check_alike, place_on, workers_of
 
 _NO_COST = Cost([], [], [], 0, 0, 0)
 
@@ -111,7 +111,7 @@ def _order(product: Any, out: Any, options: Options, client: Any) -> ProductOrde
         product.dtype,
         target,
         Options(options.memory, options.device, options.device_memory),
-        neighbours=max(map(hosts.count, hosts)),
+        neighbours=max(map(hosts.count, hosts), default=1),
     )
 
 
@@ -144,16 +144,15 @@ class _ByTiles:
             tell.finished(report.tile)
             tell.multiplied(tile_operations(plan.grid, report.tile))
 
-        Feed(self.client, work, self.placement.places, plan.parts, finished, self._recruited).run()
+        Feed(self.client, work, self.placement.places, plan.parts, finished, self._admitted).run()
 
-    def _recruited(self, workers: Sequence[str]) -> list[RemotePlace]:
-        """The places of workers that joined and would compute the same bits; others are left alone."""
-        with contextlib.suppress(TilewrightError):
-            facts = ask_workers(self.client, self.order, workers)
-            alike = [each for each in facts if each.kernel == self.placement.kernel_fact]
-            check_alike([*self.placement.facts[:1], *alike])
-            return [RemotePlace(each.worker, device) for each in alike for device in each.devices]
-        return []
+    def _admitted(self, facts: WorkerFacts) -> list[RemotePlace]:
+        """The places of a worker that joined, if it would compute the same bits."""
+        try:
+            check_alike([self.placement.facts[0], facts])
+        except ClusterError:
+            return []
+        return [RemotePlace(facts.worker, device) for device in facts.devices]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,16 @@ written. A session that gets no tile for a while ends by itself: nobody may be l
 
 from __future__ import annotations
 
+import asyncio
+import collections
 import contextlib
+import contextvars
 import functools
 import socket
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -33,31 +37,40 @@ from ..streaming.plan.schedule import Schedule
 from ..streaming.run.counting import CountedSource, SharedCounter
 from ..streaming.run.durable import Durable
 from ..streaming.run.executor import RunningSchedule
-from .order import ChosenKernel, PlannedOrder, ProductOrder, RemotePlace, TileReport, WorkerFacts
+from .order import ChosenKernel, PlannedOrder, ProductOrder, RemotePlace, TaskFailure, TileReport, WorkerFacts
 
 #: Share of a worker's memory limit that blocks take, and the share that all of the process may take: from 70 % on Dask moves
 #: data to the disk, and at 80 % it begins no task. Blocks always get the last share.
 SHARE, MOST, LEAST_SHARE = 0.4, 0.7, 0.1
 #: A session ends when it had no tile for so many seconds.
 IDLE_S = 20.0
+#: Seconds in which a session that was stopped should have ended.
+END_S = 5.0
 
-_Key = tuple[str, str, str]
-_sessions: dict[_Key, Session] = {}
+#: All that have not ended.
+_sessions: set[Session] = set()
+#: The last products that ended: a task of one may still be on its way.
+_ended_keys: collections.deque[str] = collections.deque(maxlen=256)
 _lock = threading.Lock()
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def look(order: ProductOrder) -> WorkerFacts:
-    """What this worker can do for a product: everything that is opened and measured here is what will be used.
-
-    Raises ClusterError, with the worker's name, where it cannot read an operand, or reads another one than the client.
-    """
+def look(order: ProductOrder) -> WorkerFacts | TaskFailure:
+    """What this worker can do for a product: everything that is opened and measured here is what will be used. A failure,
+    with the worker's name, where it cannot read an operand, or reads another one than the client."""
     from distributed import get_worker, secede
 
     worker = get_worker()
     secede()  # a chunk that another worker has lost may have to be computed here
+    try:
+        return _facts(order, worker)
+    except (TilewrightError, OSError, MemoryError) as error:
+        return TaskFailure.of(error)
+
+
+def _facts(order: ProductOrder, worker: Any) -> WorkerFacts:
     threads, limit = worker.state.nthreads, worker.memory_manager.memory_limit
     with contextlib.ExitStack() as stack:
         stack.enter_context(use_threads(threads))
@@ -83,24 +96,34 @@ def look(order: ProductOrder) -> WorkerFacts:
     )
 
 
-def compute_tile(work: PlannedOrder, tile: Tile, later: Sequence[Tile], device: str) -> TileReport:
+def compute_tile(work: PlannedOrder, tile: Tile, later: Sequence[Tile], device: str) -> TileReport | TaskFailure:
     """Compute a tile in this worker's session of the product, after those that it was given before."""
     from distributed import get_worker, secede
 
     worker = get_worker()
-    session = _session(work, device, worker)
-    waiting = session.add(tile, later)
-    secede()
-    return waiting.report()
+    report = None
+    try:
+        while report is None:  # the session that was found may end before the tile is added to it
+            report = _session(work, device, worker).add(tile, later)
+        secede()
+        return report.result()
+    except Stopped:
+        return TaskFailure.of(ClusterError("the product has ended"))
+    except (TilewrightError, OSError, MemoryError) as error:
+        return TaskFailure.of(error)
 
 
 async def end_sessions(key: str) -> None:
-    """End all sessions of a product in this process at once; tiles under way are not finished. A coroutine, so that the
-    client need not wait for it."""
+    """End all sessions of a product in this process at once, and return when they have ended, at the latest after END_S;
+    tiles under way are not finished. It runs on the worker's event loop, because all threads may be taken by other tasks."""
     with _lock:
-        ended = [_sessions.pop(each) for each in list(_sessions) if each[0] == key]
-    for session in ended:
+        _ended_keys.append(key)
+        ending = [session for session in _sessions if session.key[0] == key]
+    for session in ending:
         session.stop(Stopped())
+    until = time.monotonic() + END_S
+    while time.monotonic() < until and not all(session.ended.is_set() for session in ending):
+        await asyncio.sleep(0.01)
 
 
 # ---- sessions --------------------------------------------------------------------------------------------------------
@@ -110,110 +133,113 @@ class Session:
     """The slots of one place of a worker, and the threads that load, multiply and store."""
 
     def __init__(self, work: PlannedOrder, place: RemotePlace, threads: int, limit: int | None) -> None:
-        self._work, self.place = work, place
+        self._work, self._place, self._threads, self._limit = work, place, threads, limit
+        #: The product and the place.
+        self.key = work.order.key, place
         self._read = SharedCounter()
-        self._waiting: dict[Tile, Waiting] = {}
-        self._changed = threading.Lock()
-        self._idle_since = time.monotonic()
-        self.error: BaseException | None = None
         self._tiles = ReturnedTiles() if work.attach is None else None
-        with contextlib.ExitStack() as stack:
-            sources = _opened(work.order, stack, place.worker)
-            placement = _placed(work.order, sources, threads, limit, place.device)
-            if placement.kernel_fact != work.kernel:
-                raise ClusterError(f"{place} would multiply by {placement.kernel_fact}, not by {work.kernel}")
-            sink: Any = self._tiles or _attached(work, stack, place.worker)
-            a, b = (CountedSource(source, self._read.add) for source in sources)
-            (there,) = placement.places(work.plan, a, b, sink, Events())
-            stack.callback(there.close)
-            self._durable = Durable(sink.flush, self._finished)
-            self._execution = RunningSchedule(
-                Schedule(work.plan.grid, work.plan.slots), there, self._durable.stored, self._failed
-            )
-            self._stack = stack.pop_all()
-        self._thread = threading.Thread(target=self._run, name="tilewright session", daemon=True)
-        self._thread.start()
+        self._changed = threading.Lock()
+        #: The tiles that are not finished; with each its report, and when it was added.
+        self._reports: dict[Tile, tuple[Future[TileReport], float]] = {}
+        #: None while the operands are opened; the tiles that are added until then wait in ``_early``.
+        self._execution: RunningSchedule | None = None
+        self._early: list[tuple[Tile, Sequence[Tile]]] = []
+        self._idle_since = time.monotonic()
+        self._error: BaseException | None = None
+        #: Set when all of its threads have ended, and all is closed.
+        self.ended = threading.Event()
+        run = functools.partial(
+            contextvars.copy_context().run, self._run
+        )  # in the context of a task: it opens what Dask holds
+        threading.Thread(target=run, name="tilewright session", daemon=True).start()
+        threading.Thread(target=self._end_when_idle, name="tilewright idle", daemon=True).start()
 
-    def add(self, tile: Tile, later: Sequence[Tile]) -> Waiting:
-        """Add a tile; the same one twice is computed once. Raises the error that ended the session."""
+    def add(self, tile: Tile, later: Sequence[Tile]) -> Future[TileReport] | None:
+        """Add a tile, and return its report; the same tile twice is computed once. None where the session has ended."""
         with self._changed:
-            if self.error is not None:
-                raise self.error
-            waiting = self._waiting.get(tile)
-            if waiting is None:
-                waiting = self._waiting[tile] = Waiting(self, tile)
-                self._execution.add(tile, later)
-            return waiting
+            if self._error is not None:
+                return None
+            if tile not in self._reports:
+                self._reports[tile] = Future(), time.monotonic()
+                if self._execution is None:
+                    self._early.append((tile, later))
+                else:
+                    self._execution.add(tile, later)
+            return self._reports[tile][0]
+
+    @property
+    def takes_tiles(self) -> bool:
+        """Whether tiles may be added to it."""
+        return self._error is None
 
     def stop(self, error: BaseException) -> None:
         """End it after the pieces under way; all tiles that it has not finished fail with ``error``."""
-        self._execution.stop(error)
-
-    def end(self) -> None:
-        """Release everything when all tiles are stored; none may be added any more."""
-        self._execution.end()
-
-    def idle_s(self) -> float:
-        """Seconds without a tile."""
         with self._changed:
-            return 0.0 if self._waiting else time.monotonic() - self._idle_since
-
-    def taken(self, tile: Tile, begun: float) -> TileReport:
-        """The report of a finished tile."""
-        with self._changed:
-            read_bytes, self._read.count = self._read.count, 0
-        elements = None if self._tiles is None else self._tiles.take(self._work.plan, tile)
-        return TileReport(tile, self.place, read_bytes, time.monotonic() - begun, elements)
-
-    def _finished(self, tile: Tile) -> None:
-        with self._changed:
-            waiting = self._waiting.pop(tile)
-            self._idle_since = time.monotonic()
-        waiting.end(None)
-
-    def _failed(self, error: BaseException) -> None:
-        with _lock:
-            for key in [key for key, each in _sessions.items() if each is self]:
-                del _sessions[key]
-        with self._changed:
-            self.error = error
-            waiting, self._waiting = self._waiting, {}
-        for each in waiting.values():
-            each.end(error)
+            self._error = self._error or error
+            reports, self._reports = self._reports, {}
+            execution = self._execution
+        for report, _ in reports.values():
+            report.set_exception(error)
+        if execution is not None:
+            execution.stop(error)
 
     def _run(self) -> None:
-        with self._stack:
-            try:
-                self._execution.run()
-            except BaseException as error:  # every tile's task raises it
-                self._failed(error)
-            try:
-                self._durable.close()
-            except BaseException as error:
-                self._failed(error)
+        try:
+            with contextlib.ExitStack() as stack:
+                execution, durable = self._opened(stack)
+                try:
+                    if self._begun(execution):
+                        execution.run()
+                finally:
+                    durable.close()
+        except BaseException as error:  # every tile's task raises it
+            self.stop(error)
+        finally:
+            with _lock:
+                _sessions.discard(self)
+            self.ended.set()
 
+    def _opened(self, stack: contextlib.ExitStack) -> tuple[RunningSchedule, Durable]:
+        work, place = self._work, self._place
+        sources = _opened(work.order, stack, place.worker)
+        placement = _placed(work.order, sources, self._threads, self._limit, place.device)
+        if placement.kernel_fact != work.kernel:
+            raise ClusterError(f"{place} would multiply by {placement.kernel_fact}, not by {work.kernel}")
+        sink: Any = self._tiles or _attached(work, stack, place.worker)
+        a, b = (CountedSource(source, self._read.add) for source in sources)
+        (there,) = placement.places(work.plan, a, b, sink, Events())
+        stack.callback(there.close)
+        durable = Durable(sink.flush, self._finished, self.stop)
+        schedule = Schedule(work.plan.grid, work.plan.slots)
+        return RunningSchedule(schedule, there, durable.stored, self.stop), durable
 
-class Waiting:
-    """A tile that was added, and the task that waits for it."""
+    def _begun(self, execution: RunningSchedule) -> bool:
+        """Add the early tiles, and take others from now on; False where the session was stopped meanwhile."""
+        with self._changed:
+            if self._error is not None:
+                return False
+            for tile, later in self._early:
+                execution.add(tile, later)
+            self._execution = execution
+            return True
 
-    def __init__(self, session: Session, tile: Tile) -> None:
-        self._session, self._tile, self._begun = session, tile, time.monotonic()
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
+    def _finished(self, tile: Tile) -> None:
+        elements = None if self._tiles is None else self._tiles.take(self._work.plan, tile)
+        with self._changed:
+            report, begun = self._reports.pop(tile, (None, 0.0))
+            self._idle_since = time.monotonic()
+        if report is not None:
+            seconds = time.monotonic() - begun
+            report.set_result(TileReport(tile, self._place, self._read.take(), seconds, elements))
 
-    def end(self, error: BaseException | None) -> None:
-        """The tile is finished, or failed."""
-        self._error = error
-        self._ended.set()
-
-    def report(self) -> TileReport:
-        """Wait for the end. Raises the error."""
-        self._ended.wait()
-        if isinstance(self._error, Stopped):
-            raise ClusterError("the product was stopped")
-        if self._error is not None:
-            raise self._error
-        return self._session.taken(self._tile, self._begun)
+    def _end_when_idle(self) -> None:
+        """End it when no tile came for IDLE_S: its client may be gone."""
+        while not self.ended.wait(IDLE_S / 4):
+            with self._changed:
+                if not self._reports and time.monotonic() > self._idle_since + IDLE_S:
+                    self._error = self._error or Stopped()  # under the lock: no tile is added any more
+            if self._error is not None:
+                self.stop(self._error)
 
 
 class ReturnedTiles:
@@ -236,35 +262,16 @@ class ReturnedTiles:
 
 
 def _session(work: PlannedOrder, device: str, worker: Any) -> Session:
-    key = (work.order.key, worker.address, device)
+    place = RemotePlace(worker.address, device)
     with _lock:
-        session = _sessions.get(key)
-        if session is None or session.error is not None:
-            place = RemotePlace(worker.address, device)
-            session = _sessions[key] = Session(work, place, worker.state.nthreads, worker.memory_manager.memory_limit)
-            _end_when_idle(key, session)
-    return session
-
-
-def _end_when_idle(key: _Key, session: Session) -> None:
-    """Look at the session now and then, and end it when no tile came for IDLE_S."""
-
-    def look_again() -> None:
-        with _lock:
-            here = _sessions.get(key) is session
-            if here and session.idle_s() >= IDLE_S:
-                del _sessions[key]
-                session.end()
-            elif here:
-                _timer(look_again)
-
-    _timer(look_again)
-
-
-def _timer(function: Any) -> None:
-    timer = threading.Timer(IDLE_S / 2, function)
-    timer.daemon = True
-    timer.start()
+        if work.order.key in _ended_keys:
+            raise ClusterError("the product has ended")
+        for session in _sessions:
+            if session.key == (work.order.key, place) and session.takes_tiles:
+                return session
+        session = Session(work, place, worker.state.nthreads, worker.memory_manager.memory_limit)
+        _sessions.add(session)
+        return session
 
 
 # ---- what a worker opens ---------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from .checks import Location, Shape, os_errors, rectangle
 from .output import Output
 from .partial import Partial
 from .positional import EndOfFile, move_rows, rows_are_contiguous, write_through
-from .swap import DATA
+from .swap import DATA, refuse_given_up
 from .work import WorkDirectory
 
 #: Bytes of the buffer for blocks that cannot be moved directly.
@@ -125,12 +125,15 @@ def _open_again(path: Path, layout: FileLayout) -> PlainSource:
 
 
 class PlainWriter:
-    """Writes rectangles of an open file in place, from any number of threads; ``path`` is for errors."""
+    """Writes rectangles of an open file in place, from any number of threads; ``path`` is for errors. Where the file is
+    another process's, ``unfinished`` raises an error as soon as it is finished or given up."""
 
     forgets = False
 
-    def __init__(self, file: int, layout: FileLayout, path: Path) -> None:
-        self._file, self._layout, self._path = file, layout, path
+    def __init__(
+        self, file: int, layout: FileLayout, path: Path, unfinished: Callable[[], None] = lambda: None
+    ) -> None:
+        self._file, self._layout, self._path, self._unfinished = file, layout, path, unfinished
         self.shape, self.dtype = layout.shape, layout.dtype
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
@@ -139,6 +142,7 @@ class PlainWriter:
         if not block.size:
             return
         with os_errors(self._path, "written"):
+            self._unfinished()
             self._write(self._layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
 
     def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
@@ -176,7 +180,7 @@ def attach_plain(path: Path, layout: FileLayout, inode: int) -> PlainWriter:
         if os.fstat(file).st_ino != inode:
             os.close(file)
             raise FileError(f"{path} is another file here than in the process that began it")
-    return PlainWriter(file, layout, path)
+    return PlainWriter(file, layout, path, functools.partial(refuse_given_up, path, inode))
 
 
 class PlainSink:

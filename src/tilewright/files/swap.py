@@ -57,6 +57,15 @@ def inside(directory: int, path: Path) -> Path:
     return descriptors / str(directory) if descriptors.exists() else path
 
 
+def refuse_given_up(unfinished: Path, inode: int) -> None:
+    """Raise FileError unless the unfinished matrix of another process still has its name. A process that was paused would
+    otherwise write into the finished result, which may have been changed since."""
+    with contextlib.suppress(OSError):
+        if unfinished.stat().st_ino == inode:
+            return
+    raise FileError(f"{unfinished} was finished or given up by the process that began it")
+
+
 def put_in_place(work: OpenDirectories) -> None:
     """Give the matrix of the work directory, which is complete and on the disk, the name of the result.
 

@@ -37,7 +37,7 @@ from .output import Output
 from .partial import Partial, sync
 from .ranged import TOGETHER as TOGETHER_REMOTE
 from .remote import Remote
-from .swap import DATA, inside
+from .swap import DATA, inside, refuse_given_up
 from .work import WorkDirectory
 from .zarr_directory import lost_from
 
@@ -111,6 +111,8 @@ class ZarrWriter:
             part.start % grain == 0 and part.stop in (part.start + grain, size)
             for part, grain, size in zip((rows, columns), self.grain, self.shape, strict=True)
         )
+        if self._directory >= 0:
+            refuse_given_up(self._path, os.fstat(self._directory).st_ino)
         with os_errors(self._path, "written"), np.errstate(over="ignore", invalid="ignore"):
             block = block.astype(self.dtype, copy=False)
             if whole:

@@ -27,6 +27,12 @@ class SharedCounter:
             self.count += more
             tell(self.count)
 
+    def take(self) -> int:
+        """The sum, which begins anew at 0."""
+        with self._lock:
+            count, self.count = self.count, 0
+        return count
+
 
 class CountedSource:
     """A source that passes the bytes of each read to ``tell``, in the dtype in which they are stored."""

@@ -12,12 +12,17 @@ from ..plan.grid import Tile
 class Durable:
     """Calls ``flush``, then ``note`` of each tile that was stored before, on a thread of its own.
 
-    On a slow disk one flush serves all the tiles that were stored during the previous flush. An error is raised by the next
-    call of ``stored``, or by ``close``.
+    On a slow disk one flush serves all the tiles that were stored during the previous flush. An error is passed to
+    ``failed`` at once, and raised by the next call of ``stored``, or by ``close``.
     """
 
-    def __init__(self, flush: Callable[[], None], note: Callable[[Tile], None]) -> None:
-        self._flush, self._note = flush, note
+    def __init__(
+        self,
+        flush: Callable[[], None],
+        note: Callable[[Tile], None],
+        failed: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self._flush, self._note, self._failed = flush, note, failed
         self._waiting: queue.SimpleQueue[Tile | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="durable")
@@ -44,6 +49,7 @@ class Durable:
                     self._note(tile)
         except BaseException as error:  # raised again by the thread that stores
             self._error = error
+            self._failed(error)
 
     def _batches(self) -> Iterator[list[Tile]]:
         """The tiles that are waiting, each time anew, until None is in the queue."""

@@ -62,10 +62,12 @@ class RunningSchedule:
     def stop(self, error: BaseException) -> None:
         """End all lanes after the piece under way; ``run`` raises ``error``."""
         with self._changed:
-            if self.error is None:
+            first = self.error is None
+            if first:
                 self.error = error
-                self._failed(error)
             self._changed.notify_all()
+        if first:
+            self._failed(error)  # without the lock: it may take locks under which tiles are added
 
     def run(self, begins: Callable[[], None] = lambda: None) -> None:
         """Run all lanes until all tiles are stored; the calling thread submits the multiplications.

@@ -61,6 +61,11 @@ class Queue:
                 pace.done = False
             self._paces[owner].done = True
 
+    def back(self, owner: int) -> None:
+        """A place that was lost takes tiles again."""
+        with self._lock:
+            self._paces[owner].done = False
+
     def _others_are_sooner(self, owner: int, now: float) -> bool:
         """True if no tile is left, or if the others would finish all that are left before ``owner`` finishes one. False
         if there is too little data to tell."""
