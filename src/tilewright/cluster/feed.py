@@ -56,7 +56,8 @@ class _Flight:
 @dataclasses.dataclass
 class _Seat:
     """A place, and whether it gets tiles: it does while it is "open". After an error it is "resting" until the next look at
-    the workers, or "aside" for good; with a tile that is overdue "late"; "gone" where its worker is."""
+    the workers, or "aside" for good; with a tile that is overdue "late"; "gone" where its worker is. A "spare" one has no part
+    in the plan, for which fewer places are as fast: it gets tiles once another place is lost."""
 
     place: RemotePlace
     state: str = "open"
@@ -82,6 +83,9 @@ class Feed:
         self._work = client.submit(_same, work, key=f"tilewright-{self._key}", pure=False)
         self._seats = [_Seat(place) for place in places]
         self._queue = Queue([*parts, *([] for _ in range(len(places) - len(parts)))])
+        for number in range(len(parts), len(places)):
+            self._seats[number].state = "spare"
+            self._queue.leave(number)
         self._left = {tile for part in parts for tile in part}
         #: Tiles that were lost or failed.
         self._again: collections.deque[Tile] = collections.deque()
@@ -126,9 +130,11 @@ class Feed:
 
     def _submit(self, number: int, tile: Tile, later: Sequence[Tile]) -> None:
         place = self._seats[number].place
-        key = f"tilewright-{self._key}-{tile.i}-{tile.j}-{next(self._numbers)}"
+        order = next(self._numbers)
+        key = f"tilewright-{self._key}-{tile.i}-{tile.j}-{order}"
         what = (compute_tile, self._work, tile, tuple(later[:TOLD]), place.device)
-        future = self._client.submit(*what, key=key, pure=False, workers=[place.worker])
+        # By priority: a worker that gets two at once must begin with the first, from whose blocks the plan goes on.
+        future = self._client.submit(*what, key=key, pure=False, workers=[place.worker], priority=-order)
         self._flights[key] = _Flight(tile, number, time.monotonic(), future)
         when_ended(self._client, future, lambda result: self._ended.put((key, result)))
 
@@ -169,6 +175,7 @@ class Feed:
         if seat.errors > RETRIES and others:
             seat.state = "aside"
             self._queue.leave(flight.place)
+            self._open_spares()
         else:
             seat.state = "resting"
         self._repeat(tile)
@@ -201,6 +208,7 @@ class Feed:
         """A worker is gone: its tiles are for others."""
         self._seats[number].state = "gone"
         self._queue.leave(number)
+        self._open_spares()
         lost = [key for key, flight in self._flights.items() if flight.place == number]
         for key in lost:
             flight = self._flights.pop(key)
@@ -213,6 +221,12 @@ class Feed:
                         f"{self._deaths[flight.tile]} workers died, one after the other, while they computed tile "
                         f"{tuple(flight.tile)}: their logs say why; with less memory it may fit"
                     )
+
+    def _open_spares(self) -> None:
+        for number, seat in enumerate(self._seats):
+            if seat.state == "spare":
+                seat.state = "open"
+                self._queue.back(number)
 
     def _refuse_alone(self) -> None:
         some = any(seat.state not in ("gone", "aside") for seat in self._seats)
