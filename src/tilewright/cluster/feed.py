@@ -56,8 +56,8 @@ class _Flight:
 @dataclasses.dataclass
 class _Seat:
     """A place, and whether it gets tiles: it does while it is "open". After an error it is "resting" until the next look at
-    the workers, or "aside" for good; with a tile that is overdue "late"; "gone" where its worker is. A "spare" one has no part
-    in the plan, for which fewer places are as fast: it gets tiles once another place is lost."""
+    the workers, or "aside" for good; with a tile that is overdue "late"; "gone" where its worker is. A "spare" one has no
+    part in the plan, because fewer places are as fast: it gets tiles once another place is lost."""
 
     place: RemotePlace
     state: str = "open"
