@@ -63,6 +63,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "cluster beside": cluster.beside,
     "cluster bytes": cluster.received,
     "cluster simulated": cluster.simulated,
+    "cluster scaling": lambda: cluster.scaling("cluster-scaling-workers"),
     "error cpu": lambda: accuracy.error_table("cpu-error"),
     "error h200": lambda: accuracy.error_table("cuda-error-h200"),
     "error orders": accuracy.error_orders,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from typing import Any
 
-from .common import command, linked, table
+from tilewright.host.machine import seconds_text
+
+from .common import RECORDS, command, linked, table
 from .stream import rows_of
 
 NAME = "cluster-products"
@@ -82,6 +85,27 @@ def simulated() -> str:
         "rates scaled so that each worker takes as long from tile to tile as it did. The bytes of every worker were those "
         f"that its schedule says, for the tiles that it computed, in {same} of {len(rows)} runs. {_record(environment)}"
     )
+
+
+def scaling(name: str) -> str:
+    """Time and efficiency of each size on each number of simulated workers."""
+    rows = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    counts = list(dict.fromkeys(row["workers"] for row in rows))
+    cells = [["workers", *(f"{count:,}" for count in counts)]]
+    for size in dict.fromkeys(row["m"] for row in rows):
+        of_size = {row["workers"]: row for row in rows if row["m"] == size}
+        cells.append([f"{size:,}³", *(_time_and_share(of_size[count]) for count in counts)])
+    rates = rows[0]["rates"]
+    made = f"Record: {linked(name)}, made by `{command(rows[0]['environment'])}`."
+    return (
+        f"{table(cells)}\n\nSeconds, and the share of the operations that all workers could do in that time, for float32 on "
+        f"workers of {rates['flops'] / 1e12:g} TFLOPS with links of {rates['link_bytes'] / 1e9:g} GB/s, A and B at the workers. "
+        f"Simulated. {made}"
+    )
+
+
+def _time_and_share(row: dict[str, Any]) -> str:
+    return f"{seconds_text(row['total_s'])}, {row['efficiency']:.0%}"
 
 
 def _first(text: str) -> str:
