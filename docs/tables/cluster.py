@@ -99,8 +99,8 @@ def scaling(name: str) -> str:
     made = f"Record: {linked(name)}, made by `{command(rows[0]['environment'])}`."
     return (
         f"{table(cells)}\n\nSeconds, and the share of the operations that all workers could do in that time, for float32 on "
-        f"workers of {rates['flops'] / 1e12:g} TFLOPS with links of {rates['link_bytes'] / 1e9:g} GB/s, A and B at the workers. "
-        f"Simulated. {made}"
+        f"workers of {rates['flops'] / 1e12:g} TFLOPS with links of {rates['link_bytes'] / 1e9:g} GB/s, A and B at the "
+        f"workers. Simulated. {made}"
     )
 
 
