@@ -36,6 +36,7 @@ from .format import FileFormat, Source
 from .output import Output
 from .partial import Partial, sync
 from .ranged import TOGETHER as TOGETHER_REMOTE
+from .raw_chunks import raw_chunks
 from .remote import Remote
 from .swap import DATA, inside, refuse_given_up
 from .work import WorkDirectory
@@ -58,6 +59,14 @@ class ZarrSource(ChunkedSource):
         dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
         together = TOGETHER_REMOTE if is_remote else TOGETHER  # the library requests several chunks at once
         super().__init__(shape, dtype, array.chunks, self._rectangle, together)
+        self._raw = None if is_remote else raw_chunks(array)
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+        first = rectangle(self.shape, rows, columns, out)
+        if self._raw is not None and self._raw.suits(out):
+            self._raw.read(*first, out)
+        else:
+            super().read(rows, columns, out)
 
     def _rectangle(self, rows: slice, columns: slice) -> np.ndarray:
         try:
