@@ -3,10 +3,10 @@
 
 A product of SIDE×2·SIDE×SIDE in float32 runs on a cluster of three processes of this machine, with a result in a file of
 NumPy and in a zarr store by turns. WORKERS times a worker is killed (SIGKILL) at a random moment, from the planning on; the
-product must be completed by the others and by the process that the nanny starts. SCHEDULERS times the scheduler is killed,
-and the product is resumed on a new cluster. Each result must have the bits that one process computes, and nothing else may
-be left. Counted are the tiles that were begun again although the journal had them. Writes a record to OUT; ends with an
-AssertionError where something was lost.
+product must be completed by the others, and by the process that the nanny starts if it does. SCHEDULERS times the scheduler
+is killed, and the product is resumed on a new cluster. Each result must have the bits that one process computes, and nothing
+else may be left. Counted are the tiles that were begun again although the journal had them. Writes a record to OUT; ends
+with an AssertionError where something was lost.
 """
 
 from __future__ import annotations
@@ -119,37 +119,40 @@ def timed(function: Callable[[], object]) -> float:
 # ---- workers ---------------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def local_cluster() -> Iterator[tuple[LocalCluster, Client]]:
+    """A new cluster: after a worker was killed, its nanny does not always start another."""
+    options = {"threads_per_worker": 1, "memory_limit": "1GiB", "dashboard_address": ":0"}
+    with LocalCluster(n_workers=WORKERS, **options) as local, Client(local, set_as_default=False) as client:
+        client.wait_for_workers(WORKERS, timeout=60)
+        client.register_plugin(NoteTiles(Path(BEGUN).absolute()))
+        yield local, client
+
+
 def kill_workers(
     kills: int, rng: random.Random, expected: np.ndarray[Any, Any], journalled: Journalled
 ) -> dict[str, Any]:
     """As many products, in each of which a worker is killed."""
-    told: dict[str, Any] = {"kills": 0, "while_computing": 0, "tiles_again": 0, "slowest_s": 0.0}
-    local = LocalCluster(n_workers=WORKERS, threads_per_worker=1, memory_limit="1GiB", dashboard_address=None)
-    with local, Client(local, set_as_default=False) as client:
-        client.wait_for_workers(WORKERS, timeout=60)
-        client.register_plugin(NoteTiles(Path(BEGUN).absolute()))
-        for name in MEMORY:
-            multiply(name, client)  # compiles
-        told["undisturbed_s"] = {name: round(timed(lambda name=name: multiply(name, client)), 2) for name in MEMORY}
+    told: dict[str, Any] = {"kills": 0, "while_computing": 0, "tiles_again": 0, "slowest_s": 0.0, "undisturbed_s": {}}
+    for name in MEMORY:
+        with local_cluster() as (_, client):
+            told["undisturbed_s"][name] = round(timed(lambda name=name, client=client: multiply(name, client)), 2)
         journalled.again(Path(BEGUN))
-        for number in range(kills):
-            name = list(MEMORY)[number % len(MEMORY)]
-            nanny = rng.choice([local.workers[key] for key in sorted(local.workers)])
-            while nanny.pid is None:  # it starts a process again
-                time.sleep(0.05)
-            client.wait_for_workers(WORKERS, timeout=60)
+    for number in range(kills):
+        name = list(MEMORY)[number % len(MEMORY)]
+        with local_cluster() as (local, client):
+            victim = local.workers[rng.choice(sorted(local.workers))].pid
             wait_s = rng.uniform(0, told["undisturbed_s"][name])
-            moment = threading.Timer(wait_s, os.kill, (nanny.pid, signal.SIGKILL))
+            moment = threading.Timer(wait_s, os.kill, (victim, signal.SIGKILL))
             moment.start()
-            seconds = timed(lambda name=name: multiply(name, client))
+            seconds = timed(lambda name=name, client=client: multiply(name, client))
             told["kills"] += 1
             told["while_computing"] += moment.finished.is_set()
             moment.join()
-            check_result(name, expected)
-            told["tiles_again"] += journalled.again(Path(BEGUN))
-            told["slowest_s"] = round(max(told["slowest_s"], seconds), 2)
-            print("worker", name, round(wait_s, 1), round(seconds, 1), told, flush=True)
-            time.sleep(0.5)  # until the nanny has seen it
+        check_result(name, expected)
+        told["tiles_again"] += journalled.again(Path(BEGUN))
+        told["slowest_s"] = round(max(told["slowest_s"], seconds), 2)
+        print("worker", name, round(wait_s, 1), round(seconds, 1), told, flush=True)
     return told
 
 

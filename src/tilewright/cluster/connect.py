@@ -77,7 +77,9 @@ def wait_unless_stopped(seconds: float) -> None:
 
 
 def _refuse_unusable(client: Any) -> None:
-    if client.asynchronous:
+    if getattr(
+        client, "_asynchronous", False
+    ):  # its loop is the caller's, which waits here; the property says it there only
         raise UsageError("cluster is an asynchronous client: give one that was made without asynchronous=True")
     if client.status != "running":
         raise ClusterError(f"the client's connection to its scheduler is {client.status}: make another client")

@@ -14,6 +14,7 @@ import math
 import queue
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 from ..errors import ClusterError
@@ -149,6 +150,7 @@ class Feed:
         flight = self._flights.pop(key, None)
         if flight is None:
             return
+        flight.future.release()
         seat = self._seats[flight.place]
         if seat.state == "late":
             seat.state = "open"
@@ -168,7 +170,7 @@ class Feed:
         self._errors[tile] += 1
         seat.errors += 1
         what = explained(failure, f"worker {seat.place.worker} failed at tile {tuple(tile)}")
-        hopeless = flight.future.cancelled() or type(failure).__name__ == "KilledWorker"
+        hopeless = isinstance(failure, CancelledError) or type(failure).__name__ == "KilledWorker"
         if hopeless or self._errors[tile] > RETRIES:
             raise what
         others = any(each.state not in ("gone", "aside") for each in self._seats if each is not seat)

@@ -121,6 +121,7 @@ class Looks:
             while True:
                 worker, answer = self._ended.get_nowait()
                 if self._tasks.get(worker) is not None:
+                    _release(self._tasks[worker])
                     self._tasks[worker] = None
                     yield worker, answer
 

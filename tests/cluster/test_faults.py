@@ -1,0 +1,372 @@
+"""Whatever fails on a cluster, no finished tile is computed again, the bits stay, and nothing is left on the workers.
+
+Most faults are planted in workers that are threads of the test's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import tilewright as tw
+from support.local_cluster import local_cluster
+from tilewright.cluster import connect, feed, session
+from tilewright.cluster.order import PlannedOrder, WorkerFacts
+from tilewright.errors import ClusterError, FileError, ResumeError, UsageError
+from tilewright.files import create_matrix, plain
+from tilewright.large import job_on
+from tilewright.streaming.options import Options
+from tilewright.streaming.places.host import HostPlace
+from tilewright.streaming.run.journal import Journal
+
+#: C is cut into nine tiles or more.
+M, K, N = 768, 512, 768
+MEMORY = "32MiB"
+A, B = (np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32) for shape in ((M, K), (K, N)))
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "cluster_faults.py"
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[LocalCluster]:
+    """Two workers in this process."""
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, memory_limit="1GiB", dashboard_address=":0"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(threads: LocalCluster) -> Iterator[Client]:
+    with Client(threads, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=30)
+        yield client
+        assert not session._sessions, "sessions are left"
+        assert not client.futures, "the client still wants tasks"
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", A)
+    np.save("b.npy", B)
+    monkeypatch.setattr(feed, "LOOK_S", 0.1)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tile takes a while, so that there is a middle of the product."""
+    multiply = HostPlace.multiply
+
+    def slowly(*args: Any) -> None:
+        time.sleep(0.05)
+        multiply(*args)
+
+    monkeypatch.setattr(HostPlace, "multiply", slowly)
+
+
+@pytest.fixture
+def journalled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The tiles that are written to a journal."""
+    tiles: list[tuple[int, int]] = []
+    add = Journal.add
+
+    def noted(journal: Journal, tile: Any) -> None:
+        add(journal, tile)
+        tiles.append(tuple(tile))
+
+    monkeypatch.setattr(Journal, "add", noted)
+    return tiles
+
+
+def multiply(client: Any, **options: Any) -> None:
+    tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, memory=MEMORY, device="cpu", **options)
+
+
+def check() -> None:
+    np.testing.assert_array_equal(np.load("c.npy"), A @ B)
+    assert not Path("c.npy.tilewright").exists()
+
+
+def when(condition: Callable[[], bool], then: Callable[[], object]) -> threading.Thread:
+    """A thread that calls ``then`` as soon as the condition holds, at the latest after 30 s."""
+
+    def wait() -> None:
+        until = time.monotonic() + 30
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.002)
+        then()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["_write", "flush"])
+def test_a_store_that_fails_once(where: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last flush fails, no later tile would bring the error to light."""
+    right, calls = getattr(plain.PlainWriter, where), []
+
+    def fails_once(*args: Any) -> None:
+        calls.append(None)
+        if len(calls) == 3:
+            raise OSError(5, "Input/output error")
+        right(*args)
+
+    monkeypatch.setattr(plain.PlainWriter, where, fails_once)
+    multiply(client)
+    assert len(calls) > 3
+    check()
+
+
+def test_a_disk_that_is_full_keeps_the_tiles(
+    client: Client, journalled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = plain.PlainWriter._write
+
+    def full(*args: Any) -> None:
+        if len(journalled) >= 2:
+            raise OSError(28, "No space left on device")
+        right(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plain.PlainWriter, "_write", full)
+        with pytest.raises(FileError, match="the disk is full") as caught:
+            multiply(client)
+    assert "\n" not in str(caught.value)
+    kept = list(journalled)
+    assert len(kept) >= 2
+    multiply(client, resume=True)
+    assert len(set(journalled)) == len(journalled) > len(kept), "a finished tile was computed again"
+    check()
+
+
+def test_a_worker_that_cannot_write_leaves_its_tiles_to_the_other(
+    client: Client, slow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attached, bad = session._attached, sorted(connect.workers_alive(client))[0]
+
+    def refuse(work: PlannedOrder, stack: contextlib.ExitStack, worker: str) -> Any:
+        if worker == bad:
+            raise ClusterError("read-only here")
+        return attached(work, stack, worker)
+
+    monkeypatch.setattr(session, "_attached", refuse)
+    with job_on(client, "a.npy", "b.npy", "c.npy", Options(memory=MEMORY, device="cpu")) as job:
+        job.run()
+        assert bad not in job.measured.read_by
+    check()
+
+
+def test_an_error_of_another_kind_names_worker_and_tile(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: Any) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(HostPlace, "multiply", wrong)
+    with pytest.raises(ClusterError, match=r"worker inproc://\S+ failed at tile \(\d+, \d+\): RuntimeError: a defect"):
+        multiply(client)
+
+
+def test_an_operand_that_changes_meanwhile(client: Client, slow: None, journalled: list[Any]) -> None:
+    def change() -> None:
+        with Path("a.npy").open("r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(np.float32(9).tobytes())
+
+    changing = when(lambda: len(journalled) >= 2, change)
+    with pytest.raises(ResumeError, match="a was changed while it was multiplied"):
+        multiply(client)
+    changing.join()
+    assert not list(Path().glob("c.npy*"))
+
+
+def test_too_little_memory_says_how_much_is_needed(client: Client) -> None:
+    with pytest.raises(MemoryError, match=r"need"):
+        tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, memory="8MiB", device="cpu")
+
+
+@pytest.mark.parametrize("state", ["closed", "asynchronous"])
+def test_a_client_that_cannot_be_used(state: str, threads: LocalCluster) -> None:
+    async def use() -> None:
+        async with Client(threads.scheduler_address, asynchronous=True, set_as_default=False) as client:
+            with pytest.raises(UsageError, match="an asynchronous client"):
+                multiply(client)
+
+    if state == "asynchronous":
+        asyncio.run(use())
+        return
+    with Client(threads, set_as_default=False) as client:
+        pass
+    with pytest.raises(ClusterError, match="connection to its scheduler is closed"):
+        multiply(client)
+
+
+def test_an_address_of_an_unknown_kind(threads: LocalCluster) -> None:
+    with pytest.raises(UsageError, match=r"cluster 'foo://host:1': unknown address scheme"):
+        multiply("foo://host:1")
+
+
+# ---- workers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_tile_that_is_late_is_computed_elsewhere_and_never_written_afterwards(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a worker that is paused, and continues after the result was finished and changed."""
+    right, paused, goes_on = HostPlace.multiply, threading.Event(), threading.Event()
+
+    def pauses(*args: Any) -> None:
+        if not paused.is_set():
+            paused.set()
+            assert goes_on.wait(30)
+        right(*args)
+
+    monkeypatch.setattr(HostPlace, "multiply", pauses)
+    for name, seconds in (("LATE_S", 0.3), ("END_S", 0.2)):
+        monkeypatch.setattr(feed, name, seconds)
+    monkeypatch.setattr(session, "END_S", 0.2)
+    multiply(client)
+    check()
+    assert session._sessions, "the paused session is there still"
+    (left,) = session._sessions
+    changed = np.load("c.npy", mmap_mode="r+")
+    changed[:] = 7
+    changed.flush()
+    goes_on.set()
+    assert left.ended.wait(10)
+    assert (np.load("c.npy") == 7).all()
+
+
+@pytest.mark.parametrize("name", ["c.npy", "c.zarr"])
+def test_a_writer_of_a_finished_result_is_refused(name: str) -> None:
+    sink = create_matrix(name, (4, 4), np.dtype(np.float32))
+    writer = sink.attachment()()
+    writer.write(slice(0, 4), slice(0, 4), np.ones((4, 4), np.float32))
+    sink.finish()
+    with pytest.raises(FileError, match="was finished or given up"):
+        writer.write(slice(0, 4), slice(0, 4), np.zeros((4, 4), np.float32))
+    writer.close()
+    sink.close()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_worker_that_joins_computes_if_its_bits_are_the_same(
+    alike: bool, slow: None, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]
+) -> None:
+    facts = session._facts
+
+    def others(*args: Any) -> WorkerFacts:
+        kernel = facts(*args).kernel
+        return dataclasses.replace(facts(*args), kernel=kernel if alike or not journalled else "another")
+
+    monkeypatch.setattr(session, "_facts", others)
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, memory_limit="1GiB", dashboard_address=":0"
+        ) as cluster,
+        job_on(cluster, "a.npy", "b.npy", "c.npy", Options(memory=MEMORY, device="cpu")) as job,
+    ):
+        joining = when(lambda: len(journalled) >= 1, lambda: cluster.scale(2))
+        job.run()
+        joining.join()
+        assert len(job.measured.read_by) == 1 + alike
+    check()
+
+
+def test_no_worker_is_left(slow: None, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]) -> None:
+    monkeypatch.setattr(feed, "ALONE_S", 0.3)
+    monkeypatch.setattr(session, "IDLE_S", 0.2)
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, memory_limit="1GiB", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        leaving = when(lambda: len(journalled) >= 1, lambda: cluster.scale(0))
+        with pytest.raises(ClusterError, match="no worker is left that can compute this product"):
+            multiply(client)
+        leaving.join()
+    assert Path("c.npy.tilewright/journal").exists()
+    for left in list(session._sessions):  # the process of a real worker would be gone
+        assert left.ended.wait(10)
+
+
+def test_a_task_that_comes_too_late_opens_no_session(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a product is interrupted while its first tasks are on their way."""
+    monkeypatch.setattr(session, "_ended_keys", _All())
+    with pytest.raises(ClusterError, match="the product has ended"):
+        multiply(client)
+
+
+class _All:
+    def __contains__(self, key: str) -> bool:
+        return True
+
+    def append(self, key: str) -> None:
+        """Holds every key already."""
+
+
+def test_an_interrupt_leaves_nothing_but_the_tiles(client: Client, slow: None, journalled: list[Any]) -> None:
+    interrupting = when(lambda: len(journalled) >= 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        multiply(client)
+    interrupting.join()
+    assert not session._sessions
+    multiply(client, resume=True)
+    assert len(set(journalled)) == len(journalled), "a finished tile was computed again"
+    check()
+
+
+@pytest.mark.parametrize("stopped", ["killed", pytest.param("all killed", marks=pytest.mark.thorough)])
+def test_workers_that_are_killed(stopped: str, journalled: list[Any]) -> None:
+    with local_cluster() as cluster, Client(cluster, set_as_default=False) as client:
+        victims = sorted(client.run(os.getpid).values())[: 1 if stopped == "killed" else 2]
+
+        def kill() -> None:
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+
+        killing = when(lambda: len(journalled) >= 2, kill)
+        multiply(client)
+        killing.join()
+    assert len(set(journalled)) == len(journalled), "a finished tile was computed again"
+    check()
+
+
+# ---- the benchmark ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_the_benchmark_kills_workers_and_schedulers(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), "record.json", "2", "1", "1024"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["workers_killed"]["kills"] == 2
+    assert record["schedulers_killed"]["kills"] == 1
+    assert 0 < record["schedulers_killed"]["kept"] < record["schedulers_killed"]["tiles"]
+
+
+def test_the_committed_record_is_of_thirty_workers_and_five_schedulers() -> None:
+    record = json.loads(SCRIPT.with_name("cluster-faults.json").read_text())
+    workers, schedulers = record["workers_killed"], record["schedulers_killed"]
+    assert (workers["kills"], schedulers["kills"]) == (30, 5)
+    assert workers["tiles_again"] == schedulers["tiles_again"] == record["other_bits"] == 0
+    assert workers["while_computing"] >= 20
