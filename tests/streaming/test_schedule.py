@@ -347,6 +347,28 @@ def test_the_queue_gives_each_tile_once() -> None:
     assert sorted(taken) == [Tile(i, j) for i in range(40) for j in range(40)]
 
 
+def test_a_lost_place_is_not_waited_for_when_another_is_lost_too() -> None:
+    """Two fast places are lost: the slow one gets all that is left, and never hears that they would be sooner."""
+    now = [0.0]
+    queue = Queue([[Tile(i, j) for j in range(20)] for i in range(3)], clock=lambda: now[0])
+    for _ in range(6):
+        now[0] += 1.0
+        for place in (1, 2):
+            assert queue.take(place) is not None
+    for _ in range(3):
+        now[0] += 10.0
+        assert queue.take(0) is not None
+    queue.leave(1)
+    queue.leave(2)
+    taken = 6 + 6 + 3
+    while queue.take(0) is not None:
+        now[0] += 10.0
+        taken += 1
+    assert taken == 60
+    queue.back(1)
+    assert queue.take(1) is None, "no tile is left"
+
+
 def test_the_queue_leaves_the_last_tiles_to_who_is_sooner() -> None:
     """Two places, of which the second takes ten times as long."""
     now = [0.0]

@@ -175,9 +175,7 @@ class Feed:
             raise what
         others = any(each.state not in ("gone", "aside") for each in self._seats if each is not seat)
         if seat.errors > RETRIES and others:
-            seat.state = "aside"
-            self._queue.leave(flight.place)
-            self._open_spares()
+            self._withdraw(flight.place, "aside")
         else:
             seat.state = "resting"
         self._repeat(tile)
@@ -208,9 +206,7 @@ class Feed:
 
     def _lose(self, number: int) -> None:
         """A worker is gone: its tiles are for others."""
-        self._seats[number].state = "gone"
-        self._queue.leave(number)
-        self._open_spares()
+        self._withdraw(number, "gone")
         lost = [key for key, flight in self._flights.items() if flight.place == number]
         for key in lost:
             flight = self._flights.pop(key)
@@ -224,7 +220,10 @@ class Feed:
                         f"{tuple(flight.tile)}: their logs say why; with less memory it may fit"
                     )
 
-    def _open_spares(self) -> None:
+    def _withdraw(self, place: int, state: str) -> None:
+        """A place gets no tiles for now; others take its part."""
+        self._seats[place].state = state
+        self._queue.leave(place)
         for number, seat in enumerate(self._seats):
             if seat.state == "spare":
                 seat.state = "open"
@@ -244,8 +243,7 @@ class Feed:
         late = [flight for flight in newest.values() if flight.begun_s < limit_s and flight.tile in self._left]
         for number in {flight.place for flight in self._flights.values() if flight.begun_s < limit_s}:
             if self._seats[number].state == "open":
-                self._seats[number].state = "late"
-                self._queue.leave(number)
+                self._withdraw(number, "late")
         self._give_all()
         busy = {flight.place for flight in self._flights.values()}
         idle = [number for number, seat in enumerate(self._seats) if seat.state == "open" and number not in busy]

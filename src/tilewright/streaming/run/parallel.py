@@ -58,13 +58,13 @@ class Queue:
         """A place is lost: others take its tiles, also those that were refused one before."""
         with self._lock:
             for pace in self._paces:
-                pace.done = False
-            self._paces[owner].done = True
+                pace.done = pace.lost
+            self._paces[owner].done = self._paces[owner].lost = True
 
     def back(self, owner: int) -> None:
         """A place that was lost takes tiles again."""
         with self._lock:
-            self._paces[owner].done = False
+            self._paces[owner].done = self._paces[owner].lost = False
 
     def _others_are_sooner(self, owner: int, now: float) -> bool:
         """True if no tile is left, or if the others would finish all that are left before ``owner`` finishes one. False
@@ -89,7 +89,8 @@ class _Pace:
     """How fast a place works, from the times at which it claims tiles: AHEAD in advance, then one as it begins each."""
 
     def __init__(self) -> None:
-        self.done = False
+        #: It gets no more tiles; and it is lost, so that this stays when another is lost.
+        self.done = self.lost = False
         #: Seconds that each of the last few tiles took.
         self.tiles_s: collections.deque[float] = collections.deque(maxlen=3)
         #: The longest of these; inf where there are none.
