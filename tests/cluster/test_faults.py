@@ -353,6 +353,30 @@ def test_workers_that_are_killed(stopped: str, journalled: list[Any]) -> None:
     check()
 
 
+@pytest.mark.thorough
+def test_ctrl_c_in_a_terminal_ends_the_command_in_a_line() -> None:
+    """A terminal sends it to all processes of the command, also to the workers."""
+    for name in ("a.npy", "b.npy"):
+        np.save(name, np.ones((3072, 3072), np.float32))
+    command = [sys.executable, "-W", "ignore", "-m", "tilewright", "multiply", "a.npy", "b.npy", "-o", "c.npy"]
+    process = subprocess.Popen(
+        [*command, "--memory", "36MiB", "--cluster", "local:2"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    journal = Path("c.npy.tilewright/journal")
+    interrupting = when(
+        lambda: journal.exists() and journal.read_bytes().count(b"\n") > 2,
+        lambda: os.killpg(process.pid, signal.SIGINT),
+    )
+    said = process.communicate(timeout=60)[1]
+    interrupting.join()
+    assert process.returncode == 130
+    assert "tiles are finished and kept; --resume continues" in said
+    assert "Traceback" not in said
+
+
 # ---- the benchmark ---------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,9 @@ STEP_S = 0.2
 #: What an error says of a product into a file; the error where the scheduler is lost.
 RESUME = "finished tiles are kept, and resume continues"
 LOST = f"the scheduler was lost or restarted: {RESUME}"
+#: Code that the processes of a cluster of ours run first. A terminal sends Ctrl-C to all processes: it is for the client,
+#: which ends the others.
+_DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 @contextlib.contextmanager
@@ -127,11 +130,13 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
             threads_per_worker=_threads(int(match[1])),
             dashboard_address=":0",
             silence_logs=logging.CRITICAL,  # what workers say of each other as they end
+            preload=_DEAF,
         )
         stack.enter_context(local)
         return stack.enter_context(distributed.Client(local, set_as_default=False))
     if text.startswith("local:") or not re.fullmatch(r"(\w+://)?[^\s:/]+:\d+", text):
         raise UsageError(f"cluster {text!r}: must be an address such as tcp://host:8786, or local:4 for processes here")
+    stack.enter_context(_silent("distributed.client", "distributed.batched"))
     try:
         return stack.enter_context(distributed.Client(text, timeout=CONNECT_S, set_as_default=False))
     except ValueError as error:
@@ -140,6 +145,19 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
         raise ClusterError(
             f"no scheduler answers at {text} ({type(error).__name__}): start it, or correct the address"
         ) from None
+
+
+@contextlib.contextmanager
+def _silent(*names: str) -> Iterator[None]:
+    """Without the tracebacks that these loggers write when a scheduler is lost: the error says it in a line."""
+    levels = {name: logging.getLogger(name).level for name in names}
+    try:
+        for name in names:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _threads(workers: int) -> int:
