@@ -241,7 +241,7 @@ def main(out: str, workers: str = "30", schedulers: str = "5", side: str = "4096
     record["other_bits"] = 0  # else an assertion had failed
     command = f"python benchmarks/cluster_faults.py {' '.join([path.name, *sys.argv[2:]])}"
     record["environment"] = environment(operands=f"normal numbers, {n}×{2 * n}×{n} float32", command=command)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":
