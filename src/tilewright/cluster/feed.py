@@ -80,10 +80,8 @@ class Feed:
         admitted: Callable[[WorkerFacts], Sequence[RemotePlace]],
     ) -> None:
         self._client, self._finished, self._admitted, self._key = client, finished, admitted, work.order.key
-        # A task that only returns it: Dask moves it to each worker once, and makes it again where it is lost. Other workers
-        # may be busy or lack Tilewright: they get it only when all of these are gone.
-        where = {"workers": [place.worker for place in places], "allow_other_workers": True}
-        self._work = client.submit(_same, work, key=f"tilewright-{self._key}", pure=False, **where)
+        # A task that only returns it: Dask moves it to each worker once, and makes it again where it is lost.
+        self._work = client.submit(_same, work, key=f"tilewright-{self._key}", pure=False)
         self._seats = [_Seat(place) for place in places]
         self._queue = Queue([*parts, *([] for _ in range(len(places) - len(parts)))])
         for number in range(len(parts), len(places)):
