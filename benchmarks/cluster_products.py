@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright.cluster.layers import layers
 from tilewright.cluster.measured import measured_rates, replayed_run
 from tilewright.cluster.simulate import simulate_cluster
 from tilewright.files import create_matrix, open_matrix
@@ -44,7 +45,7 @@ RUNS = 5
 #: Seconds that Dask's own product may take.
 MOST_S = 600.0
 #: Shapes of ``bytes``: square, ragged, k ≫ m and n, m ≫ n, n ≫ m.
-SHAPES = ((4096, 4096, 4096), (3333, 4444, 5555), (1000, 40000, 1200), (12000, 2048, 1024), (1024, 2048, 12000))
+SHAPES = ((8192, 8192, 8192), (6667, 8888, 7777), (24000, 8192, 2048), (2048, 8192, 24000), (1000, 160000, 1200))
 ONE = """
 import sys, time, tilewright as tw
 small, a, b, c, threads = sys.argv[1:]
@@ -166,24 +167,39 @@ def each_grid(small: bool) -> Iterator[dict[str, Any]]:
         for m, k, n in SHAPES[:1] if small else SHAPES:
             a, b = make("a.npy", (m, k), 4), make("b.npy", (k, n), 5)
             expected = tw.multiply(a, b, device="cpu")
-            for partition in ("1x4", "2x2", "4x1"):
-                job = run_on(client, a, b, "c.npy", partition=partition)["job"]
+            for partition in ("1x4", "2x2", "4x1") if layers(m, n, k) == 1 else ("layers",):
+                before = client.run(moved_bytes)
+                job = run_on(client, a, b, "c.npy", partition="rectangles" if partition == "layers" else partition)[
+                    "job"
+                ]
+                after = client.run(moved_bytes)
+                found = {"what": "bytes of each worker", "m": m, "k": k, "n": n, "partition": partition}
+                if partition == "layers":
+                    assert np.abs(np.load("c.npy") - expected).max() < 1e-5 * k, "wrong sums of layers"
+                    moved = [{name: after[x][name] - before[x][name] for name in after[x]} for x in after]
+                    read = [each["read"] + each["received"] for each in moved]
+                    # Each of 4 workers reads its layers, and of their sums 3 are moved in all.
+                    formula = 4 * (m + n) * k / 4
+                    yield {**found, "read_bytes": read, "formula_bytes": formula, "over_formula": max(read) / formula}
+                    yield {**found, "what": "bytes of layers", "moved": moved, "least_moved": 3 * 4 * m * n}
+                    continue
                 assert np.array_equal(np.load("c.npy"), expected), f"{partition}: other bits than those of one process"
                 down, across = map(int, partition.split("x"))
                 read = sorted(job.measured.read_by.values())
                 formula = formula_bytes(m, n, k, down, across)
                 yield {
-                    **{
-                        "what": "bytes of each worker",
-                        "m": m,
-                        "k": k,
-                        "n": n,
-                        "partition": partition,
-                        "read_bytes": read,
-                    },
-                    **{"formula_bytes": formula, "over_formula": max(read) / formula},
+                    **{**found, "read_bytes": read, "formula_bytes": formula, "over_formula": max(read) / formula},
                     **{"tiles": list(job.plan.grid.tiles), "planned_bytes": planned_bytes(job.plan)},
                 }
+
+
+def moved_bytes(dask_worker: Any) -> dict[str, int]:
+    """What a worker read of files as chunks, and received from others, since it began."""
+    from tilewright.cluster import kept
+
+    received = sum(each["total"] for each in dask_worker.transfer_incoming_log)
+
+    return {"read": kept.read.count, "received": received}
 
 
 def planned_bytes(plan: Any) -> list[int]:
@@ -192,14 +208,14 @@ def planned_bytes(plan: Any) -> list[int]:
 
 
 def simulated(small: bool) -> Iterator[dict[str, Any]]:
-    shapes = itertools.product((3072, 4096), (4096, 8192), (3072, 4096))
-    runs = [(shape, "rectangles") for shape in shapes] + [((4096, 8192, 4096), "4x1"), ((4096, 8192, 4096), "1x4")]
+    shapes = itertools.product((6144, 8192), (8192, 16384), (6144, 8192))
+    runs = [(shape, "rectangles") for shape in shapes] + [((8192, 8192, 8192), "4x1"), ((8192, 8192, 8192), "1x4")]
     with workers(4, "1GiB") as client:
         tiny = make("tiny.npy", (512, 512), 3)
         tw.multiply(tiny, tiny, "warm.npy", cluster=client, overwrite=True)
         for (m, k, n), partition in runs[:1] if small else runs:
             a, b = make("a.npy", (m, k), 6), make("b.npy", (k, n), 7)
-            measured = run_on(client, a, b, "c.npy", partition=partition, memory="48MiB")
+            measured = run_on(client, a, b, "c.npy", partition=partition, memory="128MiB")
             job = measured["job"]
             names = [str(name) for name in job.plan.devices]
             numbers = {name: number for number, name in enumerate(names)}

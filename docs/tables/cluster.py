@@ -54,7 +54,7 @@ def received() -> str:
         cells.append(
             [
                 shape,
-                row["partition"].replace("x", "×"),
+                "each a part of k" if row["partition"] == "layers" else row["partition"].replace("x", "×"),
                 f"{most:.1f} MiB",
                 f"{row['formula_bytes'] / 2**20:.1f} MiB",
                 f"{row['over_formula']:.3f}",

@@ -14,7 +14,7 @@ from distributed import Client
 
 import tilewright as tw
 from support.command_line import Answer
-from tilewright.cluster import placement
+from tilewright.cluster import kept, placement
 from tilewright.cluster.connect import connected
 from tilewright.cluster.layers import layers
 from tilewright.errors import ClusterError, FileError, ShapeError, UsageError
@@ -226,3 +226,15 @@ def test_the_job_of_one_process_is_as_before(files: Path) -> None:
     with open_job("a.npy", "b.npy", "c.npy", Options(device="cpu")) as job:
         assert job.plan.workers == ""
         assert "device     cpu" in str(job.plan)
+
+
+def test_a_chunk_of_a_file_is_read_where_it_is_multiplied(files: Path) -> None:
+    source = open_matrix("a.npy")
+    assert kept.file_matrix(source).shape == (M, K)
+    chunk = kept.FileRectangle(source.opener(), source.fingerprint(), slice(10, 500), slice(20, 600), A.dtype)  # type: ignore[arg-type]
+    source.close()
+    np.testing.assert_array_equal(chunk[5:9, 3:], A[15:19, 23:600])
+    np.testing.assert_array_equal(chunk.astype(np.float64), A[10:500, 20:600].astype(np.float64))
+    np.save("a.npy", A + 1)
+    with pytest.raises(ClusterError, match="another file than the client"):
+        np.asarray(kept.FileRectangle(chunk.opener, "another", slice(0, 1), slice(0, 1), A.dtype))

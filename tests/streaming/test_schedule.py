@@ -592,3 +592,15 @@ def test_a_wrong_rate_does_not() -> None:
     execute(planned, place)
     wrong = dataclasses.replace(device.rates, flops=device.flops / 1.5, in_bytes=device.in_bytes / 1.5)
     assert cost(planned, wrong, ITEMSIZE).total_s != pytest.approx(on_a_bus(place), rel=0.1)
+
+
+def test_parts_that_are_kept_are_left_to_their_places_unless_these_are_lost() -> None:
+    parts = territories(4, 4, 4)
+    queue = Queue(parts, clock=lambda: 0.0, kept=True)
+    taken = [queue.take(0) for _ in range(5)]
+    assert [each[0] for each in taken if each] == parts[0]
+    assert taken[-1] is None
+    queue.leave(1)
+    assert {queue.take(0)[0] for _ in parts[1]} == set(parts[1])  # type: ignore[index]
+    assert queue.take(0) is None
+    assert queue.take(2)[0] == parts[2][0]  # type: ignore[index]

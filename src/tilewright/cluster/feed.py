@@ -78,12 +78,15 @@ class Feed:
         parts: Sequence[Sequence[Tile]],
         finished: Callable[[TileReport], None],
         admitted: Callable[[WorkerFacts], Sequence[RemotePlace]],
+        *,
+        kept: bool = False,
     ) -> None:
+        """If parts are ``kept``, no worker takes tiles of another, unless that one is lost or late."""
         self._client, self._finished, self._admitted, self._key = client, finished, admitted, work.order.key
         # A task that only returns it: Dask moves it to each worker once, and makes it again where it is lost.
         self._work = client.submit(_same, work, key=f"tilewright-{self._key}", pure=False)
         self._seats = [_Seat(place) for place in places]
-        self._queue = Queue([*parts, *([] for _ in range(len(places) - len(parts)))])
+        self._queue = Queue([*parts, *([] for _ in range(len(places) - len(parts)))], kept=kept)
         for number in range(len(parts), len(places)):
             self._seats[number].state = "spare"
             self._queue.leave(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from distributed import futures_of
 from ..errors import ClusterError
 from ..files import Source
 from ..streaming.plan.cuts import MANY_CHUNKS
+from ..streaming.run.counting import SharedCounter
 from .connect import wait_until_ended
 from .lazy import matmul
 
@@ -23,44 +25,85 @@ CHUNK_BYTES = 32 << 20
 
 #: The fingerprints of files that this process has opened, and found to be those of the client.
 _seen: set[str] = set()
+#: Bytes of files that this process has read as chunks.
+read = SharedCounter()
 
 
 def product_on_workers(client: Any, a: da.Array, b: da.Array, dtype: Any, memory: int | str | None) -> da.Array:
     """The product, computed now, in chunks that are on the workers as long as the array is referred to."""
     with client.as_current():  # its workers' memory is what tasks are sized for
-        product = matmul(a.astype(dtype), b.astype(dtype), memory=memory)
+        product = matmul(*(x if x.dtype == dtype else x.astype(dtype) for x in (a, b)), memory=memory)
     product = client.persist(product)
     wait_until_ended(futures_of(product))
     return product
 
 
 def file_matrix(source: Source) -> da.Array:
-    """A file that all workers can read as a lazy Dask array: a chunk is read where it is needed."""
+    """A file that all workers can read as a lazy Dask array, whose chunks say where they are: the task that multiplies one
+    reads it, so that none is moved."""
     opener, expected = source.opener(), source.fingerprint()
     assert opener is not None, "an array in memory is no file"
     name = f"tilewright-read-{expected}"
     edges = _edges(source)
     cuts = [[slice(*ends) for ends in itertools.pairwise(each)] for each in edges]
     graph = {
-        (name, i, j): Task((name, i, j), read_rectangle, opener, expected, rows, columns)
+        (name, i, j): Task((name, i, j), FileRectangle, opener, expected, rows, columns, source.dtype)
         for (i, rows), (j, columns) in itertools.product(enumerate(cuts[0]), enumerate(cuts[1]))
     }
     chunks = tuple(tuple(stop - start for start, stop in itertools.pairwise(each)) for each in edges)
     return da.Array(graph, name, chunks=chunks, dtype=source.dtype)
 
 
-def read_rectangle(opener: Callable[[], Source], expected: str, rows: slice, columns: slice) -> np.ndarray[Any, Any]:
-    """A rectangle of a matrix, on a worker. Raises ClusterError where it sees another file than the client."""
-    source = opener()
-    try:
-        if expected not in _seen and source.fingerprint() != expected:
-            raise ClusterError("a worker reads another file than the client: both must reach the same storage")
-        _seen.add(expected)
-        out = np.empty((rows.stop - rows.start, columns.stop - columns.start), source.dtype)
-        source.read(rows, columns, out)
-        return out
-    finally:
-        source.close()
+@dataclasses.dataclass(frozen=True)
+class FileRectangle:
+    """A rectangle of a file, read where it becomes an array; ``expected`` is the fingerprint that the client saw."""
+
+    opener: Callable[[], Source]
+    expected: str
+    rows: slice
+    columns: slice
+    dtype: np.dtype[Any]
+
+    ndim = 2
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+
+    @property
+    def size(self) -> int:
+        """Its elements."""
+        return self.shape[0] * self.shape[1]
+
+    def __getitem__(self, part: tuple[slice, slice]) -> FileRectangle:
+        rows, columns = (
+            slice(span.start + each.indices(length)[0], span.start + each.indices(length)[1])
+            for span, each, length in zip((self.rows, self.columns), part, self.shape, strict=True)
+        )
+        return dataclasses.replace(self, rows=rows, columns=columns)
+
+    def copy(self) -> FileRectangle:
+        """Itself: it holds no elements."""
+        return self
+
+    def astype(self, dtype: Any, **_: Any) -> np.ndarray[Any, Any]:
+        """Its elements in another dtype."""
+        return np.asarray(self).astype(dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Its elements. Raises ClusterError where this worker sees another file than the client."""
+        source = self.opener()
+        try:
+            if self.expected not in _seen and source.fingerprint() != self.expected:
+                raise ClusterError("a worker reads another file than the client: both must reach the same storage")
+            _seen.add(self.expected)
+            out = np.empty(self.shape, self.dtype)
+            source.read(self.rows, self.columns, out)
+            read.add(out.nbytes)
+            return out if dtype is None else out.astype(dtype, copy=False)
+        finally:
+            source.close()
 
 
 def _edges(source: Source) -> list[list[int]]:

@@ -21,8 +21,9 @@ from ..streaming.options import Options
 from ..streaming.places.events import Events
 from ..streaming.plan.cost import Cost
 from ..streaming.plan.grid import Tile
+from ..streaming.plan.partition import stated_parts
 from ..streaming.plan.stream import StreamPlan, plan_stream
-from ..streaming.run.computation import Product, Tell
+from ..streaming.run.computation import Computation, Product, Tell
 from ..streaming.run.job import Job, plan_job
 from ..streaming.run.opening import check_partition, check_parts, opened_product, refuse_overlap
 from .connect import connected
@@ -52,7 +53,11 @@ def open_cluster_job(
         m, n, k = product.shape
         count = layers(m, n, k)
         arrays = [array for _, array in on_workers]
-        compute = _ByTiles(client, order, placement) if count == 1 else _ByLayers(client, options, arrays)
+        compute: Computation
+        if count == 1:
+            compute = _ByTiles(client, order, placement, stated_parts(options.partition) is not None)
+        else:
+            compute = _ByLayers(client, options, arrays)
         job = plan_job(product, placement, compute, out, options, stack, only_planned=only_planned)
         if count > 1 and not job.complete:
             job.plan = _shared_sum(job.plan, min(count, len(placement.names)), count)
@@ -130,6 +135,8 @@ class _ByTiles:
     client: Any
     order: ProductOrder
     placement: ClusterPlacement
+    #: Whether the caller stated how C is shared.
+    stated: bool
 
     def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
         alone = dataclasses.replace(plan, parts=((),), cost=_NO_COST, choice=None, host_slots=0)
@@ -144,7 +151,8 @@ class _ByTiles:
             tell.finished(report.tile)
             tell.multiplied(tile_operations(plan.grid, report.tile))
 
-        Feed(self.client, work, self.placement.places, plan.parts, finished, self._admitted).run()
+        places, parts = self.placement.places, plan.parts
+        Feed(self.client, work, places, parts, finished, self._admitted, kept=self.stated).run()
 
     def _admitted(self, facts: WorkerFacts) -> list[RemotePlace]:
         """The places of a worker that joined, if it would compute the same bits."""

@@ -23,10 +23,14 @@ class Queue:
     it takes the last tile of the longest list.
 
     Near the end a place gets no tile if the others can finish all tiles that are left before this place would finish
-    one: otherwise all would wait for it. ``clock`` returns seconds.
+    one: otherwise all would wait for it. ``clock`` returns seconds. If the parts are ``kept``, a place takes tiles of
+    others only if these are lost.
     """
 
-    def __init__(self, parts: Sequence[Iterable[Tile]], clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, parts: Sequence[Iterable[Tile]], clock: Callable[[], float] = time.perf_counter, *, kept: bool = False
+    ) -> None:
+        self._kept = kept
         self._parts = [collections.deque(part) for part in parts]
         self._lock, self._clock = threading.Lock(), clock
         self._paces = [_Pace() for _ in self._parts]
@@ -39,13 +43,19 @@ class Queue:
             pace, now = self._paces[owner], self._clock()
             pace.claimed(now)
             self._least_s = min(self._least_s, pace.tile_s)
-            if pace.done or self._others_are_sooner(owner, now):
-                pace.done = True
-                return None
             own = self._parts[owner]
+            if self._kept and not pace.lost:
+                others = [part for part, other in zip(self._parts, self._paces, strict=True) if part and other.lost]
+                if not own and not others:
+                    return None
+            else:
+                if pace.done or self._others_are_sooner(owner, now):
+                    pace.done = True
+                    return None
+                others = self._parts
             if own:
                 return own.popleft(), list(own)
-            return max(self._parts, key=len).pop(), []
+            return max(others, key=len).pop(), []
 
     def join(self) -> int:
         """The number of another place, which has no tiles of its own."""
