@@ -258,10 +258,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--small", action="store_true", help="the least of each, to see whether it runs")
     chosen = parser.parse_args()
+    facts = environment(operands="files")  # before the folder changes: the script's path is relative to it
     out = chosen.out.absolute()
     with tempfile.TemporaryDirectory(dir=out.parent) as folder, contextlib.chdir(folder):
         if not out.exists():
-            append(out, {"environment": environment(operands="files")})
+            append(out, {"environment": facts})
         for record in PARTS[chosen.part](chosen.small):
             append(out, record)
             print({name: value for name, value in record.items() if name != "last"}, flush=True)
