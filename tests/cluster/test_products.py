@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -238,3 +240,14 @@ def test_a_chunk_of_a_file_is_read_where_it_is_multiplied(files: Path) -> None:
     np.save("a.npy", A + 1)
     with pytest.raises(ClusterError, match="another file than the client"):
         np.asarray(kept.FileRectangle(chunk.opener, "another", slice(0, 1), slice(0, 1), A.dtype))
+
+
+def test_a_cluster_of_this_machine_leaves_the_environment_as_it_was(
+    files: Path, expected: np.ndarray[Any, Any]
+) -> None:
+    """Dask sets OMP_NUM_THREADS where it starts workers."""
+    with dask.config.set({"distributed.nanny.pre-spawn-environ": {"TILEWRIGHT_TEST": 1}}):
+        before = dict(os.environ)
+        tw.multiply("a.npy", "b.npy", "c.npy", cluster="local:1")
+        assert dict(os.environ) == before
+    np.testing.assert_array_equal(np.load("c.npy"), expected)

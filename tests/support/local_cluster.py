@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dask
 from distributed import LocalCluster
+
+# Else Dask sets OMP_NUM_THREADS to 1 in the process that starts workers, for all tests that follow.
+dask.config.set({"distributed.nanny.pre-spawn-environ": {}})
 
 
 def local_cluster(workers: int = 2) -> LocalCluster:

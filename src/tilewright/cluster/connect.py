@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import queue
 import re
 import threading
@@ -125,6 +126,7 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
             raise ClusterError(f"the cluster cannot be used: {error}") from None
     text = str(cluster)
     if match := re.fullmatch(r"local:([1-9]\d{0,3})", text):
+        stack.enter_context(_same_environment())
         local = distributed.LocalCluster(
             n_workers=int(match[1]),
             threads_per_worker=_threads(int(match[1])),
@@ -158,6 +160,23 @@ def _silent(*names: str) -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+
+
+@contextlib.contextmanager
+def _same_environment() -> Iterator[None]:
+    """Undo, in the end, what Dask does to this process's environment when it starts others.
+
+    It sets OMP_NUM_THREADS to 1, after which every later product of this process would use one thread.
+    """
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) | set(before):
+            if name not in before:
+                del os.environ[name]
+            elif os.environ.get(name) != before[name]:
+                os.environ[name] = before[name]
 
 
 def _threads(workers: int) -> int:

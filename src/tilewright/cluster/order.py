@@ -68,6 +68,7 @@ class ChosenKernel:
 
     @classmethod
     def of(cls, choice: Choice[Any]) -> ChosenKernel:
+        """What is to be sent of a choice."""
         return cls(choice.kernel.name, choice.compute, dict(choice.params), choice.why, choice.why_params)
 
     def choice(self) -> Choice[Any]:

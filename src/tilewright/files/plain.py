@@ -222,10 +222,12 @@ class PlainSink:
 
     @property
     def forgets(self) -> bool:
+        """Whether written data are dropped from the page cache once they are on the disk."""
         return self._writer.forgets
 
     @forgets.setter
     def forgets(self, value: bool) -> None:
+        """Set before the first ``write``."""
         self._writer.forgets = value
 
     def _refuse_another(self, file: BinaryIO) -> None:

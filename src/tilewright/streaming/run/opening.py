@@ -53,6 +53,7 @@ def check_parts(partition: str, places: Sequence[str]) -> None:
 
 
 def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
+    """The operands, opened until ``stack`` is closed, and the dtype of their product. Raises ShapeError, DTypeError."""
     sources: list[Source] = []
     for operand in (a, b):
         if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
@@ -79,6 +80,7 @@ def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]
 
 
 def array_for(product: Product) -> np.ndarray[Any, Any]:
+    """A new array for the result. Raises MemoryLimitError where none can be that large."""
     m, n, _ = product.shape
     try:
         return np.empty((m, n), product.dtype)
