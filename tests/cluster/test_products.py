@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,13 @@ from tilewright.cluster.layers import layers
 from tilewright.errors import ClusterError, FileError, ShapeError, UsageError
 from tilewright.files import open_matrix
 from tilewright.large import job_on
+from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.options import Options
+from tilewright.streaming.places.places import Placement
+from tilewright.streaming.places.rates import kc_of
+from tilewright.streaming.plan.cuts import Room
 from tilewright.streaming.plan.schedule import Schedule
+from tilewright.streaming.run import opening
 from tilewright.streaming.run.opening import open_job
 
 M, K, N = 900, 700, 800
@@ -118,15 +124,22 @@ def test_workers_share_a_long_sum_in_an_order_that_depends_on_the_shape_alone(cl
 
 @pytest.mark.parametrize("begun_on", ["cluster", "one machine"])
 def test_one_resumes_what_the_other_began(
-    begun_on: str, client: Client, files: Path, expected: np.ndarray[Any, Any]
+    begun_on: str, client: Client, files: Path, expected: np.ndarray[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Enough(Exception):  # noqa: N818  # no error
         pass
 
     def stop(done: int, total: int) -> None:
+        until = time.monotonic() + 60
+        while done > total // 2 and not job.finished_tiles and time.monotonic() < until:
+            time.sleep(0.01)
         if done > total // 2:
             raise Enough
 
+    choice = choose_adding_cpu("float32")
+    assert choice is not None
+    room = Room(2_600_000, kc=kc_of(choice.kernel, "float32"))  # for several tiles, whatever the rates of this machine
+    monkeypatch.setattr(opening, "place_product", lambda *_: Placement(choice, room, 1, 1 << 30))
     clusters = [client, None] if begun_on == "cluster" else [None, client]
     with (
         pytest.raises(Enough),
@@ -134,6 +147,7 @@ def test_one_resumes_what_the_other_began(
     ):
         job.run(stop)
     begun = job.finished_tiles
+    room = Room(1 << 28, kc=room.kc)
     with job_on(clusters[1], "a.npy", "b.npy", "c.npy", Options(memory=MEMORY, device="cpu", resume=True)) as job:
         assert job.measured.before == begun > 0
         job.run()
