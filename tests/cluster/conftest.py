@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
+import dask
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
+import tilewright as tw
 from support.local_cluster import local_cluster
+
+#: As it was before any test started workers.
+ENVIRONMENT = dict(os.environ)
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """Undo what Dask does to the environment where it starts workers: OMP_NUM_THREADS=1 would hold for tests that follow."""
+    yield
+    for name in dask.config.get("distributed.nanny.pre-spawn-environ"):
+        os.environ.pop(name, None)
+        if name in ENVIRONMENT:
+            os.environ[name] = ENVIRONMENT[name]
 
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[LocalCluster]:
     """The cluster. No test may kill one of its workers."""
+    for dtype in (np.float32, np.float64):  # compiles here, because compilers take more memory than these workers have
+        a = np.ones((1100, 1100), dtype)
+        tw.multiply(a, a, device="cpu", memory="64MiB")
     with local_cluster() as cluster:
         yield cluster
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import dask
 from distributed import LocalCluster
-
-# Else Dask also sets OMP_NUM_THREADS to 1 in the process that starts workers, for all tests that follow. What is left makes
-# workers give memory back, without which small ones are killed.
-dask.config.set({"distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 65536}})
 
 
 def local_cluster(workers: int = 2) -> LocalCluster:
