@@ -30,7 +30,7 @@ def environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def workers() -> Iterator[LocalCluster]:
     """The cluster. No test may kill one of its workers."""
-    for dtype in (np.float32, np.float64):  # compiles here, because compilers take more memory than these workers have
+    for dtype in (np.float32, np.float64):  # compiles once, here; otherwise each worker would
         a = np.ones((1100, 1100), dtype)
         tw.multiply(a, a, device="cpu", memory="64MiB")
     with local_cluster() as cluster:

@@ -198,7 +198,7 @@ def test_workers_that_would_compute_other_bits_are_refused(client: Client, files
 
 def test_a_plan_on_a_cluster_says_who_computes(client: Client, files: Path) -> None:
     text = str(tw.plan_multiply("a.npy", "b.npy", "c.npy", cluster=client, partition="1x2"))
-    assert "  workers    2 workers on 1 host, 1 thread each, memory limit 512 MiB" in text
+    assert "  workers    2 workers on 1 host, 1 thread each, memory limit 2 GiB" in text
     assert "2 in 1×2, of " in text
     assert not Path("c.npy.tilewright").exists()
 
