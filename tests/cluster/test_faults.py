@@ -83,6 +83,24 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """``paused(until)``: after three blocks nothing is multiplied until a condition holds, at the latest after 30 s."""
+    multiply, begun = HostPlace.multiply, []
+
+    def paused(until: Callable[[], bool]) -> None:
+        def waits(*args: Any) -> None:
+            begun.append(None)
+            end = time.monotonic() + 30
+            while len(begun) > 3 and not until() and time.monotonic() < end:
+                time.sleep(0.002)
+            multiply(*args)
+
+        monkeypatch.setattr(HostPlace, "multiply", waits)
+
+    return paused
+
+
+@pytest.fixture
 def journalled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The tiles that are written to a journal."""
     tiles: list[tuple[int, int]] = []
@@ -187,12 +205,16 @@ def test_an_error_of_another_kind_names_worker_and_tile(client: Client, monkeypa
         multiply(client)
 
 
-def test_an_operand_that_changes_meanwhile(client: Client, slow: None, journalled: list[Any]) -> None:
+def test_an_operand_that_changes_meanwhile(client: Client, paused: Any, journalled: list[Any]) -> None:
+    changed = threading.Event()
+
     def change() -> None:
         with Path("a.npy").open("r+b") as file:
             file.seek(-4, os.SEEK_END)
             file.write(np.float32(9).tobytes())
+        changed.set()
 
+    paused(changed.is_set)
     changing = when(lambda: len(journalled) >= 2, change)
     with pytest.raises(ResumeError, match="a was changed while it was multiplied"):
         multiply(client)
@@ -271,15 +293,20 @@ def test_a_writer_of_a_finished_result_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_worker_that_joins_computes_if_its_bits_are_the_same(
-    alike: bool, slow: None, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]
+    alike: bool, paused: Any, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]
 ) -> None:
-    facts = session._facts
+    facts, asked = session._facts, []
 
     def others(*args: Any) -> WorkerFacts:
-        kernel = facts(*args).kernel
-        return dataclasses.replace(facts(*args), kernel=kernel if alike or not journalled else "another")
+        found = facts(*args)
+        asked.append(found.worker)
+        return found if alike or len(asked) == 1 else dataclasses.replace(found, kernel="another")
+
+    def joined() -> bool:
+        return len(session._sessions if alike else asked) > 1
 
     monkeypatch.setattr(session, "_facts", others)
+    paused(joined)
     with (
         LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, memory_limit="1GiB", dashboard_address=":0"
@@ -293,7 +320,7 @@ def test_a_worker_that_joins_computes_if_its_bits_are_the_same(
     check()
 
 
-def test_no_worker_is_left(slow: None, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]) -> None:
+def test_no_worker_is_left(paused: Any, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]) -> None:
     monkeypatch.setattr(feed, "ALONE_S", 0.3)
     monkeypatch.setattr(session, "IDLE_S", 0.2)
     with (
@@ -302,6 +329,7 @@ def test_no_worker_is_left(slow: None, monkeypatch: pytest.MonkeyPatch, journall
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        paused(lambda: not connect.workers_alive(client))
         leaving = when(lambda: len(journalled) >= 1, lambda: cluster.scale(0))
         with pytest.raises(ClusterError, match="no worker is left that can compute this product"):
             multiply(client)
@@ -326,7 +354,17 @@ class _All:
         """Holds every key already."""
 
 
-def test_an_interrupt_leaves_nothing_but_the_tiles(client: Client, slow: None, journalled: list[Any]) -> None:
+def test_an_interrupt_leaves_nothing_but_the_tiles(
+    client: Client, paused: Any, journalled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, stop = threading.Event(), session.Session.stop
+
+    def stops(*args: Any) -> None:
+        stopped.set()
+        stop(*args)
+
+    monkeypatch.setattr(session.Session, "stop", stops)
+    paused(stopped.is_set)
     interrupting = when(lambda: len(journalled) >= 2, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         multiply(client)
