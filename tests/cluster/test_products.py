@@ -20,6 +20,7 @@ from support.command_line import Answer
 from tilewright.cluster import kept, placement
 from tilewright.cluster.connect import connected
 from tilewright.cluster.layers import layers
+from tilewright.cluster.returned import ReturnedTiles
 from tilewright.errors import ClusterError, FileError, ShapeError, UsageError
 from tilewright.files import open_matrix
 from tilewright.large import job_on
@@ -28,6 +29,7 @@ from tilewright.streaming.options import Options
 from tilewright.streaming.places.places import Placement
 from tilewright.streaming.places.rates import kc_of
 from tilewright.streaming.plan.cuts import Room
+from tilewright.streaming.plan.grid import Grid, Tile
 from tilewright.streaming.plan.schedule import Schedule
 from tilewright.streaming.run import opening
 from tilewright.streaming.run.opening import open_job
@@ -265,3 +267,16 @@ def test_a_cluster_of_this_machine_leaves_the_environment_as_it_was(
         tw.multiply("a.npy", "b.npy", "c.npy", cluster="local:1")
         assert dict(os.environ) == before
     np.testing.assert_array_equal(np.load("c.npy"), expected)
+
+
+def test_a_tile_that_is_returned_may_be_written_in_pieces() -> None:
+    """As a GPU does, from several staging buffers."""
+    grid = Grid(900, 800, 700, 320, 256, 700)
+    returned = ReturnedTiles(grid, np.dtype(np.float32))
+    whole = rng.uniform(-1, 1, (900, 800)).astype(np.float32)
+    for tile in (Tile(0, 0), Tile(2, 3)):
+        rows, columns = grid.rows(tile.i), grid.columns(tile.j)
+        for top in reversed(range(rows.start, rows.stop, 100)):
+            piece = slice(top, min(rows.stop, top + 100)), columns
+            returned.write(*piece, whole[piece])
+        np.testing.assert_array_equal(returned.take(tile), whole[rows, columns])

@@ -56,6 +56,7 @@ def test_the_plan_says_gpus(client: Any, files: None) -> None:
     assert "2 workers on 1 host, 2 GPUs" in plan
 
 
+@pytest.mark.filterwarnings("ignore:Sending large graph")
 def test_arrays_of_dask_and_of_the_client_and_a_result_that_stays(client: Any, files: None) -> None:
     import dask.array as da
 

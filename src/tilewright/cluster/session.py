@@ -38,6 +38,7 @@ from ..streaming.run.counting import CountedSource, SharedCounter
 from ..streaming.run.durable import Durable
 from ..streaming.run.executor import RunningSchedule
 from .order import ChosenKernel, PlannedOrder, ProductOrder, RemotePlace, TaskFailure, TileReport, WorkerFacts
+from .returned import ReturnedTiles
 
 #: Share of a worker's memory limit that blocks take, and the share that all of the process may take: from 70 % on Dask moves
 #: data to the disk, and at 80 % it begins no task. Blocks always get the last share.
@@ -137,7 +138,7 @@ class Session:
         #: The product and the place.
         self.key = work.order.key, place
         self._read = SharedCounter()
-        self._tiles = ReturnedTiles() if work.attach is None else None
+        self._tiles = ReturnedTiles(work.plan.grid, work.order.dtype) if work.attach is None else None
         self._changed = threading.Lock()
         #: The tiles that are not finished; with each its report, and when it was added.
         self._reports: dict[Tile, tuple[Future[TileReport], float]] = {}
@@ -224,7 +225,7 @@ class Session:
             return True
 
     def _finished(self, tile: Tile) -> None:
-        elements = None if self._tiles is None else self._tiles.take(self._work.plan, tile)
+        elements = None if self._tiles is None else self._tiles.take(tile)
         with self._changed:
             report, begun = self._reports.pop(tile, (None, 0.0))
             self._idle_since = time.monotonic()
@@ -240,25 +241,6 @@ class Session:
                     self._error = self._error or Stopped()  # under the lock: no tile is added any more
             if self._error is not None:
                 self.stop(self._error)
-
-
-class ReturnedTiles:
-    """The sink of a product whose tiles are returned: each waits here for its task."""
-
-    forgets = False
-
-    def __init__(self) -> None:
-        self._tiles: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
-
-    def write(self, rows: slice, columns: slice, block: np.ndarray[Any, Any]) -> None:
-        self._tiles[rows.start, columns.start] = block.copy()
-
-    def flush(self) -> None:
-        """Nothing to do: the elements are in memory."""
-
-    def take(self, plan: Any, tile: Tile) -> np.ndarray[Any, Any]:
-        """The elements of a tile, which are no longer kept here."""
-        return self._tiles.pop((plan.grid.rows(tile.i).start, plan.grid.columns(tile.j).start))
 
 
 def _session(work: PlannedOrder, device: str, worker: Any) -> Session:
