@@ -20,8 +20,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import tilewright
 
 from ..errors import ClusterError, FileError, TilewrightError
