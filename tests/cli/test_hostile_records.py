@@ -22,8 +22,8 @@ from tilewright.errors import RecordError
 from tilewright.records.bench import BenchRecord, from_line, read_records, to_line
 from tilewright.records.explanation import from_dict, holds_explanations, read_explanations
 from tilewright.records.explanation_rules import _WIDEST
-from tilewright.records.json_data import DEEPEST, dumped, is_tame
-from tilewright.records.timeline import MOST_LANES, Piece, holds_timelines, read_timelines, write_timelines
+from tilewright.records.json_data import DEEPEST, dumped, holds_kind, is_tame
+from tilewright.records.timeline import MOST_LANES, Piece, read_timelines, write_timelines
 from tilewright.report import html, timeline_lanes, views
 from tilewright.report.source_view import source_view
 
@@ -98,7 +98,7 @@ def test_what_is_no_json_is_one_line(data: bytes, tmp_path: Path, monkeypatch: p
         with pytest.raises(RecordError, match=r"x\.jsonl"):
             reader(path)
     assert not holds_explanations(path)
-    assert not holds_timelines(path)
+    assert not holds_kind(path, "timeline")
     for words in (["report", str(path)], ["compare", str(path), str(path)]):
         monkeypatch.setattr("sys.argv", ["tilewright", *words])
         assert run_command_line() == 2

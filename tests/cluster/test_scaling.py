@@ -12,7 +12,8 @@ import pytest
 from tilewright.cluster.scaling import ClusterRates, scaling_point, weak_shape
 from tilewright.errors import RecordError, UsageError
 from tilewright.records import scaling
-from tilewright.records.scaling import ScalingPoint, holds_scaling, read_scaling, scaling_line, write_scaling
+from tilewright.records.json_data import holds_kind
+from tilewright.records.scaling import ScalingPoint, read_scaling, scaling_line, write_scaling
 
 CLUSTER = ClusterRates(flops=1e12, memory=1 << 30, link=1e10, storage=1e9)
 
@@ -62,7 +63,7 @@ def test_other_dtypes_and_places_are_refused() -> None:
 def test_a_file_holds_what_was_written(tmp_path: Path) -> None:
     points = [point(), point("workers", 16), replace(point(), grown_from=(8192, 8192, 8192), environment={"x": "y"})]
     write_scaling(tmp_path / "s.jsonl", points)
-    assert holds_scaling(tmp_path / "s.jsonl")
+    assert holds_kind(tmp_path / "s.jsonl", "scaling")
     assert [scaling_line(each) for each in read_scaling(tmp_path / "s.jsonl")] == [
         scaling_line(each) for each in points
     ]
@@ -112,10 +113,10 @@ def test_a_wrong_record_is_rejected(message: str, tmp_path: Path) -> None:
 def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text(text, encoding="latin-1")
-    assert not holds_scaling(path)
+    assert not holds_kind(path, "scaling")
     with pytest.raises(RecordError):
         read_scaling(path)
-    assert not holds_scaling(tmp_path / "absent")
+    assert not holds_kind(tmp_path / "absent", "scaling")
 
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -18,11 +18,11 @@ pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 
 from tilewright import report
 from tilewright.errors import RecordError
+from tilewright.records.json_data import holds_kind
 from tilewright.records.timeline import (
     Piece,
     Timeline,
     Work,
-    holds_timelines,
     read_timelines,
     union,
     write_timelines,
@@ -42,7 +42,7 @@ def test_what_is_written_is_read(tmp_path):
     path = tmp_path / "run.jsonl"
     written = [tiny(), tiny("cuda:0", predicted=True)]
     write_timelines(path, written)
-    assert holds_timelines(path)
+    assert holds_kind(path, "timeline")
     found = read_timelines(path)
     assert [replace(each, blocks=tuple(each.blocks)) for each in found] == written
     assert len(path.read_text().splitlines()) == 2 * (1 + 7)
@@ -98,10 +98,10 @@ def test_files_of_other_kinds_are_none(tmp_path):
     other = tmp_path / "other"
     for content in (b"", b"\xff\xfe", b"[1]\n", b'{"kernel": "cpu/ikj"}\n', b"not JSON"):
         other.write_bytes(content)
-        assert not holds_timelines(other)
+        assert not holds_kind(other, "timeline")
         with pytest.raises(RecordError):
             read_timelines(other)
-    assert not holds_timelines(tmp_path / "absent")
+    assert not holds_kind(tmp_path / "absent", "timeline")
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------

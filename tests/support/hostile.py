@@ -267,10 +267,11 @@ def _timelines() -> list[Files]:
 
 
 def _read_timelines(folder: Path) -> None:
-    from tilewright.records.timeline import holds_timelines, read_timelines
+    from tilewright.records.json_data import holds_kind
+    from tilewright.records.timeline import read_timelines
     from tilewright.report import render_timeline, save_timeline, write_trace
 
-    holds_timelines(folder / "a.jsonl")
+    holds_kind(folder / "a.jsonl", "timeline")
     found = read_timelines(folder / "a.jsonl")
     render_timeline(found)
     save_timeline(found[0], folder / "a.svg")

@@ -72,8 +72,10 @@ def report_command(
     """
     from ..records.bench import read_records
     from ..records.explanation import holds_explanations, read_explanations
-    from ..records.scaling import holds_scaling, read_scaling
-    from ..records.timeline import holds_timelines
+    from ..records.json_data import holds_kind
+    from ..records.scaling import KIND as SCALING
+    from ..records.scaling import read_scaling
+    from ..records.timeline import KIND as TIMELINE
     from ..report import save_figures, write_explanation, write_page, write_scaling_page
 
     check_writeable("output", output, spare=files)
@@ -81,7 +83,7 @@ def report_command(
     check_different_files(output=output, trace=trace)
     if figures is not None and figures.exists() and not figures.is_dir():
         raise UsageError(f"figures: must be a folder, got the file {figures}")
-    timed = [file for file in files if holds_timelines(file)]
+    timed = [file for file in files if holds_kind(file, TIMELINE)]
     if timed and len(timed) < len(files):
         raise UsageError("files: timelines make a page of their own, without records and explanations")
     if timed:
@@ -89,7 +91,7 @@ def report_command(
         return
     if trace is not None:
         raise UsageError("trace: only a timeline can be written as one; see multiply --timeline")
-    scaled = [file for file in files if holds_scaling(file)]
+    scaled = [file for file in files if holds_kind(file, SCALING)]
     if scaled:
         if figures is not None or len(scaled) < len(files):
             raise UsageError("files: points of scaling make a page of their own, without records and without figures")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import RecordError
 from .legible import json_escaped
@@ -21,6 +22,8 @@ LEAST_S, MOST_S = 1e-12, 1e12
 LEAST, MOST = 1e-100, 1e100
 #: The most levels of nested objects and lists, where such are allowed.
 DEEPEST = 16
+
+Record = TypeVar("Record")
 
 
 class Rule(NamedTuple):
@@ -59,6 +62,33 @@ def check_fields(data: Mapping[str, Any], rules: Mapping[str, Rule], where: str,
     for name, (words, holds) in rules.items():
         if name in data and not holds(data[name]):
             raise RecordError(f"{where}: {part}{name} must be {words}, got {value_excerpt(data[name])}")
+
+
+def holds_kind(path: str | Path, kind: str) -> bool:
+    """Whether the first line of a file is an object of this kind; false where it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            data = parse_json(file.readline(), str(path), kind)
+    except (OSError, RecordError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == kind
+
+
+def check_kind(data: Mapping[str, Any], kind: str, schema: int, where: str) -> None:
+    """Raises RecordError for an object of another kind or schema."""
+    if data.get("kind") != kind or data.get("schema") != schema:
+        actual = f"{value_excerpt(data.get('kind'))} of schema {value_excerpt(data.get('schema'))}"
+        raise RecordError(f"{where}: kind must be {kind!r} of schema {schema}, got {actual}")
+
+
+def from_fields(record: Callable[..., Record], data: Mapping[str, Any], where: str, **given: Any) -> Record:
+    """An object of the dataclass ``record``: the fields that are ``given``, and the others of it that ``data`` have; what
+    ``data`` have beside them, as of a later version, is ignored. Raises RecordError where a field is missing."""
+    known = {field.name for field in fields(record)} - given.keys()  # type: ignore[arg-type]  # a dataclass
+    try:
+        return record(**given, **{name: value for name, value in data.items() if name in known})
+    except TypeError as error:
+        raise RecordError(f"{where}: is incomplete: {str(error).split('()', 1)[-1].strip()}") from None
 
 
 def value_excerpt(value: Any) -> str:

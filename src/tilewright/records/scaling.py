@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ from .json_data import (
     TEXT,
     Rule,
     check_fields,
+    check_kind,
     dumped,
+    from_fields,
     is_count,
     is_seconds,
     many,
     nullable,
     parse_json,
     read_text,
-    value_excerpt,
 )
 
 SCHEMA = 1
@@ -170,29 +171,13 @@ def read_scaling(path: str | Path) -> list[ScalingPoint]:
     return points
 
 
-def holds_scaling(path: str | Path) -> bool:
-    """Whether a file holds points; false where it cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            data = parse_json(file.readline(), str(path), "record of scaling")
-    except (OSError, RecordError):
-        return False
-    return isinstance(data, dict) and data.get("kind") == KIND
-
-
 def _point(line: str, where: str) -> ScalingPoint:
     data = parse_json(line, where, "record of scaling")
     if not isinstance(data, dict):
         raise RecordError(f"{where}: must be an object, got {type(data).__name__}")
-    if data.get("kind") != KIND or data.get("schema") != SCHEMA:
-        actual = f"{value_excerpt(data.get('kind'))} of schema {value_excerpt(data.get('schema'))}"
-        raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {actual}")
+    check_kind(data, KIND, SCHEMA, where)
     check_fields(data, _RULES, where)
-    known = {f.name for f in fields(ScalingPoint)}
-    try:
-        point = ScalingPoint(**{key: value for key, value in data.items() if key in known})
-    except TypeError as error:
-        raise RecordError(f"{where}: is incomplete: {str(error).split('()', 1)[-1].strip()}") from None
+    point = from_fields(ScalingPoint, data, where)
     for wrong in _contradictions(point):
         raise RecordError(f"{where}: {wrong}")
     return point

@@ -25,12 +25,13 @@ from .json_data import (
     TRUTH,
     Rule,
     check_fields,
+    check_kind,
     dumped,
+    from_fields,
     is_count,
     many,
     parse_json,
     read_text,
-    value_excerpt,
 )
 
 SCHEMA = 1
@@ -268,26 +269,10 @@ def read_timelines(path: str | Path) -> list[Timeline]:
     return timelines
 
 
-def holds_timelines(path: str | Path) -> bool:
-    """Whether a file holds timelines; false where it cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            data = parse_json(file.readline(), str(path), "timeline")
-    except (OSError, RecordError):
-        return False
-    return isinstance(data, dict) and data.get("kind") == KIND
-
-
 def _header(data: dict[str, Any], where: str) -> Timeline:
-    if data["kind"] != KIND or data.get("schema") != SCHEMA:
-        actual = f"{value_excerpt(data['kind'])} of schema {value_excerpt(data.get('schema'))}"
-        raise RecordError(f"{where}: kind must be {KIND!r} of schema {SCHEMA}, got {actual}")
+    check_kind(data, KIND, SCHEMA, where)
     check_fields(data, _RULES, where)
-    known = {f.name for f in fields(Timeline)} - {"pieces"}
-    try:
-        return Timeline(pieces=[], **{key: value for key, value in data.items() if key in known})
-    except TypeError as error:
-        raise RecordError(f"{where}: is an incomplete header: {str(error).split('()', 1)[-1].strip()}") from None
+    return from_fields(Timeline, data, where, pieces=[])
 
 
 def _piece(data: dict[str, Any], where: str) -> Piece:
