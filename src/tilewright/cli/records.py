@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -83,25 +84,16 @@ def report_command(
     check_different_files(output=output, trace=trace)
     if figures is not None and figures.exists() and not figures.is_dir():
         raise UsageError(f"figures: must be a folder, got the file {figures}")
-    timed = [file for file in files if holds_kind(file, TIMELINE)]
-    if timed and len(timed) < len(files):
-        raise UsageError("files: timelines make a page of their own, without records and explanations")
-    if timed:
+    if _all_are("timelines", files, lambda file: holds_kind(file, TIMELINE)):
         _report_timelines(files, output, figures, trace, title)
         return
     if trace is not None:
         raise UsageError("trace: only a timeline can be written as one; see multiply --timeline")
-    scaled = [file for file in files if holds_kind(file, SCALING)]
-    if scaled:
-        if figures is not None or len(scaled) < len(files):
-            raise UsageError("files: points of scaling make a page of their own, without records and without figures")
+    if _all_are("points of scaling", files, lambda file: holds_kind(file, SCALING), figures=figures):
         points = [point for file in files for point in read_scaling(file)]
         say(f"page: {write_scaling_page(points, output, title=title)}")
         return
-    explained = [file for file in files if holds_explanations(file)]
-    if explained:
-        if figures is not None or len(explained) < len(files):
-            raise UsageError("files: explanations make a page of their own, without records and without figures")
+    if _all_are("explanations", files, holds_explanations, figures=figures):
         explanations = [explanation for file in files for explanation in read_explanations(file)]
         say(f"page: {write_explanation(explanations, output, title=title)}")
         return
@@ -109,6 +101,16 @@ def report_command(
     say(f"page: {write_page(records, output, title=title)}")
     for path in save_figures(records, figures) if figures else []:
         say(f"figure: {path}")
+
+
+def _all_are(what: str, files: list[Path], holds: Callable[[Path], bool], *, figures: Path | None = None) -> bool:
+    """Whether all files hold such data. Raises UsageError where only some do, and for ``figures``, which they have not."""
+    holding = [file for file in files if holds(file)]
+    if holding and len(holding) < len(files):
+        raise UsageError(f"files: {what} make a page of their own, without other records")
+    if holding and figures is not None:
+        raise UsageError(f"figures: {what} make a page of their own, without figures")
+    return bool(holding)
 
 
 def _report_timelines(
