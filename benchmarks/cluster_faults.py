@@ -30,7 +30,7 @@ from distributed import Client, LocalCluster, WorkerPlugin
 
 import tilewright as tw
 from tilewright.errors import ClusterError
-from tilewright.files import open_matrix
+from tilewright.files import open_matrix, whole_matrix
 from tilewright.lab.inputs.environment import environment
 from tilewright.streaming.places.host import HostPlace
 from tilewright.streaming.run.journal import Journal
@@ -89,9 +89,7 @@ class Journalled:
 
 def read(name: str) -> np.ndarray[Any, Any]:
     with contextlib.closing(open_matrix(name)) as source:
-        c = np.empty(source.shape, source.dtype)
-        source.read(slice(0, c.shape[0]), slice(0, c.shape[1]), c)
-    return c
+        return whole_matrix(source)
 
 
 def check_result(name: str, expected: np.ndarray[Any, Any]) -> None:

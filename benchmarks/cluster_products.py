@@ -33,7 +33,7 @@ import tilewright as tw
 from tilewright.cluster.layers import layers
 from tilewright.cluster.measured import measured_rates, replayed_run
 from tilewright.cluster.simulate import simulate_cluster
-from tilewright.files import create_matrix, open_matrix
+from tilewright.files import create_matrix, open_matrix, whole_matrix
 from tilewright.lab.inputs.environment import environment
 from tilewright.large import job_on
 from tilewright.streaming.options import Options
@@ -81,9 +81,7 @@ def make(path: str, shape: tuple[int, int], seed: int) -> str:
 def whole(path: str) -> np.ndarray[Any, Any]:
     """A matrix of a file, in memory."""
     with contextlib.closing(open_matrix(path)) as source:
-        out = np.empty(source.shape, source.dtype)
-        source.read(slice(0, source.shape[0]), slice(0, source.shape[1]), out)
-        return out
+        return whole_matrix(source)
 
 
 def run_on(client: Any, a: str, b: str, c: str, **options: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from tilewright.cluster.connect import connected
 from tilewright.cluster.layers import layers
 from tilewright.cluster.returned import ReturnedTiles
 from tilewright.errors import ClusterError, FileError, ShapeError, UsageError
-from tilewright.files import open_matrix
+from tilewright.files import open_matrix, whole_matrix
 from tilewright.large import job_on
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.options import Options
@@ -56,11 +57,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def matrix(path: str) -> np.ndarray[Any, Any]:
-    source = open_matrix(path)
-    out = np.empty(source.shape, source.dtype)
-    source.read(slice(0, source.shape[0]), slice(0, source.shape[1]), out)
-    source.close()
-    return out
+    with contextlib.closing(open_matrix(path)) as source:
+        return whole_matrix(source)
 
 
 @pytest.mark.parametrize("out", ["c.npy", "c.zarr", "c.h5", "c.safetensors:x"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .array import ArraySink, ArraySource, file_behind
+from .array import ArraySink, ArraySource, file_behind, whole_matrix
 from .checks import Shape, admit_dtype, admit_shape, agree
 from .format import PartWriter, Sink, Source, formats, locate, output_of, path_of_result
 from .output import Output
@@ -36,6 +36,7 @@ __all__ = [
     "open_matrix",
     "output_of",
     "path_of_result",
+    "whole_matrix",
 ]
 
 

@@ -110,6 +110,13 @@ class ArraySink:
         """Nothing to release: the array is the caller's."""
 
 
+def whole_matrix(source: Source) -> np.ndarray[Any, Any]:
+    """All elements of a matrix, in memory."""
+    matrix = np.empty(source.shape, source.dtype.newbyteorder("="))
+    source.read(slice(0, matrix.shape[0]), slice(0, matrix.shape[1]), matrix)
+    return matrix
+
+
 def file_behind(array: np.ndarray) -> Source | None:
     """The file behind a memory map of a whole ``.npy``, to be read without page faults; None where that is not certain.
 

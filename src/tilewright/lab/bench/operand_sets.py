@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DTypeError, OperandError, TilewrightError, UsageError
-from ...files import open_matrix
+from ...files import open_matrix, whole_matrix
 from ...host.machine import machine
 from ...operands import aligned_copy, aligned_empty
 from ..inputs.sizes import LARGEST, Shape
@@ -60,8 +60,7 @@ def _load(path: Path) -> np.ndarray:
         with contextlib.closing(open_matrix(path)) as source:
             if source.dtype.name not in ("float32", "float64"):
                 raise DTypeError(f"{path} has dtype {source.dtype}: it must be float32 or float64")
-            matrix = np.empty(source.shape, source.dtype.newbyteorder("="))
-            source.read(slice(0, matrix.shape[0]), slice(0, matrix.shape[1]), matrix)
+            matrix = whole_matrix(source)
         bad = np.argwhere(~np.isfinite(matrix))
         if bad.size:
             row, column = bad[0]
