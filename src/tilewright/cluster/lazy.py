@@ -33,10 +33,10 @@ from ..streaming.run.opening import product_dtype
 from .layers import add_layers
 from .lazy_cut import LazyCut, TaskMemory, cut_lazily
 from .lazy_tasks import Pieces, add_product, add_sums, cut_chunk
+from .session import SHARE
 
-#: Share of a worker's memory that tasks take: chunks, and what is being moved, need the rest. A worker's process takes
-#: PROCESS_BYTES itself, with its libraries and machine code: 190 MiB were seen.
-SHARE, PROCESS_BYTES = 0.4, 192 << 20
+#: What a worker's process takes itself, with its libraries and machine code: 190 MiB were seen.
+PROCESS_BYTES = 192 << 20
 #: Chunks are moved whole, also where a panel needs only a part of them, if they are so many times shorter than the panel.
 WHOLE = 16
 

@@ -38,8 +38,9 @@ from ..streaming.run.executor import RunningSchedule
 from .order import ChosenKernel, PlannedOrder, ProductOrder, RemotePlace, TaskFailure, TileReport, WorkerFacts
 from .returned import ReturnedTiles
 
-#: Share of a worker's memory limit that blocks take, and the share that all of the process may take: from 70 % on Dask moves
-#: data to the disk, and at 80 % it begins no task. Blocks always get the last share.
+#: SHARE of a worker's memory is for blocks, or for tasks on Dask arrays: chunks, and what is being moved, need the rest. The
+#: whole process may take MOST of it: from 70 % on Dask moves data to the disk, and at 80 % it begins no task. Blocks always
+#: get LEAST_SHARE.
 SHARE, MOST, LEAST_SHARE = 0.4, 0.7, 0.1
 #: A session ends when it had no tile for so many seconds.
 IDLE_S = 20.0
