@@ -113,8 +113,6 @@ def create_matrix(
     >>> path.exists(), sink.finish(), np.load(path).sum()
     (False, None, np.float32(6.0))
     """
-    if hasattr(where, "write") and hasattr(where, "finish"):
-        return where  # a sink already
     if not isinstance(where, (str, os.PathLike)):
         what = "the matrix to write"
         return ArraySink(where, admit_shape(shape, what), admit_dtype(dtype, what))
