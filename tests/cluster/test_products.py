@@ -75,7 +75,7 @@ def test_each_worker_reads_what_its_schedule_says(partition: str, client: Client
     options = Options(partition=partition, memory=MEMORY, overwrite=True)
     with job_on(client, "a.npy", "b.npy", "c.npy", options) as job:
         job.run()
-        assert sum(job.measured.read_by.values()) == job.measured.read_bytes
+        assert set(job.measured.read_by) <= {str(place) for place in job.placement.places}
         if partition in ("1x2", "2x1"):
             assert len(job.plan.parts) == 2
         planned = sum(

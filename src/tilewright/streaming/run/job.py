@@ -46,11 +46,15 @@ class RunTotals:
     before: int
     finished: int = 0
     operations: int = 0
-    read_bytes: int = 0
     written_bytes: int = 0
     seconds: float = 0.0
     #: Bytes of operands that each worker of a cluster read; in one process all are under "".
     read_by: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of operands that were read."""
+        return sum(self.read_by.values())
 
     @property
     def gflops(self) -> float:
@@ -138,7 +142,8 @@ class Job:
                 **{"compute_s": cost.compute_s, "exposed_s": cost.exposed_s},
                 **{"first_s": cost.first_s, "last_s": cost.last_s},
             },
-            "measured": asdict(self.measured) | {"gflops": self.measured.gflops},
+            "measured": asdict(self.measured)
+            | {"read_bytes": self.measured.read_bytes, "gflops": self.measured.gflops},
         }
 
     @property
@@ -193,11 +198,8 @@ class Job:
         if grid.k == 0:
             _store_zeros(self.plan, sink, finished)
             return
-        try:
-            tell = Tell(multiplied, finished, read, durable=self.journal is not None)
-            self.compute(self.product, self.plan, sink, tell, events)
-        finally:
-            self.measured.read_bytes = sum(self.measured.read_by.values())
+        tell = Tell(multiplied, finished, read, durable=self.journal is not None)
+        self.compute(self.product, self.plan, sink, tell, events)
 
 
 def plan_job(
