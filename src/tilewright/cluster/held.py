@@ -4,7 +4,6 @@ out. A worker that needs a chunk of another fetches it from there, block by bloc
 from __future__ import annotations
 
 import asyncio
-import bisect
 import collections
 import contextlib
 import functools
@@ -22,6 +21,7 @@ import numpy as np
 from ..errors import ClusterError
 from ..files.array import WORKSPACE, ArraySource, copy_block
 from ..files.checks import Shape, rectangle
+from ..files.chunked import overlaps
 from ..operands import admit
 from .connect import wait_until_ended
 
@@ -81,8 +81,8 @@ class HeldSource:
 
     def read(self, rows: slice, columns: slice, out: np.ndarray[Any, Any]) -> None:
         first, column = rectangle(self.shape, rows, columns, out)
-        for r, down in _overlaps(self._held.rows, first, first + out.shape[0]):
-            for c, across in _overlaps(self._held.columns, column, column + out.shape[1]):
+        for r, down in overlaps(self._held.rows, first, first + out.shape[0]):
+            for c, across in overlaps(self._held.columns, column, column + out.shape[1]):
                 chunk = self._chunk(self._held.keys.at(r, c))
                 top, left = self._held.rows[r], self._held.columns[c]
                 part = chunk[down.start - top : down.stop - top, across.start - left : across.stop - left]
@@ -179,9 +179,3 @@ def hold(client: Any, array: Any) -> tuple[HeldSource, Any]:
     chunks = tuple(tuple(stop - start for start, stop in parts) for parts in (down, across))
     kept = da.Array(graph, name, chunks=chunks, dtype=source.dtype)
     return HeldSource(Held(f"array {source.fingerprint()}", rows, columns, source.dtype, keys), None), kept
-
-
-def _overlaps(edges: tuple[int, ...], start: int, stop: int) -> list[tuple[int, slice]]:
-    """The chunks along an axis that overlap a range, and which elements of the range are in each."""
-    first, last = bisect.bisect_right(edges, start) - 1, bisect.bisect_left(edges, stop)
-    return [(at, slice(max(start, edges[at]), min(stop, edges[at + 1]))) for at in range(first, last)]

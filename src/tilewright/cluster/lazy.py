@@ -7,7 +7,6 @@ parts that the kernel sums.
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import sys
@@ -24,6 +23,7 @@ from dask.task_spec import List, Task, TaskRef
 
 from ..errors import OperandError, ShapeError, UnavailableError
 from ..files.checks import admit_dtype
+from ..files.chunked import overlaps
 from ..host.machine import available_memory
 from ..operands import admit
 from ..planning.choice import choose_adding_cpu
@@ -161,14 +161,11 @@ class _Operand:
 
     def _overlaps(self, axis: int, span: slice) -> list[Overlap]:
         """The chunks along an axis that overlap a range of elements, and what is taken of each."""
-        edges = self._edges[axis]
-        found = []
-        for number in range(bisect.bisect_right(edges, span.start) - 1, bisect.bisect_left(edges, span.stop)):
-            size = edges[number + 1] - edges[number]
-            part = slice(max(0, span.start - edges[number]), min(size, span.stop - edges[number]))
-            if part.start < part.stop:
-                found.append((number, slice(0, size) if self._whole[axis] else part))
-        return found
+        edges, whole = self._edges[axis], self._whole[axis]
+        return [
+            (i, slice(0, edges[i + 1] - edges[i]) if whole else slice(part.start - edges[i], part.stop - edges[i]))
+            for i, part in overlaps(edges, span.start, span.stop)
+        ]
 
     def _piece(self, row: Overlap, column: Overlap) -> TaskRef:
         (i, rows), (j, columns) = row, column

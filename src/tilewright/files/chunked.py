@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import bisect
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -50,6 +51,17 @@ def chunk_slices(start: int, stop: int, step: int) -> Iterator[slice]:
         end = min(stop, start - start % step + step)
         yield slice(start, end)
         start = end
+
+
+def overlaps(edges: Sequence[int], start: int, stop: int) -> list[tuple[int, slice]]:
+    """The chunks that overlap ``start:stop``, and which part of it is in each; chunk i is ``edges[i]:edges[i + 1]``.
+
+    >>> overlaps([0, 4, 4, 8, 12], 3, 8)
+    [(0, slice(3, 4, None)), (2, slice(4, 8, None))]
+    """
+    numbers = range(bisect.bisect_right(edges, start) - 1, bisect.bisect_left(edges, stop))
+    parts = ((number, slice(max(start, edges[number]), min(stop, edges[number + 1]))) for number in numbers)
+    return [(number, part) for number, part in parts if part.start < part.stop]
 
 
 def _together(shape: Shape, grain: Shape, itemsize: int, most: int) -> Shape:
