@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import ClusterError, UnavailableError, UsageError
+from ..host.machine import machine
 from ..runtime.cpu.stop import Stopped, current_stop
 
 #: Seconds to wait for a scheduler, for the first worker, and for an answer of the scheduler.
@@ -81,9 +82,8 @@ def wait_unless_stopped(seconds: float) -> None:
 
 
 def _refuse_unusable(client: Any) -> None:
-    if getattr(
-        client, "_asynchronous", False
-    ):  # its loop is the caller's, which waits here; the property says it there only
+    # The loop of an asynchronous client is the caller's, which waits here. The property ``asynchronous`` says it there only.
+    if getattr(client, "_asynchronous", False):
         raise UsageError("cluster is an asynchronous client: give one that was made without asynchronous=True")
     if client.status != "running":
         raise ClusterError(f"the client's connection to its scheduler is {client.status}: make another client")
@@ -181,8 +181,6 @@ def _same_environment() -> Iterator[None]:
 
 def _threads(workers: int) -> int:
     """Threads of each of several workers on this machine."""
-    from ..host.machine import machine
-
     return max(1, machine().usable_cores // workers)
 
 

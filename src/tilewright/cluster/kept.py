@@ -64,8 +64,6 @@ class FileRectangle:
     columns: slice
     dtype: np.dtype[Any]
 
-    ndim = 2
-
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""

@@ -54,10 +54,8 @@ class ClusterPlacement:
     @property
     def summary(self) -> str:
         """The workers in a line."""
-        hosts, devices = (
-            len({each.host for each in self.facts}),
-            collections.Counter(device.partition(":")[0] for each in self.facts for device in each.devices),
-        )
+        hosts = len({each.host for each in self.facts})
+        devices = collections.Counter(device.partition(":")[0] for each in self.facts for device in each.devices)
         threads = sorted({each.threads for each in self.facts})
         counted = f"{threads[0]}" if len(threads) == 1 else f"{threads[0]} to {threads[-1]}"
         what = f"{devices['cuda']} GPUs" if devices["cuda"] else f"{counted} thread{'' if threads == [1] else 's'} each"

@@ -45,14 +45,12 @@ def open_cluster_job(
         refuse_overlap(out, a=a, b=b)
         check_partition(options.partition)
         client = stack.enter_context(connected(cluster))
-        on_workers = [_on_workers(stack, client, operand) for operand in (a, b)]
-        product = opened_product(stack, on_workers[0][0], on_workers[1][0], options.dtype)
+        product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
         order = _order(product, out, options, client)
         placement = _aligned(place_on(client, order), out)
         check_parts(options.partition, placement.names)
         m, n, k = product.shape
         count = layers(m, n, k)
-        arrays = [array for _, array in on_workers]
         compute: Computation
         if count == 1:
             compute = _ByTiles(client, order, placement, stated_parts(options.partition) is not None)
@@ -72,11 +70,10 @@ def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
                 f"cluster {cluster!r}: without out the result stays on the workers; give a client that stays too"
             )
         client = stack.enter_context(connected(cluster))
-        on_workers = [_on_workers(stack, client, operand) for operand in (a, b)]
-        product = opened_product(stack, on_workers[0][0], on_workers[1][0], options.dtype)
-        x, y = _dask_arrays(product, [array for _, array in on_workers])
-        from .kept import product_on_workers
+        from .kept import product_on_workers  # needs Dask, without which the line before raises an error that says so
 
+        product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
+        x, y = _dask_arrays(product, arrays)
         return product_on_workers(client, x, y, product.dtype, options.memory)
 
 
@@ -93,6 +90,14 @@ def _shared_sum(plan: StreamPlan, workers: int, count: int) -> StreamPlan:
     grid = plan.grid
     share = plan_stream(grid.m, grid.n, math.ceil(grid.k / workers), plan.dtype, plan.itemsize, plan.room, plan.rates)
     return dataclasses.replace(plan, parts=(plan.tiles,), cost=share.cost, alone_s=None, layers=(count, workers))
+
+
+def _opened_on_workers(
+    stack: contextlib.ExitStack, client: Any, a: Any, b: Any, dtype: Any
+) -> tuple[Product, list[Any]]:
+    """The product of operands that workers can read, and for each operand the Dask array of its chunks, None for a file."""
+    (x, chunks_of_x), (y, chunks_of_y) = (_on_workers(stack, client, operand) for operand in (a, b))
+    return opened_product(stack, x, y, dtype), [chunks_of_x, chunks_of_y]
 
 
 def _on_workers(stack: contextlib.ExitStack, client: Any, operand: Any) -> tuple[Any, Any]:

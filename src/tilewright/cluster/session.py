@@ -78,9 +78,8 @@ def _facts(order: ProductOrder, worker: Any) -> WorkerFacts:
         placement = _placed(order, sources, threads, limit)
         a, b = sources
         rates = placement.rates(a, b, order.target, order.dtype.name)
-        placement = _placed(
-            order, sources, threads, limit
-        )  # again: measuring has compiled, which takes memory that stays
+        # Again: measuring has compiled, which takes memory that stays.
+        placement = _placed(order, sources, threads, limit)
     return WorkerFacts(
         worker.address,
         socket.gethostname(),
@@ -148,9 +147,8 @@ class Session:
         self._error: BaseException | None = None
         #: Set when all of its threads have ended, and all is closed.
         self.ended = threading.Event()
-        run = functools.partial(
-            contextvars.copy_context().run, self._run
-        )  # in the context of a task: it opens what Dask holds
+        # In the context of a task: it opens what Dask holds.
+        run = functools.partial(contextvars.copy_context().run, self._run)
         threading.Thread(target=run, name="tilewright session", daemon=True).start()
         threading.Thread(target=self._end_when_idle, name="tilewright idle", daemon=True).start()
 

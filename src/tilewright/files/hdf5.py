@@ -35,7 +35,7 @@ from .format import FileFormat, Sink, Source
 from .output import Output
 from .plain import FileLayout, FindLayout, PlainSink
 from .ranged import open_plain, remote_file
-from .remote import Remote
+from .remote import Remote, resolved
 from .work import WorkDirectory
 
 #: Bytes that are read at once from a file at a URL: the library's own data are in many small pieces.
@@ -49,7 +49,7 @@ class HDF5Source(ChunkedSource):
 
     def __init__(self, file: Any, dataset: Any, path: Path | Remote) -> None:
         self._file, self._dataset = file, dataset
-        self._path = path if isinstance(path, Remote) else Path(os.path.realpath(path))
+        self._path = resolved(path)
         dtype, shape = admit_dtype(dataset.dtype, path), admit_shape(dataset.shape, path)
         strip = max(1, TOGETHER // max(1, 2 * shape[1] * dtype.itemsize))
         # Without chunks any rectangle can be read directly. The width is limited: an empty dataset can have any shape.

@@ -50,9 +50,8 @@ class RawChunks:
         path, pitch = self.file(i, j), self.sides[1] * self.dtype.itemsize
         with os_errors(path, "read"):
             try:
-                file = os.open(
-                    path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                )  # without O_NONBLOCK, a pipe would block
+                # Without O_NONBLOCK, a pipe would block.
+                file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
                 part[...] = self.fill
                 return
@@ -77,7 +76,7 @@ def raw_chunks(array: Any) -> RawChunks | None:
     from zarr.storage import LocalStore
 
     meta, dtype = array.metadata, np.dtype(array.dtype)
-    if not isinstance(array.store, LocalStore) or not dtype.isnative or dtype.byteorder == ">":
+    if not isinstance(array.store, LocalStore) or not dtype.isnative:
         return None
     if meta.zarr_format == 2:
         raw = meta.compressor is None and not meta.filters and meta.order == "C"

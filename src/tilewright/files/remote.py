@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -232,6 +233,11 @@ class Remote:
         if status is not None:
             return one_line(f"its server answers {status} {getattr(error, 'message', '')}")
         return one_line(re.sub(r"\?[^\s'\"]+", "?…", str(error).replace(self.url, str(self)))) or type(error).__name__
+
+
+def resolved(path: Path | Remote) -> Path | Remote:
+    """A path without symbolic links, which may change later; what is at a URL as it is."""
+    return path if isinstance(path, Remote) else Path(os.path.realpath(path))
 
 
 def _noted(info: Mapping[str, Any]) -> list[tuple[str, str]]:

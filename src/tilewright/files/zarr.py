@@ -37,7 +37,7 @@ from .output import Output
 from .partial import Partial, sync
 from .ranged import TOGETHER as TOGETHER_REMOTE
 from .raw_chunks import raw_chunks
-from .remote import Remote
+from .remote import Remote, resolved
 from .swap import DATA, inside, refuse_given_up
 from .work import WorkDirectory
 from .zarr_directory import lost_from
@@ -55,7 +55,7 @@ class ZarrSource(ChunkedSource):
 
     def __init__(self, array: Any, path: Path | Remote) -> None:
         is_remote = isinstance(path, Remote)
-        self._array, self._path = array, path if isinstance(path, Remote) else Path(os.path.realpath(path))
+        self._array, self._path = array, resolved(path)
         dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
         together = TOGETHER_REMOTE if is_remote else TOGETHER  # the library requests several chunks at once
         super().__init__(shape, dtype, array.chunks, self._rectangle, together)
