@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .case import Array, Case, Within, case, floats, words
+from .case import Array, Case, case, floats, words
 
 WARPS = 4
 #: Shapes (m, k) of each input type and the types of its sums.
@@ -43,7 +43,7 @@ def _registers(kind: str, m: int, k: int, made: str) -> tuple[int, int, int]:
     return m * k * BITS[kind] // 32 // size, 8 * k * BITS[kind] // 32 // size, m * 8 * sums // 32 // max(32, sums)
 
 
-def _mma(name: str, forms: str | Sequence[str], a: Array, b: Array, c: Array, within: Within | None = None) -> Case:
+def _mma(name: str, forms: str | Sequence[str], a: Array, b: Array, c: Array) -> Case:
     """One product a warp in each of the forms: fragments as (threads, registers)."""
     forms = [forms] if isinstance(forms, str) else list(forms)
     t, kind, size = ("%rd", "b64", 8) if a.dtype.itemsize == 8 else ("%r", "b32", 4)
@@ -60,7 +60,7 @@ def _mma(name: str, forms: str | Sequence[str], a: Array, b: Array, c: Array, wi
         lines += [f"st.global.{kind} [%e3+{place + size * j}], {register};" for j, register in enumerate(made)]
         place += size * len(made)
     out = np.zeros((32 * WARPS, len(forms) * c.shape[1]), c.dtype)
-    return case(name, "\n".join(lines), [a, b, c, out], block=32 * WARPS, within=within, rows=rows)
+    return case(name, "\n".join(lines), [a, b, c, out], block=32 * WARPS, rows=rows)
 
 
 def _form(kind: str, made: str, m: int, k: int) -> str:
@@ -104,30 +104,15 @@ def _small(kind: str, made: str, m: int, k: int) -> Case:
 
 
 def _near(kind: str, made: str, m: int, k: int) -> Case:
-    """Floats from 2^-2 to 2^3. Products below 64 and an accumulator below 8 make terms below 64.
-
-    The tensor core aligns all terms to the largest, cuts what does not fit 24 or more bits, adds and cuts again: each
-    of the k products, the accumulator and the result lose less than a unit in the 23rd place of the largest term, or
-    of the sum, which is below (k + 1) · 64. Half-precision sums are rounded once more.
-    """
+    """Floats from 2^-2 to 2^3, so that sums round."""
     form = _form(kind, made, m, k)
-    within = None
-    if kind != "f64":
-        loss = (k + 2) * 64 * 2.0**-23 + (k + 1) * 64 * 2.0**-23
-        why = "terms below 64 are cut to 24 bits of the largest before they are added, and so is the sum"
-        within = Within(made, why, absolute=loss, ulp=1 if made == "f16" else 0)
-    return _mma(f"mma.{form}.near", form, *_fill(kind, made, m, k, form + "near", "near"), within)
+    return _mma(f"mma.{form}.near", form, *_fill(kind, made, m, k, form + "near", "near"))
 
 
 def _wide(kind: str, made: str, m: int, k: int) -> Case:
-    """Floats from 2^-6 to 2^7, so that small terms meet large ones; terms are below 2^14."""
+    """Floats from 2^-6 to 2^7, so that small terms meet large ones."""
     form = _form(kind, made, m, k)
-    within = None
-    if kind != "f64":
-        loss = (2 * k + 3) * 2.0**14 * 2.0**-23
-        why = "terms below 2^14 are cut to 24 bits of the largest before they are added, and so is the sum"
-        within = Within(made, why, absolute=loss, ulp=1 if made == "f16" else 0)
-    return _mma(f"mma.{form}.wide", form, *_fill(kind, made, m, k, form + "wide", "wide"), within)
+    return _mma(f"mma.{form}.wide", form, *_fill(kind, made, m, k, form + "wide", "wide"))
 
 
 def _integers(a: str, b: str, k: int) -> Case:
@@ -148,9 +133,7 @@ def _bytes(a: str, b: str) -> Case:
     # Clear the top bits of the exponents: numbers below 2, so that terms are below 4 and the sum is below 2^8.
     given = [x & np.uint32(0xBFBFBFBF) for x in given]
     c = floats("f32", n=32 * WARPS * 4, near=2, seed=form).reshape(32 * WARPS, 4)
-    loss = 34 * 8 * 2.0**-13
-    why = "sums of 8-bit floats keep at least 14 bits of the largest term (fewer than those of halves)"
-    return _mma(f"mma.{form}", form, *given, c, Within("f32", why, absolute=loss))
+    return _mma(f"mma.{form}", form, *given, c)
 
 
 def _moves() -> Iterator[Case]:

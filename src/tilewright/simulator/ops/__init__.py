@@ -13,12 +13,28 @@ from . import (
     hints,
     integer,
     matrix,
+    mma,
     warp,
 )
 from ._table import TABLE, UnknownInstruction, bind, entry
 
 #: Importing a file of opcodes enters them in the table.
-_FILES = (access, async_copy, atomic, bits, carry, compare, convert, division, floating, hints, integer, matrix, warp)
+_FILES = (
+    access,
+    async_copy,
+    atomic,
+    bits,
+    carry,
+    compare,
+    convert,
+    division,
+    floating,
+    hints,
+    integer,
+    matrix,
+    mma,
+    warp,
+)
 
 __all__ = ["TABLE", "UnknownInstruction", "bind", "entry", "opcodes"]
 

@@ -1,0 +1,224 @@
+"""The arithmetic of tensor cores: one fused sum of many products and an accumulator, bit for bit.
+
+A tensor core does not round after every product. It takes K products and the accumulator, aligns all of them to the
+largest exponent among them, cuts each towards zero after F fractional bits, adds what is left exactly, and rounds once:
+towards zero for float32, to nearest for half precision. The exponent of a product is the sum of the exponents of its
+factors: a product between 2 and 4 is not normalised first. A subnormal factor keeps its value and has the exponent of
+the least normal number. F depends on the generation of the GPU, and so does the number of products in one sum.
+
+Sources: X. Xie et al., MMA-Sim (arXiv 2511.10909); F. Khattak and M. Mikaitis, arXiv 2512.07004. On an H200 the forms
+of compute capability 9.0 were recorded and compared in every bit (``tests/microscope/test_tensor_cores.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..machine.values import Array
+from .floating import halves
+from .nans import NAN16, NAN32
+from .rounding import fma64
+from .small_floats import VALUES, decode
+
+#: The exponent of the least normal number of each type that can be a factor or an accumulator.
+_LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14}
+#: Registers of a fragment hold this many elements in 32 bits (f64: in 64).
+PACKED = {"tf32": 1, "f64": 1, "f16": 2, "bf16": 2, "s8": 4, "u8": 4, "e4m3": 4, "e5m2": 4, "s4": 8, "u4": 8, "b1": 32}
+#: Types of 8-bit floats.
+NARROW = tuple(VALUES)
+#: NumPy's type for the results of each kind of sum.
+RESULTS = {"f32": np.float32, "f16": np.float16, "s32": np.int32, "f64": np.float64}
+#: The NaN that a sum gives.
+_CANONICAL: dict[str, Array] = {"f": np.array(NAN32).view(np.float32), "e": np.array(NAN16).view(np.float16)}
+_NAMES = {np.dtype(kind).char: name for name, kind in RESULTS.items()}
+#: The exponent of zero, below that of every product of other numbers.
+_ZERO = -4096
+#: Elements of a result that are summed together: all arrays of one step fit a core's cache.
+_SLAB = 1 << 14
+
+
+@dataclass(frozen=True)
+class SumRule:
+    """How an instruction sums: ``fraction`` bits after alignment, at most ``span`` products in one sum, and how many
+    bits of the mantissa a float32 result keeps.
+
+    With ``as_halves`` the GPU has no instruction for 8-bit floats: it converts them to half precision, multiplies those
+    with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3, and adds the accumulator afterwards, rounded to nearest.
+    """
+
+    fraction: int
+    span: int
+    kept: int = 23
+    as_halves: bool = False
+
+
+def sum_rule(instruction: str, kind: str, capability: int = 90) -> SumRule:
+    """The rule of ``mma`` or ``wgmma`` with factors of a type, on GPUs of a compute capability (80, 90, …).
+
+    >>> sum_rule("wgmma", "e4m3"), sum_rule("mma", "f16", 80)
+    (SumRule(fraction=13, span=32, kept=13, as_halves=False), SumRule(fraction=24, span=8, kept=23, as_halves=False))
+    """
+    if instruction == "wgmma":
+        return SumRule(13, 32, 13) if kind in NARROW else SumRule(25, 8 if kind == "tf32" else 16)
+    if capability >= 90:
+        return SumRule(25, 8 if kind == "tf32" else 16, as_halves=kind in NARROW)
+    if kind in NARROW:
+        return SumRule(13, 16, 13)
+    return SumRule(24, 4, 23) if kind == "tf32" else SumRule(23, 4) if capability < 75 else SumRule(24, 8)
+
+
+@dataclass(frozen=True)
+class TensorProduct:
+    """A matrix product as an instruction computes it: the types of A and B, that of C and D, and the modifiers
+    ``satfinite``, ``and`` and ``xor``."""
+
+    instruction: str
+    kinds: tuple[str, str]
+    result: str
+    flags: frozenset[str] = frozenset()
+
+    def sum(self, a: Array, b: Array, c: Array) -> Array:
+        """A·B + C: numbers (…, m, k) and (…, k, n), C and the result (…, m, n) in the type of the accumulator."""
+        if self.result == "s32":
+            return self._integers(a, b, c)
+        if self.result == "f64":
+            total = np.array(c)
+            for i in range(a.shape[-1]):
+                fma64(total, a[..., i, None], b[..., i, None, :], total.copy())
+            return total
+        rule = sum_rule(self.instruction, self.kinds[0])
+        if rule.as_halves:
+            return _sum_as_halves(a, b, c, rule)
+        for first in range(0, a.shape[-1], rule.span):
+            part = slice(first, first + rule.span)
+            c = fused_sum(a[..., part], b[..., part, :], c, self.kinds, rule)
+        return c
+
+    def _integers(self, a: Array, b: Array, c: Array) -> Array:
+        """Exact, then modulo 2^32 or limited to 32 bits; of bits the number of pairs that are both 1, or that differ."""
+        total = (a @ b).astype(np.int64)  # below 2^24: float64 is exact
+        if "xor" in self.flags:
+            total = (a.sum(axis=-1)[..., None] + b.sum(axis=-2)[..., None, :]).astype(np.int64) - 2 * total
+        total += c
+        return (np.clip(total, -(1 << 31), (1 << 31) - 1) if "satfinite" in self.flags else total).astype(np.int32)
+
+
+def _sum_as_halves(a: Array, b: Array, c: Array, rule: SumRule) -> Array:
+    """A·B + C of 8-bit floats where the GPU multiplies them as halves."""
+    total, low = np.zeros_like(c), np.arange(a.shape[-1]) % 4 < 2
+    for some in (low, ~low):
+        total = fused_sum(a[..., some], b[..., some, :], total, ("f16", "f16"), rule)
+    total = (total.astype(np.float64) + c).astype(c.dtype)  # one rounding: the sum of two floats fits float64
+    total[np.isnan(total)] = _CANONICAL[c.dtype.char]
+    return total
+
+
+# ---- operands
+
+
+def factors(bits: Array, kind: str) -> Array:
+    """Elements as raw bits, of any shape → numbers as float64. Of tf32, 13 low bits are ignored.
+
+    Elements of less than a byte come as 32-bit words (…, 1), and the result is (…, elements of a word).
+    """
+    if kind == "f64":
+        return bits.view(np.float64)
+    if kind == "tf32":
+        return (bits.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    if kind in VALUES:
+        return decode(bits.view(np.uint8), kind)
+    if kind in ("s8", "u8"):
+        return bits.view(np.int8 if kind == "s8" else np.uint8).astype(np.float64)
+    if kind in ("s4", "u4", "b1"):
+        width = 32 // PACKED[kind]
+        shifts = np.arange(0, 32, width, dtype=np.uint32)
+        parts = (bits >> shifts & np.uint32((1 << width) - 1)).astype(np.float64)
+        return parts - 16 * (parts >= 8) if kind == "s4" else parts
+    return halves(bits.view(np.float16 if kind == "f16" else np.uint16), kind)
+
+
+def exponents(x: Array, kind: str) -> Array:
+    """The exponent of each number of a type, as int16; that of zero is below all others.
+
+    >>> exponents(np.array([1.5, 2**-24, 0.0]), "f16").tolist()
+    [0, -14, -4096]
+    """
+    found = ((x.view(np.int64) >> 52) & 0x7FF).astype(np.int16) - np.int16(1023)
+    np.maximum(found, _LEAST[kind], out=found)
+    found[x == 0] = _ZERO
+    return found
+
+
+# ---- sums
+
+
+def fused_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], rule: SumRule) -> Array:
+    """One fused sum of the k products and the accumulator; arguments and result as of ``TensorProduct.sum``.
+
+    >>> a, b = np.ones((1, 2)), np.array([[1.0], [-2.0**-26]])
+    >>> fused_sum(a, b, np.zeros((1, 1), np.float32), ("f16", "f16"), SumRule(25, 16)).item()
+    1.0
+    """
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    a, b = a.reshape(-1, m, k), b.reshape(-1, k, n)
+    wide = c.reshape(-1, m, n).astype(np.float64)
+    ea, eb, ec = exponents(a, kinds[0]), exponents(b, kinds[1]), exponents(wide, _NAMES[c.dtype.char])
+    finite = bool(np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(wide).all())
+    out = np.empty(wide.shape, c.dtype)
+    rows, batch = max(1, _SLAB // n), max(1, _SLAB // (m * n))
+    for first in range(0, len(a), batch):
+        for top in range(0, m, rows):
+            mine, other = (slice(first, first + batch), slice(top, top + rows)), slice(first, first + batch)
+            total = _aligned(a[mine], b[other], wide[mine], ea[mine], eb[other], ec[mine], rule.fraction)
+            if not finite:
+                _replace_specials(total, a[mine], b[other], wide[mine])
+            out[mine] = _rounded(total, rule, c.dtype == np.float16)
+    return out.reshape(c.shape)
+
+
+def _aligned(a: Array, b: Array, c: Array, ea: Array, eb: Array, ec: Array, fraction: int) -> Array:
+    """The sum of the aligned and cut terms, exact, as float64 (…, m, n)."""
+    largest = ec.copy()
+    some = np.empty_like(largest)
+    for i in range(a.shape[-1]):
+        np.add(ea[..., i, None], eb[..., i, None, :], out=some)
+        np.maximum(largest, some, out=largest)
+    np.maximum(largest, -300, out=largest)  # all terms are zero
+    # Times 2^(fraction - largest), every term is cut to a whole number; all of them are exact in float64.
+    scale = ((fraction + 1023 - largest.astype(np.int64)) << 52).view(np.float64)
+    total, term = np.trunc(c * scale), np.empty(c.shape)
+    for i in range(a.shape[-1]):
+        np.multiply(a[..., i, None], b[..., i, None, :], out=term)
+        term *= scale
+        np.trunc(term, out=term)
+        total += term
+    total /= scale
+    total += 0.0  # a sum of zero has no sign
+    return total
+
+
+def _replace_specials(total: Array, a: Array, b: Array, c: Array) -> None:
+    """Where a term is infinite or no number: infinity or NaN, as IEEE 754 adds them."""
+    plain = np.matmul(a, b) + c
+    where = ~np.isfinite(plain)
+    total[where] = plain[where]
+
+
+def _rounded(total: Array, rule: SumRule, half: bool) -> Array:
+    """The exact sum rounded to half precision, to nearest, or cut to float32."""
+    if half:
+        rounded = total.astype(np.float16)
+        rounded[np.isnan(total)] = _CANONICAL["e"]
+        return rounded
+    size = np.abs(total)
+    cut = total.astype(np.float32)
+    bits = cut.view(np.uint32)
+    # Rounding to nearest may have gone away from zero, also from below 2^128 to infinity: one step back.
+    bits -= ((np.abs(cut) > size) & (size < 2.0**128)).astype(np.uint32)
+    if rule.kept < 23:
+        bits &= np.uint32(-(1 << (23 - rule.kept)) & 0xFFFFFFFF)
+    cut += np.float32(0)
+    bits[np.isnan(total)] = NAN32
+    return cut
