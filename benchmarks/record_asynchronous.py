@@ -62,6 +62,14 @@ _WANTED = [
         "pipe_lsu_wavefronts", "pipe_lsu_wavefronts_mem_shared", "bank_reads", "bank_writes",
         "bank_conflicts_pipe_lsu_mem_shared", "pipe_lsu_wavefronts_mem_shared_op_ld",
         "pipe_lsu_wavefronts_mem_shared_op_st")),
+    *(f"l1tex__{name}.sum" for name in (
+        "data_pipe_lsu_wavefronts_mem_shared_op_gmma", "data_bank_conflicts_pipe_lsu_mem_shared_op_gmma",
+        "data_pipe_lsu_wavefronts_mem_shared_op_misc", "lsuin_requests_op_gmma", "tmain_requests",
+        "m_xbar2l1tex_read_sectors_mem_global_op_tma_ld", "m_xbar2l1tex_read_sectors_mem_global_op_tma_ld_dest_multicast",
+        "m_xbar2l1tex_read_sectors_mem_global_op_tma_ld_dest_self", "m_l1tex2xbar_write_sectors_mem_global_op_tma_st",
+        "m_l1tex2xbar_write_sectors_mem_global_op_tma_red", "m_l1tex2xbar_write_sectors_mem_dshared_op_tma_st",
+        "m_l1tex2xbar_write_sectors_pipe_tma", "m_xbar2l1tex_read_sectors_pipe_tma")),
+    "smsp__inst_executed_op_tma_ld.sum", "smsp__inst_executed_op_tma_st.sum", "sm__pipe_tma_cycles_active.sum",
     "l1tex__m_xbar2l1tex_read_sectors.sum", "l1tex__m_l1tex2xbar_write_sectors.sum",
     "l1tex__m_xbar2l1tex_read_sectors_mem_dshared.sum", "smsp__inst_executed.sum", "smsp__inst_executed_op_shared.sum",
     "smsp__inst_executed_pipe_uniform.sum", "sm__inst_executed_pipe_tma.sum", "sm__cycles_elapsed.max",
@@ -155,11 +163,11 @@ def encoded(tile: TileMap, pointer: int) -> bytes:
     swizzle = "NONE" if tile.swizzle == 0 else f"{tile.swizzle}B"
     (made,) = call(
         "a tensor map", "cuTensorMapEncodeTiled",
-        cuda.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{given['type']}"], 2, pointer,
+        getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{given['type']}"), 2, pointer,
         [cuda.cuuint64_t(extent) for extent in given["extents"]], [cuda.cuuint64_t(s) for s in given["strides"]],
         [cuda.cuuint32_t(extent) for extent in given["box"]], [cuda.cuuint32_t(1)] * 2,
         cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        cuda.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"],
+        getattr(cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
         cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )  # fmt: skip
