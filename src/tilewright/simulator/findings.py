@@ -6,6 +6,18 @@ from dataclasses import dataclass
 
 #: The only kind that does not prove a defect: the run reached its step limit, and might have ended later.
 STEP_LIMIT = "step limit"
+#: A wait that returned for a phase other than the one whose bytes are needed.
+WRONG_PARITY = "wrong parity"
+#: The bytes that a barrier expects are not those that arrive.
+BYTE_COUNT = "byte count"
+#: A barrier in shared memory that is used before its initialisation, initialised again, or arrived at too often.
+BARRIER_MISUSE = "barrier misuse"
+#: A write that the asynchronous proxy (copy engine, wgmma) cannot see, for want of a fence.
+MISSING_FENCE = "missing fence"
+#: A copy that writes beyond the row of the tensor, because it moves whole chunks of 16 bytes.
+NEIGHBOURS = "neighbours overwritten"
+#: The kinds that only asynchronous kernels show.
+ASYNCHRONOUS = (WRONG_PARITY, BYTE_COUNT, BARRIER_MISUSE, MISSING_FENCE, NEIGHBOURS)
 #: All kinds of findings.
 KINDS = (
     "out of bounds",
@@ -17,6 +29,7 @@ KINDS = (
     "endless wait",
     STEP_LIMIT,
     "trap",
+    *ASYNCHRONOUS,
 )
 
 

@@ -10,8 +10,12 @@ _ORDERED = {"volatile", "acquire", "relaxed", "acq_rel", "mmio"}
 def loads_anew(ins: Instruction) -> bool:
     """Whether an instruction reads what other threads may have just written: an ordered load, an atomic, or a wait."""
     name = ins.parts[0]
-    waits = name == "mbarrier" and ("try_wait" in ins.parts or "test_wait" in ins.parts)
-    return waits or name == "atom" or (name == "ld" and bool(_ORDERED & set(ins.parts)))
+    return is_mbarrier_wait(ins) or name == "atom" or (name == "ld" and bool(_ORDERED & set(ins.parts)))
+
+
+def is_mbarrier_wait(ins: Instruction) -> bool:
+    """Whether an instruction waits for a phase of an mbarrier; both forms may take any time."""
+    return ins.parts[0] == "mbarrier" and bool({"try_wait", "test_wait"} & set(ins.parts))
 
 
 def stores(ins: Instruction) -> bool:
@@ -30,6 +34,8 @@ def only_reads(ins: Instruction) -> bool:
 
 def fences(ins: Instruction) -> bool:
     """Whether an instruction makes earlier writes visible to other threads: a fence, or a release."""
+    if ins.parts[0] == "mbarrier" or ins.parts[:2] in (["fence", "proxy"], ["fence", "mbarrier_init"]):
+        return False
     return ins.parts[0] in ("fence", "membar") or bool({"release", "acq_rel"} & set(ins.parts[1:]))
 
 

@@ -7,8 +7,10 @@ from .instructions import Instruction
 
 #: The least and the most operands of each opcode, the result included. Each form of ``cp`` has its own number.
 _COUNTS = """
-0-0 ret exit trap fence membar griddepcontrol
-0-4 cp
+0-0 ret exit trap membar griddepcontrol
+0-2 fence
+0-6 cp
+1-4 mbarrier
 1-1 activemask nanosleep setmaxnreg
 1-2 bra prefetch prefetchu applypriority discard
 1-3 call

@@ -13,6 +13,10 @@ Of two accesses by different threads, the earlier one is ordered before the late
   one has run an atomic or volatile load, which is how correct kernels pass data from block to block.
 
 Where this is coarser than the rules of the language, accesses are taken as ordered, so that no false race is reported.
+
+Copies by the copy engine and operands of ``wgmma`` use the asynchronous proxy, which sees a plain write only after a
+``fence.proxy.async`` that follows it: ``visible`` has, for each warp, the time up to which a fence of some thread that knew
+its writes has made them visible to that proxy.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ class Clocks:
         self.settled = 0  # the least of all floors
         self.known: Ints | None = None  # (warps of the batch, warps of a block)
         self.posted: Ints | None = None  # (blocks of the batch, warps of a block)
+        self.visible = np.zeros((copies, WARPS), np.int64)
         self.fenced: dict[int, tuple[Ints, int]] = {}  # by block of the batch: what its next store posts and hands
         # After lanes of a warp passed a barrier in groups: for each lane the mask of those it met, and the time up to
         # which it knows the other lanes. The mask becomes -1 (all) when its time advances in any other way.
@@ -61,6 +66,7 @@ class Clocks:
         """Start the blocks from ``first`` on of the run."""
         self.first, self.settled, self.known, self.posted, self.group = first, 0, None, None, None
         self.fenced.clear()
+        self.visible.fill(0)
         self.floor.fill(0)
         self.stamp[:] = (self.block + (first + 1)) * EPOCH + TICK + self.thread
 
@@ -146,6 +152,25 @@ class Clocks:
             row, time = self.fenced.get(block, (known, 0))
             self.fenced[block] = np.maximum(row, known), max(time, int(known.max()) if wide else 0)
             self.advance(lanes)
+
+    def fence_proxy(self, sel: Ints | None) -> None:
+        """These lanes ran ``fence.proxy.async``: what they wrote and what they know is visible to that proxy from now on."""
+        for block, lanes in self._by_block(sel):
+            row = self.knowledge(lanes)
+            own = block % (row.size // WARPS) * WARPS  # the first warp of the block
+            np.maximum(self.visible[block], row[own : own + WARPS], out=self.visible[block])
+            self.advance(lanes)
+
+    def invisible(self, then: Ints, lane: int) -> Bools:
+        """Which earlier plain writes of the block of a lane the asynchronous proxy cannot see yet."""
+        mine = (then >= EPOCH) & (then // EPOCH == self.stamp[lane] // EPOCH)
+        visible = self.visible[self.block[lane]]
+        return np.asarray(mine & (_time(then) > visible[(then & _THREAD) >> 5]))
+
+    def hand(self, lanes: Ints) -> None:
+        """These lanes of a block signal a thread of another block: what they know is ordered before what follows there."""
+        block = self.first + int(self.block[lanes[0]])
+        self.handed[block] = max(int(self.handed[block]), int(self.knowledge(lanes).max()))
 
     def signal(self, sel: Ints | None) -> None:
         """These lanes store something, which publishes what was fenced before, to their block or to the grid."""

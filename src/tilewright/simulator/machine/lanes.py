@@ -17,10 +17,12 @@ from ..assembly.program import is_special
 from ..assembly.variables import SIZES, immediate, ptx_integer
 from .clocks import Clocks
 from .launch import SimulatedLaunch
+from .mbarriers import Mbarriers
 from .reports import Reports
 from .shadow import Shadow
 from .spaces import SHARED_GUARD, GlobalSpace, Space, WindowSpace
 from .threads import Threads, special_register
+from .transfers import Transfers
 from .values import DTYPES, Array, Ints
 
 TIMERS = {"%clock", "%clock64", "%globaltimer", "%globaltimer_lo"}
@@ -41,6 +43,8 @@ class Lanes(Threads):
         self.spaces |= self.windows
         self.demand = Demand(launch.program)
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
+        self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride)
+        self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
 
     def _window(self, name: str) -> WindowSpace:
         """A space other than global memory, with the values it has before the kernel starts, and a shadow."""
@@ -73,6 +77,8 @@ class Lanes(Threads):
                 region.shadow.clocks = self.clocks
         if self.async_copies is not None:
             self.async_copies.clear()
+        self.mbarriers.clear()
+        self.transfers.clear()
 
     def _special(self, name: str) -> Array:
         return special_register(name, self, self.launch.options.shared_bytes, self.launch.static_shared)

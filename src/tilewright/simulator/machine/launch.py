@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
-from ..assembly.effects import loads_anew
+from ..assembly.effects import is_mbarrier_wait, loads_anew
 from ..assembly.program import Program
 from ..assembly.provenance import operand_names, pointers_written
 from ..assembly.variables import SIZES
@@ -195,7 +195,7 @@ class SimulatedLaunch:
         """Whether the kernel polls global memory in a loop."""
         code, labels = self.program.code, self.program.labels
         polls = [i.index for i in code if loads_anew(i) and "shared" not in i.parts
-                 and not (i.parts[0] == "atom" and i.operands[0] == "_")]  # fmt: skip
+                 and not is_mbarrier_wait(i) and not (i.parts[0] == "atom" and i.operands[0] == "_")]  # fmt: skip
         loops = [(labels.get(i.operands[0], i.index + 1), i.index) for i in code if i.parts[0] == "bra" and i.operands]
         return any(first <= poll <= last for first, last in loops for poll in polls)
 

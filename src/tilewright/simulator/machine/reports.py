@@ -122,6 +122,8 @@ def _verb(ins: Instruction, place: str) -> str:
     name = ins.parts[0]
     if name in ("atom", "red"):
         return "updates atomically"
+    if name == "mbarrier":
+        return "uses"
     if name == "cp" and " of shared " not in place:
         return "reads"
     return "reads" if name.startswith("ld") else "writes"

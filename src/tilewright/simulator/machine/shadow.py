@@ -58,6 +58,8 @@ class Shadow:
             Remembered(did, np.zeros(cells, np.int64), np.zeros(cells, np.int32)) for did in ("wrote", "read", "read")
         ]
         self.conflict: tuple[list[Remembered], Ints] | None = None
+        #: The number of the transfer under way (see ``transfers``) that writes or reads each cell; 0 for none.
+        self.busy: NDArray[np.int32] | None = None
 
     @property
     def writer(self) -> Ints:
@@ -74,12 +76,22 @@ class Shadow:
         for sort in self.sorts:
             sort.stamp.fill(0)
             sort.by.fill(0)
+        if self.busy is not None:
+            self.busy.fill(0)
+
+    def busy_cells(self) -> NDArray[np.int32]:
+        """``busy``, made at the first use."""
+        if self.busy is None:
+            self.busy = np.zeros(self.writer.size, np.int32)
+        return self.busy
 
     def refine(self, nbytes: int) -> None:
         """Make cells as small as the smallest access seen."""
         times, self.grain = self.grain // nbytes, nbytes
         for sort in self.sorts:
             sort.stamp, sort.by = np.repeat(sort.stamp, times), np.repeat(sort.by, times)
+        if self.busy is not None:
+            self.busy = np.repeat(self.busy, times)
 
     def cells(self, offsets: Ints, nbytes: int, clock: Ints) -> tuple[Ints, Ints]:
         """The cells of each access, and the clock of its thread, both (n,) or (n, cells of an access)."""

@@ -13,6 +13,7 @@ from . import (
     hints,
     integer,
     matrix,
+    mbarrier,
     mma,
     warp,
 )
@@ -32,6 +33,7 @@ _FILES = (
     hints,
     integer,
     matrix,
+    mbarrier,
     mma,
     warp,
 )

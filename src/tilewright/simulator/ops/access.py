@@ -63,11 +63,11 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
     """A step that calls ``action(region, offsets, at, lanes)`` for every region that the active lanes touch.
 
     ``at`` are the positions of those accesses among the active lanes; ``at`` and ``lanes`` are None for all. The space of a
-    generic address is found here.
+    generic address is found here. Observers are told of the access unless ``kind`` is empty.
     """
 
     def within(name: str, a: Ints, at: Ints | None, sel: Ints | None) -> None:
-        if observer is not None and name not in ("param", "argument"):
+        if observer is not None and kind and name not in ("param", "argument"):
             warp, lane = (lanes.warp, lanes.lane) if sel is None else (lanes.warp[sel], lanes.lane[sel])
             observer.on_access(name, kind, ins, warp, lane, a, nbytes)
         for region, offsets, some in lanes.spaces[name].pieces(ins, a, nbytes, sel):
@@ -108,13 +108,17 @@ def note_read(
     shadow = region.shadow
     if shadow is None:
         return
-    unwritten, race = shadow.read(*shadow.cells(offsets, nbytes, _clock(lanes, sel)), ins.index)
+    cells, now = shadow.cells(offsets, nbytes, _clock(lanes, sel))
+    busy = lanes.transfers.touched(ins, region, cells, offsets, sel, writes=False)
+    unwritten, race = shadow.read(cells, now, ins.index)
     if padded and unwritten.any():
         unwritten = np.asarray(unwritten.reshape(offsets.size, nbytes // padded, -1).all(axis=2))
     if unwritten.any() and not shadow.across_blocks:
         lanes.reports.unwritten_read(ins, region, sel, _any(unwritten, offsets), offsets)
     if race.any():
-        lanes.reports.race(ins, region, sel, _any(race, offsets), offsets)
+        racing = _any(race, offsets) if busy is None else _any(race, offsets) & ~busy
+        if racing.any():
+            lanes.reports.race(ins, region, sel, racing, offsets)
 
 
 def note_write(
@@ -129,10 +133,13 @@ def note_write(
     if shadow is None:
         return None
     cells, now = shadow.cells(offsets, nbytes, _clock(lanes, sel))
+    busy = lanes.transfers.touched(ins, region, cells, offsets, sel, writes=True)
     before, together = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
     if not (before.any() or together.any()):
         return None
     earlier, same = _any(before, offsets), _any(together, offsets)
+    if busy is not None:
+        earlier &= ~busy
 
     def settle(lost: NDArray[np.bool_]) -> None:
         """Report races after the store; ``lost`` marks accesses that the value of another thread has overwritten."""
@@ -285,6 +292,12 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
 def _fence(ins: Instruction, lanes: Lanes) -> Step:
     """Check the form of a fence; its effect on the clocks is in ``segments``."""
     flags = set(ins.parts[1:])
+    if "proxy" in flags or "mbarrier_init" in flags:
+        allowed = {"proxy", "async", "alias", "generic", "global", "shared", "cta", "cluster", "tensormap", "acquire",
+                   "release", "gpu", "sys", "mbarrier_init"}  # fmt: skip
+        if flags - allowed:
+            raise UnknownInstruction(ins)
+        return lambda sel: None
     if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"}:
         raise UnknownInstruction(ins)
     return lambda sel: None

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
+from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
 from ..machine.values import Ints
 from ._table import Step, UnknownInstruction, number_of, step
 from .access import HINTS, address, note_read, note_write, visit
+from .mbarrier import at_barriers
 
 
 @step("cp")
 def _cp(ins: Instruction, lanes: Lanes) -> Step:
     """``cp.async``: the copy is done at once and its bytes count as written when its group is waited for."""
     parts = ins.parts
-    if parts[:2] != ["cp", "async"] or len(parts) < 3 or "bulk" in parts or "mbarrier" in parts:
+    if parts[:2] != ["cp", "async"] or len(parts) < 3 or "bulk" in parts:
         raise UnknownInstruction(ins)
     lanes.async_copies = lanes.async_copies or AsyncCopies(lanes)
+    if parts[2:4] == ["mbarrier", "arrive"]:
+        return _arrive(ins, lanes)
     if parts[2] in ("commit_group", "wait_group", "wait_all"):
         # Each thread waits for its own copies; a barrier must still follow before others read them.
         if len(parts) > 3 or len(ins.operands) != (parts[2] == "wait_group"):
@@ -62,6 +68,22 @@ def _cp(ins: Instruction, lanes: Lanes) -> Step:
         visit(ins, lanes, "shared", "cp.async", size, lambda _: target, put)(sel)
 
     return copy
+
+
+def _arrive(ins: Instruction, lanes: Lanes) -> Step:
+    """``cp.async.mbarrier.arrive``: an arrival when all earlier copies of the thread are complete. It counts as one of those
+    that the phase needs only with ``.noinc``."""
+    flags = set(ins.parts[4:])
+    if flags - {"noinc", "shared", "cta", "b64"} or len(ins.operands) != 1:
+        raise UnknownInstruction(ins)
+    space = "shared" if "shared" in flags else ""
+
+    def arrive(barrier: Mbarrier, some: Ints) -> None:
+        barrier.copies.append((barrier.phase, lanes.async_copies.shared_with(some)))
+        if "noinc" in flags:
+            lanes.mbarriers.arrive(ins, barrier, some, some.size, release=False)
+
+    return at_barriers(ins, lanes, space, address(ins.operands[0], lanes, ins, bool(space)), arrive)
 
 
 class AsyncCopies:
@@ -108,8 +130,31 @@ class AsyncCopies:
             shadow = region.shadow
             if done.any() and shadow is not None:
                 cells, now = shadow.cells(offsets[done], nbytes, self.lanes.clocks.stamp[owner[done]])
-                shadow.writer[cells] = now
-                shadow.by[cells] = ins.index
+                still = shadow.writer[cells] == 0  # no thread has waited for them at an mbarrier
+                shadow.writer[cells[still]] = np.broadcast_to(now, cells.shape)[still]
             if not done.all():
                 remaining.append((ins, region, offsets[~done], nbytes, owner[~done], group[~done]))
         self.under_way = remaining
+
+    def shared_with(self, lanes: Ints) -> CopiesAtBarrier:
+        """All copies under way of these lanes, for threads that wait for an mbarrier in place of a group."""
+        mine = np.zeros(self.lanes.size, bool)
+        mine[lanes] = True
+        entries = [(ins, region, offsets[mine[owner]], nbytes)
+                   for ins, region, offsets, nbytes, owner, _ in self.under_way]  # fmt: skip
+        return CopiesAtBarrier([entry for entry in entries if entry[2].size])
+
+
+@dataclass(frozen=True)
+class CopiesAtBarrier:
+    """Copies that are complete when a phase of an mbarrier is: instruction, region, offsets and bytes of each."""
+
+    entries: list[tuple[Instruction, Region, Ints, int]]
+
+    def finish(self, stamp: int) -> None:
+        """The bytes count as written by the thread with this stamp."""
+        for ins, region, offsets, nbytes in self.entries:
+            assert region.shadow is not None
+            cells, _ = region.shadow.cells(offsets, nbytes, offsets)
+            cells = cells[(region.shadow.writer[cells] == 0) & (region.shadow.by[cells] == ins.index)]
+            region.shadow.writer[cells] = stamp

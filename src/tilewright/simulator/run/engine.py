@@ -20,6 +20,7 @@ from ..assembly.program import Program
 from ..findings import STEP_LIMIT
 from ..machine.lanes import TIMERS, Lanes
 from ..machine.values import Ints
+from ..ops.mbarrier import Wait
 from .barriers import Barriers
 from .gathering import Gathering
 from .segments import Segment, bind_segments
@@ -47,6 +48,8 @@ class Engine:
         self.ready: dict[int, list[Ints | None]] = {}
         self.resting: dict[int, list[Ints | None]] = {}
         self.admitted: list[tuple[int, Ints]] = []  # lanes whose warp is complete at a collective instruction
+        self.parked: dict[int, list[Ints]] = {}  # lanes that wait for a phase of an mbarrier
+        self.expired: set[int] = set()  # waits that return in vain, as their time limit allows
         self.polled: dict[int, Segment] = {}  # where lanes rest → the segment in which they polled
         # first segment of a loop → step of its latest jump back, and its last segment
         self.loops: dict[int, tuple[int, int]] = {}
@@ -64,6 +67,8 @@ class Engine:
         self.stillness.clear()
         self.admitted.clear()
         self.resting.clear()
+        self.parked.clear()
+        self.expired.clear()
         self.loops.clear()
         self.ready = {0: [None]} if self.segments else {}
         while True:
@@ -72,7 +77,9 @@ class Engine:
             elif self.ready:
                 at = min(self.ready)
                 self._go(at, self._merged(self.ready.pop(at)))
-            elif self.resting:
+            elif self.parked and self._unpark():
+                continue
+            elif self.resting or self.parked:
                 self._wake()
             elif self.gathering.waiting:
                 self._admit(self.gathering.give_up())
@@ -80,6 +87,7 @@ class Engine:
                 self.stuck = True
                 self.barriers.report_stuck()
             else:
+                self.lanes.mbarriers.report_left()
                 return
 
     def _go(self, at: int, sel: Ints | None, admitted: bool = False) -> None:
@@ -92,6 +100,12 @@ class Engine:
                 self._admit(self.gathering.admit(at, segment.collective, sel))
                 return
             admitted = False
+            if segment.wait is not None and at not in self.expired:
+                passed = self._park(at, segment.wait, sel)
+                if passed is not None and not passed.size:
+                    return
+                sel = sel if passed is None else passed
+            self.expired.discard(at)
             self._execute(segment, sel)
             moved = self._leave(segment, at, sel)
             if moved is None:
@@ -147,13 +161,44 @@ class Engine:
         segment = self.segments[at]
         return segment.collective is not None and is_warp_barrier(segment.collective)
 
+    def _park(self, at: int, wait: Wait, sel: Ints | None) -> Ints | None:
+        """Let the lanes whose phase has not completed wait here; returns the others, None for all."""
+        active = self.lanes.every if sel is None else sel
+        passed = wait.passed(active)
+        if passed.all():
+            return None
+        self.parked.setdefault(at, []).append(active[~passed])
+        return active[passed]
+
+    def _unpark(self) -> bool:
+        """Let parked lanes go on whose phase has completed meanwhile; returns whether there were any."""
+        for at, groups in list(self.parked.items()):
+            lanes = np.sort(np.concatenate(groups))
+            wait = self.segments[at].wait
+            assert wait is not None
+            passed = wait.passed(lanes)
+            if passed.any():
+                self._push(at, lanes[passed] if passed.sum() < self.lanes.size else None)
+                self.parked[at] = [lanes[~passed]]
+            if passed.all():
+                del self.parked[at]
+        return bool(self.ready)
+
     def _wake(self) -> None:
-        """All other lanes had their turn: resting lanes go on. Raises StoppedError if nothing can change for them."""
+        """All other lanes had their turn: resting lanes go on, and waits for an mbarrier return in vain. Raises
+        StoppedError if nothing can change for them."""
         self.ready, self.resting = self.resting, {}
+        parked, self.parked = self.parked, {}
+        for at, waiting in parked.items():
+            self.ready.setdefault(at, []).extend(waiting)
+        self.expired.update(parked)
         if not self.stillness.complete():
             return
+        self._report_parked(parked)
         for at, groups in self.ready.items():
             sel = self._merged(groups)
+            if at in parked:
+                continue
             segment = self.polled[at]
             code = next((i for i in segment.code if loads_anew(i)), segment.end or segment.last)
             count = self.lanes.size if sel is None else sel.size
@@ -162,6 +207,16 @@ class Engine:
             text += f", and {others} wait at a barrier" if others else ""
             self._report(code, sel, f"{text}{self.lanes.launch.not_begun(int(self.lanes.blocks[-1]))}: {code.text}")
         raise StoppedError
+
+    def _report_parked(self, parked: dict[int, list[Ints]]) -> None:
+        """Report lanes that wait for ever for phases of mbarriers."""
+        waits = []
+        for at, groups in parked.items():
+            wait = self.segments[at].wait
+            assert wait is not None
+            waits.append(wait.stuck(np.sort(np.concatenate(groups))))
+        if waits:
+            self.lanes.mbarriers.report_stuck(waits)
 
     def _report(self, ins: Instruction, sel: Ints | None, text: str, kind: str = "endless wait") -> None:
         self.lanes.reports.report(kind, ins, sel, np.ones(1, bool), None, text)

@@ -7,13 +7,14 @@ from functools import partial
 from itertools import pairwise
 
 from ...errors import UsageError
-from ..assembly.effects import fences, is_collective, is_warp_barrier, loads_anew, stores
+from ..assembly.effects import fences, is_collective, is_mbarrier_wait, is_warp_barrier, loads_anew, stores
 from ..assembly.instructions import Instruction
 from ..assembly.program import CONTROL, BasicBlock, Program
 from ..machine.lanes import Lanes
 from ..machine.values import Array
 from ..ops import bind
 from ..ops._table import Step
+from ..ops.mbarrier import Wait
 from .barriers import Form
 
 
@@ -28,6 +29,7 @@ class Segment:
     polls: bool  # whether it reads what other threads may have just written
     stores: bool
     last: Instruction
+    wait: Wait | None = None  # the first instruction, if it waits for an mbarrier
     guard: Array | None = None
     targets: list[int] = field(default_factory=list)
     index: Array | None = None
@@ -46,9 +48,12 @@ def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
 
 
 def _pieces(program: Program, block: BasicBlock) -> list[tuple[int, int]]:
-    """The parts of a basic block, cut before an instruction that a warp executes together, and also after a warp barrier."""
+    """The parts of a basic block, cut before a wait for an mbarrier, before an instruction that a warp executes together,
+    and also after a warp barrier."""
     starts = {block.first}
     for at in range(block.first, block.last + 1):
+        if is_mbarrier_wait(program.code[at]):
+            starts |= {at}
         if is_collective(program.code[at]):
             starts |= {at, at + 1} if is_warp_barrier(program.code[at]) else {at}
     edges = [*sorted(s for s in starts if s <= block.last), block.last + 1]
@@ -65,6 +70,7 @@ def _bind(
         polls=any(loads_anew(i) for i in code),
         stores=any(stores(i) for i in code),
         last=code[-1],
+        wait=Wait(code[0], lanes) if is_mbarrier_wait(code[0]) else None,
     )
     for ins in straight:
         for step in _steps(ins, lanes, has_fences):
@@ -78,7 +84,11 @@ def _bind(
 def _steps(ins: Instruction, lanes: Lanes, has_fences: bool) -> list[Step]:
     """The step of an instruction and, in a program with fences, the steps that record what it publishes or learns."""
     step, parts, clocks = bind(ins, lanes), set(ins.parts), lanes.clocks
-    if not has_fences:
+    if ins.parts[:2] == ["fence", "proxy"]:
+        return [clocks.fence_proxy] if "async" in parts else []
+    if ins.parts[:2] == ["fence", "mbarrier_init"]:
+        return [lanes.mbarriers.fence]
+    if not has_fences or ins.parts[0] == "mbarrier":  # operations on an mbarrier publish and learn by themselves
         return [step]
     fence: list[Step] = [partial(clocks.fence, wide=bool({"gl", "gpu", "sys"} & parts))] if fences(ins) else []
     if ins.parts[0] in ("fence", "membar"):

@@ -1,0 +1,315 @@
+"""The mbarriers of a batch of blocks: arrivals, bytes, phases, and what a wait learns (PTX ISA 9.7.13.15).
+
+A phase completes when no arrival is pending and as many bytes have arrived as were expected. The state lies in shared
+memory as one 64-bit word, as on hardware; its bits are opaque there. Beside the word
+there is what hardware does not keep: who arrived, which copies belong to the phase, and what threads waited for.
+
+An arrival publishes what its threads know (see ``clocks``); a wait for a phase learns what the arrivals of this phase and
+of earlier ones published. The bytes of a copy count as written by the first thread that has waited for their phase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ..assembly.instructions import Instruction
+from ..findings import BARRIER_MISUSE, BYTE_COUNT, WRONG_PARITY
+from .clocks import LOOKED, Clocks
+from .memory import Region
+from .reports import Reports
+from .threads import Threads
+from .values import Ints
+
+#: The largest count of arrivals, and of bytes expected or arrived (PTX ISA 9.7.13.15.2).
+MOST = (1 << 20) - 1
+#: Bits of the word: the count, the pending arrivals, the bytes still to arrive (21 bits, signed), and the phase's parity.
+PENDING, BYTES, PARITY = 20, 40, 61
+
+
+class Pending(Protocol):
+    """A copy that belongs to a phase of a barrier."""
+
+    def finish(self, stamp: int) -> None:
+        """Count the bytes as written by the thread with this stamp."""
+        ...
+
+
+@dataclass(eq=False)
+class Mbarrier:
+    """One barrier, at ``offset`` of the shared memory of all blocks; ``block`` is the block of the batch that holds it."""
+
+    region: Region
+    offset: int
+    block: int
+    init: Instruction
+    stamp: int  # of the thread that initialised it
+    count: int  # arrivals of a phase
+    pending: int = 0  # arrivals that the current phase still needs
+    bytes: int = 0  # bytes that were expected and have not arrived; negative if more arrived
+    phase: int = 0  # phases completed
+    fenced: bool = False  # whether fence.mbarrier_init followed its initialisation
+    arrived: Ints | None = None  # what the arrivals of the current phase know
+    known: Ints | None = None  # what those of completed phases know
+    remote: bool = False  # whether a thread of another block has arrived
+    copies: list[tuple[int, Pending]] = field(default_factory=list)  # with their phases, until a thread waits for them
+    expected: int = 0  # bytes, of the current phase
+    received: int = 0
+    in_all: tuple[int, int] = (0, 0)  # the same of completed phases
+    expects: Instruction | None = None  # the latest that expected bytes, and the latest that brought some
+    brings: Instruction | None = None
+    waited: dict[int, int] = field(default_factory=dict)  # warp of the block → the phase that it waited for
+    repeated: dict[int, Instruction] = field(default_factory=dict)  # warp → a wait for a phase it had waited for
+
+    def word(self) -> int:
+        """The state as one 64-bit word."""
+        left = (self.bytes & ((1 << 21) - 1)) << BYTES
+        return self.count | self.pending << PENDING | left | (self.phase & 1) << PARITY
+
+    def store(self) -> None:
+        """Write the state to shared memory."""
+        self.region.view(np.dtype(np.uint64))[self.offset >> 3] = self.word()
+
+    def intact(self) -> bool:
+        """Whether the word in shared memory is the one that was stored last."""
+        return int(self.region.view(np.dtype(np.uint64))[self.offset >> 3]) == self.word()
+
+    def passed(self, parity: int) -> bool:
+        """Whether a wait for the phase of this parity returns: the current phase has the other."""
+        return self.phase & 1 != parity
+
+
+class Mbarriers:
+    """The barriers of a batch, by their offset in the shared memory of all its blocks."""
+
+    def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, stride: int) -> None:
+        self.threads, self.clocks, self.reports, self.stride = threads, clocks, reports, stride
+        self.at: dict[int, Mbarrier] = {}
+
+    def clear(self) -> None:
+        """Forget all barriers: new blocks start."""
+        self.at.clear()
+
+    # ---- finding and making
+
+    def words(self, barrier: Mbarrier) -> str:
+        """A barrier as text."""
+        return f"the barrier at {barrier.region.words(barrier.offset - barrier.block * self.stride)}"
+
+    def report(self, kind: str, ins: Instruction, lanes: Ints, text: str) -> None:
+        """Report a finding for the first of these lanes."""
+        self.reports.report(kind, ins, lanes, np.ones(1, bool), None, f"{text}: {ins.text}")
+
+    def find(self, ins: Instruction, region: Region, offset: int, lanes: Ints) -> Mbarrier | None:
+        """The barrier at an offset; None, and a finding, if none was initialised there or it was overwritten."""
+        barrier = self.at.get(offset)
+        if barrier is not None and barrier.intact():
+            return barrier
+        where = region.words(offset - offset // self.stride * self.stride)
+        why = "was never initialised, or was invalidated"
+        if barrier is not None:
+            why = f"was overwritten after its initialisation at {barrier.init.place(ins)}"
+            del self.at[offset]
+        self.report(BARRIER_MISUSE, ins, lanes, f"uses the barrier at {where}, which {why}")
+        return None
+
+    def init(self, ins: Instruction, region: Region, offset: int, count: int, lane: int) -> None:
+        """``mbarrier.init`` by a lane."""
+        who = np.array([lane])
+        if not 1 <= count <= MOST:
+            self.report(BARRIER_MISUSE, ins, who, f"sets a count of {count:,}, which must be from 1 to {MOST:,}")
+            return
+        old = self.at.get(offset)
+        if old is not None and old.intact() and old.init.index == ins.index and not old.phase and old.pending == count:
+            return  # all threads initialise it together
+        if old is not None and old.intact():
+            left = f"its phase {old.phase} lacks {old.pending} of {old.count} arrivals"
+            left += f" and {len(old.copies)} copies to it have not been waited for" if old.copies else ""
+            text = (
+                f"initialises {self.words(old)} again, which {old.init.place(ins)} initialised and which is still valid"
+            )
+            self.report(BARRIER_MISUSE, ins, who, f"{text} ({left}; mbarrier.inval must come first)")
+        block, stamp = offset // self.stride, int(self.clocks.stamp[lane])
+        self.at[offset] = Mbarrier(region, offset, block, ins, stamp, count, count)
+        self.at[offset].store()
+
+    def invalidate(self, ins: Instruction, barrier: Mbarrier, lanes: Ints) -> None:
+        """``mbarrier.inval``: the place is no barrier any more."""
+        if barrier.bytes > 0 or any(phase >= barrier.phase for phase, _ in barrier.copies):
+            left = f"{barrier.bytes:,} bytes have yet to arrive at it"
+            self.report(BARRIER_MISUSE, ins, lanes, f"invalidates {self.words(barrier)} while {left}")
+        del self.at[barrier.offset]
+        barrier.region.view(np.dtype(np.uint64))[barrier.offset >> 3] = 0
+
+    def fence(self, sel: Ints | None) -> None:
+        """``fence.mbarrier_init`` by these lanes: the barriers that they initialised are visible to the copy engine."""
+        stamps = self.clocks.stamp if sel is None else self.clocks.stamp[sel]
+        mine = set((stamps & ~((1 << 36) - 1) | stamps & 1023).tolist())
+        for barrier in self.at.values():
+            barrier.fenced |= (barrier.stamp & ~((1 << 36) - 1) | barrier.stamp & 1023) in mine
+
+    # ---- arrivals and bytes
+
+    def arrive(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int, release: bool = True) -> None:
+        """``count`` arrivals by these lanes, of one block."""
+        if count > barrier.pending:
+            have = f"{count} arrivals where phase {barrier.phase} needs {barrier.pending} more of its {barrier.count}"
+            self.report(BARRIER_MISUSE, ins, lanes, f"{have}, at {self.words(barrier)}")
+        if release:
+            self._publish(barrier, lanes)
+        barrier.pending = max(0, barrier.pending - count)
+        self._settle(barrier)
+
+    def drop(self, barrier: Mbarrier, count: int) -> None:
+        """Later phases need this many arrivals less."""
+        barrier.count = max(0, barrier.count - count)
+
+    def _publish(self, barrier: Mbarrier, lanes: Ints) -> None:
+        if int(self.threads.of_block[lanes[0]]) != barrier.block:
+            self.clocks.hand(lanes)
+            barrier.remote = True
+        else:
+            row = self.clocks.knowledge(lanes)
+            barrier.arrived = row if barrier.arrived is None else np.maximum(barrier.arrived, row)
+        self.clocks.advance(lanes)
+
+    def expect(self, ins: Instruction, barrier: Mbarrier, count: int, lanes: Ints) -> None:
+        """The current phase waits for ``count`` more bytes."""
+        barrier.bytes += count
+        barrier.expected += count
+        barrier.expects = ins
+        if barrier.bytes > MOST:
+            text = f"expects {barrier.bytes:,} bytes at {self.words(barrier)}, which can count {MOST:,} at most"
+            self.report(BYTE_COUNT, ins, lanes, text)
+            barrier.bytes = MOST
+        barrier.store()
+
+    def receive(self, ins: Instruction, barrier: Mbarrier, count: int) -> None:
+        """``count`` bytes have arrived."""
+        barrier.bytes -= count
+        barrier.received += count
+        barrier.brings = ins
+        self._settle(barrier)
+
+    def _settle(self, barrier: Mbarrier) -> None:
+        """Complete the phase if nothing is missing, and store the state."""
+        if not barrier.pending and not barrier.bytes and barrier.count:
+            barrier.phase += 1
+            barrier.pending = barrier.count
+            barrier.in_all = (barrier.in_all[0] + barrier.expected, barrier.in_all[1] + barrier.received)
+            barrier.expected = barrier.received = 0
+            if barrier.arrived is not None:
+                known = barrier.known
+                barrier.known = barrier.arrived if known is None else np.maximum(known, barrier.arrived)
+                barrier.arrived = None
+        barrier.store()
+
+    # ---- waits
+
+    def acquire(self, ins: Instruction, barrier: Mbarrier, lanes: Ints) -> None:
+        """These lanes of a block have waited for the phase before the current one."""
+        first, latest = int(lanes[0]), barrier.phase - 1
+        for warp in np.unique(self.threads.tid[lanes] // 32).tolist():
+            if latest >= 0 and barrier.waited.get(warp) == latest:
+                barrier.repeated[warp] = ins
+            barrier.waited[warp] = latest
+        ready = [copy for phase, copy in barrier.copies if phase < barrier.phase]
+        if ready:
+            barrier.copies = [(phase, copy) for phase, copy in barrier.copies if phase >= barrier.phase]
+            for copy in ready:
+                copy.finish(int(self.clocks.stamp[first]))
+            row = self.clocks.knowledge(lanes[:1])
+            barrier.known = row if barrier.known is None else np.maximum(barrier.known, row)
+        if barrier.remote:
+            self.clocks.looked[self.clocks.first + barrier.block] |= LOOKED
+        if barrier.known is not None:
+            self.clocks.learn(lanes, barrier.known)
+
+    # ---- what never ends
+
+    def report_stuck(self, waits: list[tuple[Instruction, Ints, Ints, Ints]]) -> None:
+        """Report who waits for what for ever: instructions with their lanes, the offsets of their barriers and parities."""
+        block = int(self.threads.of_block[waits[0][1][0]])
+        texts = [self._who_waits(block, *wait) for wait in waits]
+        for at, (ins, lanes, _, _) in enumerate(waits):
+            here = lanes[self.threads.of_block[lanes] == block]
+            others = [text for i, text in enumerate(texts) if i != at and text]
+            also = f". Meanwhile {'; '.join(others)}" if others else ""
+            text = f"{here.size} threads of the block wait for ever: {texts[at]}{also}"
+            self.report("endless wait", ins, here if here.size else lanes, text)
+        for barrier in self.at.values():
+            if barrier.block == block:
+                self.report_bytes(barrier)
+                for warp in barrier.repeated:
+                    self.report_repeated(barrier, warp)
+
+    def _who_waits(self, block: int, ins: Instruction, lanes: Ints, offsets: Ints, parities: Ints) -> str:
+        """Which warps of a block wait for which phases at one instruction."""
+        here, texts = self.threads.of_block[lanes] == block, []
+        for offset in np.unique(offsets[here]).tolist():
+            some = here & (offsets == offset)
+            warps = np.unique(self.threads.tid[lanes[some]] // 32).tolist()
+            wait = "waits" if len(warps) == 1 else "wait"
+            where = f"at {ins.place(ins)}{_caller(ins)} for"
+            missing = self._missing(self.at[offset], int(parities[np.argmax(some)]), warps[0])
+            texts.append(f"{_warps(warps)} {wait} {where} {missing}")
+        more = f"; and {len(texts) - 4} more barriers" if len(texts) > 4 else ""
+        return "; ".join(texts[:4]) + more
+
+    def _missing(self, barrier: Mbarrier, parity: int, warp: int) -> str:
+        """What the current phase of a barrier lacks, and phases that a warp has missed."""
+        text = f"phase {barrier.phase} (parity {parity}) of {self.words(barrier)}, which lacks "
+        text += f"{barrier.pending} of {barrier.count} arrivals" if barrier.pending else ""
+        if barrier.bytes:
+            text += " and " if barrier.pending else ""
+            text += f"{barrier.bytes:,} bytes ({barrier.expected:,} expected, {barrier.received:,} arrived)"
+        last = barrier.waited.get(warp, -1)
+        if last < barrier.phase - 1:
+            waited = f"for none after phase {last}" if last >= 0 else "for none"
+            text += f" (of its {barrier.phase} completed phases warp {warp} waited {waited}: it was overtaken)"
+        return text
+
+    def report_repeated(self, barrier: Mbarrier, warp: int) -> bool:
+        """Report that a warp waited twice for the same phase of a barrier; returns whether it did."""
+        ins = barrier.repeated.get(warp)
+        if ins is None:
+            return False
+        lane = barrier.block * self.threads.threads + 32 * warp
+        phase = f"phase {barrier.waited[warp]} of {self.words(barrier)}"
+        text = f"returned at once, because {phase} had completed and warp {warp} had waited for it before"
+        self.report(WRONG_PARITY, ins, np.array([lane]), f"{text} (the parity must change with each phase)")
+        return True
+
+    def report_bytes(self, barrier: Mbarrier) -> None:
+        """Report that the bytes that arrived at a barrier are not those that were expected."""
+        if not barrier.bytes or (barrier.pending and barrier.bytes > 0):
+            return
+        lane = np.array([barrier.block * self.threads.threads])
+        ins = barrier.expects or barrier.brings
+        assert ins is not None
+        expected, received = barrier.in_all[0] + barrier.expected, barrier.in_all[1] + barrier.received
+        phases = f"in phases 0 to {barrier.phase}" if barrier.phase else "in its first phase"
+        text = f"{self.words(barrier)} expects {expected:,} bytes {phases}, and {received:,} arrive"
+        self.report(BYTE_COUNT, ins, lane, text)
+
+    def report_left(self) -> None:
+        """The blocks have ended: report barriers at which other bytes arrived than were expected."""
+        for barrier in self.at.values():
+            if barrier.intact():
+                self.report_bytes(barrier)
+
+
+def _caller(ins: Instruction) -> str:
+    """The line from which the function of an instruction is called, as text; empty if it was not inlined."""
+    return f" (called from line {ins.inlined_at.line})" if ins.inlined_at and ins.inlined_at.line else ""
+
+
+def _warps(numbers: list[int]) -> str:
+    """``warp 3``, or ``warps 4 to 7``."""
+    if len(numbers) == 1:
+        return f"warp {numbers[0]}"
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"warps {numbers[0]} to {numbers[-1]}"
+    return f"warps {', '.join(map(str, numbers))}"

@@ -1,0 +1,224 @@
+"""What the asynchronous proxy reads and writes, and what it is still busy with (PTX ISA 8.10.3, 9.7.9.27).
+
+A copy by the copy engine is done when it is issued, but until a thread has waited for it the bytes that it writes count as
+being written, and those that it reads as being read: the shadow marks their cells as ``busy``, and an access to them is
+reported. So the findings do not depend on when a copy happens to complete. Bytes that were copied count as written by the
+thread that waited for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..assembly.instructions import Instruction
+from ..findings import MISSING_FENCE
+from .clocks import Clocks
+from .mbarriers import Mbarrier, Mbarriers
+from .memory import Region
+from .reports import Reports
+from .threads import Threads
+from .values import Bools, Ints
+
+#: Bytes of a chunk: what the asynchronous proxy moves at least.
+CHUNK = 16
+
+
+@dataclass(eq=False)
+class Transfer:
+    """Chunks of a region, by the offsets of their first bytes, that an instruction under way writes or reads."""
+
+    transfers: Transfers
+    number: int
+    ins: Instruction
+    region: Region
+    chunks: Ints
+    writes: bool
+    barrier: Mbarrier | None = None
+
+    def finish(self, stamp: int) -> None:
+        """It is complete, and the thread with this stamp knows."""
+        self.transfers.finish(self, stamp)
+
+
+class Transfers:
+    """The transfers under way of a batch of blocks."""
+
+    def __init__(
+        self, threads: Threads, clocks: Clocks, reports: Reports, mbarriers: Mbarriers, code: Sequence[Instruction]
+    ) -> None:
+        self.threads, self.clocks, self.reports = threads, clocks, reports
+        self.mbarriers, self.code = mbarriers, code
+        #: Which instructions write through the asynchronous proxy, by index.
+        self.asynchronous = np.array([_is_asynchronous(ins) for ins in code] or [False])
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all transfers: new blocks start."""
+        self.under_way: dict[int, Transfer] = {}
+        self.writing = np.zeros(64, bool)  # by number
+        self.next = 1
+        self.group = np.zeros(self.threads.size, np.int64)
+        self.groups: dict[int, list[tuple[int, Transfer]]] = {}  # lane → its transfers and their groups, in order
+
+    # ---- transfers begin and end
+
+    def write(
+        self, ins: Instruction, region: Region, chunks: Ints, lane: int, barrier: Mbarrier | None = None
+    ) -> Transfer | None:
+        """A lane makes the asynchronous proxy write these chunks; None if nobody looks for races in the region."""
+        shadow = region.shadow
+        if shadow is None:
+            return None
+        cells, now = shadow.cells(chunks, CHUNK, self.clocks.stamp[np.full(chunks.size, lane)])
+        who = np.full(chunks.size, lane)
+        busy = self.touched(ins, region, cells, chunks, who, writes=True)
+        race, _ = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
+        wrong = np.asarray(race.reshape(chunks.size, -1).any(axis=1))
+        if busy is not None:
+            wrong &= ~busy
+        if wrong.any():
+            self.reports.race(ins, region, who, wrong, chunks)
+            self._explain(barrier)
+        return self._begin(ins, region, chunks, cells, True, barrier)
+
+    def read(self, ins: Instruction, region: Region, chunks: Ints, lane: int) -> Transfer | None:
+        """A lane makes the asynchronous proxy read these chunks: reports bytes that it cannot see yet. The transfer keeps
+        the chunks busy until it is finished; None if nobody looks for races in the region."""
+        shadow = region.shadow
+        if shadow is None:
+            return None
+        who = np.full(chunks.size, lane)
+        cells, now = shadow.cells(chunks, CHUNK, self.clocks.stamp[who])
+        busy = self.touched(ins, region, cells, chunks, who, writes=False)
+        by, then = shadow.by[cells], shadow.writer[cells]
+        unwritten, race = shadow.read(cells, now, ins.index)
+        unseen = ~race & self.clocks.invisible(then, lane) & ~self.asynchronous[by]
+        found = [np.asarray(x.reshape(chunks.size, -1).any(axis=1)) for x in (unwritten, race, unseen)]
+        if busy is not None:
+            found = [x & ~busy for x in found]
+        if found[0].any() and not shadow.across_blocks:
+            self.reports.unwritten_read(ins, region, who, found[0], chunks)
+        if found[1].any():
+            self.reports.race(ins, region, who, found[1], chunks)
+        if found[2].any():
+            at = int(np.argmax(found[2]))
+            writer = self.code[int(by[at].reshape(-1)[np.argmax(unseen[at])])]
+            self._report_unseen(ins, region, who, found[2], chunks, writer)
+        return self._begin(ins, region, chunks, cells, False, None)
+
+    def _begin(
+        self, ins: Instruction, region: Region, chunks: Ints, cells: Ints, writes: bool, barrier: Mbarrier | None
+    ) -> Transfer:
+        assert region.shadow is not None
+        number, self.next = self.next, self.next + 1
+        if number >= self.writing.size:
+            self.writing = np.append(self.writing, np.zeros_like(self.writing))
+        self.writing[number] = writes
+        transfer = self.under_way[number] = Transfer(self, number, ins, region, chunks, writes, barrier)
+        region.shadow.busy_cells()[cells] = number
+        return transfer
+
+    def finish(self, transfer: Transfer, stamp: int) -> None:
+        """A transfer is complete: its bytes count as written, or read, by the thread with this stamp."""
+        if self.under_way.pop(transfer.number, None) is None:
+            return
+        shadow = transfer.region.shadow
+        assert shadow is not None
+        cells, _ = shadow.cells(transfer.chunks, CHUNK, transfer.chunks)
+        busy = shadow.busy_cells()
+        cells = cells[busy[cells] == transfer.number]
+        busy[cells] = 0
+        sort = shadow.sorts[0 if transfer.writes else 1]
+        sort.stamp[cells], sort.by[cells] = stamp, transfer.ins.index
+
+    # ---- groups of a thread
+
+    def join(self, transfer: Transfer | None, lane: int) -> None:
+        """A transfer belongs to the lane's current group."""
+        if transfer is not None:
+            self.groups.setdefault(lane, []).append((int(self.group[lane]), transfer))
+
+    def commit(self, sel: Ints | None) -> None:
+        """``cp.async.bulk.commit_group`` by these lanes."""
+        self.group[slice(None) if sel is None else sel] += 1
+
+    def wait(self, keep: int, sel: Ints | None) -> None:
+        """``cp.async.bulk.wait_group`` by these lanes: all groups but the latest ``keep`` are complete."""
+        if not self.groups:
+            return
+        active = set((range(self.threads.size)) if sel is None else sel.tolist())
+        for lane in [lane for lane in self.groups if lane in active]:
+            last = int(self.group[lane]) - keep
+            for group, transfer in self.groups[lane]:
+                if group < last:
+                    transfer.finish(int(self.clocks.stamp[lane]))
+            self.groups[lane] = [(group, transfer) for group, transfer in self.groups[lane] if group >= last]
+            if not self.groups[lane]:
+                del self.groups[lane]
+
+    # ---- findings
+
+    def touched(
+        self, ins: Instruction, region: Region, cells: Ints, offsets: Ints, sel: Ints | None, writes: bool
+    ) -> Bools | None:
+        """Report accesses to cells that a transfer under way writes, or that it reads if the access writes. Returns
+        which accesses; None for none."""
+        shadow = region.shadow
+        if shadow is None or shadow.busy is None or not self.under_way:
+            return None
+        numbers = shadow.busy[cells].reshape(offsets.size, -1)
+        hit = numbers > 0 if writes else self.writing[numbers] & (numbers > 0)
+        bad = np.asarray(hit.any(axis=1))
+        if not bad.any():
+            return None
+        first = int(np.argmax(bad))
+        part = int(np.argmax(hit[first]))
+        transfer = self.under_way[int(numbers[first, part])]
+        addresses = region.addresses(offsets, sel)
+        place = region.words(int(addresses[first]) + part * shadow.grain)
+        does = "is still writing" if transfer.writes else "still reads"
+        text = f"{'writes' if writes else 'reads'} {place}, which {_name(transfer)} at {transfer.ins.place(ins)} {does}"
+        kind = "race" if writes else "unwritten read"
+        self.reports.report(kind, ins, sel, bad, addresses, f"{text} ({_remedy(transfer)}): {ins.text}")
+        self._explain(transfer.barrier)
+        return bad
+
+    def _explain(self, barrier: Mbarrier | None) -> None:
+        """Report waits that returned for an earlier phase of the barrier: they may be the cause of a finding."""
+        if barrier is not None:
+            for warp in barrier.repeated:
+                self.mbarriers.report_repeated(barrier, warp)
+
+    def _report_unseen(
+        self, ins: Instruction, region: Region, who: Ints, bad: Bools, chunks: Ints, writer: Instruction
+    ) -> None:
+        addresses = region.addresses(chunks, who)
+        place = region.words(int(addresses[np.argmax(bad)]))
+        text = f"reads {place} asynchronously, which {writer.place(ins)} wrote with no fence.proxy.async after it"
+        self.reports.report(MISSING_FENCE, ins, who, bad, addresses, f"{text}: {ins.text}")
+
+
+def chunks_of(first: int, nbytes: int) -> Ints:
+    """The chunks of a range of bytes.
+
+    >>> chunks_of(32, 48).tolist()
+    [32, 48, 64]
+    """
+    return np.arange(first, first + nbytes, CHUNK, dtype=np.int64)
+
+
+def _is_asynchronous(ins: Instruction) -> bool:
+    return ins.parts[0] == "cp" and "bulk" in ins.parts
+
+
+def _name(transfer: Transfer) -> str:
+    return "the copy" if _is_asynchronous(transfer.ins) else transfer.ins.parts[0]
+
+
+def _remedy(transfer: Transfer) -> str:
+    if not _is_asynchronous(transfer.ins):
+        return f"{transfer.ins.parts[0]}.wait_group first"
+    return "wait for its mbarrier first" if transfer.writes else "cp.async.bulk.wait_group.read first"

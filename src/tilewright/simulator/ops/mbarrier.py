@@ -1,0 +1,230 @@
+"""``mbarrier``: barriers in shared memory that count arrivals and bytes (PTX ISA 9.7.13.15); their state is in
+``machine.mbarriers``. A wait may take any time on hardware: here its threads rest until their phase has completed."""
+
+# ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ..assembly.instructions import Instruction
+from ..machine.lanes import Lanes
+from ..machine.mbarriers import PARITY, PENDING, Mbarrier
+from ..machine.memory import Region
+from ..machine.spaces import WINDOW
+from ..machine.values import Array, Bools, Ints
+from ._table import Step, UnknownInstruction, destination, step
+from .access import Address, address, note_update, note_write, visit
+
+_PLACE = {"shared", "cta", "cluster", "b64", "sem", "scope"}
+_ORDER = {"release", "relaxed", "acquire", "cta", "cluster"}
+#: The modifiers that each operation allows, and its least and most operands.
+_FORMS = {
+    "init": (set(), 2, 2),
+    "inval": (set(), 1, 1),
+    "expect_tx": ({"relaxed"}, 2, 2),
+    "complete_tx": ({"relaxed"}, 2, 2),
+    "arrive": ({"expect_tx", "noComplete", *_ORDER}, 2, 3),
+    "arrive_drop": ({"expect_tx", "noComplete", *_ORDER}, 2, 3),
+    "test_wait": ({"parity", *_ORDER}, 3, 3),
+    "try_wait": ({"parity", *_ORDER}, 3, 4),
+    "pending_count": (set(), 2, 2),
+}
+
+#: What lanes do at one barrier.
+At = Callable[[Mbarrier, Ints], None]
+
+
+def by_barrier(offsets: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each different offset, and the positions of the accesses to it."""
+    if offsets.size == 1 or (offsets == offsets[0]).all():
+        yield int(offsets[0]), np.arange(offsets.size)
+        return
+    order = np.argsort(offsets, kind="stable")
+    starts = np.flatnonzero(np.diff(offsets[order])) + 1
+    for places in np.split(order, starts):
+        yield int(offsets[places[0]]), places
+
+
+def at_barriers(ins: Instruction, lanes: Lanes, space: str, where: Address, act: At) -> Step:
+    """A step that calls ``act`` for each barrier that active lanes name, if it is one."""
+
+    def use(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
+        if region.name != "shared":
+            raise UnknownInstruction(ins, f"has its barrier in {region.name}, not in shared memory")
+        active = lanes.every if sel is None else sel
+        note_update(ins, lanes, region, offsets, 8, active)
+        for offset, places in by_barrier(offsets):
+            barrier = lanes.mbarriers.find(ins, region, offset, active[places])
+            if barrier is not None:
+                act(barrier, active[places])
+
+    return visit(ins, lanes, space, "", 8, where, use)
+
+
+def _operation(ins: Instruction) -> str:
+    """The operation, its modifiers checked."""
+    name = ins.parts[1] if len(ins.parts) > 1 else ""
+    if name not in _FORMS:
+        raise UnknownInstruction(ins)
+    allowed, least, most = _FORMS[name]
+    if set(ins.parts[2:]) - allowed - _PLACE or ins.parts[-1] != "b64" or not least <= len(ins.operands) <= most:
+        raise UnknownInstruction(ins, "is a form of mbarrier that is not supported")
+    return name
+
+
+def _place(ins: Instruction, lanes: Lanes, operand: str) -> tuple[str, Address]:
+    """Space and address of the barrier that an operand names."""
+    space = "shared" if "shared" in ins.parts else ""
+    return space, address(operand, lanes, ins, bool(space))
+
+
+def _numbers(source: Array, chosen: Ints) -> Ints:
+    """The values of an operand for these lanes."""
+    return np.broadcast_to(source if source.ndim == 0 else source[chosen], chosen.shape).astype(np.int64)
+
+
+@step("mbarrier", ("b64",))
+def _mbarrier(ins: Instruction, lanes: Lanes) -> Step:
+    name = _operation(ins)
+    if name in ("arrive", "arrive_drop"):
+        return _arrive(ins, lanes, drop=name == "arrive_drop")
+    if name in ("test_wait", "try_wait"):
+        return _wait(ins, lanes)
+    if name == "pending_count":
+        return _pending_count(ins, lanes)
+    if name == "init":
+        return _init(ins, lanes)
+    if name == "inval":
+
+        def invalidate(barrier: Mbarrier, some: Ints) -> None:
+            lanes.mbarriers.invalidate(ins, barrier, some)
+
+        return at_barriers(ins, lanes, *_place(ins, lanes, ins.operands[0]), invalidate)
+    count = lanes.source(ins.operands[1], "u32", ins)
+
+    def bytes_(barrier: Mbarrier, some: Ints) -> None:
+        total = int(_numbers(count, some).sum())
+        if name == "expect_tx":
+            lanes.mbarriers.expect(ins, barrier, total, some)
+        else:
+            lanes.mbarriers.receive(ins, barrier, total)
+
+    return at_barriers(ins, lanes, *_place(ins, lanes, ins.operands[0]), bytes_)
+
+
+def _init(ins: Instruction, lanes: Lanes) -> Step:
+    count = lanes.source(ins.operands[1], "u32", ins)
+
+    def make(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
+        if region.name != "shared":
+            raise UnknownInstruction(ins, f"has its barrier in {region.name}, not in shared memory")
+        active = lanes.every if sel is None else sel
+        settle = note_write(ins, lanes, region, offsets, 8, sel, None)
+        if settle is not None:
+            settle(np.zeros(offsets.size, bool))
+        for offset, lane, number in zip(offsets.tolist(), active.tolist(), _numbers(count, active), strict=True):
+            lanes.mbarriers.init(ins, region, offset, int(number), lane)
+
+    space, where = _place(ins, lanes, ins.operands[0])
+    return visit(ins, lanes, space, "", 8, where, make)
+
+
+def _arrive(ins: Instruction, lanes: Lanes, drop: bool) -> Step:
+    expects = "expect_tx" in ins.parts
+    state = None if ins.operands[0] == "_" else destination(lanes, ins, ins.operands[0], "b64")[0]
+    extra = lanes.source(ins.operands[2], "u32", ins) if len(ins.operands) > 2 else None
+    if expects and extra is None:
+        raise UnknownInstruction(ins, "names no number of bytes")
+    release = "relaxed" not in ins.parts
+
+    def arrive(barrier: Mbarrier, some: Ints) -> None:
+        numbers = np.ones(some.size, np.int64) if extra is None or expects else _numbers(extra, some)
+        amounts = _numbers(extra, some) if extra is not None and expects else None
+        # All at once, unless the phase completes in between.
+        turns = [np.arange(some.size)] if numbers.sum() <= barrier.pending else list(np.arange(some.size)[:, None])
+        for turn in turns:
+            if state is not None:
+                before = np.int64(barrier.word()) - (np.cumsum(numbers[turn]) - numbers[turn] << PENDING)
+                state[some[turn]] = before.astype(np.uint64)
+            if amounts is not None:
+                lanes.mbarriers.expect(ins, barrier, int(amounts[turn].sum()), some[turn])
+            if drop:
+                lanes.mbarriers.drop(barrier, int(numbers[turn].sum()))
+            lanes.mbarriers.arrive(ins, barrier, some[turn], int(numbers[turn].sum()), release)
+
+    return at_barriers(ins, lanes, *_place(ins, lanes, ins.operands[1]), arrive)
+
+
+def _pending_count(ins: Instruction, lanes: Lanes) -> Step:
+    out = destination(lanes, ins, ins.operands[0], "u32")[0]
+    state = lanes.source(ins.operands[1], "b64", ins)
+
+    def count(sel: Ints | None) -> None:
+        word = state if sel is None or state.ndim == 0 else state[sel]
+        out[slice(None) if sel is None else sel] = word >> np.uint64(PENDING) & np.uint64((1 << 20) - 1)
+
+    return count
+
+
+def _parity(ins: Instruction, lanes: Lanes) -> Callable[[Ints], Ints]:
+    """The parity of the phase that lanes wait for."""
+    if "parity" in ins.parts:
+        parity = lanes.source(ins.operands[2], "u32", ins)
+        return lambda some: _numbers(parity, some) & 1
+    state = lanes.source(ins.operands[2], "u64", ins)
+    return lambda some: _numbers(state, some) >> PARITY & 1
+
+
+def _wait(ins: Instruction, lanes: Lanes) -> Step:
+    out, parity = destination(lanes, ins, ins.operands[0], "pred")[0], _parity(ins, lanes)
+    acquire = "relaxed" not in ins.parts
+
+    def wait(barrier: Mbarrier, some: Ints) -> None:
+        done = np.array([barrier.passed(p) for p in (0, 1)])[parity(some)]
+        out[some] = done
+        if done.any() and acquire:
+            lanes.mbarriers.acquire(ins, barrier, some[done])
+
+    look = at_barriers(ins, lanes, *_place(ins, lanes, ins.operands[1]), wait)
+
+    def run(sel: Ints | None) -> None:
+        out[slice(None) if sel is None else sel] = True  # where there is no barrier, which was reported
+        look(sel)
+
+    return run
+
+
+class Wait:
+    """The wait that an instruction is: which lanes may go on. It reports and changes nothing."""
+
+    def __init__(self, ins: Instruction, lanes: Lanes) -> None:
+        _operation(ins)
+        self.ins, self.lanes = ins, lanes
+        self.space, self.where = _place(ins, lanes, ins.operands[1])
+        self.parity = _parity(ins, lanes)
+        self.guard = (lanes.source(ins.guard[0], "pred", ins), ins.guard[1]) if ins.guard else None
+
+    def offsets(self, some: Ints) -> Ints:
+        """Where the barriers of these lanes lie in the shared memory of all blocks."""
+        shared = self.lanes.windows["shared"]
+        a = self.where(some)
+        return shared.offsets(shared.region, a if self.space else a - WINDOW["shared"], some)
+
+    def passed(self, some: Ints) -> Bools:
+        """Which of these lanes need not wait: their phase has completed, or there is no barrier."""
+        offsets, parity = self.offsets(some), self.parity(some)
+        done = np.ones(some.size, bool)
+        for offset, places in by_barrier(offsets):
+            barrier = self.lanes.mbarriers.at.get(offset)
+            if barrier is not None and barrier.intact():
+                done[places] = np.array([barrier.passed(p) for p in (0, 1)])[parity[places]]
+        if self.guard is not None:
+            done |= self.guard[0][some] == self.guard[1]
+        return done
+
+    def stuck(self, some: Ints) -> tuple[Instruction, Ints, Ints, Ints]:
+        """What these lanes wait for: the instruction, the lanes, the offsets of their barriers and the parities."""
+        return self.ins, some, self.offsets(some), self.parity(some)
