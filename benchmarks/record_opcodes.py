@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ PATIENCE = 60
 # ---- in the process that holds the GPU
 
 
-def work(folder: Path, names: list[str]) -> None:
+def work(folder: Path, names: list[str], cases: Mapping[str, Case] = CASES) -> None:
     """Run these cases; a line for each: begin, done or failed."""
     import cupy
     from cuda.core import Device
@@ -43,7 +44,7 @@ def work(folder: Path, names: list[str]) -> None:
     say("metadata", json.dumps(versions(device)))
     for name in names:
         say("begin", name)
-        case = CASES[name]
+        case = cases[name]
         try:
             kernel = assemble(case)
         except Exception as error:  # nothing was launched: the next case can run
@@ -114,14 +115,14 @@ def first_line(error: Exception) -> str:
 # ---- in the process that watches
 
 
-def watch(folder: Path, names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Run the cases in one process after the other; metadata, and the reason for each case that failed."""
+def watch(folder: Path, names: list[str], script: str = __file__) -> tuple[dict[str, str], dict[str, str]]:
+    """Run the cases in one process of ``script`` after the other; metadata, and the reason for each case that failed."""
     metadata: dict[str, str] = {}
     failed: dict[str, str] = {}
     left = list(names)
     while left:
         at, done = "", 0
-        for word, text in listen([sys.executable, __file__, "--worker", str(folder), *left]):
+        for word, text in listen([sys.executable, script, "--worker", str(folder), *left]):
             if word == "metadata":
                 metadata = json.loads(text)
             elif word == "begin":

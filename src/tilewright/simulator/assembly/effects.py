@@ -47,3 +47,8 @@ def is_collective(ins: Instruction) -> bool:
 def is_warp_barrier(ins: Instruction) -> bool:
     """Whether an instruction is ``bar.warp.sync``."""
     return ins.parts[0] in ("bar", "barrier") and "warp" in ins.parts
+
+
+def is_warpgroup_wide(ins: Instruction) -> bool:
+    """Whether the four warps of a warpgroup execute an instruction together."""
+    return ins.parts[:2] == ["wgmma", "mma_async"]

@@ -16,6 +16,7 @@ from . import (
     mbarrier,
     mma,
     warp,
+    wgmma,
 )
 from ._table import TABLE, UnknownInstruction, bind, entry
 
@@ -36,6 +37,7 @@ _FILES = (
     mbarrier,
     mma,
     warp,
+    wgmma,
 )
 
 __all__ = ["TABLE", "UnknownInstruction", "bind", "entry", "opcodes"]

@@ -149,7 +149,7 @@ class _Form:
         return cls(m, k, TensorProduct("mma", (a_kind, b_kind), d_kind, frozenset(flags)))
 
 
-@step("mma", ("f32", "f16", "f64", "s32"))
+@step("mma", ("f32", "f16", "f64", "s32", "popc"))
 def _mma(ins: Instruction, lanes: Lanes) -> Step:
     form = _Form.of(ins)
     m, k, product = form.m, form.k, form.product

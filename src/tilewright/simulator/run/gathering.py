@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..assembly.effects import is_warp_barrier
+from ..assembly.effects import is_warp_barrier, is_warpgroup_wide
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import Ints
@@ -49,12 +49,22 @@ class Gathering:
         """Lanes arrive at an instruction; returns the lanes that may execute now, by segment. The others wait."""
         if at in self.waiting:
             lanes = np.union1d(lanes, self.waiting.pop(at)[1])
+        if is_warpgroup_wide(ins):
+            return self._admit_warpgroups(at, ins, lanes)
         if self._whole(lanes):
             return [(at, lanes)]
         self.waiting[at] = (ins, lanes)
         return self._release(
             [p for p, (i, _) in self.waiting.items() if p == at or (is_warp_barrier(ins) and is_warp_barrier(i))]
         )
+
+    def _admit_warpgroups(self, at: int, ins: Instruction, lanes: Ints) -> list[tuple[int, Ints]]:
+        """``admit`` for an instruction that four warps execute together."""
+        group = self.lanes.of_block[lanes] * 8 + self.lanes.tid[lanes] // 128
+        complete = np.bincount(group)[group] == 128
+        if not complete.all():
+            self.waiting[at] = (ins, lanes[~complete])
+        return [(at, lanes[complete])] if complete.any() else []
 
     def give_up(self) -> list[tuple[int, Ints]]:
         """No more lanes can arrive: release those whose condition holds, otherwise all, and report it."""

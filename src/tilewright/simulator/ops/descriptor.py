@@ -1,0 +1,82 @@
+"""Shared-memory descriptors of ``wgmma``, and the swizzles that they and tensor maps share (PTX ISA 9.7.16.5.1).
+
+A descriptor tells where a tile of A or B lies in shared memory. Bits 0–13 are its address, bits 16–29 the leading
+offset, bits 32–45 the stride offset, all in units of 16 bytes; bits 49–51 are the base offset and bits 62–63 the swizzle.
+With chunks of 16 bytes and w = 1, 2, 4 or 8 chunks in a swizzled row (no swizzle, 32, 64, 128 bytes), a chunk lies at
+
+- K-major, chunk c of row r (of A: of M; of B: of N): (r mod 8)·16·w + (r div 8)·stride + c·16, without swizzle + c·leading
+- MN-major, chunk c of 8 elements of row r (of K): (c mod w)·16 + (c div w)·leading + (r mod 8)·16·w + (r div 8)·stride;
+  without swizzle leading and stride exchange their roles
+
+and the swizzle then moves it within its row. The leading offset of a K-major tile with swizzle is not used.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..machine.values import Ints
+
+#: Swizzle mode → chunks of 16 bytes in a row; modes are those of the descriptor: none, 128, 64 and 32 bytes.
+CHUNKS = (1, 8, 4, 2)
+#: Swizzle mode in words.
+SWIZZLES = ("no swizzle", "128-byte swizzle", "64-byte swizzle", "32-byte swizzle")
+
+
+def swizzled(offsets: Ints, mode: int) -> Ints:
+    """Addresses in shared memory with the swizzle of a mode (0: none, 1: 128 bytes, 2: 64, 3: 32) applied.
+
+    The chunk of 16 bytes in a row is combined by exclusive or with the row's number, which address bits 7–9 hold.
+
+    >>> swizzled(np.array([0, 128, 144, 896]), 1).tolist(), swizzled(np.array([128, 384]), 3).tolist()
+    ([0, 144, 128, 1008], [144, 400])
+    """
+    mask = (CHUNKS[mode] - 1) << 4
+    return offsets ^ (offsets >> 3 & mask)
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A decoded descriptor: address and offsets in bytes, the base offset, and the swizzle mode."""
+
+    start: int
+    leading: int
+    stride: int
+    base: int
+    mode: int
+
+    @classmethod
+    def of(cls, bits: int) -> Descriptor:
+        """The descriptor that 64 bits hold.
+
+        >>> Descriptor.of(1 << 62 | 64 << 32 | 1 << 16 | 0x40)
+        Descriptor(start=1024, leading=16, stride=1024, base=0, mode=1)
+        """
+        start, leading, stride = (16 * (bits >> at & 0x3FFF) for at in (0, 16, 32))
+        return cls(start, leading, stride, bits >> 49 & 7, bits >> 62 & 3)
+
+    def chunks(self, rows: int, depth: int, transposed: bool) -> Ints:
+        """Addresses of the chunks of 16 bytes of a tile: K-major (rows, depth), for ``transposed`` tiles MN-major, with
+        ``rows`` of K and ``depth`` chunks of M or N."""
+        place = self.start & 1023
+        found = _chunks(place, self.leading, self.stride, self.base, self.mode, rows, depth, transposed)
+        return found + (self.start - place)
+
+
+@functools.lru_cache(maxsize=256)
+def _chunks(
+    start: int, leading: int, stride: int, base: int, mode: int, rows: int, depth: int, transposed: bool
+) -> Ints:
+    wide = CHUNKS[mode]
+    r, c = np.arange(rows, dtype=np.int64)[:, None], np.arange(depth, dtype=np.int64)
+    if transposed:
+        slab, group = (leading, stride) if mode else (stride, leading)
+        offsets = c % wide * 16 + c // wide * slab + r % 8 * (16 * wide) + r // 8 * group
+    else:
+        offsets = r % 8 * (16 * wide) + r // 8 * stride + c * (16 if mode else leading)
+    # The base offset is the row at which the pattern begins, if that is not a multiple of its size.
+    shift = base << 7
+    return swizzled(start + offsets - shift, mode) + shift
