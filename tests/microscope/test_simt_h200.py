@@ -40,7 +40,9 @@ RECORD = Path(__file__).parents[1] / "data" / "opcodes-h200.npz"
 #: Opcodes and entries of the table that no recording can hold, and why.
 UNRECORDED: dict[tuple[str, str], str] = {
     ("trap", ""): "it ends the kernel with an error and takes the GPU's context along, so that nothing comes back",
-    **dict.fromkeys((("wgmma", ""), ("mma", "popc")), "record_tensor_cores.py has its cases"),
+    **dict.fromkeys(
+        (("wgmma", ""), ("wmma", ""), ("movmatrix", "b16"), ("mma", "popc")), "record_tensor_cores.py has its cases"
+    ),
 }
 #: Cases that come out wrong for a reason that is known.
 WRONG: dict[str, str] = {}

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from support.tensor_core_cases import CASES, replay
 from tilewright.simulator.ops.tensor_core import SumRule, TensorProduct, factors, fused_sum
 
 RNG = np.random.default_rng(90)
@@ -128,3 +129,33 @@ def test_pairs_of_bits_are_counted(how: str) -> None:
     made = TensorProduct("mma", ("b1", "b1"), "s32", frozenset({how})).sum(a, b, np.zeros((3, 5), np.int32))
     pairs = a[:, :, None] * b if how == "and" else a[:, :, None] != b
     np.testing.assert_array_equal(made, pairs.sum(axis=1))
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith("wmma") and n.endswith((".near", ".any"))])
+def test_wmma_multiplies_matrices_of_every_shape_and_layout(name: str) -> None:
+    """Within the error of any order of summation: a wrong layout is far off."""
+    case = CASES[name]
+    _, form, d, kind, c, *_, by_a, by_b, by_c, _ = name.split(".")
+    m, n, k = (int(x) for x in form.removeprefix("m").replace("n", " ").replace("k", " ").split())
+
+    def matrix(bits: np.ndarray, kind: str, shape: tuple[int, int], by: str) -> np.ndarray:
+        plain = {"f32": np.float32, "s32": np.int32, "f16": np.float16}.get(kind)
+        numbers = factors(bits, kind) if plain is None else bits.view(plain).astype(np.float64)
+        return numbers.reshape(shape) if by == "row" else numbers.reshape(shape[::-1]).T
+
+    sides = ((kind, (m, k), by_a), (kind, (k, n), by_b), (c, (m, n), by_c))
+    A, B, C = (matrix(bits, *side) for bits, side in zip(case.arguments, sides, strict=False))
+    made = matrix(np.frombuffer(replay(name), case.arguments[3].dtype), d, (m, n), by_c)
+    if d == "s32":
+        low, high = (-(2**31), 2**31 - 1) if "satfinite" in name else (-np.inf, np.inf)
+        wanted = np.clip(A @ B + C, low, high)
+        np.testing.assert_array_equal((made - wanted) % 2**32, 0)
+    else:
+        size = np.abs(A) @ np.abs(B) + np.abs(C)
+        assert (np.abs(made - (A @ B + C)) <= size * 2.0 ** (-9 if "f16" in (c, d) else -21)).all()
+
+
+def test_movmatrix_transposes() -> None:
+    given = CASES["movmatrix"].arguments[0].view(np.uint16).reshape(2, 8, 8)
+    made = np.frombuffer(replay("movmatrix"), np.uint16).reshape(2, 8, 8)
+    np.testing.assert_array_equal(made, given.swapaxes(1, 2))

@@ -16,7 +16,7 @@ _COUNTS = """
 1-3 call
 1-5 bar barrier
 2-2 brx mov abs neg not cnot popc clz bfind brev rcp sqrt rsqrt sin cos lg2 ex2 tanh testp cvta isspacep elect
-2-2 ldmatrix stmatrix
+2-2 ldmatrix stmatrix movmatrix
 2-3 ld ldu st red
 2-4 cvt createpolicy
 3-3 add sub add.cc sub.cc addc subc addc.cc subc.cc mul mul24 div rem min max and or xor shl shr copysign bmsk szext

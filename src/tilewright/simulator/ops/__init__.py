@@ -17,6 +17,7 @@ from . import (
     mma,
     warp,
     wgmma,
+    wmma,
 )
 from ._table import TABLE, UnknownInstruction, bind, entry
 
@@ -38,6 +39,7 @@ _FILES = (
     mma,
     warp,
     wgmma,
+    wmma,
 )
 
 __all__ = ["TABLE", "UnknownInstruction", "bind", "entry", "opcodes"]

@@ -32,7 +32,7 @@ def _place(trans: bool) -> tuple[Array, Array]:
 def _ldmatrix(ins: Instruction, lanes: Lanes) -> Step:
     names, trans = _matrices(ins, ins.operands[0])
     outs = [destination(lanes, ins, n, "b32")[0] for n in names]
-    where = address(ins.operands[1], lanes, ins, True)
+    where = address(ins.operands[1], lanes, ins, "shared" in ins.parts)
     row, column = _place(trans)
 
     def load(sel: Ints | None) -> None:
@@ -47,7 +47,7 @@ def _ldmatrix(ins: Instruction, lanes: Lanes) -> Step:
             rows = region.view(np.dtype(np.uint16))[(offsets >> 1)[:, None] + np.arange(8)]
             data[slice(None) if at is None else at] = rows
 
-        visit(ins, lanes, "shared", "ldmatrix", 16, where, fetch)(address_lanes)
+        visit(ins, lanes, "shared" if "shared" in ins.parts else "", "ldmatrix", 16, where, fetch)(address_lanes)
         table = data.reshape(len(warps), len(names), 8, 8)
         for i, out in enumerate(outs):
             out[warps] = np.ascontiguousarray(table[:, i][:, row, column]).view(np.uint32)[..., 0]
@@ -56,11 +56,29 @@ def _ldmatrix(ins: Instruction, lanes: Lanes) -> Step:
     return load
 
 
+@step("movmatrix", ("b16",))
+def _movmatrix(ins: Instruction, lanes: Lanes) -> Step:
+    if ins.parts[1:-1] != ["sync", "aligned", "m8n8", "trans"] or len(ins.operands) != 2:
+        raise UnknownInstruction(ins)
+    out, given = destination(lanes, ins, ins.operands[0], "b32")[0], lanes.source(ins.operands[1], "b32", ins)
+
+    def move(sel: Ints | None) -> None:
+        warps = warps_of(ins, lanes, sel)
+        if not warps.size:
+            return
+        bits = np.ascontiguousarray(np.broadcast_to(given, warps.shape) if given.ndim == 0 else given[warps])
+        table = np.ascontiguousarray(bits.view(np.uint16).reshape(-1, 8, 8).swapaxes(1, 2))
+        out[warps] = table.reshape(len(warps), 64).view(np.uint32)
+        lanes.sync_warp(warps.reshape(-1))
+
+    return move
+
+
 @step("stmatrix", ("b16",))
 def _stmatrix(ins: Instruction, lanes: Lanes) -> Step:
     names, trans = _matrices(ins, ins.operands[1])
     inputs = [lanes.source(n, "b32", ins) for n in names]
-    where = address(ins.operands[0], lanes, ins, True)
+    where = address(ins.operands[0], lanes, ins, "shared" in ins.parts)
     row, column = _place(trans)
 
     def store(sel: Ints | None) -> None:
@@ -82,7 +100,7 @@ def _stmatrix(ins: Instruction, lanes: Lanes) -> Step:
             if settle is not None:
                 settle(np.zeros(offsets.size, bool))
 
-        visit(ins, lanes, "shared", "stmatrix", 16, where, put)(address_lanes)
+        visit(ins, lanes, "shared" if "shared" in ins.parts else "", "stmatrix", 16, where, put)(address_lanes)
         lanes.sync_warp(warps.reshape(-1))
 
     return store

@@ -55,7 +55,7 @@ class SumRule:
 
 
 def sum_rule(instruction: str, kind: str, capability: int = 90) -> SumRule:
-    """The rule of ``mma`` or ``wgmma`` with factors of a type, on GPUs of a compute capability (80, 90, …).
+    """The rule of ``mma``, ``wmma`` or ``wgmma`` with factors of a type, on GPUs of a compute capability (80, 90, …).
 
     >>> sum_rule("wgmma", "e4m3"), sum_rule("mma", "f16", 80)
     (SumRule(fraction=13, span=32, kept=13, as_halves=False), SumRule(fraction=24, span=8, kept=23, as_halves=False))
@@ -63,7 +63,8 @@ def sum_rule(instruction: str, kind: str, capability: int = 90) -> SumRule:
     if instruction == "wgmma":
         return SumRule(13, 32, 13) if kind in NARROW else SumRule(25, 8 if kind == "tf32" else 16)
     if capability >= 90:
-        return SumRule(25, 8 if kind == "tf32" else 16, as_halves=kind in NARROW)
+        tf32 = 4 if instruction == "wmma" else 8  # a wmma of tf32 is compiled to two instructions
+        return SumRule(25, tf32 if kind == "tf32" else 16, as_halves=kind in NARROW)
     if kind in NARROW:
         return SumRule(13, 16, 13)
     return SumRule(24, 4, 23) if kind == "tf32" else SumRule(23, 4) if capability < 75 else SumRule(24, 8)

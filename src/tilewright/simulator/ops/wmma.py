@@ -1,0 +1,239 @@
+"""``wmma``: matrices of a warp in fragments whose layout is opaque, from memory and back (PTX ISA 9.7.15.4).
+
+A fragment is that of ``mma`` in parts of 16 rows (A, C) or of 8 columns (B), one behind the other, as compilers for compute
+capability 8.0 and above lay it out. PTX gives halves twice as many registers as A and B need on these: the second half
+repeats the first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..assembly.instructions import Instruction, operand_tokens
+from ..machine.lanes import Lanes
+from ..machine.memory import Region
+from ..machine.values import DTYPES, Array, Ints
+from ._table import Step, UnknownInstruction, destination, step
+from .access import address, note_read, note_write, visit
+from .mma import GROUP, MEMBER, gathered, warps_of
+from .tensor_core import PACKED, RESULTS, TensorProduct, factors
+
+_WIDE = {(16, 16, 16), (32, 8, 16), (8, 32, 16)}
+#: Shapes (m, n, k) of each type of A and B.
+_SHAPES = {
+    **dict.fromkeys(("f16", "bf16", "s8", "u8"), _WIDE),
+    "tf32": {(16, 16, 8)},
+    "f64": {(8, 8, 4)},
+}
+#: Types of C and D, for each type of A and B.
+_SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",), "s8": ("s32",), "u8": ("s32",)}
+
+
+@dataclass(frozen=True)
+class _Fragment:
+    """A matrix of ``rows`` × ``columns``: A, B, C or D (``role``) of a type, in registers."""
+
+    role: str
+    kind: str
+    rows: int
+    columns: int
+
+    @property
+    def packed(self) -> int:
+        """Elements of a register."""
+        return {"f16": 2}.get(self.kind, 1) if self.role in "cd" else PACKED[self.kind]
+
+    @property
+    def register(self) -> str:
+        """The type of a register."""
+        return "b64" if self.kind == "f64" else "b32"
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return 8 if self.kind == "f64" else 4 // self.packed
+
+    @property
+    def count(self) -> int:
+        """Registers that hold the matrix once."""
+        return self.rows * self.columns // (32 * self.packed)
+
+    def names(self, ins: Instruction, operand: str) -> list[str]:
+        """The registers of an operand. Raises UnknownInstruction if their number does not fit."""
+        found = operand_tokens(operand[1:-1]) if operand.startswith("{") else [operand]
+        # PTX gives A and B of halves eight registers in every shape, where they need four on these GPUs, or two or eight.
+        need = 8 if self.kind == "f16" and self.role in "ab" else self.count
+        if len(found) != need:
+            raise UnknownInstruction(ins, "has fragments whose size does not fit its shape")
+        return found
+
+    def places(self) -> tuple[Ints, Ints]:
+        """Row and column of each element: (registers, 32, packed)."""
+        e, j, r = self.packed, np.arange(self.packed), np.arange(self.count)[:, None, None]
+        group, member = GROUP[:, None], MEMBER[:, None]
+        if self.role == "b":
+            deep = self.rows // (4 * e)  # registers of eight columns
+            return e * member + j + 4 * e * (r % deep), group + 8 * (r // deep)
+        high = min(self.rows, 16) // 8
+        if self.role == "a":
+            part = self.count * 8 * high // self.rows  # registers of up to 16 rows
+            return group + 8 * (r % part % high) + 16 * (r // part), e * member + j + 4 * e * (r % part // high)
+        pair = 2 // e  # registers of one row of eight columns
+        row = group + 8 * (r // pair % high)
+        column = 2 * member + (j if e == 2 else r % 2)
+        block = r // (pair * high)
+        across = self.columns // 8
+        return row + 16 * (block // across) + 0 * j, column + 8 * (block % across)
+
+
+def _shape(ins: Instruction) -> tuple[int, int, int]:
+    found = next((re.fullmatch(r"m(\d+)n(\d+)k(\d+)", p) for p in ins.parts if re.fullmatch(r"m\d+n\d+k\d+", p)), None)
+    if found is None:
+        raise UnknownInstruction(ins, "has no shape")
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+def _fragment(ins: Instruction, role: str, kind: str) -> _Fragment:
+    m, n, k = _shape(ins)
+    kinds = [
+        a for a, shapes in _SHAPES.items() if (m, n, k) in shapes and (kind == a if role in "ab" else kind in _SUMS[a])
+    ]
+    if not kinds:
+        raise UnknownInstruction(ins, "has a shape or type that is not supported")
+    return _Fragment(role, kind, k if role == "b" else m, k if role == "a" else n)
+
+
+@step("wmma")
+def _wmma(ins: Instruction, lanes: Lanes) -> Step:
+    what = ins.parts[1] if len(ins.parts) > 4 else ""
+    if what == "mma":
+        return _multiply(ins, lanes)
+    if what not in ("load", "store") or ins.parts[2] not in "abcd":
+        raise UnknownInstruction(ins)
+    flags = set(ins.parts[3:-1]) - {"sync", "aligned", "row", "col", "shared", "cta", "global"}
+    flags -= {p for p in flags if re.fullmatch(r"m\d+n\d+k\d+", p)}
+    if flags or ("row" in ins.parts) == ("col" in ins.parts):
+        raise UnknownInstruction(ins)
+    return _Move(ins, lanes).step
+
+
+class _Move:
+    """``wmma.load`` and ``wmma.store``: a matrix between memory and a fragment, register by register."""
+
+    def __init__(self, ins: Instruction, lanes: Lanes) -> None:
+        self.ins, self.lanes = ins, lanes
+        self.loads = ins.parts[1] == "load"
+        self.fragment = fragment = _fragment(ins, ins.parts[2], ins.parts[-1])
+        vector, place = ins.operands[:2] if self.loads else ins.operands[1::-1]
+        names = fragment.names(ins, vector)
+        by_row = "row" in ins.parts
+        spare = fragment.columns if by_row else fragment.rows
+        self.space = next((s for s in ("shared", "global") if s in ins.parts), "")
+        self.base = address(place, lanes, ins, self.space == "shared")
+        self.stride = lanes.source(ins.operands[2] if len(ins.operands) > 2 else str(spare), "u32", ins)
+        if self.loads:
+            self.outs = [destination(lanes, ins, n, fragment.register)[0] for n in names]
+        else:
+            self.inputs = [lanes.source(n, fragment.register, ins) for n in names]
+        row, column = np.broadcast_arrays(*fragment.places())
+        self.major, self.minor = (row, column) if by_row else (column, row)
+        # Elements of a register that follow each other in memory are one access.
+        joined = bool((np.diff(self.minor, axis=2) == 1).all() and (np.diff(self.major, axis=2) == 0).all())
+        self.wide = fragment.packed if joined else 1
+
+    def step(self, sel: Ints | None) -> None:
+        """Move the matrix for whole warps."""
+        rows = warps_of(self.ins, self.lanes, sel)
+        if not rows.size:
+            return
+        fragment, flat = self.fragment, rows.reshape(-1)
+        base = self.base(flat)
+        stride = (self.stride if self.stride.ndim == 0 else self.stride[flat]).astype(np.int64)
+        lane, nbytes = np.tile(np.arange(32), len(rows)), fragment.size * self.wide
+        dtype = np.dtype(f"u{nbytes}")
+        for r in range(fragment.count):
+            parts = np.zeros((flat.size, fragment.packed // self.wide), dtype)
+            if not self.loads:
+                bits = np.ascontiguousarray(gathered([self.inputs[r]], rows)[0]).reshape(-1, 1)
+                parts[:] = bits.view(dtype)
+            for j in range(parts.shape[1]):
+                where = base + (self.major[r, lane, j] * stride + self.minor[r, lane, j]) * fragment.size
+                self._access(flat, where, parts[:, j], nbytes)
+            if self.loads:
+                value = np.ascontiguousarray(parts).view(DTYPES[fragment.register])[:, 0]
+                for out in self.outs[r :: fragment.count]:
+                    out[flat] = value
+        self.lanes.sync_warp(flat)
+
+    def _access(self, flat: Ints, where: Ints, column: Array, nbytes: int) -> None:
+        """One element, or several that follow each other, of each lane."""
+        ins, lanes, loads = self.ins, self.lanes, self.loads
+
+        def act(region: Region, offsets: Ints, at: Ints | None, chosen: Ints | None) -> None:
+            memory, place = region.view(column.dtype), slice(None) if at is None else at
+            if loads:
+                note_read(ins, lanes, region, offsets, nbytes, chosen)
+                column[place] = memory[offsets // nbytes]
+                return
+            settle = note_write(ins, lanes, region, offsets, nbytes, chosen, None)
+            memory[offsets // nbytes] = column[place]
+            if settle is not None:
+                settle(np.zeros(offsets.size, bool))
+
+        visit(ins, lanes, self.space, "ld" if loads else "st", nbytes, lambda _: where, act)(flat)
+
+
+def _multiply(ins: Instruction, lanes: Lanes) -> Step:
+    """``wmma.mma``: D = A·B + C."""
+    parts = [p for p in ins.parts[2:] if p not in ("sync", "aligned", "row", "col", "rn", "satfinite")]
+    if len(parts) not in (3, 5) or ins.parts.count("row") + ins.parts.count("col") != 2:
+        raise UnknownInstruction(ins, "has a shape or type that is not supported")
+    kinds = parts[1:] if len(parts) == 5 else [parts[1], "f16", "f16", parts[2]]
+    d, a, b, c = (_fragment(ins, role, kind) for role, kind in zip("dabc", kinds, strict=True))
+    m, n, k = _shape(ins)
+    if (m, n, k) not in _SHAPES[a.kind] or a.kind != b.kind or not {d.kind, c.kind} <= set(_SUMS[a.kind]):
+        raise UnknownInstruction(ins, "has a shape or type that is not supported")
+    # Halves from sums in float32 are rounded twice: the GPU has no instruction that does both.
+    product = TensorProduct("wmma", (a.kind, b.kind), c.kind if d.kind == "f16" else d.kind, _flags(ins))
+    outs = [destination(lanes, ins, name, d.register)[0] for name in d.names(ins, ins.operands[0])]
+    inputs = [
+        [lanes.source(name, f.register, ins) for name in f.names(ins, operand)[: f.count]]
+        for f, operand in zip((a, b, c), ins.operands[1:], strict=True)
+    ]
+
+    def multiply(sel: Ints | None) -> None:
+        rows = warps_of(ins, lanes, sel)
+        if not rows.size:
+            return
+        A, B, C = (_matrix(f, gathered(x, rows)) for f, x in zip((a, b, c), inputs, strict=True))
+        D = product.sum(A, B, C.astype(RESULTS[product.result])).astype(RESULTS[d.kind])
+        row, column = d.places()
+        for r, out in enumerate(outs):
+            values = np.ascontiguousarray(D[:, row[r], column[r]])
+            out[rows] = values.view(DTYPES[d.register])[..., 0]
+        lanes.sync_warp(rows.reshape(-1))
+
+    return multiply
+
+
+def _flags(ins: Instruction) -> frozenset[str]:
+    return frozenset({"satfinite"} & set(ins.parts))
+
+
+def _matrix(fragment: _Fragment, registers: list[Array]) -> Array:
+    """Registers (w, 32) as a matrix: of C in its own type, of A and B as numbers."""
+    row, column = fragment.places()
+    out = np.empty(
+        (len(registers[0]), fragment.rows, fragment.columns),
+        RESULTS[fragment.kind] if fragment.role == "c" else np.float64,
+    )
+    for r, bits in enumerate(registers):
+        parts = np.ascontiguousarray(bits)[..., None]
+        if fragment.role == "c":
+            out[:, row[r], column[r]] = parts.view(out.dtype)
+        else:
+            out[:, row[r], column[r]] = factors(parts.view(f"u{fragment.size}"), fragment.kind)
+    return out
