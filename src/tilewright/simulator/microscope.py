@@ -20,6 +20,7 @@ from .counters.block_sample import BlockSample, doubt, sample_blocks
 from .counters.survey import Survey
 from .counters.tally import Counters
 from .machine.arguments import dimensions
+from .machine.clusters import cluster_dimensions
 from .machine.options import MAX_BYTES, MAX_STEPS, Progress, RunOptions
 from .observation import Observation
 from .run.simulate import Run, run_program
@@ -34,6 +35,7 @@ def microscope(
     *,
     arch: str = DEFAULT_ARCH,
     defines: Mapping[str, object] | None = None,
+    cluster: int | Sequence[int] | None = None,
     shared_bytes: int = 0,
     outputs: Sequence[int] = (),
     sampled: bool = False,
@@ -46,6 +48,7 @@ def microscope(
     ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; ``kernel`` is the name of its
     function, needed only if it has several. ``grid`` is the number of blocks, and ``block`` the number of threads per
     block, along x, y, z. ``args`` are the kernel's parameters in order: NumPy arrays, which are copied, and numbers.
+    ``cluster`` is the number of blocks of a cluster along x, y, z, for a kernel that was compiled without one.
     ``shared_bytes`` is dynamic shared memory. ``outputs`` are the positions in ``args`` of arrays that the kernel must
     write in full. ``arch`` and ``defines`` (macros) are passed to the compiler.
 
@@ -71,7 +74,7 @@ def microscope(
     compiled = None if _is_ptx(text) else compile_source(text, name=name, arch=arch, defines=defines)
     module = parse_ptx(compiled.ptx if compiled else text)
     program = link(module, _entry(kernel, compiled, module, name))
-    options = RunOptions(shared_bytes, outputs, None, max_steps, max_bytes, progress)
+    options = RunOptions(shared_bytes, outputs, None, max_steps, max_bytes, progress, cluster=cluster)
     return observe(KernelSource(text, name, compiled), program, grid, block, args, options, sampled=sampled)
 
 
@@ -98,7 +101,8 @@ def observe(
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     machine, notes = _machine_accesses(compiled, program)
-    blocks = sample_blocks(dimensions("grid", grid)) if sampled else None
+    whole = dimensions("grid", grid)
+    blocks = sample_blocks(whole, cluster_dimensions(program.entry, whole, options.cluster)) if sampled else None
     survey = _Surveyor(machine, source.name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
     run = run_program(program, grid, block, args, replace(options, observer=survey, blocks=chosen))

@@ -69,7 +69,7 @@ class Function:
     """A kernel (``entry``) or a device function; one that is only declared is not ``defined`` and has no code.
 
     ``registers`` has the PTX type of each register, ``labels`` the place in ``code`` that each label marks, ``tables`` the
-    labels of each branch table, ``limits`` the threads, or blocks of a cluster, along x, y, z.
+    labels of each branch table, ``limits`` the numbers along x, y, z of each directive that limits a launch (``reqntid``).
     """
 
     name: str
@@ -81,7 +81,7 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
     tables: dict[str, list[str]] = field(default_factory=dict)
     code: list[Instruction] = field(default_factory=list)
-    limits: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # reqntid, maxntid, reqnctapercluster
+    limits: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # by directive, such as reqntid
     defined: bool = False
 
 

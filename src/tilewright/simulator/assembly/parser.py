@@ -58,7 +58,9 @@ class _Reader:
 _LINE = re.compile(r"\.version\s+[\d.]+|\.target\s+\w+(?:\s*,\s*\w+)*|\.address_size\s+\d+|\.(?:file|loc)\b[^\n]*")
 _SECTION = re.compile(r"\.section\b[^{]*\{[^}]*\}")
 _PRAGMA = re.compile(r"\.(?:pragma|alias|noreturn|callprototype|calltargets)\b[^;]*;")
-_LIMIT = re.compile(r"\.(reqntid|maxntid|reqnctapercluster)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
+_LIMIT = re.compile(
+    r"\.(reqntid|maxntid|reqnctapercluster|maxclusterrank|explicitcluster)\b(?:\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?)?"
+)
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 
 
@@ -105,7 +107,7 @@ def _function(reader: _Reader, module: Module) -> None:
         raise syntax_error(f"not a function: {head[:60]!r}", line)
     function = Function(found[2], kind == "entry")
     for limit, *sizes in _LIMIT.findall(head, found.end()):
-        function.limits[limit] = (int(sizes[0]), int(sizes[1] or 1), int(sizes[2] or 1))
+        function.limits[limit] = (int(sizes[0] or 1), int(sizes[1] or 1), int(sizes[2] or 1))
     for text, into in ((found[1], function.results), (found[3], function.params)):
         for part in re.split(r",", (text or "()")[1:-1]):
             if part.strip():

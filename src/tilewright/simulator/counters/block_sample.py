@@ -45,19 +45,23 @@ class _Weights:
         return self.weights[np.searchsorted(self.blocks, warps // self.warps)]
 
 
-def sample_blocks(grid: tuple[int, int, int]) -> BlockSample:
-    """The sample of a grid.
+def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1, 1, 1)) -> BlockSample:
+    """The sample of a grid, in whole clusters of blocks: clusters at corners and edges, and some inner ones.
 
     >>> some = sample_blocks((100, 50, 1))
     >>> len(some.blocks), *(int(w.sum()) for w in some.weights), some.total
     (37, 5000, 5000, 5000)
     >>> len(sample_blocks((4, 3, 1)).blocks)  # a small grid: all blocks
     12
+    >>> len(sample_blocks((100, 50, 1), (2, 1, 1)).blocks)
+    74
     """
     weights: dict[int, list[int]] = {}
     for choice in (0, 1):
-        for z, y, x in product(*(_axis(size, choice) for size in reversed(grid))):
-            index = (z[0] * grid[1] + y[0]) * grid[0] + x[0]
+        clusters = (_axis(size // of, choice) for size, of in zip(reversed(grid), reversed(cluster), strict=True))
+        for (z, y, x), (dz, dy, dx) in product(product(*clusters), product(*map(range, reversed(cluster)))):
+            row = (z[0] * cluster[2] + dz) * grid[1] + y[0] * cluster[1] + dy
+            index = row * grid[0] + x[0] * cluster[0] + dx
             weights.setdefault(index, [0, 0])[choice] = z[1] * y[1] * x[1]
     blocks = sorted(weights)
     first, second = (np.array([weights[b][choice] for b in blocks], np.int64) for choice in (0, 1))

@@ -13,6 +13,7 @@ from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
 from ...runtime.gpu.launch import extent
 from ..assembly.variables import SIZES, Variable
+from .clusters import NO_CLUSTER, blocks_by_cluster, clusters_of
 from .values import DTYPES, Array, Dim, Ints
 
 #: The most blocks of a run: their numbers must fit a stamp of ``clocks``.
@@ -58,29 +59,40 @@ def size_in_words(nbytes: int) -> str:
 
 @dataclass(frozen=True)
 class SimulatedBlocks:
-    """The blocks of a grid that are run, in order; ``chosen`` is None for all."""
+    """The blocks of a grid that are run, in order, whole clusters of them.
 
-    total: int
+    ``chosen`` are their numbers, as ``clusters.blocks_by_cluster`` counts them; None for all.
+    """
+
+    grid: Dim
+    cluster: Dim = NO_CLUSTER
     chosen: Ints | None = None
 
     @classmethod
-    def of(cls, grid: Dim, blocks: int | Sequence[int] | None) -> SimulatedBlocks:
-        """All blocks, those of the given linear indices, or a number of blocks spread over the grid."""
-        total = math.prod(grid)
+    def of(cls, grid: Dim, blocks: int | Sequence[int] | None, cluster: Dim = NO_CLUSTER) -> SimulatedBlocks:
+        """All blocks, those of the given linear indices, or a number of blocks spread over the grid; of a cluster all
+        blocks are run if one is."""
+        total, size = math.prod(grid), math.prod(cluster)
         if blocks is None:
             if total > MOST_BLOCKS:
                 raise UsageError(
                     f"the grid has {total:,} blocks, too many to run all: give the number or the indices of some (blocks=)"
                 )
-            return cls(total)
+            return cls(grid, cluster)
         if isinstance(blocks, int | np.integer):
-            count = min(whole_number("blocks", blocks, 1), total, MOST_BLOCKS)
-            spread = [i * (total - 1) // max(1, count - 1) for i in range(count)]
-            return cls(total, np.array(spread, np.int64))
+            count = -(-min(whole_number("blocks", blocks, 1), total, MOST_BLOCKS) // size)
+            spread = [i * (total // size - 1) // max(1, count - 1) for i in range(count)]
+            return cls(grid, cluster, _whole_clusters(np.array(spread, np.int64), size))
         index = np.asarray(blocks) if not isinstance(blocks, str) else np.zeros(0)
         if index.ndim != 1 or not index.size or index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= total:
             raise UsageError(f"blocks must be a number, or indices from 0 to {total - 1}, given {blocks!r}")
-        return cls(total, np.unique(index.astype(np.int64)))
+        clusters = np.unique(clusters_of(index.astype(np.int64), grid, cluster))
+        return cls(grid, cluster, _whole_clusters(clusters, size))
+
+    @property
+    def total(self) -> int:
+        """Blocks of the grid."""
+        return math.prod(self.grid)
 
     @property
     def count(self) -> int:
@@ -90,11 +102,17 @@ class SimulatedBlocks:
     def part(self, first: int, count: int) -> Ints:
         """Indices in the grid of ``count`` blocks of the run, from ``first`` on."""
         stop = min(first + count, self.count)
-        return np.arange(first, stop, dtype=np.int64) if self.chosen is None else self.chosen[first:stop]
+        numbers = np.arange(first, stop, dtype=np.int64) if self.chosen is None else self.chosen[first:stop]
+        return blocks_by_cluster(numbers, self.grid, self.cluster)
 
     def at(self, ordinal: int) -> int:
         """The index in the grid of one block of the run."""
-        return ordinal if self.chosen is None else int(self.chosen[ordinal])
+        return int(self.part(ordinal, 1)[0])
+
+
+def _whole_clusters(clusters: Ints, size: int) -> Ints:
+    """The numbers of all blocks of these clusters."""
+    return np.asarray((clusters[:, None] * size + np.arange(size)).reshape(-1))
 
 
 def is_pointer(param: Variable) -> bool:

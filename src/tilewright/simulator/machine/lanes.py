@@ -32,7 +32,7 @@ class Lanes(Threads):
     """All threads of ``copies`` blocks of a launch, with their registers, clocks and memory."""
 
     def __init__(self, launch: SimulatedLaunch, copies: int) -> None:
-        super().__init__(launch.grid, launch.block, copies)
+        super().__init__(launch.grid, launch.block, copies, launch.cluster)
         self.launch, self.program = launch, launch.program
         self.clocks = Clocks(copies, self.threads, launch.handed, launch.looked)
         self.reports = Reports(launch.findings, self, self.clocks, launch.blocks, launch.program.code)

@@ -15,6 +15,7 @@ from ..assembly.program import Program
 from ..assembly.provenance import operand_names, pointers_written
 from ..assembly.variables import SIZES
 from .arguments import SimulatedBlocks, checked_array, is_pointer, parameter_bytes, size_in_words
+from .clusters import cluster_dimensions
 from .memory import SLOT, Region, Sized, padded, variable_layout
 from .options import RunOptions
 from .reports import Findings
@@ -39,7 +40,8 @@ class SimulatedLaunch:
         Raises UsageError for a launch that the kernel does not take, OperandError for an argument of an unusable type.
         """
         self.program, self.grid, self.block, self.options = program, grid, block, options
-        self.blocks = blocks = SimulatedBlocks.of(grid, options.blocks)
+        self.cluster = cluster_dimensions(program.entry, grid, options.cluster)
+        self.blocks = blocks = SimulatedBlocks.of(grid, options.blocks, self.cluster)
         self.threads = math.prod(block)
         self.used = _used_names(program)
         self.regions: dict[int, Region] = {}
@@ -66,15 +68,13 @@ class SimulatedLaunch:
     # ---- arguments and memory
 
     def _check_limits(self) -> None:
-        """Raise UsageError for a block, or for clusters, that the kernel was not compiled for."""
+        """Raise UsageError for a block that the kernel was not compiled for."""
         entry, limits = self.program.entry, self.program.entry.limits
         if limits.get("reqntid", self.block) != self.block:
             raise UsageError(f"kernel {entry.name} needs blocks of {limits['reqntid']} threads, given {self.block}")
         most = math.prod(limits.get("maxntid", (MOST_THREADS,)))
         if self.threads > most:
             raise UsageError(f"kernel {entry.name} takes at most {most} threads a block, given {self.threads}")
-        if math.prod(limits.get("reqnctapercluster", (1,))) > 1:
-            raise UsageError(f"kernel {entry.name} needs clusters of blocks, which cannot be run")
 
     def _take_arguments(self, args: Sequence[Any]) -> None:
         """The bytes of each kernel parameter. Each array gets a region of global memory; one passed twice has one region."""
@@ -166,9 +166,10 @@ class SimulatedLaunch:
     # ---- size
 
     def copies(self) -> int:
-        """Blocks per batch: about LANES lanes, or RESIDENT if blocks may wait for one another; fewer if memory is short.
+        """Blocks per batch, in whole clusters: about LANES lanes, or RESIDENT if blocks may wait for one another; fewer if
+        memory is short.
 
-        Raises UsageError if not even one block fits ``max_bytes``.
+        Raises UsageError if not even one cluster fits ``max_bytes``.
         """
         shadow = 1 + CELL_BYTES // self.grain
         sizes = {name: sum(v.size for v in spans) for name, spans in self.windows.items()}
@@ -180,7 +181,8 @@ class SimulatedLaunch:
         # sixteenth of every page that they touch.
         share = min(1.0, 16 * self.blocks.count / self.blocks.total)
         arrays = sum(r.nbytes * (1 + share * CELL_BYTES / self.grain) for r in self.regions.values() if r.shadow)
-        need, limit = int(arrays) + a_block, self.options.max_bytes
+        together = math.prod(self.cluster)
+        need, limit = int(arrays) + together * a_block, self.options.max_bytes
         if need > limit:
             total, most, written, block = (size_in_words(size) for size in (need, limit, int(arrays), a_block))
             raise UsageError(
@@ -189,7 +191,8 @@ class SimulatedLaunch:
                 "max_bytes"
             )
         lanes = RESIDENT if self._blocks_may_wait() else LANES
-        return max(1, min(self.blocks.count, lanes // self.threads, (limit - int(arrays)) // a_block))
+        copies = min(self.blocks.count, lanes // self.threads, (limit - int(arrays)) // a_block)
+        return max(1, copies // together) * together
 
     def _blocks_may_wait(self) -> bool:
         """Whether the kernel polls global memory in a loop."""

@@ -25,7 +25,8 @@ class RunOptions:
     over it; if not all blocks run, outputs that were never written are not reported. A run stops with a finding after
     ``max_steps`` steps, and is refused if it needs more than ``max_bytes``. ``progress`` is called several times a
     second with the number of blocks done and of all blocks to run; an exception from it, such as an interrupt, ends the
-    run and leaves nothing behind. ``observer`` receives every memory access.
+    run and leaves nothing behind. ``observer`` receives every memory access. ``cluster`` is the number of
+    blocks of a cluster along x, y, z, for a kernel that was compiled without one; only whole clusters are run.
 
     Raises UsageError for an invalid value.
     """
@@ -37,6 +38,7 @@ class RunOptions:
     max_bytes: int = MAX_BYTES
     progress: Progress | None = None
     observer: Observer | None = None
+    cluster: int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         check_positions(self.outputs)

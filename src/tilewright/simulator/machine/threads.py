@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
+from .clusters import NO_CLUSTER, Cluster
 from .values import Array, Dim, Ints, split
 
 
 class Threads:
     """All threads of ``copies`` blocks of a grid, one lane each. Arrays have shape (size,) unless said otherwise."""
 
-    def __init__(self, grid: Dim, block: Dim, copies: int) -> None:
+    def __init__(self, grid: Dim, block: Dim, copies: int, cluster: Dim = NO_CLUSTER) -> None:
         self.grid, self.block, self.copies = grid, block, copies
         self.threads = math.prod(block)  # of a block
         self.size = copies * self.threads
         self.every = np.arange(self.size, dtype=np.int64)
         self.tid = self.every % self.threads
         self.of_block = self.every // self.threads  # within the batch
+        self.cluster = Cluster(cluster, self.of_block)
         self.lane = self.tid % 32
         self.warp = np.zeros(self.size, np.int64)  # within the grid
         self.base_warp = self.of_block * (-(-self.threads // 32)) + self.tid // 32  # within the batch
@@ -48,17 +50,12 @@ def special_register(name: str, threads: Threads, dynamic_shared: int, static_sh
     grid, block = threads.grid, threads.block
     index = threads.grid_blocks[threads.of_block]
     bit = np.uint32(1) << threads.lane.astype(np.uint32)
-    # A kernel launched without clusters is in clusters of one block (PTX ISA 10.13 to 10.20).
-    in_cluster = {"ctaid": 0, "nctaid": 1, "ctarank": 0, "nctarank": 1}
     values: dict[str, Any] = {
         "%tid": threads.tid // (1, block[0], block[0] * block[1])[i] % block[i],
         "%ntid": block[i],
         "%ctaid": index // (1, grid[0], grid[0] * grid[1])[i] % grid[i],
         "%nctaid": grid[i],
-        "%clusterid": index // (1, grid[0], grid[0] * grid[1])[i] % grid[i],
-        "%nclusterid": grid[i],
-        **{f"%cluster_{which}": value for which, value in in_cluster.items()},
-        "%is_explicit_cluster": 0,
+        **threads.cluster.registers(grid, index, i),
         "%laneid": threads.lane,
         "%warpid": threads.tid // 32,
         "%nwarpid": -(-threads.threads // 32),

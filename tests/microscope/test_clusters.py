@@ -1,0 +1,88 @@
+"""Clusters of blocks: which blocks run together, what their registers say, and which launches are refused."""
+
+# ruff: noqa: E501 - a line of PTX is a line
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.ptx_kernels import kernel
+from tilewright.errors import UsageError
+from tilewright.simulator import Run, RunOptions, simulate
+from tilewright.simulator.counters.block_sample import sample_blocks
+
+#: Every register of clusters, one row for each block of the grid.
+REGISTERS = [
+    f"%{name}.{axis}" for name in ("cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid") for axis in "xyz"
+]
+REGISTERS += ["%cluster_ctarank", "%cluster_nctarank"]
+PLACES = kernel(".param .u64 y", """
+ld.param.u64 %rd1, [y]; mov.u32 %r4, %ctaid.y; mov.u32 %r5, %ctaid.z; mov.u32 %r6, %nctaid.x; mov.u32 %r7, %nctaid.y;
+mad.lo.u32 %r4, %r5, %r7, %r4; mad.lo.u32 %r4, %r4, %r6, %r1; mul.wide.u32 %rd2, %r4, 64; add.u64 %rd1, %rd1, %rd2;"""
++ "".join(f"mov.u32 %r4, {name}; st.global.u32 [%rd1+{4 * i}], %r4;" for i, name in enumerate(REGISTERS))
++ "mov.pred %p1, %is_explicit_cluster; selp.u32 %r4, 1, 0, %p1; st.global.u32 [%rd1+56], %r4; st.global.u32 [%rd1+60], %r6;")  # fmt: skip
+LIMITED = PLACES.replace(")", ")\n.explicitcluster\n.reqnctapercluster 2, 1, 1", 1)
+
+
+def places(grid: Any, text: str = PLACES, **options: Any) -> tuple[Run, np.ndarray]:
+    y = np.full((int(np.prod(grid)), 16), 99, np.uint32)
+    run = simulate(text, "k", grid, 1, [y], RunOptions(**options))
+    assert run.arrays[0] is not None
+    return run, run.arrays[0]
+
+
+def test_every_block_knows_its_place_in_its_cluster() -> None:
+    run, seen = places((4, 6, 2), cluster=(2, 3, 1), outputs=[0])
+    assert not run.findings
+    for row, (z, y, x) in zip(seen, np.ndindex(2, 6, 4), strict=True):
+        inside, extents = [x % 2, y % 3, 0], [2, 3, 1]
+        assert row.tolist() == [*inside, *extents, x // 2, y // 3, z, 2, 2, 2, x % 2 + 2 * (y % 3), 6, 1, 4]
+
+
+def test_without_clusters_a_block_is_a_cluster_of_its_own() -> None:
+    _, seen = places((3, 2, 1))
+    assert [row[6:9].tolist() for row in seen] == [[x, y, 0] for y in range(2) for x in range(3)]
+    assert (seen[:, [0, 1, 2, 12, 14]] == 0).all()
+    assert (seen[:, [3, 4, 5, 13]] == 1).all()
+
+
+def test_the_kernel_says_the_size_of_its_clusters() -> None:
+    _, seen = places((4, 1, 1), LIMITED)
+    assert seen[:, 12].tolist() == [0, 1, 0, 1]
+    assert np.array_equal(places((4, 1, 1), LIMITED, cluster=2)[1], seen)
+
+
+@pytest.mark.parametrize("blocks", [1, [5], [4, 5]])
+def test_only_whole_clusters_are_run(blocks: Any) -> None:
+    run, seen = places((8, 1, 1), cluster=2, blocks=blocks)
+    assert run.blocks_run == 2
+    first = 0 if blocks == 1 else 4
+    assert np.flatnonzero(seen[:, 0] != 99).tolist() == [first, first + 1]
+
+
+def test_a_sample_has_whole_clusters_which_represent_the_grid() -> None:
+    some = sample_blocks((64, 30, 1), (2, 3, 1))
+    assert [int(w.sum()) for w in some.weights] == [64 * 30] * 2
+    x, y = some.blocks % 64, some.blocks // 64
+    clusters, blocks = np.unique(y // 3 * 32 + x // 2, return_counts=True)
+    assert (blocks == 6).all()
+    assert clusters.size < 32 * 10
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "message"),
+    [
+        ("", {"cluster": 3}, r"grid \(8, 1, 1\) is not a multiple of the cluster, \(3, 1, 1\)"),
+        ("", {"cluster": (32, 1, 1)}, "no GPU takes more than 16"),
+        (".maxclusterrank 4", {"cluster": 8}, "kernel k takes at most 4"),
+        (".explicitcluster", {}, "must be launched with clusters"),
+        (".reqnctapercluster 4, 1, 1", {"cluster": 2}, r"needs clusters of \(4, 1, 1\) blocks, given \(2, 1, 1\)"),
+        ("", {"cluster": 0}, "cluster"),
+    ],
+)
+def test_a_cluster_that_cannot_be_launched_is_refused(change: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        places((8, 1, 1), PLACES.replace(")", f")\n{change}", 1), **given)
