@@ -25,17 +25,26 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class TileMap:
-    """A tensor map of a row-major matrix: rows and columns of its box, and the bytes of its swizzle (0: none)."""
+    """A tensor map of a row-major matrix: rows and columns of its box, and the bytes of its swizzle (0: none).
+
+    ``cols`` is the number of columns that the map knows of, if it is not all of them.
+    """
 
     array: Array
     box: tuple[int, int]
     swizzle: int = 128
+    cols: int | None = None
 
     def in_driver_order(self) -> dict[str, Any]:
         """What cuTensorMapEncodeTiled takes, innermost dimension first; strides are in bytes."""
         (rows, cols), size = self.array.shape, self.array.itemsize
         name = {"f4": "FLOAT32", "u1": "UINT8", "i1": "UINT8", "u2": "UINT16"}[self.array.dtype.str[1:]]
-        return {"type": name, "extents": [cols, rows], "strides": [cols * size], "box": list(self.box[::-1])}
+        return {
+            "type": name,
+            "extents": [self.cols or cols, rows],
+            "strides": [cols * size],
+            "box": list(self.box[::-1]),
+        }
 
 
 @dataclass(frozen=True)
@@ -301,7 +310,7 @@ KERNELS = {
                            _sizes((60, 120, 504), (512, 512, 8192), (1024, 1024, 16384)), _split_k,
                            _THREE_STAGES + 32768 + 48),
         AsynchronousKernel("persistent", "persistent.cu", "persistent", 384,
-                           _sizes((250, 264, 184, 4), (2048, 2048, 2048, 132), (4096, 4096, 4096, 132)),
+                           _sizes((250, 264, 312, 4), (2048, 2048, 2048, 132), (4096, 4096, 4096, 132)),
                            _persistent, _FOUR_STAGES, (2, 1, 1)),
     ]
 }  # fmt: skip

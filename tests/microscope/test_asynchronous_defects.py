@@ -1,0 +1,109 @@
+"""Asynchronous kernels run right and silent in the microscope; each planted defect is found, with its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+from support.asynchronous_defects import DEFECTS, AsynchronousDefect
+from support.asynchronous_kernels import (
+    ARCH,
+    FOLDER,
+    KERNELS,
+    RANDOM,
+    SMALL,
+    WHOLE,
+    AsynchronousKernel,
+    Launch,
+    TileMap,
+    differences,
+)  # fmt: skip
+from tilewright.errors import UnavailableError
+from tilewright.runtime.gpu.nvrtc import Compiled, compile_source
+from tilewright.simulator import Run, RunOptions, simulate
+from tilewright.simulator.findings import Finding
+
+#: The kernels whose instructions the microscope knows.
+RUNS = ["stmatrix"]
+
+PLANTED = [defect for defect in DEFECTS if defect.kernel in RUNS]
+
+
+def compiled(kernel: AsynchronousKernel, text: str) -> Compiled:
+    try:
+        return compile_source(text, name=str(kernel.path), arch=ARCH, defines=kernel.defines)
+    except UnavailableError as error:
+        pytest.skip(f"no CUDA compiler: {error}")
+
+
+def simulated(kernel: AsynchronousKernel, launch: Launch, text: str, shared_bytes: int | None = None) -> Run:
+    arrays = [i for i, arg in enumerate(launch.args) if not isinstance(arg, TileMap)]
+    options = RunOptions(
+        shared_bytes=kernel.shared_bytes if shared_bytes is None else shared_bytes,
+        outputs=[i for i in launch.right if i in arrays],
+    )
+    return simulate(compiled(kernel, text).ptx, kernel.entry, launch.grid, kernel.block, launch.args, options)
+
+
+def places(finding: Finding, source: str) -> set[int]:
+    """Lines of the kernel's own file: where it is, or, if that is in the header, from where this was called."""
+    called = re.search(r"\(called from (?:line |.*:)(\d+)\)", finding.text)
+    here = {finding.line} if PurePosixPath(finding.file).name == source else set()
+    return here | ({int(called[1])} if called else set())
+
+
+@pytest.mark.parametrize("kind", [WHOLE, RANDOM])
+@pytest.mark.parametrize("name", RUNS)
+def test_the_intact_kernel_is_right_and_silent(name: str, kind: str) -> None:
+    kernel = KERNELS[name]
+    launch = kernel.launch(SMALL, kind)
+    run = simulated(kernel, launch, kernel.path.read_text(encoding="utf-8"))
+    assert [str(finding) for finding in run.findings] == []
+    assert run.complete
+    arrays: dict[int, Any] = {i: run.arrays[i] for i in launch.right}
+    assert differences(kernel, launch, arrays) == []
+
+
+@pytest.mark.parametrize("defect", PLANTED, ids=lambda defect: defect.name)
+def test_the_planted_defect_is_found_at_its_line(defect: AsynchronousDefect) -> None:
+    launch = defect.intact.launch()
+    launch = defect.launch(launch) if defect.launch else launch
+    run = simulated(defect.intact, launch, defect.source, defect.shared_bytes)
+    found = [finding for finding in run.findings if finding.kind in defect.kinds]
+    assert found, [str(finding) for finding in run.findings]
+    lines = {line for finding in found for line in places(finding, defect.intact.source)}
+    assert lines & set(defect.numbers()), [str(finding) for finding in found]
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_the_defect_can_be_planted(defect: AsynchronousDefect) -> None:
+    assert defect.numbers() or not defect.lines
+    assert defect.changes or defect.launch
+
+
+def test_enough_is_planted() -> None:
+    assert len({defect.name for defect in DEFECTS}) == len(DEFECTS) >= 40
+    assert len({defect.category for defect in DEFECTS}) >= 10
+    assert {defect.kernel for defect in DEFECTS} <= set(KERNELS)
+
+
+def test_every_source_is_launched() -> None:
+    assert {path.name for path in FOLDER.glob("*.cu")} == {kernel.source for kernel in KERNELS.values()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_nothing_spills(name: str) -> None:
+    """And the compiler has nothing to say, such as that it waits for each wgmma."""
+    kernel = KERNELS[name]
+    binary = compiled(kernel, kernel.path.read_text(encoding="utf-8"))
+    assert binary.resources[kernel.entry].local_bytes == 0
+    assert binary.log == ""
+
+
+def test_the_test_of_a_defect_can_fail() -> None:
+    sound = AsynchronousDefect("none", "", "stmatrix", [], ["race"], ["__syncthreads"])
+    with pytest.raises(AssertionError):
+        test_the_planted_defect_is_found_at_its_line(sound)
