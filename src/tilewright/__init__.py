@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .large import multiply as multiply
     from .large import plan_multiply as plan_multiply
     from .operands import aligned_empty as aligned_empty
+    from .simulator.machine.tensor_map import TensorMap as TensorMap
     from .simulator.microscope import microscope as microscope
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ _PUBLIC = {
     "plan_multiply": ("large", "plan_multiply"),
     "ladder": ("catalog", "catalog"),
     "microscope": ("simulator.microscope", "microscope"),
+    "TensorMap": ("simulator.machine.tensor_map", "TensorMap"),
     "info": ("host.machine", "machine"),
     "aligned_empty": ("operands", "aligned_empty"),
     "set_threads": ("host.limits", "set_threads"),
@@ -45,6 +47,7 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "TensorMap",
     "aligned_empty",
     "errors",
     "gemm",

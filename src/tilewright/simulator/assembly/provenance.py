@@ -37,17 +37,20 @@ def pointers_written(program: Program) -> set[str] | None:
                     changed = True
     written: set[str] = set()
     for ins in program.code:
-        if (
-            ins.parts[0] not in (*_STORES, "atom")
-            or len(ins.operands) < 2
-            or {"shared", "local", "param"} & set(ins.parts)
-        ):
+        if not _writes_global(ins) or len(ins.operands) < 2:
             continue
         origins = _origins(ins.operands[1 if ins.parts[0] == "atom" else 0], flows, roots)
         if not origins or MEMORY in origins:
             return None
         written |= origins
     return written
+
+
+def _writes_global(ins: Instruction) -> bool:
+    """Whether an instruction may write global memory."""
+    if ins.parts[0] == "cp":  # the copy engine, from shared to global memory
+        return "bulk_group" in ins.parts
+    return ins.parts[0] in (*_STORES, "atom") and not {"shared", "local", "param"} & set(ins.parts)
 
 
 def _sources(ins: Instruction, flows: dict[str, set[str]], roots: set[str]) -> set[str]:

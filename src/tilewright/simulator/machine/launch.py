@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
 from ..assembly.effects import is_mbarrier_wait, loads_anew
 from ..assembly.program import Program
 from ..assembly.provenance import operand_names, pointers_written
-from ..assembly.variables import SIZES
+from ..assembly.variables import SIZES, Variable
 from .arguments import SimulatedBlocks, checked_array, is_pointer, parameter_bytes, size_in_words
 from .clusters import cluster_dimensions
 from .memory import SLOT, Region, Sized, padded, variable_layout
 from .options import RunOptions
 from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
+from .tensor_map import MAP_BYTES, TensorMap
 from .values import Array, Dim
 
 #: Lanes that run together: enough to hide the overhead of Python, few enough that a register fits a core's cache.
@@ -83,7 +84,9 @@ class SimulatedLaunch:
             raise UsageError(f"kernel {name} takes {len(params)} arguments, given {len(args)}")
         slots: dict[object, int] = {}
         for index, (param, value) in enumerate(zip(params, args, strict=True)):
-            if not (isinstance(value, np.ndarray) and is_pointer(param)):
+            tensor_map = value if isinstance(value, TensorMap) else None
+            value = value if tensor_map is None else tensor_map.array
+            if tensor_map is None and not (isinstance(value, np.ndarray) and is_pointer(param)):
                 self.values.append(parameter_bytes(f"argument {index}", param, value))
                 continue
             data = checked_array(f"argument {index}", value)
@@ -95,7 +98,7 @@ class SimulatedLaunch:
                 slots[key] = self._operand(f"argument {index}", value, data)
                 self.given[slots[key]] = value
             self.slots[index] = slots[key]
-            self.values.append((slots[key] << SLOT).to_bytes(8, "little"))
+            self.values.append(_pointer(f"argument {index}", param, slots[key] << SLOT, tensor_map))
         for output in self.options.outputs:
             if output not in self.slots:
                 raise UsageError(
@@ -228,10 +231,20 @@ class SimulatedLaunch:
         """An array as the kernel left it: the caller's own if nothing was written to it. None for other arguments."""
         if index not in self.slots:
             return None
+        value = value.array if isinstance(value, TensorMap) else value
         region = self.regions[self.slots[index]]
         if not region.written or not value.nbytes:
             return np.asarray(value)
         return region.data[: value.nbytes].view(value.dtype).reshape(value.shape)
+
+
+def _pointer(name: str, param: Variable, address: int, tensor_map: TensorMap | None) -> bytes:
+    """The bytes of a parameter that points to an operand, or that is a tensor map of it."""
+    if tensor_map is None:
+        return address.to_bytes(8, "little")
+    if param.size != MAP_BYTES:
+        raise OperandError(f"{name} is a TensorMap, but the kernel's parameter has {param.size} bytes, not {MAP_BYTES}")
+    return tensor_map.encoded(address)
 
 
 def _overlap(a: Array, b: Array) -> bool:

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from ..assembly.instructions import Instruction
-from ..findings import BARRIER_MISUSE, BYTE_COUNT, WRONG_PARITY
+from ..findings import BARRIER_MISUSE, BYTE_COUNT, MISSING_FENCE, WRONG_PARITY
 from .clocks import LOOKED, Clocks
 from .memory import Region
 from .reports import Reports
@@ -150,6 +150,13 @@ class Mbarriers:
         for barrier in self.at.values():
             barrier.fenced |= (barrier.stamp & ~((1 << 36) - 1) | barrier.stamp & 1023) in mine
 
+    def check_visible(self, ins: Instruction, barrier: Mbarrier, lane: int) -> None:
+        """Report a barrier that a lane names to the copy engine, which cannot see its initialisation yet."""
+        if not barrier.fenced and self.clocks.invisible(np.array([barrier.stamp]), lane)[0]:
+            text = f"names {self.words(barrier)} to the copy engine, which cannot see its initialisation at "
+            text += f"{barrier.init.place(ins)} (fence.mbarrier_init or fence.proxy.async must follow mbarrier.init)"
+            self.report(MISSING_FENCE, ins, np.array([lane]), text)
+
     # ---- arrivals and bytes
 
     def arrive(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int, release: bool = True) -> None:
@@ -264,11 +271,14 @@ class Mbarriers:
         text += f"{barrier.pending} of {barrier.count} arrivals" if barrier.pending else ""
         if barrier.bytes:
             text += " and " if barrier.pending else ""
-            text += f"{barrier.bytes:,} bytes ({barrier.expected:,} expected, {barrier.received:,} arrived)"
+            text += f"{barrier.bytes:,} bytes" if barrier.bytes > 0 else "nothing, but too many bytes have arrived"
+            text += f" ({barrier.expected:,} expected, {barrier.received:,} arrived)"
         last = barrier.waited.get(warp, -1)
         if last < barrier.phase - 1:
             waited = f"for none after phase {last}" if last >= 0 else "for none"
-            text += f" (of its {barrier.phase} completed phases warp {warp} waited {waited}: it was overtaken)"
+            text += (
+                f"; of its {barrier.phase} completed phases warp {warp} waited {waited} (overtaken, or a wrong parity)"
+            )
         return text
 
     def report_repeated(self, barrier: Mbarrier, warp: int) -> bool:

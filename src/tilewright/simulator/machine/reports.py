@@ -105,6 +105,9 @@ class Reports:
         if party.did == "together":
             return f"{access_text}, and {other_thread} writes another value there in the same instruction: {ins.text}"
         earlier = self.code[party.instruction]
+        if party.did == "wrote" and earlier.parts[0] == "cp" and "bulk" in earlier.parts:
+            waited = f"for which {other_thread} has waited but this thread has not"
+            return f"{access_text}, which the copy at {earlier.place(ins)} wrote, {waited}: {ins.text}"
         did = "wrote" if party.did == "updated" and earlier.parts[0] == "st" else _DID[party.did]
         return f"{access_text}, which {other_thread} {did} at {earlier.place(ins)}, {_ORDER[near]}: {ins.text}"
 
@@ -124,6 +127,7 @@ def _verb(ins: Instruction, place: str) -> str:
         return "updates atomically"
     if name == "mbarrier":
         return "uses"
-    if name == "cp" and " of shared " not in place:
-        return "reads"
+    if name == "cp":
+        into = "global" if "bulk_group" in ins.parts else "shared"
+        return "writes" if (" of shared " in place or " of dynamic shared " in place) == (into == "shared") else "reads"
     return "reads" if name.startswith("ld") else "writes"

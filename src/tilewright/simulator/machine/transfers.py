@@ -35,6 +35,7 @@ class Transfer:
     ins: Instruction
     region: Region
     chunks: Ints
+    unit: int  # bytes of a chunk
     writes: bool
     barrier: Mbarrier | None = None
 
@@ -66,14 +67,20 @@ class Transfers:
     # ---- transfers begin and end
 
     def write(
-        self, ins: Instruction, region: Region, chunks: Ints, lane: int, barrier: Mbarrier | None = None
+        self,
+        ins: Instruction,
+        region: Region,
+        chunks: Ints,
+        lane: int,
+        barrier: Mbarrier | None = None,
+        unit: int = CHUNK,
     ) -> Transfer | None:
-        """A lane makes the asynchronous proxy write these chunks; None if nobody looks for races in the region."""
+        """A lane makes the asynchronous proxy write these chunks of ``unit`` bytes; None if nobody looks for races there."""
         shadow = region.shadow
         if shadow is None:
             return None
-        cells, now = shadow.cells(chunks, CHUNK, self.clocks.stamp[np.full(chunks.size, lane)])
         who = np.full(chunks.size, lane)
+        cells, now = shadow.cells(chunks, unit, self.clocks.stamp[who])
         busy = self.touched(ins, region, cells, chunks, who, writes=True)
         race, _ = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
         wrong = np.asarray(race.reshape(chunks.size, -1).any(axis=1))
@@ -82,16 +89,16 @@ class Transfers:
         if wrong.any():
             self.reports.race(ins, region, who, wrong, chunks)
             self._explain(barrier)
-        return self._begin(ins, region, chunks, cells, True, barrier)
+        return self._begin(ins, region, chunks, unit, cells, barrier, writes=True)
 
-    def read(self, ins: Instruction, region: Region, chunks: Ints, lane: int) -> Transfer | None:
-        """A lane makes the asynchronous proxy read these chunks: reports bytes that it cannot see yet. The transfer keeps
-        the chunks busy until it is finished; None if nobody looks for races in the region."""
+    def read(self, ins: Instruction, region: Region, chunks: Ints, lane: int, unit: int = CHUNK) -> Transfer | None:
+        """A lane makes the asynchronous proxy read these chunks of ``unit`` bytes: reports bytes that it cannot see yet.
+        The transfer keeps the chunks busy until it is finished; None if nobody looks for races there."""
         shadow = region.shadow
         if shadow is None:
             return None
         who = np.full(chunks.size, lane)
-        cells, now = shadow.cells(chunks, CHUNK, self.clocks.stamp[who])
+        cells, now = shadow.cells(chunks, unit, self.clocks.stamp[who])
         busy = self.touched(ins, region, cells, chunks, who, writes=False)
         by, then = shadow.by[cells], shadow.writer[cells]
         unwritten, race = shadow.read(cells, now, ins.index)
@@ -107,17 +114,25 @@ class Transfers:
             at = int(np.argmax(found[2]))
             writer = self.code[int(by[at].reshape(-1)[np.argmax(unseen[at])])]
             self._report_unseen(ins, region, who, found[2], chunks, writer)
-        return self._begin(ins, region, chunks, cells, False, None)
+        return self._begin(ins, region, chunks, unit, cells, None, writes=False)
 
     def _begin(
-        self, ins: Instruction, region: Region, chunks: Ints, cells: Ints, writes: bool, barrier: Mbarrier | None
+        self,
+        ins: Instruction,
+        region: Region,
+        chunks: Ints,
+        unit: int,
+        cells: Ints,
+        barrier: Mbarrier | None,
+        *,
+        writes: bool,
     ) -> Transfer:
         assert region.shadow is not None
         number, self.next = self.next, self.next + 1
         if number >= self.writing.size:
             self.writing = np.append(self.writing, np.zeros_like(self.writing))
         self.writing[number] = writes
-        transfer = self.under_way[number] = Transfer(self, number, ins, region, chunks, writes, barrier)
+        transfer = self.under_way[number] = Transfer(self, number, ins, region, chunks, unit, writes, barrier)
         region.shadow.busy_cells()[cells] = number
         return transfer
 
@@ -127,7 +142,7 @@ class Transfers:
             return
         shadow = transfer.region.shadow
         assert shadow is not None
-        cells, _ = shadow.cells(transfer.chunks, CHUNK, transfer.chunks)
+        cells, _ = shadow.cells(transfer.chunks, transfer.unit, transfer.chunks)
         busy = shadow.busy_cells()
         cells = cells[busy[cells] == transfer.number]
         busy[cells] = 0
@@ -145,19 +160,21 @@ class Transfers:
         """``cp.async.bulk.commit_group`` by these lanes."""
         self.group[slice(None) if sel is None else sel] += 1
 
-    def wait(self, keep: int, sel: Ints | None) -> None:
-        """``cp.async.bulk.wait_group`` by these lanes: all groups but the latest ``keep`` are complete."""
+    def wait(self, keep: int, sel: Ints | None, only_read: bool) -> None:
+        """``cp.async.bulk.wait_group`` by these lanes: all groups but the latest ``keep`` are complete, or have read all
+        that they read."""
         if not self.groups:
             return
         active = set((range(self.threads.size)) if sel is None else sel.tolist())
         for lane in [lane for lane in self.groups if lane in active]:
-            last = int(self.group[lane]) - keep
-            for group, transfer in self.groups[lane]:
-                if group < last:
+            last, remaining = int(self.group[lane]) - keep, []
+            for group, transfer in self.groups.pop(lane):
+                if group < last and not (only_read and transfer.writes):
                     transfer.finish(int(self.clocks.stamp[lane]))
-            self.groups[lane] = [(group, transfer) for group, transfer in self.groups[lane] if group >= last]
-            if not self.groups[lane]:
-                del self.groups[lane]
+                else:
+                    remaining.append((group, transfer))
+            if remaining:
+                self.groups[lane] = remaining
 
     # ---- findings
 
@@ -221,4 +238,6 @@ def _name(transfer: Transfer) -> str:
 def _remedy(transfer: Transfer) -> str:
     if not _is_asynchronous(transfer.ins):
         return f"{transfer.ins.parts[0]}.wait_group first"
-    return "wait for its mbarrier first" if transfer.writes else "cp.async.bulk.wait_group.read first"
+    if transfer.writes:
+        return "wait for its mbarrier first" if transfer.barrier else "cp.async.bulk.wait_group first"
+    return "cp.async.bulk.wait_group.read first"

@@ -290,14 +290,16 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
 @step("membar")
 @step("fence")
 def _fence(ins: Instruction, lanes: Lanes) -> Step:
-    """Check the form of a fence; its effect on the clocks is in ``segments``."""
+    """Check the form of a fence. The effect on the clocks of one that is not between proxies is in ``segments``."""
     flags = set(ins.parts[1:])
     if "proxy" in flags or "mbarrier_init" in flags:
         allowed = {"proxy", "async", "alias", "generic", "global", "shared", "cta", "cluster", "tensormap", "acquire",
                    "release", "gpu", "sys", "mbarrier_init"}  # fmt: skip
         if flags - allowed:
             raise UnknownInstruction(ins)
-        return lambda sel: None
+        if "mbarrier_init" in flags:
+            return lanes.mbarriers.fence
+        return lanes.clocks.fence_proxy if "async" in flags else lambda sel: None
     if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"}:
         raise UnknownInstruction(ins)
     return lambda sel: None

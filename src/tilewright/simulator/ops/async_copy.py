@@ -13,6 +13,7 @@ from ..machine.memory import Region
 from ..machine.values import Ints
 from ._table import Step, UnknownInstruction, number_of, step
 from .access import HINTS, address, note_read, note_write, visit
+from .bulk import bulk_copy
 from .mbarrier import at_barriers
 
 
@@ -20,7 +21,9 @@ from .mbarrier import at_barriers
 def _cp(ins: Instruction, lanes: Lanes) -> Step:
     """``cp.async``: the copy is done at once and its bytes count as written when its group is waited for."""
     parts = ins.parts
-    if parts[:2] != ["cp", "async"] or len(parts) < 3 or "bulk" in parts:
+    if "bulk" in parts:
+        return bulk_copy(ins, lanes)
+    if parts[:2] != ["cp", "async"] or len(parts) < 3:
         raise UnknownInstruction(ins)
     lanes.async_copies = lanes.async_copies or AsyncCopies(lanes)
     if parts[2:4] == ["mbarrier", "arrive"]:

@@ -15,7 +15,7 @@ from ..machine.memory import Region
 from ..machine.values import DTYPES, Array, Ints
 from ._table import HALVES, Compute, Step, UnknownInstruction, apply_ufunc, destination, size_of, step
 from .access import address, note_update, visit
-from .floating import on_double, on_halves, on_single
+from .floating import halves, on_double, on_halves, on_single
 from .nans import hand_on
 from .rounding import odd_sum
 
@@ -31,7 +31,8 @@ def _swap(old: Array, b: Array, c: Array) -> Array:
     return np.where(old == b, c, old)
 
 
-_NEW: dict[str, Callable[..., Array]] = {
+#: The new value of a cell, from the old one and the operands.
+UPDATES: dict[str, Callable[..., Array]] = {
     **_UFUNCS,
     "exch": lambda old, b: b,
     "cas": _swap,
@@ -44,7 +45,7 @@ def _form(ins: Instruction) -> tuple[str, str]:
     """Space ("" for generic) and operation."""
     kind, flags = ins.parts[-1], set(ins.parts[1:-1])
     space = next((f for f in ("global", "shared") if f in flags), "")
-    operation = next((f for f in _NEW if f in flags), "")
+    operation = next((f for f in UPDATES if f in flags), "")
     unknown = flags - _SCOPES - _HINTS - {space, operation}
     only = {"b16": "cas", "f32": "add", "f64": "add", **dict.fromkeys(HALVES, "add")}.get(kind, operation)
     if not operation or unknown or operation != only or (operation in ("inc", "dec") and kind != "u32"):
@@ -52,7 +53,11 @@ def _form(ins: Instruction) -> tuple[str, str]:
     return space, operation
 
 
-def _sum(kind: str, shared: bool) -> Callable[[Array, Array], Array]:
+#: New values from the old ones and those that are added, compared or combined.
+Update = Callable[[Array, Array], Array]
+
+
+def float_sum(kind: str, shared: bool) -> Update:
     """Addition of floats: in shared memory by the arithmetic of the threads, elsewhere by the cache, which flushes
     subnormal f32 (PTX ISA 9.7.13.5) and leaves an f64 NaN signalling."""
 
@@ -76,6 +81,21 @@ def _sum(kind: str, shared: bool) -> Callable[[Array, Array], Array]:
     return compute
 
 
+def reduction(operation: str, kind: str) -> Update:
+    """What the copy engine does to numbers of a type in memory."""
+    if operation == "add" and kind in ("f32", "f64", *HALVES):
+        return float_sum(kind, shared=False)
+    if kind not in HALVES:
+        return UPDATES[operation]
+
+    def extreme(old: Array, new: Array) -> Array:
+        a, b = halves(old, kind), halves(new, kind)
+        better = b < a if operation == "min" else b > a
+        return np.where(better | np.isnan(a), new, old)
+
+    return extreme
+
+
 def _sums_are_normal(kind: str, *values: Array) -> bool:
     """Whether no sum of these floats can be subnormal (all are whole multiples of 2^-123) or NaN (they are finite and far
     from overflow)."""
@@ -97,7 +117,7 @@ def _atomic(ins: Instruction, lanes: Lanes) -> Step:
         raise UnknownInstruction(ins, f"has {len(inputs)} values instead of {count}")
     out = destination(lanes, ins, ins.operands[0], kind)[0] if name == "atom" else None
     real, dtype = kind in ("f32", "f64", *HALVES), DTYPES[kind]
-    new = {shared: _sum(kind, shared) if real else _NEW[operation] for shared in (True, False)}
+    new = {shared: float_sum(kind, shared) if real else UPDATES[operation] for shared in (True, False)}
     shift = size_of(kind).bit_length() - 1
 
     def act(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:

@@ -84,11 +84,8 @@ def _bind(
 def _steps(ins: Instruction, lanes: Lanes, has_fences: bool) -> list[Step]:
     """The step of an instruction and, in a program with fences, the steps that record what it publishes or learns."""
     step, parts, clocks = bind(ins, lanes), set(ins.parts), lanes.clocks
-    if ins.parts[:2] == ["fence", "proxy"]:
-        return [clocks.fence_proxy] if "async" in parts else []
-    if ins.parts[:2] == ["fence", "mbarrier_init"]:
-        return [lanes.mbarriers.fence]
-    if not has_fences or ins.parts[0] == "mbarrier":  # operations on an mbarrier publish and learn by themselves
+    # Operations on an mbarrier, and fences of proxies, publish and learn by themselves.
+    if not has_fences or ins.parts[0] == "mbarrier" or {"proxy", "mbarrier_init"} & parts:
         return [step]
     fence: list[Step] = [partial(clocks.fence, wide=bool({"gl", "gpu", "sys"} & parts))] if fences(ins) else []
     if ins.parts[0] in ("fence", "membar"):

@@ -1,0 +1,206 @@
+"""Tensor maps: how the copy engine sees an array, and which box of it one copy moves.
+
+On hardware a map is 128 opaque bytes that the driver makes (``cuTensorMapEncodeTiled``). Here the bytes hold the same
+figures in our own order, so a kernel may copy a map to shared or global memory and use it there.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import OperandError, UsageError
+from .values import DTYPES, Array
+
+#: Bytes of a map, and how those of ours begin.
+MAP_BYTES = 128
+_MAGIC = b"TWtenmap"
+#: Magic; address; 5 sizes; 4 strides; 5 box sides; 5 element strides; rank, type, swizzle, fill.
+_LAYOUT = struct.Struct("<8sQ5Q4Q5H5B4B")
+#: The types of a map, in the driver's order (CUtensorMapDataType).
+TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz")
+#: Bytes of each swizzle's rows, in the order of the mode of ``ops.descriptor.swizzled``.
+SWIZZLES = (0, 128, 64, 32)
+FILLS = ("zero", "nan")
+
+
+@dataclass(frozen=True)
+class BoxedTensor:
+    """A decoded map; sizes, strides (in bytes) and box run from the innermost dimension to the outermost, as the driver
+    and the kernel count them."""
+
+    address: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]  # the innermost first: the size of an element
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    type: str
+    swizzle: int
+    fill: str
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.strides[0]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements that a copy moves along each dimension: with element strides fewer than the box is wide."""
+        return tuple(-(-b // s) for b, s in zip(self.box, self.element_strides, strict=True))
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a box in shared memory."""
+        return math.prod(self.counts) * self.itemsize
+
+    @classmethod
+    def decode(cls, data: bytes) -> BoxedTensor | None:
+        """The map that 128 bytes hold; None if they hold none."""
+        magic, address, *rest = _LAYOUT.unpack_from(data)
+        rank, kind, swizzle, fill = rest[19:]
+        if magic != _MAGIC or not 1 <= rank <= 5:
+            return None
+        name = TYPES[kind]
+        return cls(
+            address,
+            tuple(rest[:rank]),
+            (element_bytes(name), *rest[5 : 4 + rank]),
+            tuple(rest[9 : 9 + rank]),
+            tuple(rest[14 : 14 + rank]),
+            name,
+            SWIZZLES[swizzle],
+            FILLS[fill],
+        )
+
+    def encode(self) -> bytes:
+        """The 128 bytes of the map."""
+
+        def five(values: Sequence[int], count: int = 5) -> list[int]:
+            return [*values, *[0] * (count - len(values))]
+
+        kinds = (len(self.sizes), TYPES.index(self.type), SWIZZLES.index(self.swizzle), FILLS.index(self.fill))
+        numbers = (*five(self.sizes), *five(self.strides[1:], 4), *five(self.box), *five(self.element_strides))
+        return _LAYOUT.pack(_MAGIC, self.address, *numbers, *kinds).ljust(MAP_BYTES, b"\0")
+
+
+def element_bytes(kind: str) -> int:
+    """Bytes of an element of a map's type."""
+    return DTYPES[kind.removesuffix("_ftz")].itemsize
+
+
+class TensorMap:
+    """An array as the copy engine sees it: the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap``.
+
+    ``array`` is the memory: a C-contiguous NumPy array, which the kernel may read and write like any other argument.
+    ``box_dim`` is the box of elements that one copy moves, at most 256 along each dimension, in the order of the array's
+    dimensions: outermost first, as in ``cuda.core``. ``shape`` and ``strides`` (in bytes) describe a part of the array that
+    begins at byte ``offset``; by default it is the whole array. ``element_strides`` move every s-th element of a box.
+    ``swizzle`` is 0, 32, 64 or 128: bytes of the rows within which chunks of 16 bytes change places in shared memory.
+    Outside the array a load gives zeros, or NaN with ``oob_fill="nan"``. ``data_type`` is needed where the array's own type
+    does not say it: "bf16" for 16-bit words, "tf32" for float32.
+
+    Raises UsageError and OperandError for what the driver refuses too: an address or stride that is no multiple of 16 bytes,
+    a box whose innermost side is no multiple of 16 bytes or wider than the swizzle.
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.TensorMap(np.zeros((100, 64), np.float16), (32, 64), swizzle=128)
+    TensorMap(float16, shape (100, 64), box (32, 64), swizzle 128)
+    """
+
+    def __init__(
+        self,
+        array: Array,
+        box_dim: Sequence[int],
+        *,
+        shape: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+        element_strides: Sequence[int] | None = None,
+        data_type: str | None = None,
+        swizzle: int = 0,
+        oob_fill: str = "zero",
+    ) -> None:
+        if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.size:
+            raise OperandError(
+                "a TensorMap needs a C-contiguous NumPy array that is not empty: give the whole array, and shape and "
+                "strides of the part"
+            )
+        self.array, self.offset = array, int(offset)
+        kind = data_type or _type_of(array)
+        if kind not in TYPES or element_bytes(kind) != array.itemsize:
+            raise OperandError(
+                f"data_type {kind!r} does not fit an array of {array.dtype}: give one of {', '.join(TYPES)}"
+            )
+        size = array.itemsize
+        sizes = [int(n) for n in (array.shape if shape is None else shape)][::-1]
+        if strides is None:
+            steps = [size * math.prod(sizes[:i]) for i in range(len(sizes))]
+        else:
+            steps = [int(step) for step in strides][::-1]
+        box = [int(n) for n in box_dim][::-1]
+        every = [int(n) for n in element_strides][::-1] if element_strides is not None else [1] * len(sizes)
+        every[:1] = [1]  # the innermost is ignored, as by the driver
+        self.tensor = BoxedTensor(
+            self.offset, tuple(sizes), tuple(steps), tuple(box), tuple(every), kind, swizzle, oob_fill
+        )
+        self._check()
+
+    def _check(self) -> None:
+        """Raise UsageError for what the driver refuses."""
+        t, array = self.tensor, self.array
+        rank = len(t.sizes)
+        rules = [
+            (1 <= rank <= 5, f"the rank must be from 1 to 5, given {rank}"),
+            (len(t.box) == rank, f"box_dim has {len(t.box)} sides, the array {rank} dimensions"),
+            (len(t.strides) == rank, f"strides has {len(t.strides)} entries, the array {rank} dimensions"),
+            (len(t.element_strides) == rank, f"element_strides has {len(t.element_strides)} entries, the array {rank}"),
+            (t.swizzle in SWIZZLES, f"swizzle must be 0, 32, 64 or 128, given {t.swizzle!r}"),
+            (t.fill in FILLS, f"oob_fill must be 'zero' or 'nan', given {t.fill!r}"),
+            (t.fill == "zero" or t.type[0] in "fbt", f"oob_fill='nan' needs floats, the array is {array.dtype}"),
+            (all(1 <= n <= 1 << 32 for n in t.sizes), f"every size must be from 1 to 2^32, given {t.sizes[::-1]}"),
+            (all(1 <= n <= 256 for n in t.box), f"every side of the box must be from 1 to 256, given {t.box[::-1]}"),
+            (all(1 <= n <= 8 for n in t.element_strides), "every one of element_strides must be from 1 to 8"),
+            (self.offset >= 0 and self.offset % 16 == 0, f"offset must be a multiple of 16 bytes, given {self.offset}"),
+            (t.strides[:1] == (array.itemsize,), f"the innermost stride must be {array.itemsize} bytes"),
+            (all(0 <= n < 1 << 40 and n % 16 == 0 for n in t.strides[1:]),
+             f"every stride but the innermost must be a multiple of 16 bytes, given {t.strides[::-1]}"),
+        ]  # fmt: skip
+        for holds, text in rules:
+            if not holds:
+                raise UsageError(f"TensorMap: {text}")
+        inner = t.box[0] * t.itemsize
+        if inner % 16 or (t.swizzle and inner > t.swizzle):
+            widest = f" and at most {t.swizzle} with this swizzle" if t.swizzle else ""
+            raise UsageError(f"TensorMap: the box's innermost side is {inner} bytes: give a multiple of 16{widest}")
+        end = self.offset + sum((n - 1) * step for n, step in zip(t.sizes, t.strides, strict=True)) + t.itemsize
+        if end > array.nbytes:
+            raise UsageError(f"TensorMap: shape and strides reach {end} bytes into an array of {array.nbytes}")
+
+    def encoded(self, address: int) -> bytes:
+        """The 128 bytes of the kernel's parameter, if the array lies at this address."""
+        t = self.tensor
+        return BoxedTensor(
+            address + self.offset, t.sizes, t.strides, t.box, t.element_strides, t.type, t.swizzle, t.fill
+        ).encode()
+
+    def __repr__(self) -> str:
+        t = self.tensor
+        swizzle = f", swizzle {t.swizzle}" if t.swizzle else ""
+        return f"TensorMap({self.array.dtype}, shape {t.sizes[::-1]}, box {t.box[::-1]}{swizzle})"
+
+
+def _type_of(array: Array) -> str:
+    """The map's type for an array's own; types of 8 bits travel as bytes."""
+    dtype: Any = array.dtype
+    if dtype.name == "bfloat16":
+        return "bf16"
+    if dtype.itemsize == 1:
+        return "u8"
+    return {"i2": "u16"}.get(
+        f"{dtype.kind}{dtype.itemsize}", f"{ {'i': 's'}.get(dtype.kind, dtype.kind) }{8 * dtype.itemsize}"
+    )

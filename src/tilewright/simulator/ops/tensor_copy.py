@@ -1,0 +1,276 @@
+"""``cp.async.bulk.tensor``: boxes of an array, by a tensor map (PTX ISA 9.7.9.27.1).
+
+A box lies in shared memory row by row, swizzled as the map says. Loads clip it at every element, and fill what lies
+outside; stores and reductions move chunks of 16 bytes, so the last chunk of a row may overwrite what follows the row.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ...errors import UsageError
+from ..assembly.instructions import Instruction, operand_tokens
+from ..findings import NEIGHBOURS
+from ..machine.lanes import Lanes
+from ..machine.memory import Region
+from ..machine.spaces import WINDOW
+from ..machine.tensor_map import MAP_BYTES, SWIZZLES, BoxedTensor
+from ..machine.transfers import CHUNK, chunks_of
+from ..machine.values import DTYPES, Array, Ints
+from ._table import Step, UnknownInstruction
+from .access import Address, address, note_update
+from .atomic import Update, reduction
+from .copy_engine import CopyEngine, SharedRange, each, places
+
+_ALLOWED = {"tile", "L2::cache_hint"}
+_OPERATIONS = {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
+#: Chunks of 16 bytes in a row of each swizzle mode.
+_IN_ROW = (1, 8, 4, 2)
+#: Shared addresses of boxes must be multiples of this.
+BOX_ALIGN = 128
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a box that lies inside the tensor: a view of it in global memory, innermost dimension last, and the
+    place of that part in the box."""
+
+    region: Region
+    first: int  # the byte of the region at which the tensor begins
+    inside: tuple[slice, ...]  # of the tensor
+    within: tuple[slice, ...]  # of the box
+
+    @property
+    def empty(self) -> bool:
+        """Whether the box lies outside."""
+        return any(s.start >= s.stop for s in self.within)
+
+
+class TensorCopy:
+    """One instruction: the map and the coordinates that each lane names."""
+
+    def __init__(self, ins: Instruction, lanes: Lanes, operand: str, rank: int) -> None:
+        self.ins, self.lanes, self.rank = ins, lanes, rank
+        found = re.fullmatch(r"\[\s*([^,{]+?)\s*,\s*(\{[^}]*\})\s*\]", operand)
+        names = operand_tokens(found[2][1:-1]) if found else []
+        if not found or len(names) != rank:
+            raise UnknownInstruction(ins, f"has no tensor map with {rank} coordinates in {operand}")
+        self.map = address(f"[{found[1]}]", lanes, ins, False)
+        self.coordinates = [lanes.source(name, "s32", ins) for name in names]
+        self.decoded: dict[bytes, BoxedTensor] = {}
+
+    def tensor(self, at: int, lane: int) -> BoxedTensor:
+        """The tensor whose map lies at a generic address. Raises UsageError if none does."""
+        name = {0: "global", **{base >> 56: name for name, base in WINDOW.items()}}.get(at >> 56, "global")
+        space, at = self.lanes.spaces[name], at - WINDOW.get(name, 0)
+        region = space.holding(at, at + MAP_BYTES)
+        data = b""
+        if region is not None:
+            first = int(space.offsets(region, np.array([at]), np.array([lane]))[0])
+            data = bytes(region.data[first : first + MAP_BYTES])
+        if data not in self.decoded:
+            tensor = BoxedTensor.decode(data) if len(data) == MAP_BYTES else None
+            if tensor is None or len(tensor.sizes) != self.rank:
+                what = "no tensor map" if tensor is None else f"a tensor map of rank {len(tensor.sizes)}"
+                raise UsageError(
+                    f"{self.ins.place()}: {space.describe(at, MAP_BYTES)} holds {what} where {self.ins.opcode} needs one "
+                    f"of rank {self.rank}: pass a tilewright.TensorMap for the kernel's CUtensorMap"
+                )
+            self.decoded[data] = tensor
+        return self.decoded[data]
+
+    def boxes(self, active: Ints) -> list[tuple[int, BoxedTensor, tuple[int, ...]]]:
+        """For each lane the tensor, and the coordinates of its box."""
+        columns = [each(c, active) for c in self.coordinates]
+        lanes = zip(active.tolist(), places(self.map, active), zip(*columns, strict=True), strict=True)
+        return [(lane, self.tensor(at, lane), tuple(place)) for lane, at, place in lanes]
+
+    def window(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> Window | None:
+        """Where a box lies in global memory; None, and a finding, if the tensor reaches outside its array."""
+        extent = sum((n - 1) * step for n, step in zip(tensor.sizes, tensor.strides, strict=True)) + tensor.itemsize
+        found = engine.in_global(tensor.address, extent, lane)
+        if found is None:
+            return None
+        inside, within = [], []
+        for at, size, count, step in zip(place, tensor.sizes, tensor.counts, tensor.element_strides, strict=True):
+            first = min(count, max(0, -(at // step)))
+            stop = max(first, min(count, -(-(size - at) // step)))
+            inside.append(slice(at + first * step, at + (stop - 1) * step + 1, step))
+            within.append(slice(first, stop))
+        return Window(*found, tuple(inside[::-1]), tuple(within[::-1]))
+
+
+def tensor_copy(ins: Instruction, lanes: Lanes) -> Step:
+    """The step of an instruction of the ``cp.async.bulk.tensor`` family."""
+    words = ins.opcode.split(".")
+    rank = next((int(w[0]) for w in words if re.fullmatch(r"[1-5]d", w)), 0)
+    rest = set(words[words.index("tensor") + 2 :])
+    if not rank or any(w.startswith(("im2col", "tile::", "cta_group")) for w in rest):
+        raise UnknownInstruction(ins, "is a tensor copy of a mode that cannot be run (only .tile can)")
+    if "prefetch" in words:
+        TensorCopy(ins, lanes, ins.operands[0], rank)
+        return lambda sel: None
+    operation = next(iter(rest & _OPERATIONS), "") if words[1] == "reduce" else ""
+    modifiers = rest - _ALLOWED - {operation}
+    if modifiers == {"global", "shared::cta", "bulk_group"} and len(ins.operands) >= 2:
+        return _store(ins, lanes, rank, operation)
+    loads = {"global", "mbarrier::complete_tx::bytes"}
+    into = modifiers - loads - {"multicast::cluster"}
+    if (
+        operation
+        or not loads <= modifiers
+        or into not in ({"shared::cluster"}, {"shared::cta"})
+        or len(ins.operands) < 3
+    ):
+        raise UnknownInstruction(ins, "is a form of tensor copy that is not supported")
+    return _load(ins, lanes, rank, "multicast::cluster" in modifiers)
+
+
+def _view(region: Region, first: int, tensor: BoxedTensor) -> Array:
+    """The tensor in global memory, as words of its elements' size, innermost dimension last."""
+    return np.ndarray(tensor.sizes[::-1], f"u{tensor.itemsize}", region.data.data, first, tensor.strides[::-1])
+
+
+def _chunks(place: SharedRange, tensor: BoxedTensor) -> Ints:
+    """Where the chunks of a box lie in the region of shared memory: in order of the box, swizzled by their addresses."""
+    inside = chunks_of(place.first - place.start, tensor.box_bytes)
+    return place.start + swizzled(inside, SWIZZLES.index(tensor.swizzle))
+
+
+def swizzled(offsets: Ints, mode: int) -> Ints:
+    """Addresses in shared memory with the swizzle of a mode (0: none, 1: 128 bytes, 2: 64, 3: 32) applied."""
+    return offsets ^ (offsets >> 3 & (_IN_ROW[mode] - 1 << 4))
+
+
+def _cells(region: Region) -> Array:
+    """The bytes of a region as chunks, (n, 16)."""
+    return region.data[: region.data.size // CHUNK * CHUNK].reshape(-1, CHUNK)
+
+
+def _elements(tensor: BoxedTensor, window: Window) -> Ints:
+    """The offsets in their region of the elements of a window."""
+    offsets = np.array([window.first], np.int64)
+    for part, step in zip(window.inside, tensor.strides[::-1], strict=True):
+        offsets = (offsets[:, None] + np.arange(part.start, part.stop, part.step) * step).reshape(-1)
+    return offsets
+
+
+def _load(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
+    engine, copy = CopyEngine(ins, lanes), TensorCopy(ins, lanes, ins.operands[1], rank)
+    into, barriers = (address(ins.operands[i], lanes, ins, True) for i in (0, 2))
+    masks = lanes.source(ins.operands[3], "u16", ins) if multicast else None
+
+    def load(sel: Ints | None) -> None:
+        active = lanes.every if sel is None else sel
+        chosen = [None] * active.size if masks is None else each(masks, active)
+        rows = zip(copy.boxes(active), places(into, active), places(barriers, active), chosen, strict=True)
+        for (lane, tensor, at), target, wait, mask in rows:
+            place, barrier = engine.in_shared(target, tensor.box_bytes, lane, BOX_ALIGN), engine.barrier(wait, lane)
+            if place is None or barrier is None:
+                engine.give_up(barrier, tensor.box_bytes)
+                continue
+            chunks, data = _chunks(place, tensor), _gather(copy, engine, tensor, at, lane).reshape(-1, CHUNK)
+
+            put = partial(_scatter, _cells(place.region), chunks, data)
+            engine.load(lane, place, chunks, put, barrier, mask)
+
+    return load
+
+
+def _scatter(cells: Array, chunks: Ints, data: Array, far: int) -> None:
+    """Store chunks of data, displaced by ``far`` bytes."""
+    cells[chunks + far >> 4] = data
+
+
+def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, at: tuple[int, ...], lane: int) -> Array:
+    """The bytes of a box, with what lies outside the tensor filled."""
+    box = np.zeros(tensor.counts[::-1], f"u{tensor.itemsize}")
+    if tensor.fill == "nan":
+        box[...] = NAN_FILL[tensor.type]
+    window = copy.window(engine, tensor, at, lane)
+    if window is not None and not window.empty:
+        if window.region.shadow is not None:
+            offsets = _elements(tensor, window)
+            reading = copy.lanes.transfers.read(copy.ins, window.region, offsets, lane, tensor.itemsize)
+            engine.seen(reading, lane)
+        box[window.within] = _view(window.region, window.first, tensor)[window.inside]
+    return box.reshape(-1).view(np.uint8)
+
+
+#: The bits with which ``oob_fill="nan"`` fills.
+NAN_FILL = {
+    "f16": 0x7FFF, "bf16": 0x7FFF, "f64": 0x7FFFFFFFFFFFFFFF,
+    **dict.fromkeys(("f32", "f32_ftz", "tf32", "tf32_ftz"), 0x7FFFFFFF),
+}  # fmt: skip
+
+
+def _store(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Step:
+    engine, copy = CopyEngine(ins, lanes), TensorCopy(ins, lanes, ins.operands[0], rank)
+    out_of: Address = address(ins.operands[1], lanes, ins, True)
+
+    def store(sel: Ints | None) -> None:
+        active = lanes.every if sel is None else sel
+        for (lane, tensor, at), source in zip(copy.boxes(active), places(out_of, active), strict=True):
+            place = engine.in_shared(source, tensor.box_bytes, lane, BOX_ALIGN)
+            window = copy.window(engine, tensor, at, lane)
+            if place is None or window is None:
+                continue
+            chunks = _chunks(place, tensor)
+            lanes.transfers.join(lanes.transfers.read(ins, place.region, chunks, lane), lane)
+            if not window.empty:
+                box = (
+                    _cells(place.region)[chunks >> 4]
+                    .reshape(-1)
+                    .view(f"u{tensor.itemsize}")
+                    .reshape(tensor.counts[::-1])
+                )
+                _put(copy, engine, tensor, window, box, lane, operation)
+
+    return store
+
+
+def _put(
+    copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window, box: Array, lane: int, operation: str
+) -> None:
+    """Store or reduce the part of a box that lies inside the tensor, to the end of the last chunk of each row."""
+    region, size, ins, lanes = window.region, tensor.itemsize, copy.ins, copy.lanes
+    update: Update | None = None
+    if operation:
+        kind = tensor.type.removesuffix("_ftz")
+        if kind in ("u8", "u16", "tf32") or (operation in ("inc", "dec") and kind != "u32"):
+            raise UnknownInstruction(ins, f"cannot reduce elements of type {tensor.type} by .{operation}")
+        update = reduction(operation, kind)
+    window = _past_the_rows(engine, tensor, window, lane)
+    offsets, data = _elements(tensor, window), box[window.within].reshape(-1)
+    if update is None:
+        lanes.transfers.join(lanes.transfers.write(ins, region, offsets, lane, unit=size), lane)
+    else:
+        note_update(ins, lanes, region, offsets, size, np.full(offsets.size, lane))
+    cells, index = region.view(np.dtype(f"u{size}")), offsets // size
+    if update is not None:
+        dtype = DTYPES[kind]
+        data = update(cells[index].view(dtype), data.view(dtype)).view(cells.dtype)
+    cells[index] = data
+
+
+def _past_the_rows(engine: CopyEngine, tensor: BoxedTensor, window: Window, lane: int) -> Window:
+    """The window, with the elements that a store overwrites beyond the ends of rows; these are reported."""
+    size = tensor.itemsize
+    last, inner = tensor.sizes[0], window.inside[-1]
+    over = -last * size % CHUNK // size  # elements from the end of a row to the end of its last chunk
+    more = min(over, tensor.counts[0] - window.within[-1].stop)
+    rows = [(part.stop - 1) * step for part, step in zip(window.inside[:-1], tensor.strides[:0:-1], strict=True)]
+    end = window.first + sum(rows) + (inner.stop + more) * size
+    more -= max(0, end - window.region.nbytes) // size
+    if inner.stop != last or more <= 0:
+        return window
+    where = window.region.base + window.first + sum(rows) + last * size
+    text = f"rows of {last * size} bytes are no multiple of {CHUNK}: it overwrites {more * size} bytes after each"
+    engine.report(NEIGHBOURS, lane, where, f"{text}, the last at {window.region.words(where)}")
+    inside = (*window.inside[:-1], slice(inner.start, inner.stop + more, inner.step))
+    within = (*window.within[:-1], slice(window.within[-1].start, window.within[-1].stop + more))
+    return Window(window.region, window.first, inside, within)
