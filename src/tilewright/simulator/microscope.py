@@ -140,6 +140,11 @@ class _Surveyor:
         if self.second is not None:
             self.second.on_access(*access)
 
+    def on_work(self, *work: Any) -> None:
+        self.first.on_work(*work)
+        if self.second is not None:
+            self.second.on_work(*work)
+
     def verdict(self, run: Run, program: Program) -> tuple[bool, str]:
         """Whether the counts are those of the whole grid, and a text that says which blocks were counted."""
         if not run.complete:

@@ -37,6 +37,42 @@ FIELDS = {
     }
     for space in ("global", "local")
 }
+#: Counters of other units: field of a tally → name and label.
+_OF_UNITS: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
+    ("shared", "wgmma"): {
+        "requests": ("sm__inst_executed_pipe_tensor_op_gmma.sum", "wgmma: instructions, counted per warp"),
+        "wavefronts": (
+            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum",
+            "wgmma, wavefronts: turns of the 32 banks to read its operands",
+        ),
+        "cycles": (
+            "sm__pipe_tensor_cycles_active.sum",
+            "wgmma, busy cycles of tensor cores, four in a multiprocessor",
+        ),
+    },
+    ("shared", "mbarrier"): {},
+    ("global", "tma load"): {
+        "requests": ("smsp__inst_executed_op_tma_ld.sum", "copy engine, loads: instructions"),
+        "sectors": (
+            "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
+            "copy engine, loads, sectors: 32 bytes that arrive each",
+        ),
+    },
+    ("global", "tma store"): {
+        "requests": ("smsp__inst_executed_op_tma_st.sum", "copy engine, stores and reductions: instructions"),
+        "sectors": (
+            "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
+            "copy engine, stores, sectors: 32 bytes written each",
+        ),
+    },
+    ("global", "tma reduce"): {
+        "requests": ("smsp__inst_executed_op_tma_st.sum", "copy engine, stores and reductions: instructions"),
+        "sectors": (
+            "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_red.sum",
+            "copy engine, reductions, sectors: 32 bytes sent each",
+        ),
+    },
+}
 #: Kinds that L1's own counters count together with another kind; only the profiler's patched code (SASS) separates them.
 _LUMPED = {("shared", "ldmatrix"): "ld", ("shared", "stmatrix"): "st", ("global", "cp.async"): "ld"}
 #: Bank conflicts of all kinds of shared access together.
@@ -52,6 +88,8 @@ def names(space: str, kind: str) -> dict[str, list[str]]:
     'l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum'
     """
     counters = {field: [name] for field, (name, _) in _own(space, kind).items()}
+    if (space, kind) in _OF_UNITS:
+        return counters
     for field in counters:
         name = FIELDS[space][field][0]
         if (space, kind) in _LUMPED and name.startswith("l1tex__"):
@@ -63,6 +101,8 @@ def names(space: str, kind: str) -> dict[str, list[str]]:
 
 def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
     """Field → the counter of that kind alone, and its label."""
+    if (space, kind) in _OF_UNITS:
+        return _OF_UNITS[space, kind]
     op, plural = _KINDS["atom" if (space, kind) == ("shared", "red") else kind]
     counters = {}
     for field, (pattern, text) in FIELDS[space].items():
@@ -80,4 +120,6 @@ def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
 #: Every counter's label in plain words.
 LABELS = {
     name: text for space, kinds in _IN_SPACE.items() for kind in kinds for name, text in _own(space, kind).values()
-} | {ALL_CONFLICTS: "shared memory, all accesses, conflicts"}
+}
+LABELS[ALL_CONFLICTS] = "shared memory, all accesses, conflicts"
+LABELS |= dict(counter for counters in _OF_UNITS.values() for counter in counters.values())

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from ..assembly.instructions import Instruction
 from .sectors import Ints
+from .work import Work
 
 
 class Observer(Protocol):
@@ -19,3 +20,7 @@ class Observer(Protocol):
         self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int, /
     ) -> None:
         """Receive one instruction, executed by these lanes of these warps."""
+
+    def on_work(self, work: Work, ins: Instruction, warps: Ints, /) -> None:
+        """Receive what one instruction did in another unit, for each of these warps; ``requests`` says of how many each
+        is the first."""

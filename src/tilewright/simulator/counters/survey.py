@@ -15,6 +15,7 @@ from ...records.explanation import Access
 from ..assembly.instructions import Instruction
 from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
 from .tally import Counters, Execution, Key
+from .work import Work
 
 #: Executions of an instruction that are examined for the example.
 LOOKED_AT = 16
@@ -71,6 +72,13 @@ class Survey:
         if look:
             example.looked_at += 1
             self._look(example, execution)
+
+    def on_work(self, work: Work, ins: Instruction, warps: Ints) -> None:
+        self.counters.on_work(work, ins, warps)
+        self._lines.setdefault(ins.index, self._line(ins))
+        least = work.wavefronts if work.space == "shared" else work.sectors
+        key = (ins.index, work.space, work.kind)
+        self._least[key] = self._least.get(key, 0) + least * int(self.counters.standing_for(warps).sum())
 
     def _look(self, example: _Example, execution: Execution) -> None:
         table, (cost, _) = execution.table, self.counters.cost(execution)

@@ -16,6 +16,7 @@ from ..assembly.ptxas import MachineAccesses, PtxAccess
 from .banks import ATOMIC, copy_wavefronts, shared_wavefronts
 from .hardware_names import FIELDS, names
 from .sectors import IDLE, Ints, atomic_sectors, by_warp, copied_sectors, first_lanes, global_sectors, local_sectors
+from .work import Work
 
 Key = tuple[int, str, str]  # index of the instruction, space, kind
 
@@ -35,6 +36,7 @@ class Tally:
     sectors: int = 0
     wavefronts: int = 0
     conflicts: int = 0
+    cycles: int = 0  # of tensor cores
 
     def counters(self) -> dict[str, int]:
         """Its sums, under the hardware's names.
@@ -118,6 +120,15 @@ class Counters:
             sources = _in_rows_of(execution, read)
             more = copied_sectors(sources, execution.table) - global_sectors(sources, execution.nbytes)
             self._seen[read.key].sectors += int(more @ weights)
+
+    def on_work(self, work: Work, ins: Instruction, warps: Ints) -> None:
+        """Count what an instruction did in another unit, once for each of ``warps``."""
+        key = (ins.index, work.space, work.kind)
+        tally = self._seen.setdefault(key, Tally(work.space, work.kind, ins.file, ins.line, 0))
+        times = int(self.standing_for(warps).sum())
+        tally.lanes += times * work.requests
+        for name in ("requests", "bytes", "sectors", "wavefronts", "cycles"):
+            setattr(tally, name, getattr(tally, name) + times * getattr(work, name))
 
     def executed(
         self,

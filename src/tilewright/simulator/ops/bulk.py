@@ -11,12 +11,13 @@ from functools import partial
 import numpy as np
 
 from ..assembly.instructions import Instruction
+from ..counters.work import NOTHING, Work, copy_work, touched_sectors
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.transfers import CHUNK, chunks_of
 from ..machine.values import DTYPES, Array, Ints
 from ._table import Step, UnknownInstruction, number_of
-from .access import address, note_update
+from .access import address, note_update, note_work
 from .atomic import Update, reduction
 from .copy_engine import CopyEngine, each, places
 from .tensor_copy import tensor_copy
@@ -110,9 +111,15 @@ def _load(ins: Instruction, lanes: Lanes, space: str, multicast: bool, update: U
             data = _fetch(engine, space, source, nbytes, lane, barrier)
 
             put = partial(_put, place.region.data, place.first, data, update, kind)
-            engine.load(lane, place, chunks_of(place.first, nbytes), put, barrier, mask)
+            moved = _moved("load", source, nbytes) if space == "global" else NOTHING
+            engine.load(lane, place, chunks_of(place.first, nbytes), put, barrier, mask, moved)
 
     return load
+
+
+def _moved(kind: str, at: int, nbytes: int) -> Work:
+    """What is counted of a copy of a range of global memory."""
+    return copy_work(kind, nbytes, touched_sectors(np.array([at]), nbytes))
 
 
 def _fetch(engine: CopyEngine, space: str, source: int, nbytes: int, lane: int, barrier: Mbarrier) -> Array:
@@ -149,6 +156,7 @@ def _store(ins: Instruction, lanes: Lanes, update: Update | None, kind: str) -> 
             if place is None or found is None or not nbytes:
                 continue
             region, first = found
+            note_work(ins, lanes, _moved("store" if update is None else "reduce", target, nbytes), np.array([lane]))
             lanes.transfers.join(lanes.transfers.read(ins, place.region, chunks_of(place.first, nbytes), lane), lane)
             data = place.region.data[place.first : place.first + nbytes]
             cells, chunks = region.data[first : first + nbytes], chunks_of(first, nbytes)

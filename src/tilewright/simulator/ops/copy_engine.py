@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..assembly.instructions import Instruction
+from ..counters.work import Work
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
 from ..machine.transfers import CHUNK, Transfer
 from ..machine.values import Array, Ints
-from .access import Address, note_update
+from .access import Address, note_update, note_work
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,14 @@ class CopyEngine:
         put: Callable[[int], None],
         barrier: Mbarrier,
         mask: int | None,
+        moved: Work,
     ) -> None:
         """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier.
-        ``put`` stores the bytes, displaced by a number of bytes."""
-        for far in self.blocks(mask, place, lane):
+        ``put`` stores the bytes, displaced by a number of bytes; ``moved`` is what is counted of each block's copy."""
+        receivers = self.blocks(mask, place, lane)
+        if moved.bytes:
+            note_work(self.ins, self.lanes, moved.to(len(receivers)), np.array([lane]))
+        for far in receivers:
             target = barrier if not far else self.lanes.mbarriers.at.get(barrier.offset + far)
             if target is None:
                 self.lanes.mbarriers.find(self.ins, place.region, barrier.offset + far, np.array([lane]))

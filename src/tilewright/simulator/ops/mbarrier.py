@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..assembly.instructions import Instruction
+from ..counters.work import BARRIER_WORK
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import PARITY, PENDING, Mbarrier
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
 from ..machine.values import Array, Bools, Ints
 from ._table import Step, UnknownInstruction, destination, step
-from .access import Address, address, note_update, note_write, visit
+from .access import Address, address, note_update, note_work, note_write, visit
 
 _PLACE = {"shared", "cta", "cluster", "b64", "sem", "scope"}
 _ORDER = {"release", "relaxed", "acquire", "cta", "cluster"}
@@ -88,6 +89,21 @@ def _numbers(source: Array, chosen: Ints) -> Ints:
 
 @step("mbarrier", ("b64",))
 def _mbarrier(ins: Instruction, lanes: Lanes) -> Step:
+    """An operation on a barrier, counted once a warp; how often a wait is repeated depends on the time, so waits are not."""
+    operate, name = _operated(ins, lanes), _operation(ins)
+    if name in ("test_wait", "try_wait", "pending_count"):
+        return operate
+
+    def counted(sel: Ints | None) -> None:
+        active = lanes.every if sel is None else sel
+        first = np.flatnonzero(np.diff(lanes.base_warp[active], prepend=-1))
+        note_work(ins, lanes, BARRIER_WORK, active[first])
+        operate(sel)
+
+    return counted
+
+
+def _operated(ins: Instruction, lanes: Lanes) -> Step:
     name = _operation(ins)
     if name in ("arrive", "arrive_drop"):
         return _arrive(ins, lanes, drop=name == "arrive_drop")

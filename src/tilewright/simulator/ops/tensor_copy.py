@@ -6,6 +6,7 @@ outside; stores and reductions move chunks of 16 bytes, so the last chunk of a r
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ..assembly.instructions import Instruction, operand_tokens
+from ..counters.work import Work, copy_work, filled_sectors, touched_sectors
 from ..findings import NEIGHBOURS
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
@@ -22,7 +24,7 @@ from ..machine.tensor_map import MAP_BYTES, SWIZZLES, BoxedTensor
 from ..machine.transfers import CHUNK, chunks_of
 from ..machine.values import DTYPES, Array, Ints
 from ._table import Step, UnknownInstruction
-from .access import Address, address, note_update
+from .access import Address, address, note_update, note_work
 from .atomic import Update, reduction
 from .copy_engine import CopyEngine, SharedRange, each, places
 
@@ -151,12 +153,24 @@ def _cells(region: Region) -> Array:
     return region.data[: region.data.size // CHUNK * CHUNK].reshape(-1, CHUNK)
 
 
-def _elements(tensor: BoxedTensor, window: Window) -> Ints:
-    """The offsets in their region of the elements of a window."""
+def _elements(tensor: BoxedTensor, window: Window, dimensions: int | None = None) -> Ints:
+    """The offsets in their region of the elements of a window, or of the parts of its outermost dimensions."""
     offsets = np.array([window.first], np.int64)
-    for part, step in zip(window.inside, tensor.strides[::-1], strict=True):
+    for part, step in list(zip(window.inside, tensor.strides[::-1], strict=True))[:dimensions]:
         offsets = (offsets[:, None] + np.arange(part.start, part.stop, part.step) * step).reshape(-1)
     return offsets
+
+
+def _moved(kind: str, tensor: BoxedTensor, window: Window | None) -> Work:
+    """What is counted of the copy of a box, of which a window lies in global memory."""
+    size, lines = tensor.itemsize, math.prod(tensor.counts[1:])
+    line, starts, span, moved = tensor.counts[0] * size, np.zeros(0, np.int64), 0, 0
+    if window is not None and not window.empty:
+        inner, within = window.inside[-1], window.within[-1]
+        starts = window.region.base + _elements(tensor, window, -1) + inner.start * size
+        span, moved = (inner.stop - inner.start) * size, (within.stop - within.start) * size
+    filled = filled_sectors(lines, line, starts.size, moved) if kind == "load" else 0
+    return copy_work(kind, starts.size * moved, touched_sectors(starts, span) + filled)
 
 
 def _load(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
@@ -173,10 +187,10 @@ def _load(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
             if place is None or barrier is None:
                 engine.give_up(barrier, tensor.box_bytes)
                 continue
-            chunks, data = _chunks(place, tensor), _gather(copy, engine, tensor, at, lane).reshape(-1, CHUNK)
-
+            window = copy.window(engine, tensor, at, lane)
+            chunks, data = _chunks(place, tensor), _gather(copy, engine, tensor, window, lane).reshape(-1, CHUNK)
             put = partial(_scatter, _cells(place.region), chunks, data)
-            engine.load(lane, place, chunks, put, barrier, mask)
+            engine.load(lane, place, chunks, put, barrier, mask, _moved("load", tensor, window))
 
     return load
 
@@ -186,12 +200,11 @@ def _scatter(cells: Array, chunks: Ints, data: Array, far: int) -> None:
     cells[chunks + far >> 4] = data
 
 
-def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, at: tuple[int, ...], lane: int) -> Array:
+def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window | None, lane: int) -> Array:
     """The bytes of a box, with what lies outside the tensor filled."""
     box = np.zeros(tensor.counts[::-1], f"u{tensor.itemsize}")
     if tensor.fill == "nan":
         box[...] = NAN_FILL[tensor.type]
-    window = copy.window(engine, tensor, at, lane)
     if window is not None and not window.empty:
         if window.region.shadow is not None:
             offsets = _elements(tensor, window)
@@ -222,6 +235,8 @@ def _store(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Step:
             chunks = _chunks(place, tensor)
             lanes.transfers.join(lanes.transfers.read(ins, place.region, chunks, lane), lane)
             if not window.empty:
+                moved = _moved("reduce" if operation else "store", tensor, window)
+                note_work(ins, lanes, moved, np.array([lane]))
                 box = (
                     _cells(place.region)[chunks >> 4]
                     .reshape(-1)

@@ -14,10 +14,11 @@ import numpy as np
 
 from ..assembly.instructions import Instruction, operand_tokens
 from ..assembly.variables import ptx_integer
+from ..counters.work import wgmma_work
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Bools, Ints
 from ._table import Step, UnknownInstruction, destination, step
-from .access import note_read
+from .access import note_read, note_work
 from .descriptor import Descriptor
 from .mma import a_fragment, warps_of
 from .tensor_core import NARROW, RESULTS, TensorProduct, factors
@@ -107,6 +108,8 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
     a_in = [lanes.source(name, "b32" if form.from_registers else "u64", ins) for name in a_names]
     b_in, adds = lanes.source(ins.operands[2], "u64", ins), _predicate(ins, lanes, ins.operands[3])
 
+    work = wgmma_work(form.n, from_registers=form.from_registers)
+
     def tile(bits: int, side: int, groups: Ints) -> Array:
         """The numbers of A (groups, 64, k) or, for side 1, of B as (groups, k, n), by their descriptor."""
         rows, elements = (_ROWS, form.n)[side], 16 // _SIZES[kinds[side]]
@@ -124,6 +127,7 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
         if not rows.size:
             return
         first = rows[:, 0]
+        note_work(ins, lanes, work, first)
         b_bits = _at(b_in, first)
         a_bits = b_bits if form.from_registers else _at(a_in[0], first)
         # Groups with the same descriptors, of different blocks, are one product.
