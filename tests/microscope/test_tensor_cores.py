@@ -1,19 +1,57 @@
-"""The arithmetic of tensor cores: against a second implementation in whole numbers, one element at a time."""
+"""The arithmetic of tensor cores: against an NVIDIA H200, and against a second implementation in whole numbers.
+
+``data/tensor-cores-h200.npz`` has the results of every case of ``tensor_core_cases``, written on an H200 by ``python
+benchmarks/record_tensor_cores.py DIR``, which also leaves whole results in ``DIR`` to analyse a difference. It has a hash of
+each case's PTX and inputs: record anew when cases change.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from support.tensor_core_cases import CASES, replay
+from support.tensor_core_cases import CASES, kept, replay
 from tilewright.simulator.ops.tensor_core import SumRule, TensorProduct, factors, fused_sum
 
+RECORD = Path(__file__).parents[1] / "data" / "tensor-cores-h200.npz"
 RNG = np.random.default_rng(90)
 LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14}
 WORD = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "e4m3": np.uint8, "e5m2": np.uint8}
+
+
+@functools.cache
+def recording() -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Metadata, and what is kept of the result of each case."""
+    with np.load(RECORD) as file:
+        outputs = {name: file[name].tobytes() for name in file.files if name != "metadata"}
+        return json.loads(str(file["metadata"])), outputs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_the_gpu_does_in_every_bit(name: str) -> None:
+    assert kept(replay(name)) == recording()[1][name]
+
+
+def test_the_recording_is_of_these_cases() -> None:
+    metadata, outputs = recording()
+    assert not metadata["failed"]
+    assert set(outputs) == set(CASES)
+    assert metadata["cases"] == {name: case.digest() for name, case in CASES.items()}
+    assert "H200" in metadata["gpu"]
+
+
+@pytest.mark.parametrize("name", ["wgmma.m64n8k16.f32.f16.f16.near", "wgmma.m64n64k16.f32.f16.f16.wide"])
+def test_one_other_bit_is_rejected(name: str) -> None:
+    made = bytearray(replay(name))
+    made[-1] ^= 1
+    assert kept(bytes(made)) != recording()[1][name]
 
 
 def exponent(x: float, kind: str) -> int:

@@ -148,6 +148,8 @@ def fma64(out: Array, a: Array, b: Array, c: Array) -> None:
     risky |= ~(np.abs(c) < 1e290) | ((np.abs(result) < 1e-280) & (result != 0))
     zero = ((a == 0) | (b == 0)) | ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
     result = np.where(zero, a * b + c, result)
+    # A product of finite numbers that overflows is still finite beside an infinite summand.
+    result = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, result)
     for i in np.flatnonzero(risky & ~zero):
         x, y, z = (float(np.broadcast_to(v, result.shape).flat[i]) for v in (a, b, c))
         result.flat[i] = exact_fma(x, y, z)
