@@ -41,7 +41,10 @@ RECORD = Path(__file__).parents[1] / "data" / "opcodes-h200.npz"
 #: Opcodes and entries of the table that no recording can hold, and why.
 UNRECORDED: dict[tuple[str, str], str] = {
     ("trap", ""): "it ends the kernel with an error and takes the GPU's context along, so that nothing comes back",
-    ("mbarrier", "b64"): "the bits of a barrier are the microscope's own; record_asynchronous.py runs kernels that use it",
+    (
+        "mbarrier",
+        "b64",
+    ): "the bits of a barrier are the microscope's own; record_asynchronous.py runs kernels that use it",
 }
 #: Cases that come out wrong for a reason that is known.
 WRONG: dict[str, str] = {}

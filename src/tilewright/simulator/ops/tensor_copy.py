@@ -27,11 +27,10 @@ from ._table import Step, UnknownInstruction
 from .access import Address, address, note_update, note_work
 from .atomic import Update, reduction
 from .copy_engine import CopyEngine, SharedRange, each, places
+from .descriptor import swizzled
 
 _ALLOWED = {"tile", "L2::cache_hint"}
 _OPERATIONS = {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
-#: Chunks of 16 bytes in a row of each swizzle mode.
-_IN_ROW = (1, 8, 4, 2)
 #: Shared addresses of boxes must be multiples of this.
 BOX_ALIGN = 128
 
@@ -141,11 +140,6 @@ def _chunks(place: SharedRange, tensor: BoxedTensor) -> Ints:
     """Where the chunks of a box lie in the region of shared memory: in order of the box, swizzled by their addresses."""
     inside = chunks_of(place.first - place.start, tensor.box_bytes)
     return place.start + swizzled(inside, SWIZZLES.index(tensor.swizzle))
-
-
-def swizzled(offsets: Ints, mode: int) -> Ints:
-    """Addresses in shared memory with the swizzle of a mode (0: none, 1: 128 bytes, 2: 64, 3: 32) applied."""
-    return offsets ^ (offsets >> 3 & (_IN_ROW[mode] - 1 << 4))
 
 
 def _cells(region: Region) -> Array:
