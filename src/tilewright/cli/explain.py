@@ -29,7 +29,7 @@ def _list_gpus(name: str) -> str:
 
 
 #: The options that only one of the devices has.
-_OF_CUDA = ("gpu", "param", "brief", "whole", "measure", "max_steps", "report_file")
+_OF_CUDA = ("gpu", "param", "include", "define", "brief", "whole", "measure", "max_steps", "report_file")
 _OF_CPU = ("dtype", "threads")
 
 
@@ -66,6 +66,13 @@ _Whole = Annotated[bool, typer.Option("--whole", help="Run every block; without 
 _Measure = Annotated[bool, typer.Option("--measure", help="Count on this machine's GPU too, with ncu, and compare.")]
 _MaxSteps = Annotated[int, typer.Option(metavar="NUMBER", help="Stop a run that takes more steps of a warp than this.")]
 _Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
+_Include = Annotated[
+    list[Path] | None,
+    typer.Option("--include", "-I", metavar="DIR", help="A folder in which included files are looked for. Repeatable."),
+]
+_Define = Annotated[
+    list[str] | None, typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="Define a macro. Repeatable.")
+]
 _Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")]
 
 
@@ -78,6 +85,8 @@ def explain_command(
     threads: _Threads = 1,
     gpu: _Gpu = "H200",
     param: Param = None,
+    include: _Include = None,
+    define: _Define = None,
     brief: _Brief = False,
     whole: _Whole = False,
     measure: _Measure = False,
@@ -109,7 +118,9 @@ def explain_command(
 
     check_writeable("report", report_file)
     check_different_files(json=json_file, report=report_file)
-    request = ExplainRequest(kernels, size, gpu, param or [], whole, measure, seed, max_steps)
+    request = ExplainRequest(
+        *(kernels, size, gpu, param or [], whole, measure, seed, max_steps), include or [], _macros(define or [])
+    )
     explanations, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
     _write(explanations, json_file, report_file)
     if interrupted:
@@ -121,6 +132,12 @@ def explain_command(
         raise UsageError(
             f"max-steps: {names} did not end within {max_steps:,} steps, so it was not verified: give more"
         )
+
+
+def _macros(define: list[str]) -> dict[str, str]:
+    """Macros by name; one without a value is 1, as for a compiler."""
+    pairs = [given.partition("=") for given in define]
+    return {name: value if equals else "1" for name, equals, value in pairs}
 
 
 def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:

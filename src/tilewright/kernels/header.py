@@ -146,7 +146,7 @@ class _Header:
         sizes = ["m", "n", "k", *names]
         kernel = CudaKernel(
             **known,
-            entry=self._string("entry", entry, r"[A-Za-z_]\w*", "the name of a function"),
+            entry=self._string("entry", entry, r"[A-Za-z_][\w:]*(<[\w:, ]+>)?", "the name of a function"),
             idea=self._string("idea", "", r"(?s).*\S.*", "a sentence"),
             row=self._string("row", ""),
             parent=self._string("parent", "", r"\w+/\w+", "a kernel's name, such as cuda/coalesced") or None,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnavailableError, UsageError
-from ..runtime.gpu.nvrtc import DEFAULT_ARCH, Compiled, compile_source, demangled
+from ..runtime.gpu.mangled import demangled, found_entry, is_identifier
+from ..runtime.gpu.nvrtc import DEFAULT_ARCH, Compiled, compile_source
 from .assembly.disassembly import disassemble, parse_sass
 from .assembly.instructions import Module
 from .assembly.parser import parse_ptx
@@ -34,6 +35,7 @@ def microscope(
     args: Sequence[Any] = (),
     *,
     arch: str = DEFAULT_ARCH,
+    include: Sequence[str | Path] = (),
     defines: Mapping[str, object] | None = None,
     cluster: int | Sequence[int] | None = None,
     shared_bytes: int = 0,
@@ -46,11 +48,12 @@ def microscope(
     """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
 
     ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; ``kernel`` is the name of its
-    function, needed only if it has several. ``grid`` is the number of blocks, and ``block`` the number of threads per
-    block, along x, y, z. ``args`` are the kernel's parameters in order: NumPy arrays, which are copied, and numbers.
-    ``cluster`` is the number of blocks of a cluster along x, y, z, for a kernel that was compiled without one.
-    ``shared_bytes`` is dynamic shared memory. ``outputs`` are the positions in ``args`` of arrays that the kernel must
-    write in full. ``arch`` and ``defines`` (macros) are passed to the compiler.
+    function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a template; it is needed only if there are
+    several. ``grid`` is the number of blocks, and ``block`` the number of threads per block, along x, y, z. ``args`` are
+    the kernel's parameters in order: NumPy arrays, which are copied, and numbers. ``cluster`` is the number of blocks of a
+    cluster along x, y, z, for a kernel that was compiled without one. ``shared_bytes`` is dynamic shared memory. ``outputs``
+    are the positions in ``args`` of arrays that the kernel must write in full. ``arch``, ``include`` (folders of headers)
+    and ``defines`` (macros) are passed to the compiler.
 
     ``sampled`` runs only blocks at corners, at edges and some inner ones, and scales the counts to the grid;
     ``Observation.exact`` says whether blocks of one kind gave the same counts. ``progress`` is called with the number of
@@ -71,9 +74,14 @@ def microscope(
     out of bounds at line 4
     """
     text, name = _read(source)
-    compiled = None if _is_ptx(text) else compile_source(text, name=name, arch=arch, defines=defines)
+    compiled = None
+    if not _is_ptx(text):
+        names = () if kernel is None or is_identifier(kernel) else (kernel,)
+        compiled = compile_source(text, name=name, arch=arch, defines=defines, include=include, names=names)
+    elif include or defines:
+        raise UsageError("include and defines mean nothing for PTX: they are for the compiler of CUDA C++")
     module = parse_ptx(compiled.ptx if compiled else text)
-    program = link(module, _entry(kernel, compiled, module, name))
+    program = link(module, _entry(kernel, compiled, module, name, text))
     options = RunOptions(shared_bytes, outputs, None, max_steps, max_bytes, progress, cluster=cluster)
     return observe(KernelSource(text, name, compiled), program, grid, block, args, options, sampled=sampled)
 
@@ -100,6 +108,7 @@ def observe(
     """``microscope`` for a kernel that is compiled and linked; ignores ``blocks`` and ``observer`` of ``options``."""
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
+    kernel = compiled.readable(entry) if compiled else demangled(entry)
     machine, notes = _machine_accesses(compiled, program)
     whole = dimensions("grid", grid)
     blocks = sample_blocks(whole, cluster_dimensions(program.entry, whole, options.cluster)) if sampled else None
@@ -108,13 +117,13 @@ def observe(
     run = run_program(program, grid, block, args, replace(options, observer=survey, blocks=chosen))
     exact, words = survey.verdict(run, program)
     return Observation(
-        kernel=demangled(entry),
+        kernel=kernel,
         file=source.name,
         source=source.text,
         arrays=run.arrays,
         counters=survey.first.counters.total(),
         accesses=survey.first.accesses(),
-        findings=[replace(finding, kernel=demangled(entry)) for finding in run.findings],
+        findings=[replace(finding, kernel=kernel) for finding in run.findings],
         run=run,
         exact=exact and not machine.notes,
         words=words,
@@ -190,11 +199,18 @@ def _is_ptx(text: str) -> bool:
     return re.search(r"^\s*\.version\s+\d", text, re.MULTILINE) is not None
 
 
-def _entry(kernel: str | None, compiled: Compiled | None, module: Module, name: str) -> str:
+def _entry(kernel: str | None, compiled: Compiled | None, module: Module, name: str, text: str) -> str:
     entries = [f.name for f in module.functions.values() if f.entry and f.defined]
-    if kernel is not None:
-        return compiled.entry(kernel) if compiled else kernel
+    if kernel is not None and (entries or compiled):
+        known = {demangled(entry).partition("<")[0].rpartition("::")[2] for entry in entries}
+        if kernel not in known and re.search(_TEMPLATE.format(re.escape(kernel)), text):
+            raise UsageError(f"{name}: {kernel} is a template: name an instance of it, such as {kernel}<8>")
+        return compiled.entry(kernel) if compiled else found_entry(name, entries, kernel)
     if len(entries) != 1:
-        known = ", ".join(dict.fromkeys(map(demangled, entries)))
-        raise UsageError(f"kernel: must be named, {name} has {known}" if known else f"{name} has no kernel")
+        names = ", ".join(dict.fromkeys(map(demangled, entries)))
+        raise UsageError(f"kernel: must be named, {name} has {names}" if names else f"{name} has no kernel")
     return entries[0]
+
+
+#: A template of a kernel, by its name.
+_TEMPLATE = r"\btemplate\s*<[^;{{}}]*__global__[^;{{}}]*\b{}\s*\("

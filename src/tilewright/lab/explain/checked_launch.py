@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from ...errors import UsageError
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
-from ...runtime.gpu.nvrtc import Compiled, architectures, compile_kernel, compiler
+from ...runtime.gpu.nvrtc import Compiled, architectures, compile_with, compiler
 from ...simulator.assembly.instructions import Function
 from ...simulator.assembly.parser import parse_ptx
 from ...simulator.assembly.program import Program, link
@@ -25,7 +27,10 @@ SIZES = [8, 8, 8, 4, 4, 4]
 
 @dataclass(frozen=True)
 class CheckedLaunch:
-    """A kernel compiled for a card, and a launch of it, both checked."""
+    """A kernel compiled for a card, and a launch of it, both checked.
+
+    ``compiler_options``: ``include`` and ``defines``, if they were given.
+    """
 
     kernel: CudaKernel
     m: int
@@ -39,6 +44,7 @@ class CheckedLaunch:
     launch: Launch
     sampled: bool
     notes: list[str]
+    compiler_options: dict[str, Any] = field(default_factory=dict)
 
 
 def check_launch(
@@ -50,6 +56,8 @@ def check_launch(
     gpu: str = "H200",
     params: Mapping[str, int] | None = None,
     whole: bool | None = None,
+    include: Sequence[str | Path] = (),
+    defines: Mapping[str, object] | None = None,
 ) -> CheckedLaunch:
     """Check and compile all that ``explain`` needs before it runs a kernel. Raises what ``explain`` raises."""
     chosen = kernel.checked(params or {})
@@ -60,10 +68,12 @@ def check_launch(
     arch, notes = arch_for(kernel, card)
     if named_in_full(gpu, card):
         notes = [f"the data of the {card.name} are from: {card.source}", *notes]
-    compiled = compile_kernel(kernel, arch=arch, **chosen)
+    compiled = compile_with(kernel, chosen, arch, defines or {}, include)
     program = link(parse_ptx(compiled.ptx), compiled.entry(kernel.entry))
     _check_signature(kernel, program.entry)
-    return CheckedLaunch(kernel, m, n, k, chosen, card, arch, compiled, program, launch, sampled, notes)
+    given = {"include": [str(folder) for folder in include], "defines": dict(defines or {})}
+    options = {name: value for name, value in given.items() if value}
+    return CheckedLaunch(kernel, m, n, k, chosen, card, arch, compiled, program, launch, sampled, notes, options)
 
 
 def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, sampled: bool) -> None:

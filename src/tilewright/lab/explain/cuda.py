@@ -87,7 +87,8 @@ def explain_launch(
         notes=list(
             dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
         ),
-        environment=environment(operands=f"uniform [-1, 1), seed {seed}") | {"compiler": compiler(), "arch": p.arch},
+        environment=environment(operands=f"uniform [-1, 1), seed {seed}")
+        | {"compiler": compiler(), "arch": p.arch, **p.compiler_options},
     )
 
 
@@ -153,7 +154,8 @@ def _occupancy(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
 
 def _defects(kernel: CudaKernel, observed: Observation) -> list[Defect]:
     """The findings of the microscope; arguments have the names of the source's parameters."""
-    signature = re.search(rf"\b{kernel.entry}\s*\(([^)]*)\)", kernel.source)
+    function = kernel.entry.partition("<")[0].rpartition("::")[2]
+    signature = re.search(rf"\b{function}\s*\(([^)]*)\)", kernel.source)
     names = re.findall(r"(\w+)\s*(?:,|$)", signature[1]) if signature else []
     if len(names) != len(SIZES):
         names = list("abcmnk")

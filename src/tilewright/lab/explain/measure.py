@@ -13,7 +13,7 @@ from ...errors import LaunchError, UnavailableError, UsageError
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.explanation import Explanation
 from ...runtime.gpu.device import open_device
-from ...runtime.gpu.nvrtc import compile_kernel, compiler
+from ...runtime.gpu.nvrtc import compile_with, compiler
 from ...simulator.assembly.disassembly import MachineInstruction, disassemble, parse_sass
 from ...simulator.gpus import find_gpu
 from . import hardware, ncu_pages
@@ -43,8 +43,9 @@ def measured(kernel: CudaKernel, explanation: Explanation, seed: int) -> dict[st
 def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], seed: int) -> list[dict[str, Any]]:
     """``measured`` for several sizes of a kernel with the same parameters; the profiler runs all of them together."""
     check_gpu(explanations[0].gpu["name"])
-    params, arch = explanations[0].params, explanations[0].environment["arch"]
-    compiled = compile_kernel(kernel, arch=arch, **params)
+    params, environment = explanations[0].params, explanations[0].environment
+    arch = environment["arch"]
+    compiled = compile_with(kernel, params, arch, environment.get("defines", {}), environment.get("include", ()))
     entry = compiled.entry(kernel.entry)
     launches = []
     for e in explanations:
@@ -57,14 +58,14 @@ def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], s
         launches.append(StoredLaunch(entry, launch.grid, launch.block, args, launch.shared_bytes))
     profiles = hardware.profile_launches(compiled, launches)
     code = parse_sass(disassemble(compiled.cubin))[entry]
-    environment = {
+    measured_on = {
         **tools(),
         "compiler": compiler(),
         "arch": arch,
         "command": shlex.join(["tilewright", *sys.argv[1:]]),
     }
     return [
-        _counted(kernel, stored, profile, code) | {"environment": environment}
+        _counted(kernel, stored, profile, code) | {"environment": measured_on}
         for stored, profile in zip(launches, profiles, strict=True)
     ]
 

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from ...catalog import find
 from ...errors import UsageError
@@ -44,6 +46,8 @@ class ExplainRequest:
     measure: bool = False
     seed: int = 1
     max_steps: int = MAX_STEPS
+    include: list[Path] = field(default_factory=list)
+    defines: dict[str, str] = field(default_factory=dict)
 
 
 def run_explanations(
@@ -68,8 +72,9 @@ def run_explanations(
     params = parse_params(request.params)
     check_names(params, kernels)
     sets = [(kernel, chosen) for kernel in kernels for chosen in param_sets(kernel, params)]
+    options: dict[str, Any] = {"include": request.include, "defines": request.defines}
     prepared = [
-        check_launch(kernel, *shape, gpu=request.gpu, params=chosen, whole=request.whole or None)
+        check_launch(kernel, *shape, gpu=request.gpu, params=chosen, whole=request.whole or None, **options)
         for kernel, chosen in sets
         for shape in shapes or _default_sizes(sets, card)
     ]

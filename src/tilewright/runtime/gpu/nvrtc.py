@@ -13,43 +13,42 @@ import hashlib
 import importlib
 import io
 import json
-import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ...errors import CompileError, UnavailableError, UsageError, did_you_mean
 from ...host.disk import CacheFile, fingerprint
-from ...host.sources import PACKAGE
 from ...host.steps import announced
 from ...kernels.cuda_kernel import CudaKernel
 from .cubin import Resources, read_resources
+from .includes import folders_of, headers_needed, hint_for, included
+from .mangled import demangled, found_entry, is_identifier
 
 #: H100 and H200, with the instructions that only they have.
 DEFAULT_ARCH = "sm_90a"
 
-#: Where ``prelude.cuh`` is, for the kernels of the package and for those of users.
-PRELUDE = PACKAGE / "kernels" / "cuda"
-
-#: Replacements for the host's headers that sources for nvcc include: NVRTC has none of these.
-HOST_HEADERS = PRELUDE / "host_headers"
+#: The macro with which a kernel adds its product to C.
+_ADD = {"ACCUMULATE": 1}
 
 #: Part of the cache key: to be changed with the content of the cache or the way of compiling.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled source: its PTX and its binary for ``arch``."""
+    """A compiled source: its PTX and its binary for ``arch``. ``lowered``: names as in C++ that were asked for, and their
+    names in the binary."""
 
     name: str
     arch: str
     ptx: str
     cubin: bytes
     log: str
+    lowered: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def resources(self) -> dict[str, Resources]:
@@ -62,29 +61,16 @@ class Compiled:
         return tuple(re.findall(r"^\s*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", self.ptx, re.MULTILINE))
 
     def entry(self, function: str) -> str:
-        """The name in the binary of the kernel that the source calls ``function``, ``extern "C"`` or not.
+        """The name in the binary of the kernel that the source calls ``function``: ``extern "C"`` or not, in a namespace, or
+        an instance of a template, such as ``ns::k<8>``.
 
         Raises UsageError if there is none, or several (overloads, instances of a template).
         """
-        if function in self.entries:
-            return function
-        mangled = f"_Z{len(function)}{function}"
-        matches = [entry for entry in self.entries if entry.startswith(mangled)]
-        if len(matches) != 1:
-            what = "is not one" if not matches else f"names several ({', '.join(matches)})"
-            names = ", ".join(dict.fromkeys(map(demangled, self.entries)))
-            raise UsageError(f"{self.name}: {function} {what} of its kernels: {names or 'it has none'}")
-        return matches[0]
+        return found_entry(self.name, self.entries, self.lowered.get(function, function))
 
-
-def demangled(entry: str) -> str:
-    """The name of a function as its source has it, without types; other than plain C++ names stay as they are.
-
-    >>> demangled("_Z5scalePfi"), demangled("plain"), demangled("_ZN2my5scaleEPf")
-    ('scale', 'plain', '_ZN2my5scaleEPf')
-    """
-    match = re.match(r"_Z([1-9]\d*)", entry)
-    return entry[match.end() :][: int(match[1])] if match else entry
+    def readable(self, entry: str) -> str:
+        """The name of a kernel as it was asked for, else as C++ writes it; ``entry`` is its name in the binary."""
+        return next((name for name, lowered in self.lowered.items() if lowered == entry), demangled(entry))
 
 
 # ---- compile ---------------------------------------------------------------------------------------------------------
@@ -93,43 +79,73 @@ def demangled(entry: str) -> str:
 def compile_kernel(kernel: CudaKernel, *, arch: str = DEFAULT_ARCH, add: bool | int = False, **params: int) -> Compiled:
     """``kernel`` compiled with ``params``, and defaults for the others; with ``add`` its product is added to C.
 
-    Raises UsageError for a forbidden parameter, for an architecture below the least that it needs, for a kernel that cannot
-    ``add``, and if its function is not in the file; and what ``compile_source`` raises.
+    Raises what ``compile_with`` raises, and UsageError for a kernel that cannot ``add``.
+    """
+    if add and not kernel.adds:
+        raise UsageError(f"{kernel.name} cannot add to C")
+    return compile_with(kernel, params, arch, _ADD if add else {})
+
+
+def compile_with(
+    kernel: CudaKernel,
+    params: Mapping[str, int],
+    arch: str,
+    defines: Mapping[str, object],
+    include: Sequence[str | Path] = (),
+) -> Compiled:
+    """``compile_kernel`` with macros and folders of included files of the user (see ``compile_source``).
+
+    Raises UsageError for a forbidden parameter, a macro that is a parameter, an architecture below the kernel's least, and a
+    function that is not in the file; and what ``compile_source`` raises.
     """
     values = kernel.checked(params)
     _check_capability(kernel, arch)
-    if add and not kernel.adds:
-        raise UsageError(f"{kernel.name} cannot add to C")
-    defines = values | {"ACCUMULATE": 1} if add else values
-    compiled = compile_source(kernel.source, name=str(kernel.path), arch=arch, defines=defines)
+    for name in defines:
+        if name in values:
+            raise UsageError(f"{name} is a parameter of {kernel.name}: give --param {name}=… in place of -D {name}=…")
+    names = () if is_identifier(kernel.entry) else (kernel.entry,)
+    compiled = compile_source(
+        kernel.source, name=str(kernel.path), arch=arch, defines={**defines, **values}, include=include, names=names
+    )
     compiled.entry(kernel.entry)
     return compiled
 
 
 def compile_source(
-    source: str, *, name: str = "kernel.cu", arch: str = DEFAULT_ARCH, defines: Mapping[str, object] | None = None
+    source: str,
+    *,
+    name: str = "kernel.cu",
+    arch: str = DEFAULT_ARCH,
+    defines: Mapping[str, object] | None = None,
+    include: Sequence[str | Path] = (),
+    names: Sequence[str] = (),
 ) -> Compiled:
     """CUDA C++ text, compiled for ``arch`` with line numbers, or loaded from the cache on disk.
 
     ``name`` is the file of the text: it is in messages and line numbers, and files in the same folder can be included. Each
-    of ``defines`` is a macro. Raises CompileError with the compiler's message, UsageError for an architecture that this
-    NVRTC does not support, UnavailableError without ``cuda.core`` or NVRTC.
+    of ``defines`` is a macro, each of ``include`` a folder in which included files are looked for. ``names`` are kernels as
+    C++ names them, such as ``ns::k<8>``: templates are instantiated for them, and ``Compiled.entry`` finds them. Raises
+    CompileError with the compiler's message, UsageError for an architecture that this NVRTC does not support, for a folder
+    that is not there, and for a name that the source does not have; UnavailableError without ``cuda.core`` or NVRTC.
 
     >>> compile_source('extern "C" __global__ void one(float* x) { *x = 1; }').resources["one"].local_bytes  # doctest: +SKIP
     0
     """
     macros = {key: str(value) for key, value in sorted((defines or {}).items())}
+    check_macros(macros)
     check_arch(arch)
-    includes = _included(source, name)
-    key = fingerprint(_FORMAT, source, name, arch, macros, includes, compiler())
+    folders = folders_of(name, include)
+    includes = included(source, folders)
+    key = fingerprint(_FORMAT, source, name, arch, macros, includes, compiler(), list(map(str, include)), list(names))
     result = _cached(key) if includes.complete else None
     if result is None:
+        headers = headers_needed(includes, compiler())
         with announced(f"compiling {Path(name).name} for {arch}"):
-            result = _compile(source, name, arch, macros, headers=includes.elsewhere)
+            result = _compile(source, name, arch, macros, folders, headers, names)
         if includes.complete:
             _cache(key, result)
-    ptx, cubin, log = result
-    return Compiled(name, arch, ptx, cubin, log)
+    ptx, cubin, log, lowered = result
+    return Compiled(name, arch, ptx, cubin, log, lowered)
 
 
 def compile_file(
@@ -143,44 +159,75 @@ def compile_file(
     return compile_source(source, name=str(path), arch=arch, defines=defines)
 
 
-def _compile(source: str, name: str, arch: str, macros: Mapping[str, str], headers: bool) -> tuple[str, bytes, str]:
-    """PTX, cubin and log of one run of the compiler; ``headers`` adds CUDA's own (``cuda_fp16.h``, …)."""
+def check_macros(macros: Mapping[str, str]) -> None:
+    """Raises UsageError for a name that no macro can have."""
+    for macro in macros:
+        if not re.fullmatch(r"[A-Za-z_]\w*", macro):
+            raise UsageError(f"{macro!r} cannot be the name of a macro: give NAME=VALUE, such as TILE=32")
+
+
+_Result = tuple[str, bytes, str, dict[str, str]]
+
+
+def _compile(
+    source: str,
+    name: str,
+    arch: str,
+    macros: Mapping[str, str],
+    folders: Sequence[Path],
+    headers: Sequence[Path] | None,
+    names: Sequence[str],
+) -> _Result:
+    """PTX, cubin, log and lowered names of one run of the compiler. ``headers``: folders of CUDA's own headers
+    (``cuda_fp16.h``, …); None for those that NVRTC brings."""
     core, nvrtc = _cuda()
     options = core.ProgramOptions(
         name=name,
         arch=arch,
         lineinfo=True,
         define_macro=list(macros.items()) or None,
-        include_path=[str(folder) for folder in _folders(name)],
-        use_bundled_headers=headers,
+        include_path=[str(folder) for folder in [*folders, *(headers or ())]],
+        use_bundled_headers=headers is None,
     )
     program = core.Program(source, "c++", options)
     try:
         log = io.StringIO()
         try:
-            cubin = bytes(program.compile("cubin", logs=log).code)
+            code = program.compile("cubin", name_expressions=tuple(names), logs=log)
         except Exception as error:  # cuda.core's own class, not public
-            raise CompileError(_message(nvrtc, program, error)) from None
+            raise _refusal(_log(nvrtc, program) or str(error), name) from None
         # Not by cuda.core, which would compile again for PTX and needs a driver for it.
         _, size = nvrtc.nvrtcGetPTXSize(program.handle)
         ptx = bytearray(size)
         nvrtc.nvrtcGetPTX(program.handle, ptx)
-        return ptx.decode().rstrip("\0"), cubin, log.getvalue().rstrip("\0\n")
+        lowered = {key: value.decode() for key, value in code.symbol_mapping.items()} if names else {}
+        return ptx.decode().rstrip("\0"), bytes(code.code), log.getvalue().rstrip("\0\n"), lowered
     finally:
         program.close()
 
 
-def _message(nvrtc: Any, program: Any, error: Exception) -> str:
-    """The compiler's log, with a hint for missing headers; if the log is empty, the message of ``cuda.core``."""
+def _log(nvrtc: Any, program: Any) -> str:
     _, size = nvrtc.nvrtcGetProgramLogSize(program.handle)
     log = bytearray(size)
     nvrtc.nvrtcGetProgramLog(program.handle, log)
-    text = log.decode(errors="replace").strip("\0\n ") or str(error)
-    missing = re.search(r'cannot open source file "([^"]+)"', text)
+    return log.decode(errors="replace").strip("\0\n ")
+
+
+def _refusal(text: str, file: str) -> CompileError | UsageError:
+    """The compiler's log with a hint for missing headers; for a kernel's name that C++ does not know here, one line."""
+    unknown = re.search(r"\A__nv_name_map\(\d+\): error: (.*)\n.*mangled_name (.*)", text)
+    if unknown:
+        name = unknown[2].strip()
+        if "non-__global__" in unknown[1]:
+            return UsageError(f"{file}: {name} is not a kernel (__global__)")
+        what = f"; name an instance, such as {name}<8>" if "function template" in unknown[1] else ""
+        return UsageError(f"{file}: there is no kernel {name}: {unknown[1]}{what}")
+    missing = re.search(r'cannot open source file "([^"]+)"(?:\s*#\s*include\s*("))?', text)
     if missing is None and "host function" not in text:
-        return text
+        return CompileError(text)
+    hint = hint_for(missing[1], quoted=missing[2] is not None) if missing else ""
     guarded = f"#include <{missing[1]}>" if missing else "int main() { … }"
-    return f"{text}\n{_HINT.format(guarded)}"
+    return CompileError(f"{text}\n{hint or _HINT.format(guarded)}")
 
 
 _HINT = """hint: the compiler is NVRTC, without the host's headers and functions; keep them from it:
@@ -254,48 +301,6 @@ def _check_capability(kernel: CudaKernel, arch: str) -> None:
         )
 
 
-# ---- what a source includes ------------------------------------------------------------------------------------------
-
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))$', re.MULTILINE)
-
-
-def _folders(name: str) -> list[Path]:
-    """The folders of includes: that of the file, that of the package's kernels, and that of replaced host headers."""
-    own = Path(name).absolute().parent
-    return [*([own] if "/" in name or os.sep in name else []), PRELUDE, HOST_HEADERS]
-
-
-@dataclass(frozen=True)
-class _Includes:
-    """The files that a source includes, directly or through other files, each with its digest.
-
-    ``elsewhere``: some includes are not in these folders. They come with the compiler, whose version is in the cache key.
-    ``complete``: no include is named by a macro, so all included files are known.
-    """
-
-    files: tuple[tuple[str, str], ...]
-    elsewhere: bool
-    complete: bool
-
-
-def _included(source: str, name: str) -> _Includes:
-    folders = _folders(name)
-    found: dict[Path, str] = {}
-    elsewhere, complete = False, True
-    waiting = [(source, folders)]
-    while waiting:
-        text, places = waiting.pop()
-        for quoted, angled, macro in _INCLUDE.findall(text):
-            path = next((p for folder in places if (p := folder / (quoted or angled)).is_file()), None)
-            complete = complete and not macro.strip()
-            elsewhere = elsewhere or path is None
-            if path is not None and path not in found:
-                content = path.read_bytes()
-                found[path] = hashlib.sha256(content).hexdigest()
-                waiting.append((content.decode(errors="replace"), [path.parent, *folders]))
-    return _Includes(tuple(sorted((str(path), digest) for path, digest in found.items())), elsewhere, complete)
-
-
 # ---- the cache on disk -----------------------------------------------------------------------------------------------
 
 
@@ -303,16 +308,17 @@ def _cache_file(key: str) -> CacheFile:
     return CacheFile("nvrtc", f"{key}.json")
 
 
-def _cached(key: str) -> tuple[str, bytes, str] | None:
+def _cached(key: str) -> _Result | None:
     """The result that is cached under ``key``; None if there is none, or its file is incomplete."""
     digest, _, body = (_cache_file(key).read() or b"").partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         return None
     cached = json.loads(body)
-    return cached["ptx"], base64.b64decode(cached["cubin"]), cached["log"]
+    return cached["ptx"], base64.b64decode(cached["cubin"]), cached["log"], cached["lowered"]
 
 
-def _cache(key: str, compiled: tuple[str, bytes, str]) -> None:
-    ptx, cubin, log = compiled
-    body = json.dumps({"ptx": ptx, "cubin": base64.b64encode(cubin).decode(), "log": log}).encode()
+def _cache(key: str, compiled: _Result) -> None:
+    ptx, cubin, log, lowered = compiled
+    stored = {"ptx": ptx, "cubin": base64.b64encode(cubin).decode(), "log": log, "lowered": lowered}
+    body = json.dumps(stored).encode()
     _cache_file(key).write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
