@@ -231,7 +231,12 @@ def pages() -> dict[str, str]:
         source=explained.source + EVIL,
         gpu=explained.gpu | {"name": EVIL},
         defects=[replace(each, kind=EVIL, text=EVIL) for each in explained.defects],
-        accesses=[replace(each, space=EVIL, kind=EVIL) for each in explained.accesses],
+        accesses=[
+            replace(each, space=EVIL, kind=EVIL, file=file)
+            for each in explained.accesses
+            for file in ("", EVIL, "else")
+        ],
+        included={EVIL: EVIL},
         bounds=[replace(each, name=EVIL) for each in explained.bounds],
     )
     timeline = timelines.tiny(EVIL)

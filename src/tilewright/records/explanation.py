@@ -44,6 +44,12 @@ class Access:
     least: int = 0
     origin: int = 0
     lanes: list[int | None] = field(default_factory=list)
+    file: str = ""  # the included file that has the line; empty for the kernel's own
+
+    @property
+    def place(self) -> str:
+        """Its line for a sentence, with the file if that is included."""
+        return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
 
     @property
     def cost(self) -> int:
@@ -92,6 +98,12 @@ class Defect:
     block: tuple[int, int, int]
     thread: tuple[int, int, int]
     text: str
+    file: str = ""  # the included file that has the line; empty for the kernel's own
+
+    @property
+    def place(self) -> str:
+        """Its line for a sentence, with the file if that is included."""
+        return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,7 @@ class Explanation:
     warps, max_warps, fraction, limiting, limits by resource, by_registers and by_shared: pairs of a registers or bytes and
     resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
     seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound), ``measured`` (counters,
-    by_line, environment) or None.
+    by_line, environment) or None. ``included``: the text of each included file that has accesses or defects.
     """
 
     kernel: str
@@ -129,6 +141,7 @@ class Explanation:
     notes: list[str] = field(default_factory=list)
     measured: dict[str, Any] | None = None
     environment: dict[str, Any] = field(default_factory=dict)
+    included: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
     kind: str = KIND
 
@@ -187,8 +200,8 @@ class Explanation:
         return self.flops / bound.seconds / 1e9 if bound and bound.seconds else None
 
     def at(self, line: int) -> list[Access]:
-        """The accesses of a source line."""
-        return [access for access in self.accesses if access.line == line]
+        """The accesses of a line of the kernel's own file."""
+        return [access for access in self.accesses if access.line == line and not access.file]
 
     def as_dict(self) -> dict[str, Any]:
         """The object that is written to a file."""

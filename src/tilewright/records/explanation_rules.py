@@ -36,6 +36,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("kernel", "file", "source", "dtype"), TEXT),
     **dict.fromkeys(("m", "n", "k"), COUNT),
     **{"params": PLAIN_VALUES, "counters": NUMBERS, "measured": nullable(OBJECT), "notes": _TEXTS},
+    "included": mapping("an object of texts", TEXT.holds),
     **dict.fromkeys(("about", "gpu", "launch", "resources", "occupancy", "verified", "run", "environment"), OBJECT),
     **dict.fromkeys(("accesses", "formulas", "bounds", "defects"), OBJECTS),
 }
@@ -43,7 +44,7 @@ _RULES: dict[str, Rule] = {
 #: The rules of the objects in lists.
 _ITEMS: dict[str, dict[str, Rule]] = {
     "accesses": {
-        **dict.fromkeys(("space", "kind"), TEXT),
+        **dict.fromkeys(("space", "kind", "file"), TEXT),
         **dict.fromkeys(("line", "requests", "bytes", "sectors", "wavefronts", "conflicts", "least", "origin"), COUNT),
         "nbytes": Rule(f"a whole number from 1 to {_WIDEST}", lambda x: is_count(x) and 1 <= x <= _WIDEST),
         "lanes": many("a list of whole numbers and nulls, 32 at most", _COUNT_OR_NULL.holds, most=32),
@@ -56,7 +57,7 @@ _ITEMS: dict[str, dict[str, Rule]] = {
         **{"name": TEXT, "unit": TEXT, "amount": POSITIVE},
         "rate": Rule("a number above 0", lambda x: is_number(x) and x > 0),
     },
-    "defects": {"kind": TEXT, "text": TEXT, "line": COUNT, "block": _TRIPLE, "thread": _TRIPLE},
+    "defects": {"kind": TEXT, "text": TEXT, "file": TEXT, "line": COUNT, "block": _TRIPLE, "thread": _TRIPLE},
 }
 
 #: The rules of the objects that are fields.

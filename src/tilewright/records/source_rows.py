@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .explanation import Access
@@ -26,6 +26,7 @@ class SourceRow:
     wavefronts: int
     wavefronts_waste: float
     wrong: tuple[str, ...] = ()
+    file: str = ""  # the included file that has the line; empty for the kernel's own
 
     @property
     def speaks(self) -> bool:
@@ -33,17 +34,35 @@ class SourceRow:
         return bool(self.sectors or self.wavefronts or self.wrong)
 
 
-def source_rows(source: str, accesses: Sequence[Access], wrong: Iterable[tuple[int, str]]) -> list[SourceRow]:
-    """Every line of ``source``; ``wrong`` are pairs of a line and a message for it."""
-    messages: dict[int, list[str]] = {}
-    for line, message in wrong:
-        messages.setdefault(line, []).append(message)
+def source_rows(
+    source: str,
+    accesses: Sequence[Access],
+    wrong: Iterable[tuple[str, int, str]],
+    included: Mapping[str, str] | None = None,
+) -> list[SourceRow]:
+    """Every line of ``source``, then every line of the ``included`` files, whose texts are given by name.
+
+    ``wrong`` are triples of a file, empty for ``source``, a line, and a message for it. Of an included file whose text is
+    empty, because it cannot be read, there are only the lines with accesses and messages.
+    """
+    messages: dict[tuple[str, int], list[str]] = {}
+    for file, line, message in wrong:
+        messages.setdefault((file, line), []).append(message)
+    by_line: dict[tuple[str, int], list[Access]] = {}
+    for access in accesses:
+        by_line.setdefault((access.file, access.line), []).append(access)
     all_rows = []
-    for number, text in enumerate(source.replace("\r\n", "\n").removesuffix("\n").split("\n"), 1):
-        here = [access for access in accesses if access.line == number]
-        shared = [access for access in here if access.space == "shared"]
-        moved = [access for access in here if access.space != "shared"]
-        all_rows.append(SourceRow(number, text, *_cost(moved), *_cost(shared), tuple(messages.get(number, ()))))
+    for file, text in {"": source, **(included or {})}.items():
+        texts = (
+            dict(enumerate(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), 1)) if text or not file else {}
+        )
+        known = {line for name, line in (*by_line, *messages) if name == file and line} if not texts else set()
+        for number in sorted({*texts, *known}):
+            here = by_line.get((file, number), [])
+            shared = [access for access in here if access.space == "shared"]
+            moved = [access for access in here if access.space != "shared"]
+            said = tuple(messages.get((file, number), ()))
+            all_rows.append(SourceRow(number, texts.get(number, ""), *_cost(moved), *_cost(shared), said, file))
     return all_rows
 
 
@@ -55,13 +74,17 @@ def _cost(accesses: Sequence[Access]) -> tuple[int, float]:
 
 def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
     """The rows that have something to show, and their neighbours; None stands for a gap."""
-    speaking = {row.number for row in all_rows if row.speaks}
+    speaking = {(row.file, row.number) for row in all_rows if row.speaks}
     shown: list[SourceRow | None] = []
+    file = ""
     for row in all_rows:
-        near = range(row.number - CONTEXT, row.number + CONTEXT + 1)
+        near = {(row.file, number) for number in range(row.number - CONTEXT, row.number + CONTEXT + 1)}
+        if row.file != file and shown and shown[-1] is None:
+            shown.pop()
+        file = row.file
         if speaking.intersection(near):
             shown.append(row)
-        elif shown and shown[-1] is not None:
+        elif shown and shown[-1] is not None and shown[-1].file == file:
             shown.append(None)
     return shown[:-1] if shown and shown[-1] is None else shown
 

@@ -83,7 +83,7 @@ def _waste(e: Explanation) -> str:
     if not worst.cost > worst.least > 0:
         return "; no access moves more than its bytes need"
     verb = "takes" if worst.space == "shared" else "moves"
-    return f"; line {worst.line} {verb} {shortly(worst.cost / worst.least)} times the {worst.unit} that would do"
+    return f"; {worst.place} {verb} {shortly(worst.cost / worst.least)} times the {worst.unit} that would do"
 
 
 def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str:

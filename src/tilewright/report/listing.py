@@ -13,11 +13,14 @@ _LEFT = f"{_CELL};text-align:left"
 
 def listing_html(title: str, rows: Sequence[SourceRow], below: Sequence[str]) -> str:
     """The rows that have something to show under a title, and the lines ``below`` them; colours are the notebook's."""
-    lines = []
+    lines, file = [], ""
     for row in excerpt(rows):
         if row is None:
             lines.append(f'<tr><td colspan="5"></td><td style="{_LEFT}">…</td></tr>')
             continue
+        if row.file != file:
+            file = row.file
+            lines.append(f'<tr><td colspan="5"></td><td style="{_LEFT}">in {escape(file)}:</td></tr>')
         cells = "".join(f'<td style="{_CELL}">{value}</td>' for value in (*margin(row), str(row.number)))
         lines.append(f'<tr>{cells}<td style="{_LEFT};white-space:pre">{escape(row.text)}</td></tr>')
         lines += [

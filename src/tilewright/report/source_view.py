@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..records.explanation import Access, Defect, Explanation
+from ..records.source_rows import CONTEXT
 from .access_picture import Picture, access_picture
 from .bank_picture import bank_picture
 from .words import finite, shortly, with_noun
 
 _Placed = TypeVar("_Placed", Access, Defect)
+#: A file, empty for the kernel's own, and a line of it.
+_Place = tuple[str, int]
 
 #: A line shows at most this many pictures; further kinds of access are counted.
 MOST = 6
@@ -90,19 +93,27 @@ class SourceLine:
     measured: str = ""
     defects: list[Defect] = field(default_factory=list)
     open: bool = False
+    anchor: str = ""
 
 
 @dataclass(frozen=True)
 class SourceView:
     """The lines: those of the header comment, those after it, and accesses and defects on lines that it does not have.
 
-    ``room`` is the length of the longest text in the margin.
+    ``included``: included files by name, each with the lines that have accesses or defects, and their neighbours.
+    ``room`` is the length of the longest text in the margin, ``anchors`` the places in the page, by file and line.
     """
 
     header: list[SourceLine]
     body: list[SourceLine]
     elsewhere: list[SourceLine]
+    included: list[tuple[str, list[SourceLine]]]
     room: int
+    anchors: dict[tuple[str, int], str]
+
+    def anchor(self, defect: Defect) -> str:
+        """The place in the page of a defect's line."""
+        return self.anchors[defect.file, defect.line]
 
 
 #: The first block comment with the lines of ``//`` and ``#`` above it.
@@ -116,25 +127,50 @@ def source_view(explanation: Explanation, ident: str) -> SourceView:
     longest = max((turns(a) for a in by_memory(explanation.accesses)), default=0)
     dearest = _dearest(explanation.accesses)
     here = _grouped(explanation.accesses), _grouped(explanation.defects)
-    missing = sorted(place for place in here[0].keys() | here[1].keys() if not 1 <= place <= len(coloured))
-    lines = [
-        _line(explanation, number, shown, (here[0].get(number, []), here[1].get(number, [])), longest, ident, dearest)
-        for number, shown in [*enumerate(coloured, 1), *((number, _NOWHERE) for number in missing)]
+    files = ["", *explanation.included]
+    anchors: dict[tuple[str, int], str] = {}
+
+    def line(file: str, number: int, shown: list[tuple[str, str]]) -> SourceLine:
+        place = (file, number)
+        number_of_file = f"{files.index(file)}-" if file else ""
+        anchors[place] = f"{ident}-{number_of_file}{number}"
+        placed = (here[0].get(place, []), here[1].get(place, []))
+        made = _line(explanation, place, shown, placed, longest, anchors[place])
+        return replace(made, open=place == dearest)
+
+    lines = [line("", number, shown) for number, shown in enumerate(coloured, 1)]
+    included = [
+        (file, [line(file, number, shown) for number, shown in _shown(text, file, here)])
+        for file, text in explanation.included.items()
     ]
-    lines, elsewhere = lines[: len(coloured)], lines[len(coloured) :]
+    missing = sorted(place for place in here[0].keys() | here[1].keys() if place not in anchors)
+    elsewhere = [line("", number, _NOWHERE) for _, number in missing]
+    anchors |= {place: anchors["", place[1]] for place in missing}
     header = re.match(_HEADER, explanation.source, re.DOTALL)
     above = header[0].count("\n") if header else 0
     while above < len(lines) and header and not any(text.strip() for _, text in lines[above].tokens):
         above += 1
-    margin = [len(f"{c.amount} {c.unit} / {c.requests}") for line in [*lines, *elsewhere] for c in line.costs]
-    return SourceView(lines[:above], lines[above:], elsewhere, max(margin, default=0))
+    every = [*lines, *elsewhere, *(line for _, of_file in included for line in of_file)]
+    margin = [len(f"{c.amount} {c.unit} / {c.requests}") for line in every for c in line.costs]
+    return SourceView(lines[:above], lines[above:], elsewhere, included, max(margin, default=0), anchors)
 
 
-def _grouped(items: Iterable[_Placed]) -> dict[int, list[_Placed]]:
-    """By the line that they name."""
-    found: dict[int, list[_Placed]] = {}
+def _shown(
+    text: str, file: str, here: tuple[dict[_Place, list[Access]], dict[_Place, list[Defect]]]
+) -> list[tuple[int, list[tuple[str, str]]]]:
+    """The lines of an included file that have accesses or defects, and their neighbours; without text only the former."""
+    numbers = {line for name, line in (*here[0], *here[1]) if name == file}
+    if not text:
+        return [(number, [("comment", "// the file cannot be read")]) for number in sorted(numbers)]
+    near = {number + by for number in numbers for by in range(-CONTEXT, CONTEXT + 1)}
+    return [(number, shown) for number, shown in enumerate(_by_line(text), 1) if number in near]
+
+
+def _grouped(items: Iterable[_Placed]) -> dict[_Place, list[_Placed]]:
+    """By the file and line that they name."""
+    found: dict[_Place, list[_Placed]] = {}
     for item in items:
-        found.setdefault(item.line, []).append(item)
+        found.setdefault((item.file, item.line), []).append(item)
     return found
 
 
@@ -161,20 +197,21 @@ def _turns(access: Access, cost: int) -> float:
     return cost if access.space == "shared" else max(access.requests, cost / SECTORS_A_TURN)
 
 
-def _dearest(accesses: Iterable[Access]) -> int | None:
-    """The line that wastes most, or costs most where none wastes."""
-    costs: dict[int, tuple[float, float]] = {}
+def _dearest(accesses: Iterable[Access]) -> _Place | None:
+    """The file and line that wastes most, or costs most where none wastes."""
+    costs: dict[_Place, tuple[float, float]] = {}
     for access in accesses:
-        wasted, cost = costs.get(access.line, (0.0, 0.0))
-        costs[access.line] = (wasted + waste(access), cost + turns(access))
-    return max(costs, key=lambda line: costs[line], default=None)
+        place = (access.file, access.line)
+        wasted, cost = costs.get(place, (0.0, 0.0))
+        costs[place] = (wasted + waste(access), cost + turns(access))
+    return max(costs, key=lambda place: costs[place], default=None)
 
 
 def by_memory(accesses: Iterable[Access]) -> list[Access]:
     """One access for each line and memory, with the sums of all; its example is that of the first."""
-    found: dict[tuple[int, str], list[Access]] = {}
+    found: dict[tuple[str, int, str], list[Access]] = {}
     for access in accesses:
-        found.setdefault((access.line, access.space), []).append(access)
+        found.setdefault((access.file, access.line, access.space), []).append(access)
     return [_summed(group) for group in found.values()]
 
 
@@ -185,24 +222,23 @@ def _summed(group: list[Access]) -> Access:
 
 def _line(
     explanation: Explanation,
-    number: int,
+    place: _Place,
     tokens: list[tuple[str, str]],
     here: tuple[list[Access], list[Defect]],
     longest: float,
-    ident: str,
-    dearest: int | None,
+    anchor: str,
 ) -> SourceLine:
     accesses, defects = here
     alike = _alike(accesses)
     return SourceLine(
-        number,
+        place[1],
         tokens,
         [_cost(access, longest) for access in by_memory(accesses)],
-        [_panel(group, f"{ident}-{number}-{i}") for i, group in enumerate(alike[:MOST])],
+        [_panel(group, f"{anchor}-{i}") for i, group in enumerate(alike[:MOST])],
         f"{with_noun(len(alike) - MOST, 'kind')} of access more, each cheaper than these." if len(alike) > MOST else "",
-        _measured(explanation.measured, number),
+        "" if place[0] else _measured(explanation.measured, place[1]),
         defects,
-        open=number == dearest,
+        anchor=anchor,
     )
 
 

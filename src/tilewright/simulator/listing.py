@@ -33,8 +33,11 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
     def aligned(values: Sequence[str], number: str) -> str:
         return "".join(f"{values[i].rjust(widths[i])}  " for i in used) + f"{number:>4}"
 
-    listing = [ListingLine(aligned(HEADS, "line"), "")]
+    listing, file = [ListingLine(aligned(HEADS, "line"), "")], ""
     for row, cell in zip(shown, cells, strict=True):
+        if row is not None and row.file != file:
+            file = row.file
+            listing.append(ListingLine(aligned(("",) * len(HEADS), ""), f"in {file}:"))
         if row is None:
             listing.append(ListingLine(aligned(cell, ""), "…"))
             continue

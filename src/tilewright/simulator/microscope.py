@@ -17,6 +17,7 @@ from .assembly.instructions import Module
 from .assembly.parser import parse_ptx
 from .assembly.program import Program, link
 from .assembly.ptxas import MachineAccesses, match_accesses, ptx_accesses
+from .assembly.source_files import file_label, included_texts
 from .counters.block_sample import BlockSample, doubt, sample_blocks
 from .counters.survey import Survey
 from .counters.tally import Counters
@@ -116,13 +117,15 @@ def observe(
     chosen = None if blocks is None else blocks.blocks.tolist()
     run = run_program(program, grid, block, args, replace(options, observer=survey, blocks=chosen))
     exact, words = survey.verdict(run, program)
+    accesses = survey.first.accesses()
+    labels = [file_label(finding.file, source.name) for finding in run.findings]
     return Observation(
         kernel=kernel,
         file=source.name,
         source=source.text,
         arrays=run.arrays,
         counters=survey.first.counters.total(),
-        accesses=survey.first.accesses(),
+        accesses=accesses,
         findings=[replace(finding, kernel=kernel) for finding in run.findings],
         run=run,
         exact=exact and not machine.notes,
@@ -130,6 +133,7 @@ def observe(
         seconds=time.perf_counter() - start,
         resources=compiled.resources.get(entry) if compiled else None,
         notes=notes,
+        included=included_texts([*labels, *(access.file for access in accesses)], source.name),
     )
 
 
@@ -188,7 +192,7 @@ def _read(source: str | Path) -> tuple[str, str]:
     """Text and name of a source; a text of one line that ends in .cu or .ptx is a path."""
     is_path = isinstance(source, Path) or re.fullmatch(r"[^\n]*\.(?:cuh?|ptx)", source) is not None
     if not is_path:
-        return str(source), "kernel.cu"
+        return str(source), "kernel.ptx" if _is_ptx(str(source)) else "kernel.cu"
     try:
         return Path(source).read_text(encoding="utf-8-sig"), str(source)
     except (OSError, UnicodeDecodeError) as error:

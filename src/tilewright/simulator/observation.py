@@ -10,6 +10,7 @@ from ..records.source_rows import SourceRow, source_rows
 from ..report.listing import listing_html
 from ..runtime.gpu.cubin import Resources
 from . import listing
+from .assembly.source_files import file_label
 from .findings import Finding
 from .run.simulate import Run
 
@@ -22,7 +23,7 @@ class Observation:
     under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
     ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
     sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
-    for PTX.
+    for PTX. ``included`` has the texts of included files with accesses or findings.
     """
 
     kernel: str
@@ -38,6 +39,7 @@ class Observation:
     seconds: float
     resources: Resources | None = None
     notes: list[str] = field(default_factory=list)
+    included: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -66,7 +68,8 @@ class Observation:
 
     @property
     def _rows(self) -> list[SourceRow]:
-        return source_rows(self.source, self.accesses, [(f.line, f.text_in_place) for f in self.findings])
+        wrong = [(file_label(f.file, self.file), f.line, f.text_in_place) for f in self.findings]
+        return source_rows(self.source, self.accesses, wrong, self.included)
 
     @property
     def _without_line(self) -> list[str]:

@@ -158,8 +158,8 @@ def _show_bounds(console: Console, e: Explanation) -> None:
 
 def _show_source(console: Console, e: Explanation) -> None:
     """The lines that touch memory, with what they cost and, where it could be less, how many times the least."""
-    wrong = [(d.line, _defect(d)) for d in e.defects]
-    for line in listing.lines(source_rows(e.source, e.accesses, wrong)):
+    wrong = [(d.file, d.line, _defect(d)) for d in e.defects]
+    for line in listing.lines(source_rows(e.source, e.accesses, wrong, e.included)):
         if line.wrong:
             console.print(Text(listing.wrapped(line.wrong, console.width), style="bold red"), **_PLAIN)
         else:

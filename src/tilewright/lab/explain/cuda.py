@@ -13,6 +13,7 @@ from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...records.explanation import Defect, Explanation
 from ...runtime.gpu.nvrtc import Compiled, compiler
+from ...simulator.assembly.source_files import file_label
 from ...simulator.findings import STEP_LIMIT
 from ...simulator.gpus import GpuModel
 from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
@@ -84,6 +85,7 @@ def explain_launch(
         defects=_defects(kernel, observed),
         verified=_verified(kernel, a, b, observed),
         run=_run(p, observed),
+        included=observed.included,
         notes=list(
             dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
         ),
@@ -164,7 +166,10 @@ def _defects(kernel: CudaKernel, observed: Observation) -> list[Defect]:
         return names[int(match[1])]
 
     return [
-        Defect(f.kind, f.line, f.block, f.thread, re.sub(r"\bargument ([0-5])\b", named, f.text))
+        Defect(
+            *(f.kind, f.line, f.block, f.thread, re.sub(r"\bargument ([0-5])\b", named, f.text)),
+            file=file_label(f.file, str(kernel.path)),
+        )
         for f in observed.findings
         if f.kind != STEP_LIMIT
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -106,6 +107,21 @@ def toolkit_headers() -> list[Path]:
             folders += [Path(home, "include"), Path(home, "include", "cccl")]
     return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether a source file is a header of CUDA, its libraries or this package: not one of the user's.
+
+    >>> is_library("/usr/local/cuda-13.0/targets/x86_64-linux/include/cuda_fp16.hpp"), is_library("/home/me/tile.cuh")
+    (True, False)
+    """
+    own = file.startswith(f"{PRELUDE}/") and not file.endswith(".cu")
+    return own or _LIBRARIES.search(file) is not None
+
+
+_LIBRARIES = re.compile(
+    r"/(nvrtc-bundled-headers|cuda(-[\d.]+)?/(targets/[^/]+/)?include|nvidia/(cu\d+|cuda_\w+)/include)/"
+)
 
 #: Beginnings of the names of headers, and the package that has them.
 _PACKAGES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ...runtime.gpu.includes import is_library
 from .variables import NAME, Variable
 
 _TOKEN = re.compile(r"\([^)]*\)|\{[^}]*\}|\[[^\]]*\]|[^,\s{}\[\]()]+")
@@ -18,6 +19,11 @@ class Where:
     file: str = ""
     line: int = 0
     column: int = 0
+
+    @property
+    def in_library(self) -> bool:
+        """Whether it is in a header of CUDA or of this package, which users did not write."""
+        return is_library(self.file)
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,12 @@ class Instruction:
     where: Where
     inlined_at: Where | None = None
     ptx_line: int = 0
+    calls: tuple[Where, ...] = ()  # the calls that it was inlined from, the innermost first
+
+    @property
+    def users(self) -> Where:
+        """Its place in the user's files: that of the innermost call there, if it is in a header of a library."""
+        return next((place for place in (self.where, *self.calls) if place.line and not place.in_library), self.where)
 
     @property
     def parts(self) -> list[str]:

@@ -127,8 +127,8 @@ class _Body:
     def __init__(self, reader: _Reader, module: Module, function: Function) -> None:
         self.reader, self.module, self.function = reader, module, function
         self.where = Where()
-        self.inlined: Where | None = None
-        self.calls: dict[Where, Where] = {}  # a place in an inlined function → the outermost call
+        self.calls: tuple[Where, ...] = ()  # those that the instruction was inlined from, the innermost first
+        self.calls_of: dict[Where, tuple[Where, ...]] = {}  # the same of each place in an inlined function
         self.scopes: list[dict[str, str]] = [{}]
         self.count = 0
         self.pending: str | None = None
@@ -177,10 +177,10 @@ class _Body:
         if found := _LOC.match(text):
             file, line, column, *call = (int(x) if x else 0 for x in found.groups())
             self.where = Where(self.module.files.get(file, ""), line, column)
-            self.inlined = None
+            self.calls = ()
             if call[1]:
                 from_here = Where(self.module.files.get(call[0], ""), call[1], call[2])
-                self.inlined = self.calls[self.where] = self.calls.get(from_here, from_here)
+                self.calls = self.calls_of[self.where] = (from_here, *self.calls_of.get(from_here, ()))
 
     def declare(self, name: str) -> str:
         if len(self.scopes) > 1:
@@ -216,4 +216,5 @@ class _Body:
         opcode, _, rest = text.replace("\t", " ").replace("\n", " ").partition(" ")
         operands = tuple(self.renamed(t) for t in operand_tokens(rest))
         code = self.function.code
-        code.append(Instruction(len(code), opcode, operands, guard, self.where, self.inlined, line))
+        outermost = self.calls[-1] if self.calls else None
+        code.append(Instruction(len(code), opcode, operands, guard, self.where, outermost, line, self.calls))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 import numpy as np
 
 from ...records.explanation import Access
 from ..assembly.instructions import Instruction
+from ..assembly.source_files import file_label
 from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
 from .tally import Counters, Execution, Key
 from .work import Work
@@ -44,14 +44,14 @@ def least_sectors(table: Ints, nbytes: int) -> Ints:
 class Survey:
     """An observer that forwards every access to ``counters`` and records least costs and examples.
 
-    ``main`` is the file whose lines are reported: an access inlined from another file counts at the line of the call.
+    ``main`` is the kernel's own file. An access in a header that is not the user's counts at the line of the call.
     """
 
     def __init__(self, counters: Counters, main: str) -> None:
-        self.counters, self.main = counters, PurePosixPath(main).name
+        self.counters, self.main = counters, main
         self._least: dict[Key, int] = {}
         self._examples: dict[Key, _Example] = {}
-        self._lines: dict[int, int] = {}
+        self._places: dict[int, tuple[str, int]] = {}
 
     def on_access(
         self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
@@ -60,7 +60,8 @@ class Survey:
         execution = self.counters.executed(space, kind, ins, warps, lanes, addresses, nbytes)
         if execution is None:
             return
-        self._lines.setdefault(ins.index, self._line(ins))
+        if ins.index not in self._places:
+            self._places[ins.index] = (file_label(ins.users.file, self.main), ins.users.line)
         example = self._examples.setdefault(execution.key, _Example())
         look = example.looked_at < LOOKED_AT
         if space == "shared" and not look:
@@ -89,24 +90,20 @@ class Survey:
             example.origin = int(table[worst].min()) // LINE * LINE
             example.lanes = tuple(None if at == IDLE else int(at) - example.origin for at in table[worst])
 
-    def _line(self, ins: Instruction) -> int:
-        places = [ins.where, ins.inlined_at]
-        return next((p.line for p in places if p and PurePosixPath(p.file).name == self.main), ins.line)
-
     def accesses(self) -> list[Access]:
         """Accesses in order of the source line; those of one line, space, kind and width are merged."""
-        by_place: dict[tuple[int, str, str, int], list[Access]] = {}
+        by_place: dict[tuple[str, int, str, str, int], list[Access]] = {}
         for key, tally in self.counters.tallies().items():
             if not tally.lanes:
                 continue  # issued without active lanes
             least = self._least.get(key, 0) if tally.space != "shared" else tally.wavefronts - tally.conflicts
             example = self._examples.get(key, _Example())
-            line = self._lines.get(key[0], tally.line)
-            by_place.setdefault((line, tally.space, tally.kind, tally.nbytes), []).append(
+            file, line = self._places.get(key[0]) or (file_label(tally.file, self.main), tally.line)
+            by_place.setdefault((file, line, tally.space, tally.kind, tally.nbytes), []).append(
                 Access(
                     *(line, tally.space, tally.kind, tally.nbytes, tally.requests, tally.bytes),
                     *(tally.sectors, tally.wavefronts, tally.conflicts, least),
-                    *(example.origin, list(example.lanes)),
+                    *(example.origin, list(example.lanes), file),
                 )
             )
         return [_merged(by_place[place]) for place in sorted(by_place)]
@@ -121,4 +118,4 @@ def _merged(parts: Iterable[Access]) -> Access:
         for name in ("requests", "bytes", "sectors", "wavefronts", "conflicts", "least")
     }
     place = (dearest.line, dearest.space, dearest.kind, dearest.nbytes)
-    return Access(*place, **sums, origin=dearest.origin, lanes=dearest.lanes)
+    return Access(*place, **sums, origin=dearest.origin, lanes=dearest.lanes, file=dearest.file)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..assembly.instructions import Instruction
+from ..assembly.instructions import Instruction, Where
 from ..findings import Finding
 from .arguments import SimulatedBlocks
 from .clocks import Clocks, stamped_by
@@ -34,19 +34,28 @@ class Findings:
         times: int = 1,
     ) -> None:
         """Add a finding of ``times`` threads at an instruction, with the first of them; ``ins`` is None at the run's end."""
-        file, line, ptx = (ins.file, ins.line, 0 if ins.line else ins.ptx_line) if ins else ("", 0, 0)
-        key = (kind, file if ins else text, line, ptx)
+        place = ins.users if ins else Where()
+        ptx = ins.ptx_line if ins and not place.line else 0
+        key = (kind, place.file if ins else text, place.line, ptx)
         self.times[key] = self.times.get(key, 0) + times
         if key not in self.found:
-            text += f" (PTX line {ptx})" if ptx else ""
-            if ins and ins.inlined_at and ins.inlined_at.line:
-                at = ins.inlined_at
-                text += f" (called from {f'line {at.line}' if at.file == file else f'{at.file}:{at.line}'})"
-            self.found[key] = Finding(kind, self.kernel, file, line, block, thread, address, text)
+            text += _where_else(ins, place) if ins else ""
+            self.found[key] = Finding(kind, self.kernel, place.file, place.line, block, thread, address, text)
 
     def list(self) -> list[Finding]:
         """In order of source line, those without a line last."""
         return sorted(self.found.values(), key=lambda f: (not f.line, f.file, f.line, f.kind))
+
+
+def _where_else(ins: Instruction, place: Where) -> str:
+    """The other places of an instruction whose finding is at ``place``: its own, its line of PTX, and where it is called."""
+    if not place.line:
+        return f" (PTX line {ins.ptx_line})"
+    text = f" (in {ins.place()})" if place != ins.where else ""
+    outer = next((call for call in reversed(ins.calls) if not call.in_library), None)
+    if outer is None or outer == place:
+        return text
+    return f"{text} (called from {f'line {outer.line}' if outer.file == place.file else f'{outer.file}:{outer.line}'})"
 
 
 class Reports:

@@ -1,0 +1,41 @@
+"""The files of a kernel: its own, and those that it includes, with their texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def file_label(file: str, main: str) -> str:
+    """What a listing calls a file of the PTX: empty for the kernel's own file ``main``, else its path, from the folder of
+    ``main`` or the current one if it is in there.
+
+    >>> [file_label(file, "/home/me/k.cu") for file in ("/home/me/k.cu", "/home/me/inc/t.cuh", "/a/t.cuh")]
+    ['', 'inc/t.cuh', '/a/t.cuh']
+    """
+    plain = os.path.normpath(main)
+    while plain.startswith(f"..{os.sep}"):
+        plain = plain[3:]
+    if not file or file == plain or file.endswith(f"/{plain}"):
+        return ""
+    for folder in (Path(main).absolute().parent, Path.cwd()):
+        if file.startswith(f"{folder}/"):
+            return file[len(str(folder)) + 1 :]
+    return file
+
+
+def included_texts(labels: Iterable[str], main: str) -> dict[str, str]:
+    """The texts of files by their labels, in order; empty for one that cannot be read."""
+    texts = {}
+    for label in sorted({label for label in labels if label}):
+        places = [Path(main).absolute().parent / label, Path(label)]
+        texts[label] = next((text for place in places if (text := _text(place))), "")
+    return texts
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:
+        return ""
