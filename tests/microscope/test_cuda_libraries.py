@@ -1,0 +1,201 @@
+"""The abstractions of CUDA's headers run: pipelines, barriers, cooperative groups, matrix fragments.
+
+A test is skipped while the table of opcodes lacks an instruction that its kernel needs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import UsageError
+from tilewright.simulator.observation import Observation
+from tilewright.simulator.ops import opcodes
+from tilewright.simulator.ops._table import UnknownInstruction
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+#: Each reverses 64 floats at a time through shared memory, and doubles them.
+PIPELINE_OF_THE_BLOCK = """
+#include <cuda/pipeline>
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void k(const float* x, float* y, int n, bool waits)
+{
+    __shared__ float tile[2][64];
+    __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
+    auto block = cg::this_thread_block();
+    auto pipe = cuda::make_pipeline(block, &state);
+    for (int now = 0, next = 0; now < n / 64; ++now) {
+        for (; next < n / 64 && next < now + 2; ++next) {
+            pipe.producer_acquire();
+            cuda::memcpy_async(block, tile[next % 2], x + next * 64, sizeof(float) * 64, pipe);
+            pipe.producer_commit();
+        }
+        if (waits) pipe.consumer_wait();
+        y[now * 64 + threadIdx.x] = 2 * tile[now % 2][63 - threadIdx.x];
+        pipe.consumer_release();
+    }
+}"""
+PIPELINE_OF_A_THREAD = """
+#include <cuda/pipeline>
+__global__ void k(const float* x, float* y, int n, bool waits)
+{
+    __shared__ float tile[2][64];
+    auto pipe = cuda::make_pipeline();
+    for (int now = 0, next = 0; now < n / 64; ++now) {
+        for (; next < n / 64 && next < now + 2; ++next) {
+            pipe.producer_acquire();
+            cuda::memcpy_async(&tile[next % 2][threadIdx.x], x + next * 64 + threadIdx.x, sizeof(float), pipe);
+            pipe.producer_commit();
+        }
+        if (waits) pipe.consumer_wait();
+        __syncthreads();
+        y[now * 64 + threadIdx.x] = 2 * tile[now % 2][63 - threadIdx.x];
+        __syncthreads();
+        pipe.consumer_release();
+    }
+}"""
+BARRIER = """
+#include <cuda/barrier>
+__global__ void k(const float* x, float* y, int n, bool waits)
+{
+    __shared__ float tile[64];
+    __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
+    if (threadIdx.x == 0) init(&barrier, blockDim.x);
+    __syncthreads();
+    for (int now = 0; now < n / 64; ++now) {
+        tile[threadIdx.x] = x[now * 64 + threadIdx.x];
+        if (waits) barrier.arrive_and_wait();
+        y[now * 64 + threadIdx.x] = 2 * tile[63 - threadIdx.x];
+        barrier.arrive_and_wait();
+    }
+}"""
+BARRIER_THAT_COUNTS_COPIES = """
+#include <cuda/barrier>
+__global__ void k(const float* x, float* y, int n, bool waits)
+{
+    __shared__ float tile[64];
+    __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
+    if (threadIdx.x == 0) init(&barrier, blockDim.x);
+    __syncthreads();
+    for (int now = 0; now < n / 64; ++now) {
+        cuda::memcpy_async(&tile[threadIdx.x], &x[now * 64 + threadIdx.x], sizeof(float), barrier);
+        if (waits) barrier.arrive_and_wait();
+        y[now * 64 + threadIdx.x] = 2 * tile[63 - threadIdx.x];
+        barrier.arrive_and_wait();
+    }
+}"""
+GROUPS = """
+#include <cooperative_groups.h>
+#include <cooperative_groups/memcpy_async.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+__global__ void k(const float* x, float* y, int n, bool waits)
+{
+    __shared__ float tile[64];
+    auto block = cg::this_thread_block();
+    auto eight = cg::tiled_partition<8>(block);
+    for (int now = 0; now < n / 64; ++now) {
+        cg::memcpy_async(block, tile, x + now * 64, sizeof(float) * 64);
+        if (waits) cg::wait(block);
+        float mine = tile[63 - block.thread_rank()];
+        float sum = cg::reduce(eight, mine, cg::plus<float>());
+        for (int i = 1; i < 8; i++) sum -= eight.shfl(mine, (eight.thread_rank() + i) % 8);
+        y[now * 64 + threadIdx.x] = mine + sum;
+        block.sync();
+    }
+}"""
+GROUPS_OF_ACTIVE_THREADS = """
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void k(const float* x, float* y, int n, bool waits)
+{
+    for (int i = threadIdx.x; i < n; i += 64) {
+        float twice = 2 * x[i];
+        if (threadIdx.x % 3) {
+            auto active = cg::coalesced_threads();
+            twice += active.shfl((int)threadIdx.x, 0) - (threadIdx.x < 32 ? 1 : 32);  // the first that is active
+            active.sync();
+        }
+        y[i / 64 * 64 + 63 - i % 64] = twice;
+    }
+}"""
+GRID = """
+#include <cooperative_groups.h>
+__global__ void k(const float* x, float* y, int n, bool waits)
+{
+    auto grid = cooperative_groups::this_grid();
+    for (int i = grid.thread_rank(); i < n; i += grid.size()) y[i] = 2 * x[n - 1 - i];
+    if (waits) grid.sync();
+    float last = y[n - 1 - threadIdx.x];
+    grid.sync();
+    if (grid.thread_rank() < 64) y[n - 1 - threadIdx.x] = last;
+}"""
+FRAGMENTS = """
+#include <mma.h>
+using namespace nvcuda;
+__global__ void k(const half* a, const half* b, float* c)
+{
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> right;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(sum, 1.0f);
+    for (int step = 0; step < 2; step++) {
+        wmma::load_matrix_sync(left, a + 16 * step, 32);
+        wmma::load_matrix_sync(right, b + 16 * step, 32);
+        wmma::mma_sync(sum, left, right, sum);
+    }
+    for (int i = 0; i < sum.num_elements; i++) sum.x[i] *= 2;
+    wmma::store_matrix_sync(c, sum, 16, wmma::mem_row_major);
+}"""
+
+WITH_A_WAIT = ("PIPELINE_OF_THE_BLOCK", "PIPELINE_OF_A_THREAD", "BARRIER", "BARRIER_THAT_COUNTS_COPIES", "GROUPS")
+X = np.arange(256, dtype=np.float32)
+
+
+#: The opcode that a kernel needs, where the table may lack it.
+NEEDS = dict.fromkeys(("PIPELINE_OF_THE_BLOCK", "BARRIER", "BARRIER_THAT_COUNTS_COPIES"), "mbarrier") | {
+    "FRAGMENTS": "wmma"
+}
+
+
+def run(name: str, *launch: object) -> Observation:
+    needed = NEEDS.get(name)
+    if needed is not None and needed not in opcodes():
+        with pytest.raises(UnknownInstruction, match=rf"instruction {needed}\."):
+            tw.microscope(globals()[name], "k", *launch)
+        pytest.skip(f"the microscope has no {needed} yet")
+    return tw.microscope(globals()[name], "k", *launch)
+
+
+@pytest.mark.parametrize("name", [*WITH_A_WAIT, "GROUPS_OF_ACTIVE_THREADS"])
+def test_libraries_run(name: str) -> None:
+    seen = run(name, 1, 64, [X, np.zeros_like(X), 256, True])
+    assert seen.findings == []
+    np.testing.assert_allclose(seen.arrays[1], 2 * X.reshape(-1, 64)[:, ::-1].ravel(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", WITH_A_WAIT)
+def test_without_the_wait_something_is_found(name: str) -> None:
+    assert run(name, 1, 64, [X, np.zeros_like(X), 256, False]).findings
+
+
+def test_a_grid_synchronises() -> None:
+    try:
+        seen = run("GRID", 2, 64, [X, np.zeros_like(X), 256, True])
+    except UsageError as error:
+        if "%envreg" not in str(error):
+            raise
+        pytest.skip(f"the microscope has no synchronisation of the grid yet: {error}")
+    assert seen.findings == []
+    np.testing.assert_array_equal(seen.arrays[1], 2 * X[::-1])
+    assert run("GRID", 2, 64, [X, np.zeros_like(X), 256, False]).findings
+
+
+def test_fragments() -> None:
+    a, b = (np.random.default_rng(i).integers(-4, 5, (16, 32)).astype(np.float16) for i in range(2))
+    seen = run("FRAGMENTS", 1, 32, [a, b, np.zeros((16, 16), np.float32)])
+    assert seen.findings == []
+    np.testing.assert_array_equal(seen.arrays[2], 2 * (a.astype(np.float32) @ b.astype(np.float32).T + 1))
