@@ -35,12 +35,13 @@ __device__ __forceinline__ void barrier_arrive(Barrier& barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
 
-// Arrives at the barrier of the same name in block `rank` of the cluster.
+// Arrives at the barrier of the same name in block `rank` of the cluster: says that a copy may write where wgmmas have read.
+// Ordinary writes that the other block then reads would need .release.cluster, which waits for all memory of the GPU.
 __device__ __forceinline__ void barrier_arrive_at(Barrier& barrier, int rank)
 {
     unsigned remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(&barrier)), "r"(rank));
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
 
 // Waits until the phase of this parity has completed; the phases of a new barrier have the parities 0, 1, 0, 1, ...
@@ -49,16 +50,6 @@ __device__ __forceinline__ void barrier_wait(Barrier& barrier, int parity)
     int done;
     do
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
-                     : "=r"(done) : "r"(shared_address(&barrier)), "r"(parity) : "memory");
-    while (!done);
-}
-
-// As barrier_wait, where blocks of the cluster arrive: what they did before is visible afterwards.
-__device__ __forceinline__ void barrier_wait_cluster(Barrier& barrier, int parity)
-{
-    int done;
-    do
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
                      : "=r"(done) : "r"(shared_address(&barrier)), "r"(parity) : "memory");
     while (!done);
 }

@@ -31,7 +31,7 @@ multicast(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap
         if (threadIdx.x == 0)
             for (int step = 0; step < steps; step++) {
                 const int slot = step % STAGES, parity = step / STAGES % 2;
-                barrier_wait_cluster(s.empty[slot], parity ^ 1);  // in both blocks: this one writes to both
+                barrier_wait(s.empty[slot], parity ^ 1);  // in both blocks: this one writes to both
                 barrier_expect(s.full[slot], sizeof(s.a[0]) + sizeof(s.b[0]));
                 load_tile(s.a[slot], a, step * TILE_K, top, s.full[slot]);
                 load_tile_multicast(s.b[slot][rank], b, left + rank * SLAB, step * TILE_K, s.full[slot], 0b11);

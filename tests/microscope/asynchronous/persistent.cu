@@ -44,7 +44,7 @@ persistent(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             for (int tile = cluster; tile < rows * cols; tile += clusters) {
                 const int top = (tile % rows * 2 + rank) * TILE_M, left = tile / rows * TILE_N;
                 for (int step = 0; step < steps; step++, ring.advance()) {
-                    barrier_wait_cluster(s.empty[ring.slot], ring.parity ^ 1);
+                    barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
                     barrier_expect(s.full[ring.slot], sizeof(s.a[0]) + sizeof(s.b[0]));
                     load_tile(s.a[ring.slot], a, step * TILE_K, top, s.full[ring.slot]);
                     load_tile_multicast(s.b[ring.slot][rank], b, left + rank * SLAB, step * TILE_K, s.full[ring.slot], 0b11);
