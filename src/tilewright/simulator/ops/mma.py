@@ -62,7 +62,8 @@ def warps_of(ins: Instruction, lanes: Lanes, sel: Ints | None, size: int = 32) -
     count = np.bincount(of_group)[of_group]
     whole = "warp executes what all 32 threads" if size == 32 else "warpgroup executes what all 128 threads"
     text = f"only a part of the {whole} must: {ins.text}"
-    lanes.reports.report("divergent barrier", ins, sel, count < size, None, text)
+    if (count < size).any():
+        lanes.reports.report("divergent barrier", ins, sel, count < size, None, text)
     return active[count == size].reshape(-1, size)
 
 
