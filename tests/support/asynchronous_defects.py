@@ -161,7 +161,7 @@ DEFECTS = [
                        [("sizeof(box));  // all", "min(COLS, cols - left) * ROWS * 4);  // all")], ["byte count"], ["barrier_expect(", "load_tile(box"]),
     # ---- parity
     AsynchronousDefect("bulk copy: waits for parity 1", PARITY, "bulk copy", [("barrier_wait(arrived, 0)", "barrier_wait(arrived, 1)")],
-                       ["wrong parity", RACE, UNWRITTEN], ["barrier_wait(arrived", "part[i] *= 2"]),
+                       ["wrong parity", RACE, UNWRITTEN, ENDLESS], ["barrier_wait(arrived", "part[i] *= 2"]),
     AsynchronousDefect("product bf16: consumers wait for the phase before", PARITY, "product bf16",
                        [("            barrier_wait(s.full[slot], parity);", "            barrier_wait(s.full[slot], parity ^ 1);")],
                        ["wrong parity", RACE, UNWRITTEN], ["barrier_wait(s.full[slot]", "OPERAND::multiply("]),
