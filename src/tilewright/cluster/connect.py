@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import queue
 import re
@@ -100,22 +99,43 @@ def need_distributed() -> Any:
     return distributed
 
 
-def wait_until_ended(futures: Sequence[Any], seconds: float = math.inf) -> None:
-    """Return when all have ended, or after so many seconds. Raises the error of the first that failed.
+def wait_until_ended(futures: Sequence[Any]) -> None:
+    """Return when all have ended. Raises the error of the first that failed, ClusterError where the scheduler was lost, and
+    Stopped where an interrupt asks the run to stop; then nothing is left of them on the cluster.
 
     Dask's own function needs a current client, which a caller may not want to have.
     """
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for future in futures:
         future.add_done_callback(ended.put)
-    until = time.monotonic() + seconds
-    for _ in futures:
-        try:
-            future = ended.get(timeout=None if seconds == math.inf else max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            return
-        if future.status == "error":
-            raise future.exception()
+    try:
+        with current_stop().tells(lambda: ended.put(None)):
+            for _ in futures:
+                _raise_unless_finished(ended.get())
+    except BaseException:
+        for future in futures:
+            future.release()
+        raise
+
+
+def _raise_unless_finished(future: Any) -> None:
+    if future is None:
+        raise Stopped
+    if future.status == "error":
+        raise future.exception()
+    if future.status != "finished":
+        raise ClusterError(LOST)
+
+
+def result_of(client: Any, future: Any) -> Any:
+    """The result of a task, moved to this process. Raises its error, and Stopped where an interrupt asks the run to stop."""
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    when_ended(client, future, ended.put)
+    with current_stop().tells(lambda: ended.put(Stopped())):
+        result = ended.get()
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:

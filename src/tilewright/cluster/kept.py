@@ -17,7 +17,7 @@ from ..errors import ClusterError
 from ..files import Source
 from ..streaming.plan.cuts import MANY_CHUNKS
 from ..streaming.run.counting import SharedCounter
-from .connect import wait_until_ended
+from .connect import result_of, wait_until_ended
 from .lazy import matmul
 
 #: Bytes of a chunk of a file, about.
@@ -36,6 +36,17 @@ def product_on_workers(client: Any, a: da.Array, b: da.Array, dtype: Any, memory
     product = client.persist(product)
     wait_until_ended(futures_of(product))
     return product
+
+
+def fetched(client: Any, array: da.Array) -> np.ndarray[Any, Any]:
+    """All of an array that is on the workers, from the workers that have its chunks."""
+    out = np.empty(array.shape, array.dtype)
+    futures = {future.key: future for future in futures_of(array)}
+    edges = [itertools.accumulate(sizes, initial=0) for sizes in array.chunks]
+    parts = [[slice(*ends) for ends in itertools.pairwise(each)] for each in edges]
+    for (i, rows), (j, columns) in itertools.product(*map(enumerate, parts)):
+        out[rows, columns] = result_of(client, futures[array.name, i, j])
+    return out
 
 
 def file_matrix(source: Source) -> da.Array:

@@ -177,11 +177,11 @@ class _ByLayers:
     arrays: Sequence[Any]
 
     def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
-        from .kept import product_on_workers
+        from .kept import fetched, product_on_workers
 
         x, y = _dask_arrays(product, self.arrays)
         kept = product_on_workers(self.client, x, y, product.dtype, self.options.memory)
-        c = self.client.gather(self.client.compute(kept))
+        c = fetched(self.client, kept)
         tell.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in product.sources), "")
         grid = plan.grid
         for tile in plan.tiles:
