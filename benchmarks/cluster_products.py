@@ -58,10 +58,12 @@ with tw.use_threads(int(threads)):
 
 
 @contextlib.contextmanager
-def workers(count: int, memory: str) -> Iterator[Any]:
-    """A client of so many workers with one thread each."""
+def workers(count: int, memory: str, *, stealing: bool = True) -> Iterator[Any]:
+    """A client of so many workers with one thread each; without ``stealing``, Dask moves no task to an idle worker."""
+    import dask
     from distributed import Client, LocalCluster
 
+    dask.config.set({"distributed.scheduler.work-stealing": stealing})
     local = LocalCluster(n_workers=count, threads_per_worker=1, memory_limit=memory, dashboard_address=":0")
     with local, Client(local) as client:
         yield client
@@ -161,7 +163,8 @@ def formula_bytes(m: int, n: int, k: int, down: int, across: int) -> float:
 
 
 def each_grid(small: bool) -> Iterator[dict[str, Any]]:
-    with workers(4, "2GiB") as client:
+    # Each worker has its own share: neither tiles (the partition is stated) nor layers are taken from others.
+    with workers(4, "2GiB", stealing=False) as client:
         for m, k, n in SHAPES[:1] if small else SHAPES:
             a, b = make("a.npy", (m, k), 4), make("b.npy", (k, n), 5)
             expected = tw.multiply(a, b, device="cpu")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.matrices import operands
-from tilewright.cluster.layers import add_layers, cut_layers, layers
+from tilewright.cluster.layers import add_layers, cut_layers, layers, share_layers
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.runtime.cpu.runner import runner
 from tilewright.streaming.places.rates import kc_of
@@ -47,6 +47,18 @@ def test_the_engine_cuts_every_layer_as_it_cuts_all_of_k(k: int, kc: int, count:
         parts = part_count(length, kc)
         ends += [layer.start + part_edge(length, parts, number) for number in range(1, parts + 1)]
     assert ends == [part_edge(k, whole, number) for number in range(whole + 1)]
+
+
+@given(st.integers(0, 6), st.integers(1, 9), st.lists(st.integers(1, 8), min_size=1, max_size=9))
+def test_each_worker_gets_layers_that_follow_one_another_by_its_threads(
+    log: int, tiles: int, threads: list[int]
+) -> None:
+    count, workers = 1 << log, {f"w{number}": each for number, each in enumerate(threads)}
+    shares = [share_layers(count, tile, tiles, workers) for tile in range(tiles)]
+    in_order = [shares[tile][layer] for layer in range(count) for tile in range(tiles)]
+    assert in_order == sorted(in_order)
+    for worker, each in workers.items():
+        assert abs(in_order.count(worker) - count * tiles * each / sum(threads)) <= 1
 
 
 def test_the_tree_is_the_one_of_powers_of_two() -> None:

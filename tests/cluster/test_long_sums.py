@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -17,8 +18,11 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 import tilewright as tw
-from tilewright.cluster import lazy_tasks
+from tilewright.cluster import kept, lazy_tasks
+from tilewright.cluster.layers import layers
+from tilewright.cluster.lazy import lazy_product
 from tilewright.errors import ClusterError
+from tilewright.files import open_matrix
 
 M, K, N = 60, 1 << 15, 50
 rng = np.random.default_rng(3)
@@ -44,6 +48,34 @@ def client(threads: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with Client(threads, set_as_default=False) as client:
         client.wait_for_workers(WORKERS, timeout=30)
         yield client
+
+
+def received(dask_worker: Any) -> int:
+    """Bytes that a worker has received from others."""
+    return sum(each["total"] for each in dask_worker.transfer_incoming_log)
+
+
+def test_each_worker_adds_its_own_layers_and_only_sums_are_moved(client: Client) -> None:
+    count = layers(M, N, K)
+    assert count > WORKERS
+    before = client.run(received)
+    tw.multiply("a.npy", "b.npy", "c.npy", cluster=client)
+    after = client.run(received)
+    moved = sorted(after[worker] - before[worker] for worker in after)
+    block = 4 * M * N
+    small = 20_000  # where the parts of files lie
+    assert (WORKERS - 1) * block <= sum(moved) < (WORKERS - 1) * block + small
+    assert moved[-1] < 2 * block + small, "more than two sums at one worker"
+
+
+def test_a_worker_that_is_lost_leaves_its_layers_to_others_and_the_bits_stay(client: Client) -> None:
+    with contextlib.closing(open_matrix("a.npy")) as of_a, contextlib.closing(open_matrix("b.npy")) as of_b:
+        a, b = kept.file_matrix(of_a), kept.file_matrix(of_b)
+    placed = lazy_product(a, b, np.dtype(np.float32), None, {"tcp://127.0.0.1:9": 1, **client.nthreads()})
+    c = client.compute(placed, optimize_graph=False).result(timeout=60)
+    np.testing.assert_array_equal(c, client.compute(lazy_product(a, b, np.dtype(np.float32), None)).result(timeout=60))
+    tw.multiply("a.npy", "b.npy", "c.npy", cluster=client)
+    np.testing.assert_array_equal(np.load("c.npy"), c)
 
 
 @pytest.mark.parametrize("out", ["c.npy", None])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dask.array as da
@@ -16,9 +16,10 @@ from distributed import futures_of
 from ..errors import ClusterError
 from ..files import Source
 from ..streaming.plan.cuts import MANY_CHUNKS
+from ..streaming.run.computation import Product
 from ..streaming.run.counting import SharedCounter
 from .connect import result_of, wait_until_ended
-from .lazy import matmul
+from .lazy import lazy_product
 
 #: Bytes of a chunk of a file, about.
 CHUNK_BYTES = 32 << 20
@@ -29,13 +30,17 @@ _seen: set[str] = set()
 read = SharedCounter()
 
 
-def product_on_workers(client: Any, a: da.Array, b: da.Array, dtype: Any, memory: int | str | None) -> da.Array:
-    """The product, computed now, in chunks that are on the workers as long as the array is referred to."""
+def product_on_workers(client: Any, product: Product, arrays: Sequence[Any], memory: int | str | None) -> da.Array:
+    """The product, computed now, in chunks that are on the workers as long as the array is referred to. ``arrays`` are the
+    operands as Dask arrays, None for those in files, which any worker can read."""
+    operands = zip(product.sources, arrays, strict=True)
+    a, b = (file_matrix(source) if array is None else array for source, array in operands)
+    in_files = all(array is None for array in arrays)
     with client.as_current():  # its workers' memory is what tasks are sized for
-        product = matmul(*(x if x.dtype == dtype else x.astype(dtype) for x in (a, b)), memory=memory)
-    product = client.persist(product)
-    wait_until_ended(futures_of(product))
-    return product
+        lazy = lazy_product(a, b, product.dtype, memory, client.nthreads() if in_files else None)
+    result = client.persist(lazy, optimize_graph=False)  # otherwise Dask would lose where layers are placed
+    wait_until_ended(futures_of(result))
+    return result
 
 
 def fetched(client: Any, array: da.Array) -> np.ndarray[Any, Any]:

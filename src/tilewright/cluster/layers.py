@@ -6,8 +6,9 @@ how many workers there are nor on which one finishes first.
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ..streaming.plan.grid import part_count, part_edge
@@ -48,6 +49,18 @@ def cut_layers(k: int, kc: int, count: int) -> list[slice]:
     count = min(count, parts)
     edges = [part_edge(k, parts, part_edge(parts, count, layer)) for layer in range(count + 1)]
     return [slice(*ends) for ends in itertools.pairwise(edges)]
+
+
+def share_layers(count: int, tile: int, tiles: int, workers: Mapping[str, int]) -> list[str]:
+    """The worker of each of ``count`` layers of tile number ``tile`` of ``tiles``, from the workers' names and threads: each
+    worker gets layers that follow one another, by its threads. More workers than layers share the tiles of a layer.
+
+    >>> share_layers(4, 0, 1, {"a": 1, "b": 1}), share_layers(2, 0, 2, dict.fromkeys("abcd", 1))
+    (['a', 'a', 'b', 'b'], ['a', 'c'])
+    """
+    names, edges = list(workers), list(itertools.accumulate(workers.values()))
+    middles = ((layer + (tile + 0.5) / tiles) / count * edges[-1] for layer in range(count))
+    return [names[bisect.bisect_right(edges, middle)] for middle in middles]
 
 
 def add_layers(terms: Sequence[Term], add: Callable[[Term, Term], Term]) -> Term:

@@ -7,12 +7,14 @@ parts that the kernel sums.
 
 from __future__ import annotations
 
-import functools
+import collections
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 from dask.array.utils import meta_from_array
@@ -30,7 +32,7 @@ from ..planning.choice import choose_adding_cpu
 from ..streaming.places.places import parse_bytes
 from ..streaming.places.rates import kc_of
 from ..streaming.run.opening import product_dtype
-from .layers import add_layers
+from .layers import add_layers, share_layers
 from .lazy_cut import LazyCut, TaskMemory, cut_lazily
 from .lazy_tasks import Pieces, add_product, add_sums, cut_chunk
 from .session import SHARE
@@ -76,7 +78,14 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
     x, y = dask_matrix("x", x), dask_matrix("y", y)
     if x.shape[1] != y.shape[0]:
         raise ShapeError(f"k mismatch: x is {x.shape}, y is {y.shape}: x's columns must be as many as y's rows")
-    dtype = product_dtype(x.dtype, y.dtype)
+    return lazy_product(x, y, product_dtype(x.dtype, y.dtype), memory)
+
+
+def lazy_product(
+    x: da.Array, y: da.Array, dtype: np.dtype, memory: int | str | None, workers: Mapping[str, int] | None = None
+) -> da.Array:
+    """The same in a dtype that is given. Of a sum that ``workers`` share, by their addresses and threads, each gets layers
+    that follow one another; Dask moves them only if a worker is lost. Without, Dask places them."""
     limit = None if memory is None else parse_bytes("memory", memory)
     (m, k), n = x.shape, y.shape[1]
     if 0 in (m, n, k):
@@ -87,7 +96,7 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
     share, threads = _share_of_thread()
     kc = kc_of(kernel, dtype.name)
     cut = cut_lazily(x.chunks[0], y.chunks[1], k, kc, TaskMemory(limit or share, workspace, sizes), threads)
-    return _array(x, y, cut, dtype, kc)
+    return _array(x, y, cut, dtype, kc, workers if len(cut.layers) > 1 else None)
 
 
 # ---- operands and memory ---------------------------------------------------------------------------------------------
@@ -181,7 +190,7 @@ class _Operand:
         return TaskRef(key)
 
 
-def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int) -> da.Array:
+def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int, workers: Mapping[str, int] | None) -> da.Array:
     token = tokenize(x.name, y.name, cut.rows, cut.columns, cut.layers, dtype.str, kc)
     name = f"tilewright-matmul-{token}"
     graph: dict[Any, Any] = {}
@@ -192,27 +201,56 @@ def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int) -> da.Array:
     b = _Operand(y, f"tilewright-cut-y-{token}", graph, (depth, bn))
     of_a = {(i, s.start): a.panel(part, s) for i, part in enumerate(rows) for s in segments}
     of_b = {(s.start, j): b.panel(s, part) for j, part in enumerate(columns) for s in segments}
-    tasks = len(segments) + len(cut.layers) - 1
+    tasks, tiles = len(segments) + len(cut.layers) - 1, len(rows) * len(columns)
+    where: dict[Any, str] = {}
     for i, j in itertools.product(range(len(rows)), range(len(columns))):
         panels = {s.start: (*of_a[i, s.start], *of_b[s.start, j]) for s in segments}
         keys = [*((f"tilewright-sum-{token}", i, j, number) for number in range(tasks - 1)), (name, i, j)]
-        _add_tile(graph, iter(keys), [[panels[s.start] for s in layer] for layer in cut.layers], dtype.name, kc)
-    layered = HighLevelGraph.from_collections(name, graph, dependencies=[x, y])
+        of_layers = _add_tile(
+            graph, iter(keys), [[panels[s.start] for s in layer] for layer in cut.layers], dtype.name, kc
+        )
+        if workers:
+            placed = share_layers(len(cut.layers), i * len(columns) + j, tiles, workers)
+            for key, numbers in of_layers.items():
+                # Sums are added where most of their layers are; on a tie at the later worker, whose layers may be shorter.
+                there = reversed(placed[numbers.start : numbers.stop])
+                where[key] = collections.Counter(there).most_common(1)[0][0]
+    loosely = {"workers": lambda key: where.get(key, []), "allow_other_workers": True} if where else {}
+    with dask.annotate(**loosely):
+        layered = HighLevelGraph.from_collections(name, graph, dependencies=[x, y])
     return da.Array(layered, name, chunks=cut.chunks, dtype=dtype, meta=np.empty((0, 0), dtype))
 
 
-def _add_tile(graph: dict[Any, Any], keys: Iterator[Any], layers: list[list[Any]], dtype: str, kc: int) -> None:
-    """Add the tasks of a tile, under these keys: a chain for each layer, whose panels are given, and their sums."""
+@dataclass(frozen=True)
+class _Sum:
+    """A task that has the sum of the layers ``numbers``."""
 
-    def add(function: Callable[..., Any], *arguments: Any) -> TaskRef:
+    task: TaskRef
+    numbers: range
+
+
+def _add_tile(
+    graph: dict[Any, Any], keys: Iterator[Any], layers: list[list[Any]], dtype: str, kc: int
+) -> dict[Any, range]:
+    """Add the tasks of a tile, under these keys: a chain for each layer, whose panels are given, and their sums. Returns
+    the numbers of the layers of which each task has the sum."""
+    found: dict[Any, range] = {}
+
+    def add(numbers: range, function: Callable[..., Any], *arguments: Any) -> TaskRef:
         key = next(keys)
-        graph[key] = Task(key, function, *arguments)
+        graph[key], found[key] = Task(key, function, *arguments), numbers
         return TaskRef(key)
 
-    def chain(layer: list[Any]) -> TaskRef:
-        total: Any = None
+    def chain(number: int, layer: list[Any]) -> _Sum:
+        numbers, total = range(number, number + 1), None
         for left, of_left, right, of_right in layer:
-            total = add(add_product, total, left, right, of_left, of_right, dtype, kc)
-        return total
+            total = add(numbers, add_product, total, left, right, of_left, of_right, dtype, kc)
+        assert total is not None
+        return _Sum(total, numbers)
 
-    add_layers([chain(layer) for layer in layers], functools.partial(add, add_sums))
+    def add_two(x: _Sum, y: _Sum) -> _Sum:
+        numbers = range(x.numbers.start, y.numbers.stop)
+        return _Sum(add(numbers, add_sums, x.task, y.task), numbers)
+
+    add_layers([chain(number, layer) for number, layer in enumerate(layers)], add_two)
+    return found

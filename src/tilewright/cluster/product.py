@@ -73,16 +73,7 @@ def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
         from .kept import product_on_workers  # needs Dask, without which the line before raises an error that says so
 
         product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
-        x, y = _dask_arrays(product, arrays)
-        return product_on_workers(client, x, y, product.dtype, options.memory)
-
-
-def _dask_arrays(product: Product, arrays: Sequence[Any]) -> list[Any]:
-    """Both operands as Dask arrays: those that are none yet are files."""
-    from .kept import file_matrix
-
-    given = zip(product.sources, arrays, strict=True)
-    return [file_matrix(source) if array is None else array for source, array in given]
+        return product_on_workers(client, product, arrays, options.memory)
 
 
 def _shared_sum(plan: StreamPlan, workers: int, count: int) -> StreamPlan:
@@ -179,9 +170,7 @@ class _ByLayers:
     def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
         from .kept import fetched, product_on_workers
 
-        x, y = _dask_arrays(product, self.arrays)
-        kept = product_on_workers(self.client, x, y, product.dtype, self.options.memory)
-        c = fetched(self.client, kept)
+        c = fetched(self.client, product_on_workers(self.client, product, self.arrays, self.options.memory))
         tell.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in product.sources), "")
         grid = plan.grid
         for tile in plan.tiles:
