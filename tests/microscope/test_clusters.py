@@ -1,4 +1,4 @@
-"""Clusters of blocks: which blocks run together, what their registers say, and which launches are refused."""
+"""Clusters of blocks: which run together, their registers, their shared memory and barriers; planted defects are named."""
 
 # ruff: noqa: E501 - a line of PTX is a line
 
@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.cluster_kernels import BLOCKS, KERNELS, PLANTED, THREADS, Planted, given, right
 from support.ptx_kernels import kernel
-from tilewright.errors import UsageError
+from tilewright.errors import UnavailableError, UsageError
+from tilewright.runtime.gpu.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.counters.block_sample import sample_blocks
 
@@ -86,3 +88,86 @@ def test_a_sample_has_whole_clusters_which_represent_the_grid() -> None:
 def test_a_cluster_that_cannot_be_launched_is_refused(change: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         places((8, 1, 1), PLACES.replace(")", f")\n{change}", 1), **given)
+
+
+# ---- shared memory of other blocks, and the barrier of a cluster -----------------------------------------------------
+
+
+def execute(source: str, **options: Any) -> Run:
+    try:
+        ptx = compile_source(source, name="test.cu", arch="sm_90").ptx
+    except UnavailableError as error:
+        pytest.skip(f"no CUDA compiler: {error}")
+    args = [given(), np.zeros(BLOCKS * THREADS, np.int32)]
+    return simulate(ptx, "k", BLOCKS, THREADS, args, RunOptions(max_steps=200_000, **options))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_right_kernel_is_silent_and_right(name: str) -> None:
+    run = execute(KERNELS[name], outputs=[1])
+    assert run.findings == []
+    assert run.complete
+    assert run.arrays[1] is not None
+    np.testing.assert_array_equal(run.arrays[1], right(name))
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_planted_defect_is_named_with_its_line(planted: Planted) -> None:
+    lines = enumerate(planted.source.splitlines(), 1)
+    wanted = [(number, line.split("// !! ")[1].strip()) for number, line in lines if "// !! " in line]
+    found = execute(planted.source).findings
+    assert sorted((f.line, f.kind) for f in found) == sorted(wanted)
+    assert any(planted.says in f.text for f in found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("meet(); // empty", 'asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;");'),
+        (
+            "__cluster_barrier_arrive();\n",
+            'asm volatile("fence.acq_rel.cluster; barrier.cluster.arrive.relaxed;" ::: "memory");\n',
+        ),
+        ("__cluster_barrier_arrive();\n", 'asm volatile("barrier.cluster.arrive.release;" ::: "memory");\n'),
+    ],
+)
+def test_other_forms_of_the_barrier_are_right_too(old: str, new: str) -> None:
+    text = KERNELS["exchange"]
+    assert text.count(old) == 1
+    run = execute(text.replace(old, new))
+    assert run.findings == []
+    assert run.arrays[1] is not None
+    np.testing.assert_array_equal(run.arrays[1], right("exchange"))
+
+
+def test_addresses_in_a_cluster_say_whose_they_are() -> None:
+    source = """
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) k(const int*, int* out) {
+        __shared__ int x[4];
+        unsigned rank = __clusterRelativeBlockRank(), other = rank ^ 1;
+        int* there = (int*)__cluster_map_shared_rank(x, other);
+        int* here = (int*)__cluster_map_shared_rank(x, rank);
+        unsigned shared = (unsigned)__cvta_generic_to_shared(x), mapped;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(shared + 4), "r"(other));
+        asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(mapped), "r"(5 + rank) : "memory");
+        __cluster_barrier_arrive(); __cluster_barrier_wait();
+        int in_own, in_cluster, here_too;
+        asm("{.reg .pred p; isspacep.shared::cta p, %1; selp.u32 %0, 1, 0, p;}" : "=r"(in_own) : "l"(there));
+        asm("{.reg .pred p; isspacep.shared::cluster p, %1; selp.u32 %0, 1, 0, p;}" : "=r"(in_cluster) : "l"(there));
+        asm("{.reg .pred p; isspacep.shared::cta p, %1; selp.u32 %0, 1, 0, p;}" : "=r"(here_too) : "l"(here));
+        int* row = out + 8 * blockIdx.x;
+        row[0] = __cluster_query_shared_rank(there); row[1] = __cluster_query_shared_rank(x);
+        row[2] = in_own; row[3] = in_cluster; row[4] = here_too; row[5] = x[1]; row[6] = here[1];
+    }"""
+    run = execute(source.replace("\n    ", "\n"))
+    assert run.findings == []
+    assert run.arrays[1] is not None
+    rows = run.arrays[1].reshape(-1, 8)[:, :7].tolist()[:BLOCKS]
+    assert rows == [[1 - b % 2, b % 2, 0, 1, 1, 6 - b % 2, 6 - b % 2] for b in range(BLOCKS)]
+
+
+def test_without_a_cluster_there_is_no_other_block() -> None:
+    source = KERNELS["exchange"].replace("__cluster_dims__(4, 1, 1)", "")
+    run = execute(source)
+    assert {f.kind for f in run.findings} == {"out of bounds"}
+    assert execute(source, cluster=4).findings == []

@@ -10,7 +10,8 @@ STEP_LIMIT = "step limit"
 WRONG_PARITY = "wrong parity"
 #: The bytes that a barrier expects are not those that arrive.
 BYTE_COUNT = "byte count"
-#: A barrier in shared memory that is used before its initialisation, initialised again, or arrived at too often.
+#: A barrier in shared memory that is used before its initialisation, initialised again, or arrived at too often; or one of a
+#: cluster that a thread arrives at, or waits for, twice.
 BARRIER_MISUSE = "barrier misuse"
 #: A write that the asynchronous proxy (copy engine, wgmma) cannot see, for want of a fence.
 MISSING_FENCE = "missing fence"
@@ -18,6 +19,10 @@ MISSING_FENCE = "missing fence"
 NEIGHBOURS = "neighbours overwritten"
 #: The kinds that only asynchronous kernels show.
 ASYNCHRONOUS = (WRONG_PARITY, BYTE_COUNT, BARRIER_MISUSE, MISSING_FENCE, NEIGHBOURS)
+#: A block that may leave the kernel before another block of its cluster has accessed its shared memory.
+LEFT_EARLY = "block left early"
+#: The kinds that only kernels with clusters show.
+CLUSTERS = (LEFT_EARLY,)
 #: All kinds of findings.
 KINDS = (
     "out of bounds",
@@ -30,6 +35,7 @@ KINDS = (
     STEP_LIMIT,
     "trap",
     *ASYNCHRONOUS,
+    *CLUSTERS,
 )
 
 

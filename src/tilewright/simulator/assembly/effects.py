@@ -18,6 +18,12 @@ def is_mbarrier_wait(ins: Instruction) -> bool:
     return ins.parts[0] == "mbarrier" and bool({"try_wait", "test_wait"} & set(ins.parts))
 
 
+def is_ordered(ins: Instruction) -> bool:
+    """Whether an instruction accesses memory in an order that others may rely on: an atomic, a volatile or ordered access,
+    or an operation on a barrier object."""
+    return ins.parts[0] in ("atom", "red", "mbarrier") or bool((_ORDERED | {"release", "complete_tx"}) & set(ins.parts))
+
+
 def stores(ins: Instruction) -> bool:
     """Whether an instruction writes memory, except ``atom``: the value that it returns shows whether memory changed."""
     name = ins.parts[0]
@@ -34,7 +40,7 @@ def only_reads(ins: Instruction) -> bool:
 
 def fences(ins: Instruction) -> bool:
     """Whether an instruction makes earlier writes visible to other threads: a fence, or a release."""
-    if ins.parts[0] == "mbarrier" or ins.parts[:2] in (["fence", "proxy"], ["fence", "mbarrier_init"]):
+    if ins.parts[0] in ("mbarrier", "barrier") or ins.parts[:2] in (["fence", "proxy"], ["fence", "mbarrier_init"]):
         return False
     return ins.parts[0] in ("fence", "membar") or bool({"release", "acq_rel"} & set(ins.parts[1:]))
 

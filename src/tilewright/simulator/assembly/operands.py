@@ -14,13 +14,14 @@ _COUNTS = """
 1-1 activemask nanosleep setmaxnreg
 1-2 bra prefetch prefetchu applypriority discard
 1-3 call
-1-5 bar barrier
+0-5 bar barrier
 2-2 brx mov abs neg not cnot popc clz bfind brev rcp sqrt rsqrt sin cos lg2 ex2 tanh testp cvta isspacep elect
 2-2 ldmatrix stmatrix movmatrix
 2-3 ld ldu st red
 2-4 cvt createpolicy
 3-3 add sub add.cc sub.cc addc subc addc.cc subc.cc mul mul24 div rem min max and or xor shl shr copysign bmsk szext
-3-3 redux match vote
+2-2 getctarank
+3-3 redux match vote mapa
 3-4 setp set
 3-5 atom
 4-4 mad mad24 fma sad mad.cc madc madc.cc shf bfe prmt fns dp4a dp2a selp slct mma

@@ -9,7 +9,8 @@ Of two accesses by different threads, the earlier one is ordered before the late
 - same block: the later warp knows the earlier one's time, from a barrier of the whole block (``floor``), from a barrier of
   some warps (``known``), or because the earlier warp ran a fence and then stored something (``posted``), and the later
   one ran an atomic or volatile load after that.
-- two blocks: the earlier one has since run a device-wide fence and then stored something (``handed``), and the later
+- two blocks of a cluster: the later warp knows the earlier one's time, from a barrier of the cluster or a fence.
+- any two blocks: the earlier one has since run a device-wide fence and then stored something (``handed``), and the later
   one has run an atomic or volatile load, which is how correct kernels pass data from block to block.
 
 Where this is coarser than the rules of the language, accesses are taken as ordered, so that no false race is reported.
@@ -40,23 +41,31 @@ class Clocks:
     """The clocks of a batch of blocks of ``threads`` threads.
 
     For every block of the run, ``handed`` is the time up to which its accesses are ordered before those of other blocks
-    that have looked, and ``looked`` is LOOKED if it has.
+    that have looked, and ``looked`` is LOOKED if it has. A row of times has one for each warp of a cluster of ``together``
+    blocks: WARPS for each block, in order of rank.
     """
 
-    def __init__(self, copies: int, threads: int, handed: NDArray[np.int32], looked: NDArray[np.int8]) -> None:
+    def __init__(
+        self, copies: int, threads: int, handed: NDArray[np.int32], looked: NDArray[np.int8], together: int = 1
+    ) -> None:
         self.copies, self.threads, self.handed, self.looked, self.first = copies, threads, handed, looked, 0
+        self.together, self.columns = together, WARPS * together
         self.warps = -(-threads // 32)
         thread = np.tile(np.arange(threads, dtype=np.int64), copies)
         self.block = np.repeat(np.arange(copies, dtype=np.int64), threads)  # within the batch
         self.warp = self.block * self.warps + thread // 32  # within the batch
         self.thread = thread
+        self.column = self.block % together * WARPS + thread // 32
         self.stamp = np.zeros(copies * threads, np.int64)
         self.floor = np.zeros(copies * self.warps, np.int64)
         self.settled = 0  # the least of all floors
-        self.known: Ints | None = None  # (warps of the batch, warps of a block)
-        self.posted: Ints | None = None  # (blocks of the batch, warps of a block)
+        self.known: Ints | None = None  # (warps of the batch, columns)
+        self.posted: Ints | None = None  # (blocks of the batch, columns)
+        # By block of the batch: what its next store posts to the block, to the cluster, and up to when it hands to the grid.
+        self.fenced: dict[int, tuple[Ints, Ints, int]] = {}
+        self.secured: Ints | None = None  # like known: what a warp knew at its last cluster-wide fence
+        self.ended: Ints | None = None  # like posted: up to when a block knows that others have got, apart from memory
         self.visible = np.zeros((copies, WARPS), np.int64)
-        self.fenced: dict[int, tuple[Ints, int]] = {}  # by block of the batch: what its next store posts and hands
         # After lanes of a warp passed a barrier in groups: for each lane the mask of those it met, and the time up to
         # which it knows the other lanes. The mask becomes -1 (all) when its time advances in any other way.
         self.group: Ints | None = None
@@ -65,6 +74,7 @@ class Clocks:
     def place(self, first: int) -> None:
         """Start the blocks from ``first`` on of the run."""
         self.first, self.settled, self.known, self.posted, self.group = first, 0, None, None, None
+        self.secured, self.ended = None, None
         self.fenced.clear()
         self.visible.fill(0)
         self.floor.fill(0)
@@ -114,27 +124,70 @@ class Clocks:
         rows[some] = latest[:, None] | (rows[some] & _THREAD)
         self.floor.reshape(self.copies, self.warps)[some] = (_time(latest) - 1)[:, None]
         self.settled = int(self.floor.min())
+        if (
+            self.known is not None and self.together > 1
+        ):  # what one warp knows of other blocks, all of its block now know
+            known = self.known.reshape(self.copies, self.warps, self.columns)
+            known[some] = known[some].max(axis=1, keepdims=True)
 
     def meet(self, lanes: Ints, arrived: Iterable[Ints]) -> None:
         """Some threads of a block passed a barrier; ``arrived`` is the knowledge of threads that arrived without waiting."""
         self.learn(lanes, np.maximum.reduce([self.knowledge(lanes), *arrived]))
 
     def knowledge(self, lanes: Ints) -> Ints:
-        """The times up to which these threads of a block know its warps, their own included: (warps,)."""
+        """The times up to which these threads of a block know the warps of their cluster, their own included: (columns,)."""
         warps = np.unique(self.warp[lanes])
-        row = np.full(WARPS, self.floor[warps].max())
+        row, own = np.zeros(self.columns, np.int64), int(self.block[lanes[0]]) % self.together * WARPS
+        row[own : own + WARPS] = self.floor[warps].max()
         if self.known is not None:
             np.maximum(row, self.known[warps].max(axis=0), out=row)
-        np.maximum.at(row, self.thread[lanes] // 32, _time(self.stamp[lanes]))
+        np.maximum.at(row, own + self.thread[lanes] // 32, _time(self.stamp[lanes]))
         return row
 
     def learn(self, lanes: Ints, row: Ints) -> None:
-        """Order these threads of a block after the times in ``row``, one for each of its warps."""
+        """Order these threads of a cluster after the times in ``row``, one for each of its warps: (columns,), or for
+        threads of several clusters (clusters of the batch, columns)."""
         if self.known is None:
-            self.known = np.zeros((self.copies * self.warps, WARPS), np.int64)
+            self.known = np.zeros((self.copies * self.warps, self.columns), np.int64)
         warps = np.unique(self.warp[lanes])
-        self.known[warps] = np.maximum(self.known[warps], row)
-        self.advance(lanes, int(row.max()) + 1)
+        rows = row if row.ndim == 1 else row[warps // (self.warps * self.together)]
+        self.known[warps] = np.maximum(self.known[warps], rows)
+        self.advance(lanes, int(rows.max()) + 1)
+
+    def knowledge_of_clusters(self, lanes: Ints, fenced: bool = False) -> Ints:
+        """``knowledge`` of threads of any blocks, put together by cluster: (clusters of the batch, columns). With
+        ``fenced``, only what they knew at their last cluster-wide fence."""
+        rows = np.zeros((self.copies // self.together, self.columns), np.int64)
+        if fenced:
+            if self.secured is not None:
+                warps = np.unique(self.warp[lanes])
+                np.maximum.at(rows, warps // (self.warps * self.together), self.secured[warps])
+            return rows
+        by_block = rows.reshape(self.copies, WARPS)
+        warps = np.unique(self.warp[lanes])
+        np.maximum.at(by_block, warps // self.warps, self.floor[warps][:, None])
+        if self.known is not None:
+            np.maximum.at(rows, warps // (self.warps * self.together), self.known[warps])
+        np.maximum.at(by_block, (self.block[lanes], self.thread[lanes] // 32), _time(self.stamp[lanes]))
+        return rows
+
+    def outlive(self, blocks: Ints, rows: Ints) -> None:
+        """Threads of these blocks of the batch know that the warps of their clusters have got to the times in ``rows``:
+        (blocks, columns)."""
+        if self.ended is None:
+            self.ended = np.zeros((self.copies, self.columns), np.int64)
+        self.ended[blocks] = np.maximum(self.ended[blocks], rows)
+
+    def known_at_exit(self) -> Ints:
+        """The times up to which each block knows the warps of its cluster: (blocks of the batch, columns)."""
+        rows = np.zeros((self.copies, self.columns), np.int64) if self.ended is None else self.ended.copy()
+        if self.known is not None:
+            np.maximum(rows, self.known.reshape(self.copies, self.warps, -1).max(axis=1), out=rows)
+        return rows
+
+    def times(self, lanes: Ints) -> Ints:
+        """The present times of these lanes."""
+        return _time(self.stamp[lanes])
 
     def advance(self, lanes: Ints, least: int = 0) -> None:
         """Advance the time of these lanes, at least to ``least``."""
@@ -143,15 +196,26 @@ class Clocks:
         time = np.minimum(np.maximum(_time(stamps) + 1, least), _LATEST)
         self.stamp[lanes] = (stamps & ~_TIME) | time * TICK
 
-    def fence(self, sel: Ints | None, wide: bool) -> None:
-        """These lanes ran a fence, device-wide if ``wide``: the next store of their block publishes what they know now."""
+    def fence(self, sel: Ints | None, wide: bool, near: bool = False) -> None:
+        """These lanes ran a fence, device-wide if ``wide`` and cluster-wide if ``near``: the next store of their block
+        publishes what they know now."""
         if self.posted is None:
-            self.posted = np.zeros((self.copies, WARPS), np.int64)
+            self.posted = np.zeros((self.copies, self.columns), np.int64)
+        nothing = np.zeros(self.columns, np.int64)
         for block, lanes in self._by_block(sel):
             known = self.knowledge(lanes)
-            row, time = self.fenced.get(block, (known, 0))
-            self.fenced[block] = np.maximum(row, known), max(time, int(known.max()) if wide else 0)
+            row, shared, time = self.fenced.get(block, (known, nothing, 0))
+            if wide or near:
+                shared = np.maximum(shared, known)
+                self._secure(lanes, known)
+            own = known[(first := block % self.together * WARPS) : first + WARPS]
+            self.fenced[block] = np.maximum(row, known), shared, max(time, int(own.max()) if wide else 0)
             self.advance(lanes)
+
+    def _secure(self, lanes: Ints, known: Ints) -> None:
+        if self.secured is None:
+            self.secured = np.zeros((self.copies * self.warps, self.columns), np.int64)
+        self.secured[np.unique(self.warp[lanes])] = known
 
     def fence_proxy(self, sel: Ints | None) -> None:
         """These lanes ran ``fence.proxy.async``: what they wrote and what they know is visible to that proxy from now on."""
@@ -167,18 +231,16 @@ class Clocks:
         visible = self.visible[self.block[lane]]
         return np.asarray(mine & (_time(then) > visible[(then & _THREAD) >> 5]))
 
-    def hand(self, lanes: Ints) -> None:
-        """These lanes of a block signal a thread of another block: what they know is ordered before what follows there."""
-        block = self.first + int(self.block[lanes[0]])
-        self.handed[block] = max(int(self.handed[block]), int(self.knowledge(lanes).max()))
-
     def signal(self, sel: Ints | None) -> None:
         """These lanes store something, which publishes what was fenced before, to their block or to the grid."""
         if self.posted is not None and self.fenced:
             for block, _ in self._by_block(sel):
                 if block in self.fenced:
-                    row, time = self.fenced.pop(block)
+                    row, shared, time = self.fenced.pop(block)
                     np.maximum(self.posted[block], row, out=self.posted[block])
+                    if self.together > 1:
+                        others = self.posted[(first := block - block % self.together) : first + self.together]
+                        np.maximum(others, shared, out=others)
                     self.handed[self.first + block] = max(self.handed[self.first + block], time)
 
     def look(self, sel: Ints | None) -> None:
@@ -209,19 +271,21 @@ class Clocks:
         return (then >= EPOCH) & (((then ^ now) >= EPOCH) | ((then & _TIME) > self.settled * TICK))
 
     def _unordered(self, then: Ints, now: Ints) -> Bools:
-        theirs = (then & _THREAD) >> 5
-        mine = (now // EPOCH - 1 - self.first) * self.warps + ((now & _THREAD) >> 5)
-        bound = self.floor[mine]
+        block, own_block = then // EPOCH - 1, now // EPOCH - 1
+        far = block != own_block
+        mine = (own_block - self.first) * self.warps + ((now & _THREAD) >> 5)
+        bound = np.where(far, 0, self.floor[mine])
         if self.known is not None:
-            bound = np.maximum(bound, self.known[mine, theirs])
+            theirs = block % self.together * WARPS + ((then & _THREAD) >> 5)
+            near = block // self.together == own_block // self.together
+            bound = np.where(near, np.maximum(bound, self.known[mine, theirs]), bound)
         own = _time(now) - 1
         if self.group is not None:
-            lane = (now // EPOCH - 1 - self.first) * self.threads + (now & _THREAD)
+            lane = (own_block - self.first) * self.threads + (now & _THREAD)
             own = np.where(self.group[lane] >> (then & 31) & 1 == 1, own, self.known_outside[lane])
         bound = np.where(((then ^ now) & (_WARP | ~(EPOCH - 1))) == 0, np.maximum(bound, own), bound)
-        far = then // EPOCH != now // EPOCH
-        handed = (_time(then) <= self.handed[then // EPOCH - 1]) & (self.looked[now // EPOCH - 1] & LOOKED > 0)
-        return np.asarray(np.where(far, ~handed, _time(then) > bound))
+        handed = far & (_time(then) <= self.handed[block]) & (self.looked[own_block] & LOOKED > 0)
+        return np.asarray((_time(then) > bound) & ~handed)
 
 
 def stamped_by(stamp: int) -> tuple[int, int]:

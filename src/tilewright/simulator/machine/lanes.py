@@ -20,6 +20,7 @@ from .launch import SimulatedLaunch
 from .mbarriers import Mbarriers
 from .reports import Reports
 from .shadow import Shadow
+from .shared_space import SharedSpace
 from .spaces import SHARED_GUARD, GlobalSpace, Space, WindowSpace
 from .threads import Threads, special_register
 from .transfers import Transfers
@@ -34,7 +35,7 @@ class Lanes(Threads):
     def __init__(self, launch: SimulatedLaunch, copies: int) -> None:
         super().__init__(launch.grid, launch.block, copies, launch.cluster)
         self.launch, self.program = launch, launch.program
-        self.clocks = Clocks(copies, self.threads, launch.handed, launch.looked)
+        self.clocks = Clocks(copies, self.threads, launch.handed, launch.looked, self.cluster.size)
         self.reports = Reports(launch.findings, self, self.clocks, launch.blocks, launch.program.code)
         self.registers: dict[str, Array] = {}
         self.specials: dict[str, Array] = {}
@@ -51,7 +52,8 @@ class Lanes(Threads):
         launch, owners = self.launch, {"shared": self.of_block, "local": self.every, "argument": self.every}
         copies = {"shared": self.copies, "local": self.size, "argument": self.size}.get(name, 1)
         guard = SHARED_GUARD if name == "shared" else 0
-        space = WindowSpace(self.reports, name, launch.windows[name], copies, owners.get(name), guard)
+        kind = SharedSpace if name == "shared" else WindowSpace
+        space = kind(self.reports, name, launch.windows[name], copies, owners.get(name), guard)
         for variable, data in launch.contents.get(name, {}).items():
             at = space.at[variable]
             space.region.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
@@ -79,6 +81,15 @@ class Lanes(Threads):
             self.async_copies.clear()
         self.mbarriers.clear()
         self.transfers.clear()
+        if self.shared.visits is not None:
+            self.shared.visits.clear()
+
+    @property
+    def shared(self) -> SharedSpace:
+        """Shared memory."""
+        space = self.windows["shared"]
+        assert isinstance(space, SharedSpace)
+        return space
 
     def _special(self, name: str) -> Array:
         return special_register(name, self, self.launch.options.shared_bytes, self.launch.static_shared)

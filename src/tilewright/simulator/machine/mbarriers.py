@@ -17,7 +17,7 @@ import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..findings import BARRIER_MISUSE, BYTE_COUNT, MISSING_FENCE, WRONG_PARITY
-from .clocks import LOOKED, Clocks
+from .clocks import Clocks
 from .memory import Region
 from .reports import Reports
 from .threads import Threads
@@ -53,7 +53,6 @@ class Mbarrier:
     fenced: bool = False  # whether fence.mbarrier_init followed its initialisation
     arrived: Ints | None = None  # what the arrivals of the current phase know
     known: Ints | None = None  # what those of completed phases know
-    remote: bool = False  # whether a thread of another block has arrived
     copies: list[tuple[int, Pending]] = field(default_factory=list)  # with their phases, until a thread waits for them
     expected: int = 0  # bytes, of the current phase
     received: int = 0
@@ -174,12 +173,8 @@ class Mbarriers:
         barrier.count = max(0, barrier.count - count)
 
     def _publish(self, barrier: Mbarrier, lanes: Ints) -> None:
-        if int(self.threads.of_block[lanes[0]]) != barrier.block:
-            self.clocks.hand(lanes)
-            barrier.remote = True
-        else:
-            row = self.clocks.knowledge(lanes)
-            barrier.arrived = row if barrier.arrived is None else np.maximum(barrier.arrived, row)
+        row = self.clocks.knowledge(lanes)
+        barrier.arrived = row if barrier.arrived is None else np.maximum(barrier.arrived, row)
         self.clocks.advance(lanes)
 
     def expect(self, ins: Instruction, barrier: Mbarrier, count: int, lanes: Ints) -> None:
@@ -229,8 +224,6 @@ class Mbarriers:
                 copy.finish(int(self.clocks.stamp[first]))
             row = self.clocks.knowledge(lanes[:1])
             barrier.known = row if barrier.known is None else np.maximum(barrier.known, row)
-        if barrier.remote:
-            self.clocks.looked[self.clocks.first + barrier.block] |= LOOKED
         if barrier.known is not None:
             self.clocks.learn(lanes, barrier.known)
 

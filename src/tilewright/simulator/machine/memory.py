@@ -49,7 +49,7 @@ class Region:
 
     ``borrowed`` bytes are the caller's own array, which nothing may write: the first write copies them. ``dtype`` and
     ``shape`` are those of an array. A region that has a copy of its variables for each block or thread has the ``spans`` of
-    the variables in one copy, and ``starts``: the offset at which each lane's copy begins.
+    the variables in one copy, ``starts``, the offset at which each lane's copy begins, and ``stride``, the bytes of a copy.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Region:
     shape: tuple[int, ...] = ()
     spans: list[AddressRange] = field(default_factory=list)
     starts: Ints | None = None
+    stride: int = 0
     views: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def view(self, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -80,11 +81,9 @@ class Region:
         self.data, self.borrowed = data, False
         self.views.clear()
 
-    def addresses(self, offsets: Ints, sel: Ints | None) -> Ints:
-        """Addresses of offsets into the region, by these lanes (None: all)."""
-        if self.starts is None:
-            return offsets + self.base
-        return offsets - (self.starts if sel is None else self.starts[sel])
+    def addresses(self, offsets: Ints) -> Ints:
+        """Addresses of offsets into the region; in a copy of its variables, those that the owner of the copy uses."""
+        return offsets + self.base if self.starts is None else offsets % self.stride
 
     def words(self, address: int) -> str:
         """An address as text: the element of an array, or the byte of the variable that lies nearest."""

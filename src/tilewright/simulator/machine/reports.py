@@ -81,14 +81,14 @@ class Reports:
     def race(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
         """Report a race of the access that the shadow of a region noted last."""
         first = int(np.argmax(bad))
-        addresses = region.addresses(offsets, sel)
+        addresses = region.addresses(offsets)
         text = self._race(ins, region, first, first if sel is None else int(sel[first]), int(addresses[first]))
         self.report("race", ins, sel, bad, addresses, text)
 
     def unwritten_read(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
         """Report a read of bytes that no thread has written, or that an asynchronous copy is still writing."""
         assert region.shadow is not None
-        first, addresses, shadow = int(np.argmax(bad)), region.addresses(offsets, sel), region.shadow
+        first, addresses, shadow = int(np.argmax(bad)), region.addresses(offsets), region.shadow
         cell = int(offsets[first]) // shadow.grain
         cell += int(np.argmax(shadow.writer[cell : cell + 16] == 0))  # the first of a vector that was not written
         place = region.words(int(addresses[first]) + cell * shadow.grain - int(offsets[first]))
@@ -107,7 +107,11 @@ class Reports:
         ordinal, thread = stamped_by(party.stamp)
         threads, other = self.threads, split(self.blocks.at(ordinal), self.threads.grid)
         same_block = other == threads.place(lane)[0]
-        near = "grid" if not same_block else "warp" if int(threads.tid[lane]) // 32 == thread // 32 else "block"
+        near = "warp" if int(threads.tid[lane]) // 32 == thread // 32 else "block"
+        if not same_block:
+            size = threads.cluster.size
+            together = ordinal // size == int(threads.blocks[threads.of_block[lane]]) // size
+            near = "cluster" if together and size > 1 else "grid"
         other_thread = f"thread {split(thread, threads.block)}" + ("" if same_block else f" of block {other}")
         place = region.words(address + party.byte)
         access_text = f"{_verb(ins, place)} {place}"
@@ -125,6 +129,7 @@ class Reports:
 _ORDER = {
     "warp": "and nothing orders the threads of a warp (__syncwarp() or a barrier would)",
     "block": "with no barrier between",
+    "cluster": "and nothing orders the blocks of a cluster (a barrier of the cluster would)",
     "grid": "and nothing orders two blocks (a fence and an atomic would)",
 }
 _DID = {"wrote": "wrote", "read": "read", "updated": "updated atomically"}

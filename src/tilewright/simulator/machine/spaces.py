@@ -184,7 +184,7 @@ class WindowSpace(Space):
         self.stride = -(-(place + len(sizes) * guard) // 128) * 128
         self.region = Region(name, padded(self.stride * copies), self.stride * copies, spans=spans)
         if owner is not None:
-            self.region.starts = owner * self.stride
+            self.region.starts, self.region.stride = owner * self.stride, self.stride
 
     def holding(self, low: int, end: int) -> Region | None:
         """The region of the space, if one of its variables holds the bytes."""

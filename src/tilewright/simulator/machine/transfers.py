@@ -194,7 +194,7 @@ class Transfers:
         first = int(np.argmax(bad))
         part = int(np.argmax(hit[first]))
         transfer = self.under_way[int(numbers[first, part])]
-        addresses = region.addresses(offsets, sel)
+        addresses = region.addresses(offsets)
         place = region.words(int(addresses[first]) + part * shadow.grain)
         does = "is still writing" if transfer.writes else "still reads"
         text = f"{'writes' if writes else 'reads'} {place}, which {_name(transfer)} at {transfer.ins.place(ins)} {does}"
@@ -212,7 +212,7 @@ class Transfers:
     def _report_unseen(
         self, ins: Instruction, region: Region, who: Ints, bad: Bools, chunks: Ints, writer: Instruction
     ) -> None:
-        addresses = region.addresses(chunks, who)
+        addresses = region.addresses(chunks)
         place = region.words(int(addresses[np.argmax(bad)]))
         text = f"reads {place} asynchronously, which {writer.place(ins)} wrote with no fence.proxy.async after it"
         self.reports.report(MISSING_FENCE, ins, who, bad, addresses, f"{text}: {ins.text}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..assembly.instructions import Instruction, operand_tokens
 from ..machine.lanes import Lanes
+from ..machine.shared_space import RANK_BIT
 from ..machine.spaces import WINDOW
 from ..machine.values import DTYPES, Array, Ints
 from ._table import BITS, INTS, Compute, Step, UnknownInstruction, destination, elementwise, size_of, step, value
@@ -218,8 +219,18 @@ def _isspacep(ins: Instruction, lanes: Lanes) -> Step:
     if space not in ("global", *WINDOW):
         raise UnknownInstruction(ins)
     number = WINDOW.get(space, 0) >> 56
+    source = lanes.source(ins.operands[1], "s64", ins)
+    if space == "shared" and "cluster" not in ins.parts:
+        # Of shared memory only the own block's, by its own address or by that in the cluster.
+        own = (WINDOW["shared"] >> RANK_BIT) + lanes.cluster.rank + 1
 
-    def compute(out: Array, a: Array) -> None:
+        def compute(out: Array, a: Array, mine: Array) -> None:
+            block = a >> np.int64(RANK_BIT)
+            out[...] = (block == WINDOW["shared"] >> RANK_BIT) | (block == mine)
+
+        return elementwise(lanes, ins, ins.operands[0], "pred", compute, [source, own])
+
+    def anywhere(out: Array, a: Array) -> None:
         out[...] = (a >> np.int64(56)) == number
 
-    return elementwise(lanes, ins, ins.operands[0], "pred", compute, [lanes.source(ins.operands[1], "s64", ins)])
+    return elementwise(lanes, ins, ins.operands[0], "pred", anywhere, [source])

@@ -22,6 +22,7 @@ from ..machine.lanes import TIMERS, Lanes
 from ..machine.values import Ints
 from ..ops.mbarrier import Wait
 from .barriers import Barriers
+from .cluster_barriers import ClusterBarriers
 from .gathering import Gathering
 from .segments import Segment, bind_segments
 from .stillness import Stillness
@@ -43,6 +44,7 @@ class Engine:
     def __init__(self, program: Program, lanes: Lanes) -> None:
         self.program, self.lanes = program, lanes
         self.barriers, self.gathering, self.stillness = Barriers(lanes), Gathering(lanes), Stillness(lanes)
+        self.cluster_barriers = ClusterBarriers(lanes, self.barriers.exited)
         self.segments = bind_segments(program, lanes)
         self.done = len(self.segments)
         self.ready: dict[int, list[Ints | None]] = {}
@@ -63,6 +65,7 @@ class Engine:
     def run(self) -> None:
         """Run until every lane has left the kernel. Raises StoppedError where that takes more than ``max_steps``."""
         self.barriers.clear()
+        self.cluster_barriers.clear()
         self.gathering.clear()
         self.stillness.clear()
         self.admitted.clear()
@@ -83,12 +86,15 @@ class Engine:
                 self._wake()
             elif self.gathering.waiting:
                 self._admit(self.gathering.give_up())
-            elif self.barriers.waiting.any():
+            elif self.barriers.waiting.any() or self.cluster_barriers.waiting.any():
                 self.stuck = True
                 self.barriers.report_stuck()
+                self.cluster_barriers.report_stuck()
             else:
-                self.lanes.mbarriers.report_left()
-                return
+                break
+        self.lanes.mbarriers.report_left()
+        if self.lanes.shared.visits is not None and not self.stuck:
+            self.lanes.shared.visits.report()
 
     def _go(self, at: int, sel: Ints | None, admitted: bool = False) -> None:
         """Run a group of lanes until it diverges, waits, rests, or another group must run first or join it."""
@@ -202,7 +208,8 @@ class Engine:
             segment = self.polled[at]
             code = next((i for i in segment.code if loads_anew(i)), segment.end or segment.last)
             count = self.lanes.size if sel is None else sel.size
-            others = int(self.barriers.waiting.sum()) + sum(group.size for _, group in self.gathering.waiting.values())
+            others = int((self.barriers.waiting | self.cluster_barriers.waiting).sum())
+            others += sum(group.size for _, group in self.gathering.waiting.values())
             text = f"{count} threads loop for ever: nothing that they read changes any more"
             text += f", and {others} wait at a barrier" if others else ""
             self._report(code, sel, f"{text}{self.lanes.launch.not_begun(int(self.lanes.blocks[-1]))}: {code.text}")
@@ -277,6 +284,9 @@ class Engine:
             for i in np.unique(index):
                 self._push(segment.targets[int(i)], active[index == i])
             return None
+        if segment.of_cluster:
+            self._pass_on(self.cluster_barriers.pass_by(end, at, active))
+            return None
         if segment.form is not None:
             if (
                 sel is None
@@ -303,3 +313,4 @@ class Engine:
         active = self.lanes.every if sel is None else sel
         self.gathering.leave(active)
         self._pass_on(self.barriers.leave(active))
+        self._pass_on(self.cluster_barriers.leave(active))

@@ -16,6 +16,7 @@ from ..ops import bind
 from ..ops._table import Step
 from ..ops.mbarrier import Wait
 from .barriers import Form
+from .cluster_barriers import is_cluster_barrier
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Segment:
     targets: list[int] = field(default_factory=list)
     index: Array | None = None
     form: Form | None = None
+    of_cluster: bool = False  # whether it ends with a barrier of a cluster
 
 
 def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
@@ -87,7 +89,8 @@ def _steps(ins: Instruction, lanes: Lanes, has_fences: bool) -> list[Step]:
     # Operations on an mbarrier, and fences of proxies, publish and learn by themselves.
     if not has_fences or ins.parts[0] == "mbarrier" or {"proxy", "mbarrier_init"} & parts:
         return [step]
-    fence: list[Step] = [partial(clocks.fence, wide=bool({"gl", "gpu", "sys"} & parts))] if fences(ins) else []
+    wide, near = bool({"gl", "gpu", "sys"} & parts), "cluster" in parts
+    fence: list[Step] = [partial(clocks.fence, wide=wide, near=near)] if fences(ins) else []
     if ins.parts[0] in ("fence", "membar"):
         return fence
     signal: list[Step] = [clocks.signal] if (stores(ins) or ins.parts[0] == "atom") and "local" not in parts else []
@@ -101,6 +104,9 @@ def _bind_control(
     name = end.parts[0]
     if end.guard:
         segment.guard = lanes.source(end.guard[0], "pred", end)
+    segment.of_cluster = is_cluster_barrier(end)
+    if segment.of_cluster:
+        return
     if name in ("bar", "barrier"):
         segment.form = Form.of(end, lanes)
         return

@@ -1,0 +1,156 @@
+"""Kernels on clusters of four blocks of 64 threads, right ones and copies of them with a defect planted in each.
+
+A line that must be named ends with ``// !! `` and the kinds of its findings.
+"""
+
+# ruff: noqa: E501 - an entry of a table is a line
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+BLOCKS, THREADS, CLUSTER = 8, 64, 4
+_HEAD = """
+#define meet() __cluster_barrier_arrive(); __cluster_barrier_wait()
+template <class T> __device__ T* at_rank(T* mine, unsigned rank) { return (T*)__cluster_map_shared_rank(mine, rank); }
+extern "C" __global__ void __cluster_dims__(4, 1, 1) k(const int* in, int* out) {
+    unsigned rank = __clusterRelativeBlockRank(), t = threadIdx.x, i = blockIdx.x * 64 + t;
+"""
+
+#: Every block reads the shared memory of the next one.
+EXCHANGE = (
+    _HEAD
+    + """
+    __shared__ int mine[64];
+    mine[t] = in[i];
+    __cluster_barrier_arrive();
+    int own = 3 * in[i];
+    __cluster_barrier_wait(); // full
+    int* next = at_rank(mine, (rank + 1) % 4);
+    out[i] = own + next[63 - t];
+    meet(); // empty
+}"""
+)
+#: Every thread adds to a sum in each block of its cluster.
+SUMS = (
+    _HEAD
+    + """
+    __shared__ int sum;
+    if (t == 0) sum = 0;
+    meet(); // zero
+    for (int r = 0; r < 4; r++) atomicAdd(at_rank(&sum, r), in[i]);
+    meet(); // full
+    out[i] = sum;
+}"""
+)
+#: The first block sends to the others; a flag in the receiver says that the data is there.
+MESSAGE = (
+    _HEAD
+    + """
+    __shared__ int data[64], flag;
+    if (t == 0) flag = 0;
+    meet(); // zero
+    if (rank == 0) {
+        for (int r = 1; r < 4; r++) at_rank(data, r)[t] = in[i] + r;
+        asm volatile("fence.acq_rel.cluster;" ::: "memory"); // publish
+        __syncthreads();
+        if (t == 0) for (int r = 1; r < 4; r++) atomicExch(at_rank(&flag, r), 1);
+        out[i] = 0;
+    } else {
+        if (t == 0) while (atomicAdd(&flag, 0) == 0) {}
+        asm volatile("fence.acq_rel.cluster;" ::: "memory");
+        __syncthreads();
+        out[i] = data[t];
+    }
+}"""
+)
+KERNELS = {"exchange": EXCHANGE, "sums": SUMS, "message": MESSAGE}
+
+
+def given() -> np.ndarray:
+    """The input of every kernel."""
+    return np.arange(BLOCKS * THREADS, dtype=np.int32) * 7 % 101
+
+
+def right(name: str) -> np.ndarray:
+    """What a kernel must make of it."""
+    x = given().reshape(-1, CLUSTER, THREADS)
+    if name == "exchange":
+        return (3 * x + np.roll(x, -1, axis=1)[:, :, ::-1]).reshape(-1)
+    if name == "sums":
+        return np.repeat(x.sum(axis=(1, 2)), CLUSTER * THREADS)
+    ranks = np.arange(CLUSTER)[None, :, None]
+    return np.where(ranks == 0, 0, x[:, :1] + ranks).reshape(-1)
+
+
+class Planted(NamedTuple):
+    """A defect: what replaces what in a kernel, and words of the first finding."""
+
+    name: str
+    kernel: str
+    edits: list[tuple[str, str]]
+    says: str
+
+    @property
+    def source(self) -> str:
+        """The kernel with its defect."""
+        text = KERNELS[self.kernel]
+        for old, new in self.edits:
+            assert text.count(old) == 1, f"{self.name}: {old!r} occurs {text.count(old)} times"
+            text = text.replace(old, new)
+        return text
+
+
+_ARRIVE, _WAIT = "__cluster_barrier_arrive();\n", "__cluster_barrier_wait(); // full"
+_READ, _NEXT, _END = "out[i] = own + next[63 - t];", "int* next = at_rank(mine, (rank + 1) % 4);", "meet(); // empty"
+_ADD, _SET = "atomicAdd(at_rank(&sum, r), in[i]);", "atomicExch(at_rank(&flag, r), 1);"
+_PUBLISH = 'asm volatile("fence.acq_rel.cluster;" ::: "memory"); // publish'
+_POLL = "while (atomicAdd(&flag, 0) == 0) {}"
+_RELAXED = 'asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");'
+_CLUSTER_RACE, _EARLY = (
+    "nothing orders the blocks of a cluster (a barrier of the cluster would)",
+    "may have left the kernel by then",
+)
+
+PLANTED = [
+    Planted("no wait before reading", "exchange", [(_WAIT, ""), (_READ, f"{_READ} // !! race"), (_END, f"{_END} // !! barrier misuse")],
+            _CLUSTER_RACE),
+    Planted("no arrival before reading", "exchange", [(_ARRIVE, "\n"), (_WAIT, f"{_WAIT} // !! barrier misuse"),
+            (_READ, f"{_READ} // !! race")], "waits without having arrived"),
+    Planted("a barrier of each block alone", "exchange", [(_ARRIVE, "\n"), (_WAIT, "__syncthreads();"), (_READ, f"{_READ} // !! race")],
+            _CLUSTER_RACE),
+    Planted("arrives twice", "exchange", [(_ARRIVE, f"{_ARRIVE[:-1]} __cluster_barrier_arrive(); // !! barrier misuse\n")],
+            "arrives a second time without waiting for the first"),
+    Planted("a relaxed arrival publishes nothing", "exchange", [(_ARRIVE, f"{_RELAXED}\n"), (_READ, f"{_READ} // !! race")],
+            _CLUSTER_RACE),
+    Planted("no barrier at the end", "exchange", [(_END, ""), (_READ, f"{_READ} // !! block left early")], _EARLY),
+    Planted("arrives at the end and leaves", "exchange", [(_END, "__cluster_barrier_arrive();"),
+            (_READ, f"{_READ} // !! block left early")], _EARLY),
+    Planted("one block does not wait at the end", "exchange", [(_END, "__cluster_barrier_arrive(); if (rank) __cluster_barrier_wait();"),
+            (_READ, f"{_READ} // !! block left early")], "addresses the shared memory of block (0, 0, 0)"),
+    Planted("half of the threads meet", "exchange", [(_END, "if (t < 32) { meet(); } // !! divergent barrier"),
+            (_READ, f"{_READ} // !! block left early")], _EARLY),
+    Planted("one block meets", "exchange", [(_END, "if (rank == 0) { meet(); } // !! divergent barrier"),
+            (_READ, f"{_READ} // !! block left early")], _EARLY),
+    Planted("a warp waits at another barrier", "exchange",
+            [(_END, "if (rank == 0 && t < 32) __syncthreads(); // !! endless wait\n    meet(); // !! endless wait")],
+            "32 threads of the block wait for ever"),
+    Planted("the next of the last block", "exchange", [(_NEXT, "int* next = at_rank(mine, rank + 1); // !! out of bounds"),
+            (_READ, f"{_READ} // !! out of bounds")], "a cluster has 4 blocks, and none of rank 4"),
+    Planted("beyond what the block has", "exchange", [(_READ, "out[i] = own + next[64 - t]; // !! out of bounds")],
+            "4 bytes at byte 256 of shared mine (256 bytes), 4 beyond its end"),
+    Planted("writes while the block before reads", "exchange", [(_READ, f"{_READ} mine[t] = 0; // !! race")], _CLUSTER_RACE),
+    Planted("only the first block is awaited", "sums", [("meet(); // zero", "__syncthreads();"), (_ADD, f"{_ADD} // !! race")],
+            "which thread (0, 0, 0) of block (0, 0, 0) wrote at line 8"),
+    Planted("the sum is read too early", "sums", [("meet(); // full", "__syncthreads();"), (_ADD, f"{_ADD} // !! block left early"),
+            ("out[i] = sum;", "out[i] = sum; // !! race")], _EARLY),
+    Planted("a sum that is no atomic", "sums", [(_ADD, "*at_rank(&sum, r) += in[i]; // !! race")], _CLUSTER_RACE),
+    Planted("the data is not published", "message", [(_PUBLISH, ""), ("[t] = in[i] + r;", "[t] = in[i] + r; // !! block left early"),
+            ("out[i] = data[t];", "out[i] = data[t]; // !! race")], _EARLY),
+    Planted("a flag that is set too early", "message", [("meet(); // zero", "__syncthreads();"), (_SET, f"{_SET} // !! race")],
+            _CLUSTER_RACE),
+    Planted("a block that gets no message", "message", [(f"r < 4; r++) {_SET}", f"r < 3; r++) {_SET}"),
+            (_POLL, f"{_POLL} // !! endless wait")], "nothing that they read changes any more"),
+]  # fmt: skip
