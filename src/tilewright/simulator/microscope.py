@@ -40,6 +40,7 @@ def microscope(
     defines: Mapping[str, object] | None = None,
     cluster: int | Sequence[int] | None = None,
     shared_bytes: int = 0,
+    constants: Mapping[str, Any] | None = None,
     outputs: Sequence[int] = (),
     sampled: bool = False,
     max_steps: int = MAX_STEPS,
@@ -51,10 +52,11 @@ def microscope(
     ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; ``kernel`` is the name of its
     function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a template; it is needed only if there are
     several. ``grid`` is the number of blocks, and ``block`` the number of threads per block, along x, y, z. ``args`` are
-    the kernel's parameters in order: NumPy arrays, which are copied, and numbers. ``cluster`` is the number of blocks of a
-    cluster along x, y, z, for a kernel that was compiled without one. ``shared_bytes`` is dynamic shared memory. ``outputs``
-    are the positions in ``args`` of arrays that the kernel must write in full. ``arch``, ``include`` (folders of headers)
-    and ``defines`` (macros) are passed to the compiler.
+    the kernel's parameters in order: NumPy arrays, which are copied, lists of arrays for arrays of pointers, and numbers.
+    ``constants`` are the values of ``__constant__`` and ``__device__`` variables, arrays or numbers, by name. ``cluster`` is
+    the number of blocks of a cluster along x, y, z, for a kernel that was compiled without one. ``shared_bytes`` is dynamic
+    shared memory. ``outputs`` are the positions in ``args`` of arrays that the kernel must write in full. ``arch``,
+    ``include`` (folders of headers) and ``defines`` (macros) are passed to the compiler.
 
     ``sampled`` runs only blocks at corners, at edges and some inner ones, and scales the counts to the grid;
     ``Observation.exact`` says whether blocks of one kind gave the same counts. ``progress`` is called with the number of
@@ -83,7 +85,16 @@ def microscope(
         raise UsageError("include and defines mean nothing for PTX: they are for the compiler of CUDA C++")
     module = parse_ptx(compiled.ptx if compiled else text)
     program = link(module, _entry(kernel, compiled, module, name, text))
-    options = RunOptions(shared_bytes, outputs, None, max_steps, max_bytes, progress, cluster=cluster)
+    options = RunOptions(
+        shared_bytes,
+        outputs,
+        None,
+        max_steps,
+        max_bytes,
+        progress,
+        cluster=cluster,
+        constants={} if constants is None else constants,
+    )
     return observe(KernelSource(text, name, compiled), program, grid, block, args, options, sampled=sampled)
 
 

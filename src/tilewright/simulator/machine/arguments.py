@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...errors import OperandError, UsageError
+from ...errors import OperandError, UsageError, did_you_mean
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
 from ...runtime.gpu.launch import extent
+from ...runtime.gpu.mangled import demangled
 from ..assembly.variables import SIZES, Variable
 from .clusters import NO_CLUSTER, blocks_by_cluster, clusters_of
 from .values import DTYPES, Array, Dim, Ints
@@ -180,6 +181,29 @@ def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
     if not -(1 << bits - 1) <= number < 1 << bits:
         raise OperandError(f"{name} is {number}, which does not fit the kernel's parameter, a {kind}")
     return (number & ((1 << bits) - 1)).to_bytes(param.size, "little")
+
+
+def chosen_values(chosen: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, bytes]:
+    """The bytes of variables of the module that are ``chosen`` by their names in C++ or in PTX, by the latter.
+
+    Raises UsageError for a name that no variable has, OperandError for a value that does not fit.
+    """
+    known = {name: v for v in variables if not v.name.startswith("$") for name in (demangled(v.name), v.name)}
+    found = {}
+    for name, value in chosen.items():
+        if name not in known:
+            names = list(dict.fromkeys(demangled(v.name) for v in known.values()))
+            hint = did_you_mean(name, names) if names else "it uses none"
+            raise UsageError(f"constants: the kernel uses no __constant__ or __device__ variable {name!r}: {hint}")
+        what, variable = f"constants[{name!r}]", known[name]
+        if isinstance(value, np.ndarray):
+            data = checked_array(what, value).tobytes()
+            if len(data) != variable.size:
+                raise OperandError(f"{what} has {len(data)} bytes, the variable {variable.size}")
+            found[variable.name] = data
+        else:
+            found[variable.name] = parameter_bytes(what, variable, value)
+    return found
 
 
 def _real(name: str, kind: str, dtype: np.dtype[Any], value: Any) -> bytes:

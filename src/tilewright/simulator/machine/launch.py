@@ -14,7 +14,7 @@ from ..assembly.effects import is_mbarrier_wait, loads_anew
 from ..assembly.program import Program
 from ..assembly.provenance import operand_names, pointers_written
 from ..assembly.variables import SIZES, Variable
-from .arguments import SimulatedBlocks, checked_array, is_pointer, parameter_bytes, size_in_words
+from .arguments import SimulatedBlocks, checked_array, chosen_values, is_pointer, parameter_bytes, size_in_words
 from .clusters import cluster_dimensions
 from .memory import SLOT, Region, Sized, padded, variable_layout
 from .options import RunOptions
@@ -47,7 +47,8 @@ class SimulatedLaunch:
         self.used = _used_names(program)
         self.regions: dict[int, Region] = {}
         self.symbols: dict[str, int] = {}
-        self.slots: dict[int, int] = {}  # argument → slot
+        self.slots: dict[int, list[int]] = {}  # argument → the slot of its array, or of each array of a list
+        self.slot_of: dict[object, int] = {}  # by the place and size of the caller's array
         self.given: dict[int, Array] = {}  # the caller's arrays, by slot
         self.values: list[bytes] = []
         self.windows: dict[str, list[Sized]] = {}
@@ -82,28 +83,40 @@ class SimulatedLaunch:
         params, name = self.program.entry.params, self.program.entry.name
         if len(args) != len(params):
             raise UsageError(f"kernel {name} takes {len(params)} arguments, given {len(args)}")
-        slots: dict[object, int] = {}
         for index, (param, value) in enumerate(zip(params, args, strict=True)):
-            tensor_map = value if isinstance(value, TensorMap) else None
-            value = value if tensor_map is None else tensor_map.array
-            if tensor_map is None and not (isinstance(value, np.ndarray) and is_pointer(param)):
-                self.values.append(parameter_bytes(f"argument {index}", param, value))
-                continue
-            data = checked_array(f"argument {index}", value)
-            # Arrays are the same operand if they begin at the same address and have the same number of bytes. Arrays
-            # that are not contiguous are copied; of these, shape and strides must agree instead of the number of bytes.
-            extent = (data.nbytes,) if np.may_share_memory(data, value) else (value.shape, value.strides)
-            key = (value.__array_interface__["data"][0], *extent) if data.nbytes else index
-            if key not in slots:
-                slots[key] = self._operand(f"argument {index}", value, data)
-                self.given[slots[key]] = value
-            self.slots[index] = slots[key]
-            self.values.append(_pointer(f"argument {index}", param, slots[key] << SLOT, tensor_map))
+            what = f"argument {index}"
+            if isinstance(value, TensorMap):
+                self.slots[index] = [self._array(what, value.array)]
+                self.values.append(_encoded(what, param, self.slots[index][0] << SLOT, value))
+            elif isinstance(value, list | tuple) and is_pointer(param):
+                if not all(isinstance(each, np.ndarray) for each in value):
+                    given = f"{what} is a {type(value).__name__}"
+                    raise OperandError(f"{given}: give an array, or for an array of pointers a list of arrays alone")
+                self.slots[index] = [self._array(f"{what}[{i}]", each) for i, each in enumerate(value)]
+                addresses = np.array([slot << SLOT for slot in self.slots[index]], np.uint64)
+                self.values.append((self._operand(what, addresses, addresses) << SLOT).to_bytes(8, "little"))
+            elif isinstance(value, np.ndarray) and is_pointer(param):
+                self.slots[index] = [self._array(what, value)]
+                self.values.append((self.slots[index][0] << SLOT).to_bytes(8, "little"))
+            else:
+                self.values.append(parameter_bytes(what, param, value))
         for output in self.options.outputs:
             if output not in self.slots:
                 raise UsageError(
                     f"outputs names argument {output}, which is not an array among the {len(args)} arguments"
                 )
+
+    def _array(self, name: str, value: Array) -> int:
+        """The slot of an array, which is the same for one that is passed twice."""
+        data = checked_array(name, value)
+        # Arrays are the same operand if they begin at the same address and have the same number of bytes. Arrays
+        # that are not contiguous are copied; of these, shape and strides must agree instead of the number of bytes.
+        extent = (data.nbytes,) if np.may_share_memory(data, value) else (value.shape, value.strides)
+        key = (value.__array_interface__["data"][0], *extent) if data.nbytes else name
+        if key not in self.slot_of:
+            self.slot_of[key] = self._operand(name, value, data)
+            self.given[self.slot_of[key]] = value
+        return self.slot_of[key]
 
     def _operand(self, name: str, value: Array, data: Array) -> int:
         """The slot of a new region over an array's own bytes, or over a copy if they are not aligned to 16 bytes."""
@@ -139,12 +152,14 @@ class SimulatedLaunch:
             "const": {v.name: v.data or b"" for v in by_space["const"]},
         }
         variables = [v for v in mine if v.space == "global"]
+        chosen = chosen_values(self.options.constants, [*by_space["const"], *variables])
+        self.contents["const"] |= {v.name: chosen[v.name] for v in by_space["const"] if v.name in chosen}
         for slot, v in enumerate(variables, len(self.regions) + 1):
             self.symbols[v.name] = slot << SLOT
             self.regions[slot] = Region(v.name, padded(v.size), v.size, slot << SLOT)
         for v in variables:
-            data = bytearray(v.data or b"")
-            for at, symbol in v.symbols:
+            data = bytearray(chosen.get(v.name, v.data or b""))
+            for at, symbol in v.symbols if v.name not in chosen else ():
                 name, _, offset = symbol.removeprefix("generic(").replace(")", "").partition("+")
                 data[at : at + 8] = (self.symbols.get(name, 0) + int(offset or "0", 0)).to_bytes(8, "little")
             self.regions[self.symbols[v.name] >> SLOT].data[: len(data)] = np.frombuffer(data, np.uint8)
@@ -152,9 +167,10 @@ class SimulatedLaunch:
     def _add_shadows(self) -> None:
         """Give a shadow to the memory that a store can reach: reads of the rest cannot race."""
         written = pointers_written(self.program)
-        names = {p.name: self.slots.get(i, 0) for i, p in enumerate(self.program.entry.params)}
-        slots = {names.get(n, 0) or self.symbols.get(n, 0) >> SLOT for n in written or ()}
-        slots = set(self.regions) if written is None else slots | {self.slots[o] for o in self.options.outputs}
+        names = {p.name: self.slots.get(i, []) for i, p in enumerate(self.program.entry.params)}
+        slots = {slot for n in written or () for slot in names.get(n) or [self.symbols.get(n, 0) >> SLOT]}
+        slots |= {slot for output in self.options.outputs for slot in self.slots[output]}
+        slots = set(self.regions) if written is None else slots
         for slot in slots & set(self.regions):
             self._check_overlap(slot)
             self.regions[slot].shadow = Shadow(self.regions[slot].nbytes, self.grain, across_blocks=True)
@@ -216,8 +232,8 @@ class SimulatedLaunch:
 
     def report_unwritten(self) -> None:
         """Report outputs that the kernel did not write in full."""
-        for output in self.options.outputs:
-            region = self.regions[self.slots[output]]
+        for slot in [slot for output in self.options.outputs for slot in self.slots[output]]:
+            region = self.regions[slot]
             assert region.shadow is not None
             cells = region.shadow.writer[: -(-region.nbytes // region.shadow.grain)] == 0
             if cells.any():
@@ -227,21 +243,25 @@ class SimulatedLaunch:
                 text = f"{region.name}: {unwritten}, the first at byte {first} ({region.element(first)})"
                 self.findings.add("output never written", None, (0, 0, 0), (0, 0, 0), region.base + first, text)
 
-    def result(self, index: int, value: Any) -> Array | None:
-        """An array as the kernel left it: the caller's own if nothing was written to it. None for other arguments."""
+    def result(self, index: int, value: Any) -> Array | list[Array] | None:
+        """An array as the kernel left it, or a list of them. None for other arguments."""
         if index not in self.slots:
             return None
         value = value.array if isinstance(value, TensorMap) else value
-        region = self.regions[self.slots[index]]
+        if isinstance(value, np.ndarray):
+            return self._left(self.slots[index][0], value)
+        return [self._left(slot, each) for slot, each in zip(self.slots[index], value, strict=True)]
+
+    def _left(self, slot: int, value: Array) -> Array:
+        """An array as the kernel left it: the caller's own if nothing was written to it."""
+        region = self.regions[slot]
         if not region.written or not value.nbytes:
             return np.asarray(value)
         return region.data[: value.nbytes].view(value.dtype).reshape(value.shape)
 
 
-def _pointer(name: str, param: Variable, address: int, tensor_map: TensorMap | None) -> bytes:
-    """The bytes of a parameter that points to an operand, or that is a tensor map of it."""
-    if tensor_map is None:
-        return address.to_bytes(8, "little")
+def _encoded(name: str, param: Variable, address: int, tensor_map: TensorMap) -> bytes:
+    """The bytes of a parameter that is a tensor map of the operand at this address."""
     if param.size != MAP_BYTES:
         raise OperandError(f"{name} is a TensorMap, but the kernel's parameter has {param.size} bytes, not {MAP_BYTES}")
     return tensor_map.encoded(address)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from ...errors import UsageError
 from ..counters.observer import Observer
@@ -27,6 +28,8 @@ class RunOptions:
     second with the number of blocks done and of all blocks to run; an exception from it, such as an interrupt, ends the
     run and leaves nothing behind. ``observer`` receives every memory access. ``cluster`` is the number of
     blocks of a cluster along x, y, z, for a kernel that was compiled without one; only whole clusters are run.
+    ``constants`` are the values of ``__constant__`` and ``__device__`` variables before the run: an array or a number by the
+    name of each.
 
     Raises UsageError for an invalid value.
     """
@@ -39,11 +42,14 @@ class RunOptions:
     progress: Progress | None = None
     observer: Observer | None = None
     cluster: int | Sequence[int] | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_positions(self.outputs)
         for name, least in (("shared_bytes", 0), ("max_steps", 1), ("max_bytes", 1)):
             whole_number(name, getattr(self, name), least)
+        if not isinstance(self.constants, Mapping):
+            raise UsageError(f"constants must be a dictionary of values by name, given {self.constants!r:.80}")
         if self.progress is not None and not callable(self.progress):
             raise UsageError(f"progress must be a function of blocks done and blocks to do, given {self.progress!r}")
 

@@ -33,7 +33,7 @@ class Run:
     """
 
     kernel: str
-    arrays: tuple[Array | None, ...]
+    arrays: tuple[Array | list[Array] | None, ...]
     findings: list[Finding]
     steps: int
     blocks_run: int
@@ -57,7 +57,8 @@ def simulate(
     """Run kernel ``entry`` of a PTX module on the CPU.
 
     ``args`` are the kernel's parameters in order. NumPy arrays are not changed: the kernel writes to a copy, which is
-    returned in ``Run.arrays``. An array that is passed twice is one operand; other arrays must not overlap one that is
+    returned in ``Run.arrays``. A list of arrays is an array of pointers. An array that is passed twice is one operand;
+    other arrays must not overlap one that is
     written. Numbers are converted to the parameter's PTX type (for an untyped one, such as ``.b32``, an int gives the
     bits; pass ``np.float32(2)`` for a float). Structures are passed as bytes; None is a null pointer.
 
