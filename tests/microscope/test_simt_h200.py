@@ -45,6 +45,7 @@ UNRECORDED: dict[tuple[str, str], str] = {
         "mbarrier",
         "b64",
     ): "the bits of a barrier are the microscope's own; record_asynchronous.py runs kernels that use it",
+    ("vprintf", ""): "it is a call: what a GPU prints goes to the terminal",
     **dict.fromkeys(
         [(name, kind) for name in ("mapa", "getctarank") for kind in ("u32", "u64")],
         "record_clusters.py has its cases: a launch with clusters",

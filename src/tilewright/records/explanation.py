@@ -116,6 +116,7 @@ class Explanation:
     resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
     seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound), ``measured`` (counters,
     by_line, environment) or None. ``included``: the text of each included file that has accesses or defects.
+    ``printed``: what the kernel's threads printed.
     """
 
     kernel: str
@@ -142,6 +143,7 @@ class Explanation:
     measured: dict[str, Any] | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     included: dict[str, str] = field(default_factory=dict)
+    printed: str = ""
     schema: int = SCHEMA
     kind: str = KIND
 

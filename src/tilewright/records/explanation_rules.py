@@ -33,7 +33,7 @@ _TRIPLE = many("three whole numbers", is_count, least=3, most=3)
 _PAIRS = many("a list of pairs of numbers", many("", is_number, least=2, most=2).holds)
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(("kernel", "file", "source", "dtype"), TEXT),
+    **dict.fromkeys(("kernel", "file", "source", "dtype", "printed"), TEXT),
     **dict.fromkeys(("m", "n", "k"), COUNT),
     **{"params": PLAIN_VALUES, "counters": NUMBERS, "measured": nullable(OBJECT), "notes": _TEXTS},
     "included": mapping("an object of texts", TEXT.holds),

@@ -61,6 +61,7 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
         "verdict": explain_findings.verdict(e),
         "unrated": e.unrated,
         "file": e.file,
+        "printed": e.printed,
         "source": source_view(e, ident),
         "defects": e.defects,
         "totals": explain_facts.totals_row(e),

@@ -144,6 +144,7 @@ def observe(
         seconds=time.perf_counter() - start,
         resources=compiled.resources.get(entry) if compiled else None,
         notes=notes,
+        printed=run.printed,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..records.explanation import Access
+from ..records.legible import legible
 from ..records.source_rows import SourceRow, source_rows
 from ..report.listing import listing_html
 from ..runtime.gpu.cubin import Resources
@@ -23,7 +24,8 @@ class Observation:
     under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
     ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
     sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
-    for PTX. ``included`` has the texts of included files with accesses or findings.
+    for PTX. ``included`` has the texts of included files with accesses or findings,
+    ``printed`` what the kernel's threads printed.
     """
 
     kernel: str
@@ -40,6 +42,7 @@ class Observation:
     resources: Resources | None = None
     notes: list[str] = field(default_factory=list)
     included: dict[str, str] = field(default_factory=dict)
+    printed: str = ""
 
     @property
     def ok(self) -> bool:
@@ -47,16 +50,14 @@ class Observation:
         return self.run.complete and not self.findings
 
     def __str__(self) -> str:
-        return listing.listing_text(
-            self._title, self._rows, [*self._without_line, "", *listing.counter_lines(self.counters)], self.notes
-        )
+        return listing.listing_text(self._title, self._rows, [*self._without_line, "", *self._below], self.notes)
 
     def __repr__(self) -> str:
         return f"<Observation of {self._title}>"
 
     def _repr_html_(self) -> str:
         notes = [f"note: {note}" for note in self.notes]
-        below = [*self._without_line, *listing.counter_lines(self.counters), *notes]
+        below = [*self._without_line, *self._below, *notes]
         return listing_html(self._title, self._rows, below)
 
     @property
@@ -70,6 +71,12 @@ class Observation:
     def _rows(self) -> list[SourceRow]:
         wrong = [(file_label(f.file, self.file), f.line, f.text_in_place) for f in self.findings]
         return source_rows(self.source, self.accesses, wrong, self.included)
+
+    @property
+    def _below(self) -> list[str]:
+        """What was printed, and the counters."""
+        printed = legible(self.printed).removesuffix("\n").split("\n")
+        return [*(["printed:", *printed, ""] if self.printed else []), *listing.counter_lines(self.counters)]
 
     @property
     def _without_line(self) -> list[str]:

@@ -47,6 +47,10 @@ def _show(console: Console, e: Explanation) -> None:
     _show_source(console, e)
     _show_counts(console, e)
     show_facts(console, _facts(e))
+    if e.printed:
+        console.print()
+        console.print("printed:", **_PLAIN)
+        console.print(e.printed.rstrip("\n"), **_PLAIN)
     console.print()
 
 

@@ -86,6 +86,7 @@ def explain_launch(
         verified=_verified(kernel, a, b, observed),
         run=_run(p, observed),
         included=observed.included,
+        printed=observed.printed,
         notes=list(
             dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
         ),

@@ -7,6 +7,7 @@ be inlined and is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -114,6 +115,15 @@ class _Linker:
         for label in labels:
             self.program.labels[label] = len(self.program.code)
 
+    def print(self, ins: Instruction, arguments: Sequence[str]) -> None:
+        """In place of a call of ``vprintf``: load its two arguments, then an instruction that prints."""
+        self.calls += 1
+        registers = [f"%printed.{self.calls}.{i}" for i in range(2)]
+        for register, argument in zip(registers, arguments, strict=True):
+            self.program.registers[register] = "b64"
+            self.append(replace(ins, opcode="ld.param.b64", operands=(register, f"[{argument}+0]")))
+        self.append(replace(ins, opcode="vprintf", operands=("_", *registers)))
+
     def call(self, ins: Instruction, stack: tuple[str, ...]) -> None:
         """Inline ``call (retval), name, (arguments)``: results and arguments stand in for the callee's parameters."""
         groups = [operand_tokens(o[1:-1]) if o.startswith("(") else o for o in ins.operands]
@@ -128,7 +138,8 @@ class _Linker:
             if target == "__assertfail":
                 self.append(replace(ins, opcode="trap", operands=()))
                 return
-            if target == "vprintf":  # what a kernel prints is not shown
+            if target == "vprintf" and len(arguments) == 2:
+                self.print(ins, arguments)
                 return
             what = "through a pointer" if target.startswith("%") else f"{target}, which the PTX does not define"
             raise UsageError(f"{ins.place()}: the kernel calls {what}; only functions in the same PTX can be run")

@@ -18,6 +18,7 @@ from .arguments import SimulatedBlocks, checked_array, chosen_values, is_pointer
 from .clusters import cluster_dimensions
 from .memory import SLOT, Region, Sized, padded, variable_layout
 from .options import RunOptions
+from .printed import Printed
 from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
 from .tensor_map import MAP_BYTES, TensorMap
@@ -53,7 +54,7 @@ class SimulatedLaunch:
         self.values: list[bytes] = []
         self.windows: dict[str, list[Sized]] = {}
         self.contents: dict[str, dict[str, bytes]] = {}
-        self.findings = Findings(program.entry.name)
+        self.findings, self.printed = Findings(program.entry.name), Printed()
         self.looked, self.handed = (
             np.zeros(blocks.count, np.int8),
             np.zeros(blocks.count, np.int32),

@@ -29,7 +29,8 @@ PERIOD = 0.1
 class Run:
     """The result of a simulated kernel: ``arrays`` has one entry per argument, None for an argument that is no array.
 
-    An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end.
+    An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end. ``printed``
+    is what the threads printed, in order of block and thread.
     """
 
     kernel: str
@@ -39,6 +40,7 @@ class Run:
     blocks_run: int
     blocks_total: int
     complete: bool = field(default=True)
+    printed: str = ""
 
     @property
     def sampled(self) -> bool:
@@ -113,7 +115,8 @@ def run_program(
     if complete and blocks_run == launch.blocks.total:
         launch.report_unwritten()
     arrays = tuple(launch.result(i, a) for i, a in enumerate(args))
-    return Run(program.entry.name, arrays, launch.findings.list(), steps, blocks_run, launch.blocks.total, complete)
+    counts = (steps, blocks_run, launch.blocks.total)
+    return Run(program.entry.name, arrays, launch.findings.list(), *counts, complete, launch.printed.text())
 
 
 def _run(launch: SimulatedLaunch) -> tuple[int, bool]:

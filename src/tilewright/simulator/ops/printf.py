@@ -1,0 +1,50 @@
+"""``vprintf``, the function that printf calls: a format, and the place of its arguments, both by generic addresses."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from ..assembly.instructions import Instruction
+from ..machine.lanes import Lanes
+from ..machine.printed import formatted
+from ..machine.spaces import WINDOW
+from ..machine.values import Array, Ints
+from ._table import Step, step
+
+#: The most bytes of a format or string, and of the arguments of one call.
+_LONGEST, _ARGUMENTS = 1 << 16, 33 * 8
+
+
+@step("vprintf")
+def _vprintf(ins: Instruction, lanes: Lanes) -> Step:
+    forms, arguments = (lanes.source(operand, "u64", ins) for operand in ins.operands[1:3])
+
+    def show(sel: Ints | None) -> None:
+        for lane in (lanes.every if sel is None else sel).tolist():
+            block, thread = int(lanes.grid_blocks[lanes.of_block[lane]]), int(lanes.tid[lane])
+            lanes.launch.printed.add(block, thread, partial(_text, lanes, lane, forms, arguments))
+
+    return show
+
+
+def _text(lanes: Lanes, lane: int, forms: Array, arguments: Array) -> str:
+    packed = _bytes(lanes, lane, int(arguments[lane]), _ARGUMENTS)
+    return formatted(_string(lanes, lane, int(forms[lane])), packed, partial(_string, lanes, lane))
+
+
+def _string(lanes: Lanes, lane: int, address: int) -> str:
+    return _bytes(lanes, lane, address, _LONGEST).split(b"\0")[0].decode(errors="replace")
+
+
+def _bytes(lanes: Lanes, lane: int, address: int, most: int) -> bytes:
+    """At most so many bytes at a generic address, as a lane sees them; none at an address that is not valid."""
+    name = next((name for name, base in WINDOW.items() if base >> 56 == address >> 56), "global")
+    space, own = lanes.spaces[name], address - WINDOW.get(name, 0)
+    region = space.holding(own, own + 1)
+    if region is None:
+        return b""
+    at = int(space.offsets(region, np.array([own]), np.array([lane]))[0])
+    length = next((span.end - own for span in region.spans if span.first <= own < span.end), region.nbytes - at)
+    return region.data[at : at + min(most, length)].tobytes()
