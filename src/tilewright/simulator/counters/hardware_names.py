@@ -122,4 +122,6 @@ LABELS = {
     name: text for space, kinds in _IN_SPACE.items() for kind in kinds for name, text in _own(space, kind).values()
 }
 LABELS[ALL_CONFLICTS] = "shared memory, all accesses, conflicts"
-LABELS |= dict(counter for counters in _OF_UNITS.values() for counter in counters.values())
+#: Those of tensor cores and of the copy engine, which GPUs before Hopper do not have.
+UNIT_LABELS = dict(counter for counters in _OF_UNITS.values() for counter in counters.values())
+LABELS |= UNIT_LABELS

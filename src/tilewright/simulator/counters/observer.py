@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ..assembly.instructions import Instruction
 from .sectors import Ints
-from .work import Work
+from .work import UnitWork
 
 
 class Observer(Protocol):
@@ -21,6 +21,6 @@ class Observer(Protocol):
     ) -> None:
         """Receive one instruction, executed by these lanes of these warps."""
 
-    def on_work(self, work: Work, ins: Instruction, warps: Ints, /) -> None:
+    def on_work(self, work: UnitWork, ins: Instruction, warps: Ints, /) -> None:
         """Receive what one instruction did in another unit, for each of these warps; ``requests`` says of how many each
         is the first."""

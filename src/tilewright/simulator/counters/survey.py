@@ -15,7 +15,7 @@ from ..assembly.instructions import Instruction
 from ..assembly.source_files import file_label
 from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
 from .tally import Counters, Execution, Key
-from .work import Work
+from .work import UnitWork
 
 #: Executions of an instruction that are examined for the example.
 LOOKED_AT = 16
@@ -60,8 +60,7 @@ class Survey:
         execution = self.counters.executed(space, kind, ins, warps, lanes, addresses, nbytes)
         if execution is None:
             return
-        if ins.index not in self._places:
-            self._places[ins.index] = (file_label(ins.users.file, self.main), ins.users.line)
+        self._place(ins)
         example = self._examples.setdefault(execution.key, _Example())
         look = example.looked_at < LOOKED_AT
         if space == "shared" and not look:
@@ -74,12 +73,16 @@ class Survey:
             example.looked_at += 1
             self._look(example, execution)
 
-    def on_work(self, work: Work, ins: Instruction, warps: Ints) -> None:
+    def on_work(self, work: UnitWork, ins: Instruction, warps: Ints) -> None:
         self.counters.on_work(work, ins, warps)
-        self._lines.setdefault(ins.index, self._line(ins))
+        self._place(ins)
         least = work.wavefronts if work.space == "shared" else work.sectors
         key = (ins.index, work.space, work.kind)
         self._least[key] = self._least.get(key, 0) + least * int(self.counters.standing_for(warps).sum())
+
+    def _place(self, ins: Instruction) -> None:
+        if ins.index not in self._places:
+            self._places[ins.index] = (file_label(ins.users.file, self.main), ins.users.line)
 
     def _look(self, example: _Example, execution: Execution) -> None:
         table, (cost, _) = execution.table, self.counters.cost(execution)

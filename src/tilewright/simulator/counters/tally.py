@@ -16,7 +16,7 @@ from ..assembly.ptxas import MachineAccesses, PtxAccess
 from .banks import ATOMIC, copy_wavefronts, shared_wavefronts
 from .hardware_names import FIELDS, names
 from .sectors import IDLE, Ints, atomic_sectors, by_warp, copied_sectors, first_lanes, global_sectors, local_sectors
-from .work import Work
+from .work import UnitWork
 
 Key = tuple[int, str, str]  # index of the instruction, space, kind
 
@@ -121,7 +121,7 @@ class Counters:
             more = copied_sectors(sources, execution.table) - global_sectors(sources, execution.nbytes)
             self._seen[read.key].sectors += int(more @ weights)
 
-    def on_work(self, work: Work, ins: Instruction, warps: Ints) -> None:
+    def on_work(self, work: UnitWork, ins: Instruction, warps: Ints) -> None:
         """Count what an instruction did in another unit, once for each of ``warps``."""
         key = (ins.index, work.space, work.kind)
         tally = self._seen.setdefault(key, Tally(work.space, work.kind, ins.file, ins.line, 0))

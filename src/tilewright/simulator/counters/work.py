@@ -22,7 +22,7 @@ _OF_A, _COLUMNS = 16, 4
 
 
 @dataclass(frozen=True)
-class Work:
+class UnitWork:
     """What one execution of an instruction does: by a warp, or by the warps that execute it together (``requests``).
 
     ``kind`` is "wgmma" or "mbarrier" in space "shared", "tma load", "tma store" or "tma reduce" in space "global".
@@ -37,19 +37,19 @@ class Work:
     wavefronts: int = 0
     cycles: int = 0
 
-    def to(self, blocks: int) -> Work:
+    def to(self, blocks: int) -> UnitWork:
         """The same copy to several blocks."""
         return replace(self, bytes=self.bytes * blocks, sectors=self.sectors * blocks)
 
 
-def wgmma_work(n: int, *, from_registers: bool) -> Work:
+def wgmma_work(n: int, *, from_registers: bool) -> UnitWork:
     """``wgmma.mma_async`` of a warpgroup with N = ``n``, and A in registers or in shared memory.
 
     >>> wgmma_work(256, from_registers=False)
-    Work(space='shared', kind='wgmma', requests=4, bytes=10240, sectors=0, wavefronts=80, cycles=512)
+    UnitWork(space='shared', kind='wgmma', requests=4, bytes=10240, sectors=0, wavefronts=80, cycles=512)
     """
     wavefronts = n // _COLUMNS + (0 if from_registers else _OF_A)
-    return Work("shared", "wgmma", requests=4, bytes=128 * wavefronts, wavefronts=wavefronts, cycles=2 * n)
+    return UnitWork("shared", "wgmma", requests=4, bytes=128 * wavefronts, wavefronts=wavefronts, cycles=2 * n)
 
 
 def touched_sectors(starts: Ints, nbytes: int) -> int:
@@ -71,12 +71,12 @@ def filled_sectors(lines: int, nbytes: int, inside: int, moved: int) -> int:
     return inside * -(-(nbytes - moved) // SECTOR) + (lines - inside) * -(-nbytes // SECTOR)
 
 
-def copy_work(kind: str, nbytes: int, sectors: int) -> Work:
+def copy_work(kind: str, nbytes: int, sectors: int) -> UnitWork:
     """A bulk copy: ``kind`` is "load", "store" or "reduce"."""
-    return Work("global", f"tma {kind}", bytes=nbytes, sectors=sectors)
+    return UnitWork("global", f"tma {kind}", bytes=nbytes, sectors=sectors)
 
 
 #: A copy within shared memory, which is not counted.
 NOTHING = copy_work("load", 0, 0)
 #: An operation on a barrier.
-BARRIER_WORK = Work("shared", "mbarrier")
+BARRIER_WORK = UnitWork("shared", "mbarrier")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..assembly.instructions import Instruction, operand_tokens
 from ..assembly.variables import SIZES, ptx_integer
-from ..counters.work import Work
+from ..counters.work import UnitWork
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
@@ -99,7 +99,7 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
     return run
 
 
-def note_work(ins: Instruction, lanes: Lanes, work: Work, sel: Ints) -> None:
+def note_work(ins: Instruction, lanes: Lanes, work: UnitWork, sel: Ints) -> None:
     """Tell the observer what an instruction did in another unit, once for each of these lanes."""
     if lanes.launch.options.observer is not None:
         lanes.launch.options.observer.on_work(work, ins, lanes.warp[sel])

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from ..assembly.instructions import Instruction
-from ..counters.work import NOTHING, Work, copy_work, touched_sectors
+from ..counters.work import NOTHING, UnitWork, copy_work, touched_sectors
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.transfers import CHUNK, chunks_of
@@ -117,7 +117,7 @@ def _load(ins: Instruction, lanes: Lanes, space: str, multicast: bool, update: U
     return load
 
 
-def _moved(kind: str, at: int, nbytes: int) -> Work:
+def _moved(kind: str, at: int, nbytes: int) -> UnitWork:
     """What is counted of a copy of a range of global memory."""
     return copy_work(kind, nbytes, touched_sectors(np.array([at]), nbytes))
 

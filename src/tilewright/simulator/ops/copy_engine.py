@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..assembly.instructions import Instruction
-from ..counters.work import Work
+from ..counters.work import UnitWork
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
@@ -102,7 +102,7 @@ class CopyEngine:
         put: Callable[[int], None],
         barrier: Mbarrier,
         mask: int | None,
-        moved: Work,
+        moved: UnitWork,
     ) -> None:
         """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier.
         ``put`` stores the bytes, displaced by a number of bytes; ``moved`` is what is counted of each block's copy."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ..assembly.instructions import Instruction, operand_tokens
-from ..counters.work import Work, copy_work, filled_sectors, touched_sectors
+from ..counters.work import UnitWork, copy_work, filled_sectors, touched_sectors
 from ..findings import NEIGHBOURS
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
@@ -155,7 +155,7 @@ def _elements(tensor: BoxedTensor, window: Window, dimensions: int | None = None
     return offsets
 
 
-def _moved(kind: str, tensor: BoxedTensor, window: Window | None) -> Work:
+def _moved(kind: str, tensor: BoxedTensor, window: Window | None) -> UnitWork:
     """What is counted of the copy of a box, of which a window lies in global memory."""
     size, lines = tensor.itemsize, math.prod(tensor.counts[1:])
     line, starts, span, moved = tensor.counts[0] * size, np.zeros(0, np.int64), 0, 0
