@@ -12,7 +12,6 @@ import tilewright as tw
 from support.asynchronous_defects import (
     DEFECTS,
     DESCRIPTOR,
-    EARLY_READ,
     REGISTERS,
     SERIALISED,
     UNLAUNCHABLE,
@@ -38,12 +37,10 @@ from tilewright.simulator.findings import Finding
 #: The kernels whose instructions the microscope knows.
 RUNS = [name for name in KERNELS if name not in ("multicast", "persistent")]
 #: Of what is planted in these, what the microscope does not find yet.
-NOT_FOUND = {EARLY_READ, DESCRIPTOR, REGISTERS, SERIALISED}
+NOT_FOUND = {DESCRIPTOR, REGISTERS, SERIALISED}
 NOT_FOUND |= {
-    "product e4m3: gives a stage back while it is multiplied",
     "bulk copy: ends while the copy still reads",
     "split k: the tile is published after the barrier",
-    "product bf16: no wgmma.fence",
 }
 
 PLANTED = [defect for defect in DEFECTS if defect.kernel in RUNS and not {defect.name, defect.category} & NOT_FOUND]

@@ -15,10 +15,14 @@ BYTE_COUNT = "byte count"
 BARRIER_MISUSE = "barrier misuse"
 #: A write that the asynchronous proxy (copy engine, wgmma) cannot see, for want of a fence.
 MISSING_FENCE = "missing fence"
+#: A register that is read or written while a wgmma still uses it.
+ACCUMULATOR = "accumulator in flight"
+#: A descriptor of wgmma that does not describe the tile in shared memory.
+DESCRIPTOR = "descriptor"
 #: A copy that writes beyond the row of the tensor, because it moves whole chunks of 16 bytes.
 NEIGHBOURS = "neighbours overwritten"
 #: The kinds that only asynchronous kernels show.
-ASYNCHRONOUS = (WRONG_PARITY, BYTE_COUNT, BARRIER_MISUSE, MISSING_FENCE, NEIGHBOURS)
+ASYNCHRONOUS = (WRONG_PARITY, BYTE_COUNT, BARRIER_MISUSE, MISSING_FENCE, ACCUMULATOR, DESCRIPTOR, NEIGHBOURS)
 #: A block that may leave the kernel before another block of its cluster has accessed its shared memory.
 LEFT_EARLY = "block left early"
 #: The kinds that only kernels with clusters show.

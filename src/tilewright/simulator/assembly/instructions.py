@@ -65,15 +65,20 @@ class Instruction:
 
     @property
     def text(self) -> str:
-        """The instruction as PTX."""
+        """The instruction as PTX; of a long list of registers the first and the last."""
         guard = f"@{'!' if self.guard[1] else ''}{self.guard[0]} " if self.guard else ""
-        return f"{guard}{self.opcode} {', '.join(self.operands)}".strip()
+        return f"{guard}{self.opcode} {', '.join(map(_shortened, self.operands))}".strip()
 
     def place(self, named: Instruction | None = None) -> str:
         """Its source line for messages, else its line of PTX; without the file if that is also the file of ``named``."""
         if not self.line:
             return f"PTX line {self.ptx_line}"
         return f"line {self.line}" if named is not None and named.file == self.file else f"{self.file}:{self.line}"
+
+
+def _shortened(operand: str) -> str:
+    names = operand_tokens(operand[1:-1]) if operand.startswith("{") else []
+    return f"{{{names[0]}, …, {names[-1]}}}" if len(names) > 8 else operand
 
 
 @dataclass

@@ -25,6 +25,7 @@ from .spaces import SHARED_GUARD, GlobalSpace, Space, WindowSpace
 from .threads import Threads, special_register
 from .transfers import Transfers
 from .values import DTYPES, Array, Ints
+from .warpgroups import Warpgroups
 
 TIMERS = {"%clock", "%clock64", "%globaltimer", "%globaltimer_lo"}
 
@@ -46,6 +47,7 @@ class Lanes(Threads):
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
+        self.warpgroups = Warpgroups(self, self.clocks, self.reports, launch.program.code)
 
     def _window(self, name: str) -> WindowSpace:
         """A space other than global memory, with the values it has before the kernel starts, and a shadow."""
@@ -81,6 +83,7 @@ class Lanes(Threads):
             self.async_copies.clear()
         self.mbarriers.clear()
         self.transfers.clear()
+        self.warpgroups.clear()
         if self.shared.visits is not None:
             self.shared.visits.clear()
 

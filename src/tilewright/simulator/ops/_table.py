@@ -49,8 +49,18 @@ def bind(ins: Instruction, lanes: Lanes) -> Step:
     key = entry(ins)
     if key is None:
         raise UnknownInstruction(ins)
-    run = TABLE[key](ins, lanes)
+    run, watch = TABLE[key](ins, lanes), lanes.warpgroups.watch(ins)
+    if watch is not None:
+        run = _both(watch, run)
     return run if ins.guard is None else guarded(run, lanes.source(ins.guard[0], "pred", ins), ins.guard[1])
+
+
+def _both(first: Step, then: Step) -> Step:
+    def run(sel: Ints | None) -> None:
+        first(sel)
+        then(sel)
+
+    return run
 
 
 def entry(ins: Instruction) -> tuple[str, str] | None:

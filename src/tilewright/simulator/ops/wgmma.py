@@ -17,8 +17,9 @@ from ..assembly.variables import ptx_integer
 from ..counters.work import wgmma_work
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Bools, Ints
-from ._table import Step, UnknownInstruction, destination, step
-from .access import note_read, note_work
+from ..machine.warpgroups import Reading
+from ._table import Step, UnknownInstruction, destination, number_of, step
+from .access import note_work
 from .descriptor import Descriptor
 from .mma import a_fragment, warps_of
 from .tensor_core import NARROW, RESULTS, TensorProduct, factors
@@ -88,8 +89,16 @@ def _wgmma(ins: Instruction, lanes: Lanes) -> Step:
     if len(ins.operands) != (what == "wait_group"):
         raise UnknownInstruction(ins)
 
+    keep = number_of(ins, ins.operands[0]) if what == "wait_group" else 0
+
     def turn(sel: Ints | None) -> None:
         lanes.sync_warp(sel)
+        if what == "fence":
+            lanes.warpgroups.fence(sel)
+        elif what == "commit_group":
+            lanes.warpgroups.commit(sel)
+        else:
+            lanes.warpgroups.wait(keep, sel)
 
     return turn
 
@@ -110,13 +119,13 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
 
     work = wgmma_work(form.n, from_registers=form.from_registers)
 
-    def tile(bits: int, side: int, groups: Ints) -> Array:
+    def tile(bits: int, side: int, groups: Ints, reading: Reading) -> Array:
         """The numbers of A (groups, 64, k) or, for side 1, of B as (groups, k, n), by their descriptor."""
         rows, elements = (_ROWS, form.n)[side], 16 // _SIZES[kinds[side]]
         turned = form.transposed[side]
         shape = (form.k, rows // elements) if turned else (rows, _DEPTH // 16)
         found = Descriptor.of(bits).chunks(*shape, turned)
-        data = _read(ins, lanes, found.reshape(-1), groups).reshape(len(groups), shape[0], -1)
+        data = _read(ins, lanes, found.reshape(-1), groups, reading).reshape(len(groups), shape[0], -1)
         numbers = factors(data.view(f"u{_SIZES[kinds[side]]}"), kinds[side])
         if form.negate[side]:
             numbers = -numbers
@@ -135,17 +144,20 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
         for number in range(int(same.max()) + 1):
             some = np.flatnonzero(same == number)
             groups = rows[some]
+            reading: Reading = []
             if form.from_registers:
                 warps = groups.reshape(-1, 32)
                 A = a_fragment([_at(x, warps) for x in a_in], kinds[0], 16, form.k).reshape(len(some), _ROWS, form.k)
                 A = -A if form.negate[0] else A
             else:
-                A = tile(int(a_bits[some[0]]), 0, groups)
-            B = tile(int(b_bits[some[0]]), 1, groups)
+                A = tile(int(a_bits[some[0]]), 0, groups, reading)
+            B = tile(int(b_bits[some[0]]), 1, groups, reading)
+            fresh = ~_at(adds, groups[:, 0])
+            parts = a_names if form.from_registers else []
+            lanes.warpgroups.issue(ins, groups, [] if fresh.all() else names, parts, reading)
             C = _accumulators_of(outs, groups, kind)
-            C[~_at(adds, groups[:, 0])] = 0
+            C[fresh] = 0
             _put(outs, groups, kind, form.product.sum(A, B, C))
-        lanes.sync_warp(rows.reshape(-1))
 
     return multiply
 
@@ -159,14 +171,17 @@ def _predicate(ins: Instruction, lanes: Lanes, operand: str) -> Bools:
     return lanes.source(operand, "pred", ins) if number is None else np.array(bool(number))
 
 
-def _read(ins: Instruction, lanes: Lanes, chunks: Ints, groups: Ints) -> Array:
-    """Chunks of 16 bytes at these addresses of the shared memory of each group, as bytes (groups, chunks, 16)."""
+def _read(ins: Instruction, lanes: Lanes, chunks: Ints, groups: Ints, reading: Reading) -> Array:
+    """Chunks of 16 bytes at these addresses of the shared memory of each group, as bytes (groups, chunks, 16).
+
+    What the product reads from now on is added to ``reading``, a transfer for each group.
+    """
     data = np.zeros((len(groups), chunks.size), "V16")
-    flat = data.reshape(-1)
-    sel = np.repeat(groups[:, 0], chunks.size)
-    for region, offsets, at in lanes.windows["shared"].pieces(ins, np.tile(chunks, len(groups)), 16, sel):
-        note_read(ins, lanes, region, offsets, 16, sel if at is None else sel[at])
-        flat[slice(None) if at is None else at] = region.view(np.dtype("V16"))[offsets >> 4]
+    for row, leader in zip(data, groups[:, 0].tolist(), strict=True):
+        sel = np.full(chunks.size, leader)
+        for region, offsets, at in lanes.windows["shared"].pieces(ins, chunks, 16, sel):
+            reading.append((leader, lanes.transfers.read(ins, region, offsets, leader)))
+            row[slice(None) if at is None else at] = region.view(np.dtype("V16"))[offsets >> 4]
     return data.view(np.uint8).reshape(len(groups), chunks.size, 16)
 
 
