@@ -18,6 +18,7 @@ from ..assembly.variables import SIZES, immediate, ptx_integer
 from .clocks import Clocks
 from .launch import SimulatedLaunch
 from .mbarriers import Mbarriers
+from .origins import Origins
 from .reports import Reports
 from .shadow import Shadow
 from .shared_space import SharedSpace
@@ -47,6 +48,7 @@ class Lanes(Threads):
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
+        self.origins = Origins()
         self.warpgroups = Warpgroups(self, self.clocks, self.reports, launch.program.code)
 
     def _window(self, name: str) -> WindowSpace:
@@ -84,6 +86,7 @@ class Lanes(Threads):
         self.mbarriers.clear()
         self.transfers.clear()
         self.warpgroups.clear()
+        self.origins.clear()
         if self.shared.visits is not None:
             self.shared.visits.clear()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,7 @@ from ..counters.work import UnitWork, copy_work, filled_sectors, touched_sectors
 from ..findings import NEIGHBOURS
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
+from ..machine.origins import Box
 from ..machine.spaces import WINDOW
 from ..machine.tensor_map import MAP_BYTES, SWIZZLES, BoxedTensor
 from ..machine.transfers import CHUNK, chunks_of
@@ -183,15 +185,18 @@ def _load(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
                 continue
             window = copy.window(engine, tensor, at, lane)
             chunks, data = _chunks(place, tensor), _gather(copy, engine, tensor, window, lane).reshape(-1, CHUNK)
-            put = partial(_scatter, _cells(place.region), chunks, data)
+            box = Box(ins, tensor.counts[0] * tensor.itemsize // CHUNK, tensor.counts[1] if rank > 1 else 1)
+            note = lanes.origins.writer(place.region, box)
+            put = partial(_scatter, _cells(place.region), chunks, data, note)
             engine.load(lane, place, chunks, put, barrier, mask, _moved("load", tensor, window))
 
     return load
 
 
-def _scatter(cells: Array, chunks: Ints, data: Array, far: int) -> None:
-    """Store chunks of data, displaced by ``far`` bytes."""
+def _scatter(cells: Array, chunks: Ints, data: Array, note: Callable[[Ints], None], far: int) -> None:
+    """Store chunks of data, displaced by ``far`` bytes, and note where they come from."""
     cells[chunks + far >> 4] = data
+    note(chunks + far)
 
 
 def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window | None, lane: int) -> Array:

@@ -15,12 +15,13 @@ import numpy as np
 from ..assembly.instructions import Instruction, operand_tokens
 from ..assembly.variables import ptx_integer
 from ..counters.work import wgmma_work
+from ..findings import DESCRIPTOR
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Bools, Ints
 from ..machine.warpgroups import Reading
 from ._table import Step, UnknownInstruction, destination, number_of, step
 from .access import note_work
-from .descriptor import Descriptor
+from .descriptor import CHUNKS, SWIZZLES, Descriptor
 from .mma import a_fragment, warps_of
 from .tensor_core import NARROW, RESULTS, TensorProduct, factors
 
@@ -124,8 +125,10 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
         rows, elements = (_ROWS, form.n)[side], 16 // _SIZES[kinds[side]]
         turned = form.transposed[side]
         shape = (form.k, rows // elements) if turned else (rows, _DEPTH // 16)
-        found = Descriptor.of(bits).chunks(*shape, turned)
-        data = _read(ins, lanes, found.reshape(-1), groups, reading).reshape(len(groups), shape[0], -1)
+        descriptor = Descriptor.of(bits)
+        _check_descriptor(ins, lanes, descriptor, "AB"[side], shape, turned, groups)
+        data = _read(ins, lanes, descriptor.chunks(*shape, turned), groups, reading, "AB"[side])
+        data = data.reshape(len(groups), shape[0], -1)
         numbers = factors(data.view(f"u{_SIZES[kinds[side]]}"), kinds[side])
         if form.negate[side]:
             numbers = -numbers
@@ -171,15 +174,42 @@ def _predicate(ins: Instruction, lanes: Lanes, operand: str) -> Bools:
     return lanes.source(operand, "pred", ins) if number is None else np.array(bool(number))
 
 
-def _read(ins: Instruction, lanes: Lanes, chunks: Ints, groups: Ints, reading: Reading) -> Array:
-    """Chunks of 16 bytes at these addresses of the shared memory of each group, as bytes (groups, chunks, 16).
+def _check_descriptor(
+    ins: Instruction, lanes: Lanes, d: Descriptor, side: str, shape: tuple[int, int], turned: bool, groups: Ints
+) -> None:
+    """Report offsets that are no whole patterns of the descriptor's swizzle."""
+    wide = CHUNKS[d.mode]
+    pattern = 128 * wide  # bytes of eight rows
+    slabs = turned and shape[1] > wide
+    wrong = ""
+    if d.mode and shape[0] > 8 and d.stride % pattern:
+        wrong = f"its stride offset, {d.stride} bytes, is no multiple of the {pattern} bytes"
+    elif d.mode and slabs and d.leading % pattern:
+        wrong = f"its leading offset, {d.leading} bytes, is no multiple of the {pattern} bytes"
+    elif d.mode and not d.base and d.start % pattern // (16 * wide):
+        wrong = f"it starts in row {d.start % pattern // (16 * wide)}, and not at a multiple of the {pattern} bytes"
+    if wrong:
+        lead = groups[:, 0]
+        text = f"the descriptor of {side} has a {SWIZZLES[d.mode]}, but {wrong} of the pattern's 8 rows: {ins.text}"
+        lanes.reports.report(DESCRIPTOR, ins, lead, np.ones(lead.size, bool), None, text)
+
+
+def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Reading, side: str) -> Array:
+    """The chunks of 16 bytes of a tile, at these addresses of the shared memory of each group, as bytes (groups, …, 16).
 
     What the product reads from now on is added to ``reading``, a transfer for each group.
     """
+    chunks = tile.reshape(-1)
     data = np.zeros((len(groups), chunks.size), "V16")
     for row, leader in zip(data, groups[:, 0].tolist(), strict=True):
         sel = np.full(chunks.size, leader)
         for region, offsets, at in lanes.windows["shared"].pieces(ins, chunks, 16, sel):
+            found = lanes.origins.contradiction(region, offsets.reshape(tile.shape)) if at is None else None
+            if found is not None:
+                box, wrong = found
+                text = f"the descriptor of {side} does not describe the box that the copy at {box.ins.place(ins)} wrote"
+                text += f", whose rows have {16 * box.across} bytes: {ins.text}"
+                lanes.reports.report(DESCRIPTOR, ins, sel, wrong.reshape(-1), chunks, text)
             reading.append((leader, lanes.transfers.read(ins, region, offsets, leader)))
             row[slice(None) if at is None else at] = region.view(np.dtype("V16"))[offsets >> 4]
     return data.view(np.uint8).reshape(len(groups), chunks.size, 16)

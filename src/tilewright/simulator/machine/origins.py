@@ -1,0 +1,77 @@
+"""Where the chunks of a tile in shared memory come from: the box of a tensor copy, and their place in it.
+
+A descriptor of ``wgmma`` says how a tile lies in shared memory. If a copy wrote it, the copy knows, too: within eight rows
+of a tile, chunks of one box must be neighbours as they are in the box. A wrong stride or swizzle breaks that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..assembly.instructions import Instruction
+from .memory import Region
+from .values import Array, Ints
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box that a copy wrote: its instruction, the chunks of 16 bytes in a row of it, and the rows of each matrix in it."""
+
+    ins: Instruction
+    across: int
+    rows: int
+
+
+class Origins:
+    """For each chunk of a region the box that was written there last, and the chunk's number in it."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all boxes: new blocks start."""
+        self.boxes: list[Box] = []
+        self.box = np.zeros(0, np.int32)  # the number of its box, plus 1
+        self.number = np.zeros(0, np.int32)
+
+    def writer(self, region: Region, box: Box) -> Callable[[Ints], None]:
+        """A function that notes that chunks at these offsets are those of a box, in its order."""
+        if self.box.size < region.nbytes // 16:
+            self.box, self.number = (np.zeros(region.nbytes // 16, np.int32) for _ in range(2))
+        self.boxes.append(box)
+        index = len(self.boxes)
+
+        def note(offsets: Ints) -> None:
+            self.box[offsets >> 4], self.number[offsets >> 4] = index, np.arange(offsets.size)
+
+        return note
+
+    def contradiction(self, region: Region, offsets: Ints) -> tuple[Box, Array] | None:
+        """The box from which a tile was not taken as its chunks lie there, and which chunks are wrong; None if all agree.
+
+        ``offsets`` are those of the tile's chunks, (rows, chunks of a row).
+        """
+        if not self.boxes or region.shadow is None:
+            return None
+        chunk = offsets >> 4
+        found = self.box[chunk]
+        by = region.shadow.by[offsets // region.shadow.grain]
+        across = np.array([1] + [box.across for box in self.boxes])[found]
+        rows = np.array([1] + [box.rows for box in self.boxes])[found]
+        current = np.array([-1] + [box.ins.index for box in self.boxes])[found] == by  # not overwritten since
+        if not current.any():
+            return None
+        number = self.number[chunk]
+        line, column = number // across, number % across
+        r, c = np.indices(offsets.shape)
+        keys = (found.astype(np.int64) << 40) + (line // rows << 20) + r // 8
+        down, right = line - r, column - c
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        group = group.reshape(offsets.shape)
+        wrong = current & ((down != down.flat[first][group]) | (right != right.flat[first][group]))
+        if not wrong.any():
+            return None
+        return self.boxes[int(found.flat[np.argmax(wrong)]) - 1], wrong
