@@ -48,13 +48,17 @@ def test_a_range_of_bytes_there_and_back() -> None:
 #: What is replaced by what, and the lines and kinds of the findings.
 DEFECTS: dict[str, tuple[str, str, list[tuple[int, str]]]] = {
     "no wait for the load": ("WAIT(&b, 0);", ";", [(11, "race"), (11, "unwritten read"), (15, "unwritten read")]),
-    "one warp waits": ("WAIT(&b, 0);", "if (threadIdx.x < 32) WAIT(&b, 0);", [(11, "race")]),
-    "the other parity": ("WAIT(&b, 0);", "WAIT(&b, 1);", [(10, "endless wait")]),
+    "one warp waits": ("WAIT(&b, 0);", "if (threadIdx.x < 32) WAIT(&b, 0);", [(11, "race"), (11, "unwritten read")]),
+    "the other parity": (
+        "WAIT(&b, 0);",
+        "WAIT(&b, 1);",
+        [(10, "wrong parity"), (11, "race"), (11, "unwritten read"), (15, "unwritten read")],
+    ),
     "the initialisation is not fenced": ("    FENCE();", "    ;", [(7, "missing fence")]),
     "the writes are not fenced": ("  FENCE();\n  __sync", "  ;\n  __sync", [(15, "missing fence")]),
     "no barrier before the store": ("  FENCE();\n  __syncthreads();", "  FENCE();\n", [(15, "race")]),
-    "no wait for the store": ("WAIT_READ(0);", ";", [(20, "race")]),
-    "the wait leaves one group": ("WAIT_READ(0);", "WAIT_READ(1);", [(20, "race")]),
+    "no wait for the store": ("WAIT_READ(0);", ";", [(15, "race"), (20, "race")]),
+    "the wait leaves one group": ("WAIT_READ(0);", "WAIT_READ(1);", [(15, "race"), (20, "race")]),
     "too few bytes expected": (
         "&b, 1024);\n    LOAD",
         "&b, 512);\n    LOAD",

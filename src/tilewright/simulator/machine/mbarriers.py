@@ -10,6 +10,7 @@ of earlier ones published. The bytes of a copy count as written by the first thr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,7 +61,7 @@ class Mbarrier:
     expects: Instruction | None = None  # the latest that expected bytes, and the latest that brought some
     brings: Instruction | None = None
     waited: dict[int, int] = field(default_factory=dict)  # warp of the block → the phase that it waited for
-    repeated: dict[int, Instruction] = field(default_factory=dict)  # warp → a wait for a phase it had waited for
+    repeated: dict[int, Instruction] = field(default_factory=dict)  # warp → a wait that returned for no new phase
 
     def word(self) -> int:
         """The state as one 64-bit word."""
@@ -86,10 +87,12 @@ class Mbarriers:
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, stride: int) -> None:
         self.threads, self.clocks, self.reports, self.stride = threads, clocks, reports, stride
         self.at: dict[int, Mbarrier] = {}
+        self.coming: list[tuple[Instruction, Mbarrier, int, Sequence[Pending]]] = []  # copies that have not arrived
 
     def clear(self) -> None:
         """Forget all barriers: new blocks start."""
         self.at.clear()
+        self.coming.clear()
 
     # ---- finding and making
 
@@ -136,8 +139,9 @@ class Mbarriers:
 
     def invalidate(self, ins: Instruction, barrier: Mbarrier, lanes: Ints) -> None:
         """``mbarrier.inval``: the place is no barrier any more."""
-        if barrier.bytes > 0 or any(phase >= barrier.phase for phase, _ in barrier.copies):
-            left = f"{barrier.bytes:,} bytes have yet to arrive at it"
+        coming = sum(count for _, to, count, _ in self.coming if to is barrier)
+        if coming or barrier.bytes > 0:
+            left = f"{max(coming, barrier.bytes):,} bytes have yet to arrive at it"
             self.report(BARRIER_MISUSE, ins, lanes, f"invalidates {self.words(barrier)} while {left}")
         del self.at[barrier.offset]
         barrier.region.view(np.dtype(np.uint64))[barrier.offset >> 3] = 0
@@ -188,6 +192,19 @@ class Mbarriers:
             barrier.bytes = MOST
         barrier.store()
 
+    def await_copy(self, ins: Instruction, barrier: Mbarrier, count: int, copies: Sequence[Pending]) -> None:
+        """``count`` bytes are on their way: they arrive when no thread can run any more, as late as they can."""
+        self.coming.append((ins, barrier, count, copies))
+
+    def deliver(self) -> bool:
+        """All bytes that are on their way arrive; returns whether there were any."""
+        coming, self.coming = self.coming, []
+        for ins, barrier, count, copies in coming:
+            if self.at.get(barrier.offset) is barrier:
+                barrier.copies += [(barrier.phase, copy) for copy in copies]
+                self.receive(ins, barrier, count)
+        return bool(coming)
+
     def receive(self, ins: Instruction, barrier: Mbarrier, count: int) -> None:
         """``count`` bytes have arrived."""
         barrier.bytes -= count
@@ -214,8 +231,10 @@ class Mbarriers:
         """These lanes of a block have waited for the phase before the current one."""
         first, latest = int(lanes[0]), barrier.phase - 1
         for warp in np.unique(self.threads.tid[lanes] // 32).tolist():
-            if latest >= 0 and barrier.waited.get(warp) == latest:
+            if latest < 0 or barrier.waited.get(warp) == latest:
                 barrier.repeated[warp] = ins
+            elif barrier.waited.get(warp) == -1:
+                barrier.repeated.pop(warp, None)
             barrier.waited[warp] = latest
         ready = [copy for phase, copy in barrier.copies if phase < barrier.phase]
         if ready:
@@ -242,8 +261,7 @@ class Mbarriers:
         for barrier in self.at.values():
             if barrier.block == block:
                 self.report_bytes(barrier)
-                for warp in barrier.repeated:
-                    self.report_repeated(barrier, warp)
+                self.report_waits(barrier)
 
     def _who_waits(self, block: int, ins: Instruction, lanes: Ints, offsets: Ints, parities: Ints) -> str:
         """Which warps of a block wait for which phases at one instruction."""
@@ -274,14 +292,22 @@ class Mbarriers:
             )
         return text
 
+    def report_waits(self, barrier: Mbarrier) -> None:
+        """Report waits that returned for no new phase of a barrier: they may be the cause of a finding."""
+        for warp in [warp for warp, phase in barrier.waited.items() if phase >= 0]:
+            self.report_repeated(barrier, warp)
+
     def report_repeated(self, barrier: Mbarrier, warp: int) -> bool:
-        """Report that a warp waited twice for the same phase of a barrier; returns whether it did."""
+        """Report that a warp's wait returned at once, for no new phase of a barrier; returns whether it did."""
         ins = barrier.repeated.get(warp)
         if ins is None:
             return False
         lane = barrier.block * self.threads.threads + 32 * warp
-        phase = f"phase {barrier.waited[warp]} of {self.words(barrier)}"
-        text = f"returned at once, because {phase} had completed and warp {warp} had waited for it before"
+        phase = barrier.waited[warp]
+        why = f"because warp {warp} had waited for phase {phase} of {self.words(barrier)} before"
+        if phase < 0:
+            why = f"for the phase before the first of {self.words(barrier)}, of which warp {warp} needs the first"
+        text = f"returned at once, {why}"
         self.report(WRONG_PARITY, ins, np.array([lane]), f"{text} (the parity must change with each phase)")
         return True
 

@@ -88,7 +88,8 @@ class Transfers:
             wrong &= ~busy
         if wrong.any():
             self.reports.race(ins, region, who, wrong, chunks)
-            self._explain(barrier)
+            if barrier is not None:
+                self.mbarriers.report_waits(barrier)
         return self._begin(ins, region, chunks, unit, cells, barrier, writes=True)
 
     def read(self, ins: Instruction, region: Region, chunks: Ints, lane: int, unit: int = CHUNK) -> Transfer | None:
@@ -178,6 +179,16 @@ class Transfers:
 
     # ---- findings
 
+    def report_left(self) -> None:
+        """The blocks have ended: report copies that may still read their shared memory."""
+        for lane, transfers in self.groups.items():
+            for _, transfer in transfers:
+                if not transfer.writes:
+                    where = transfer.region.addresses(transfer.chunks[:1], np.array([lane]))
+                    place = transfer.region.words(int(where[0]))
+                    text = f"still reads {place} when its block ends ({_remedy(transfer)}): {transfer.ins.text}"
+                    self.reports.report("race", transfer.ins, np.array([lane]), np.ones(1, bool), where, text)
+
     def touched(
         self, ins: Instruction, region: Region, cells: Ints, offsets: Ints, sel: Ints | None, writes: bool
     ) -> Bools | None:
@@ -200,14 +211,10 @@ class Transfers:
         text = f"{'writes' if writes else 'reads'} {place}, which {_name(transfer)} at {transfer.ins.place(ins)} {does}"
         kind = "race" if writes else "unwritten read"
         self.reports.report(kind, ins, sel, bad, addresses, f"{text} ({_remedy(transfer)}): {ins.text}")
-        self._explain(transfer.barrier)
+        if transfer.barrier is not None and not writes:
+            lane = first if sel is None else int(sel[first])
+            self.mbarriers.report_repeated(transfer.barrier, int(self.threads.tid[lane]) // 32)
         return bad
-
-    def _explain(self, barrier: Mbarrier | None) -> None:
-        """Report waits that returned for an earlier phase of the barrier: they may be the cause of a finding."""
-        if barrier is not None:
-            for warp in barrier.repeated:
-                self.mbarriers.report_repeated(barrier, warp)
 
     def _report_unseen(
         self, ins: Instruction, region: Region, who: Ints, bad: Bools, chunks: Ints, writer: Instruction

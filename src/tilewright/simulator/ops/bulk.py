@@ -13,8 +13,7 @@ import numpy as np
 from ..assembly.instructions import Instruction
 from ..counters.work import NOTHING, UnitWork, copy_work, touched_sectors
 from ..machine.lanes import Lanes
-from ..machine.mbarriers import Mbarrier
-from ..machine.transfers import CHUNK, chunks_of
+from ..machine.transfers import CHUNK, Transfer, chunks_of
 from ..machine.values import DTYPES, Array, Ints
 from ._table import Step, UnknownInstruction, number_of
 from .access import address, note_update, note_work
@@ -30,7 +29,7 @@ _KINDS = {
     **dict.fromkeys(("and", "or", "xor"), ("b32", "b64")),
     **dict.fromkeys(("inc", "dec"), ("u32",)),
     **dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", "f16", "bf16")),
-    "add": ("u32", "s32", "u64", "s64", "f32", "f64", "f16", "bf16"),
+    "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16"),
 }
 
 
@@ -108,11 +107,11 @@ def _load(ins: Instruction, lanes: Lanes, space: str, multicast: bool, update: U
             if place is None or barrier is None:
                 engine.give_up(barrier, nbytes)
                 continue
-            data = _fetch(engine, space, source, nbytes, lane, barrier)
+            data, reads = _fetch(engine, space, source, nbytes, lane)
 
             put = partial(_put, place.region.data, place.first, data, update, kind)
             moved = _moved("load", source, nbytes) if space == "global" else NOTHING
-            engine.load(lane, place, chunks_of(place.first, nbytes), put, barrier, mask, moved)
+            engine.load(lane, place, chunks_of(place.first, nbytes), put, barrier, mask, moved, reads)
 
     return load
 
@@ -122,24 +121,23 @@ def _moved(kind: str, at: int, nbytes: int) -> UnitWork:
     return copy_work(kind, nbytes, touched_sectors(np.array([at]), nbytes))
 
 
-def _fetch(engine: CopyEngine, space: str, source: int, nbytes: int, lane: int, barrier: Mbarrier) -> Array:
-    """The bytes that a copy reads; zeros where its source is invalid, which is reported."""
-    transfers = engine.lanes.transfers
+def _fetch(engine: CopyEngine, space: str, source: int, nbytes: int, lane: int) -> tuple[Array, list[Transfer]]:
+    """The bytes that a copy reads, and what it reads of shared memory; zeros where its source is invalid."""
+    transfers, reads = engine.lanes.transfers, []
     if space == "global":
         found = engine.in_global(source, nbytes, lane)
         if found is None:
-            return np.zeros(nbytes, np.uint8)
+            return np.zeros(nbytes, np.uint8), []
         region, first = found
         engine.seen(transfers.read(engine.ins, region, chunks_of(first, nbytes), lane), lane)
     else:
         place = engine.in_shared(source, nbytes, lane)
         if place is None:
-            return np.zeros(nbytes, np.uint8)
+            return np.zeros(nbytes, np.uint8), []
         region, first = place.region, place.first
         reading = transfers.read(engine.ins, region, chunks_of(first, nbytes), lane)
-        if reading is not None:
-            barrier.copies.append((barrier.phase, reading))
-    return region.data[first : first + nbytes].copy()
+        reads += [reading] if reading is not None else []
+    return region.data[first : first + nbytes].copy(), reads
 
 
 def _store(ins: Instruction, lanes: Lanes, update: Update | None, kind: str) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,8 +86,7 @@ class CopyEngine:
         """How far the shared memory of each block that receives a copy lies from that of the block of ``place``."""
         if mask is None:
             return [0]
-        cluster, stride = getattr(self.lanes, "cluster", None), self.shared.stride
-        size = cluster.size if cluster is not None else 1
+        size, stride = self.lanes.cluster.size, self.shared.stride
         first = int(self.lanes.of_block[lane]) // size * size
         if mask >> size:
             text = f"the mask {mask:#x} names blocks beyond the {size} of the cluster"
@@ -103,9 +102,11 @@ class CopyEngine:
         barrier: Mbarrier,
         mask: int | None,
         moved: UnitWork,
+        reads: Sequence[Transfer] = (),
     ) -> None:
-        """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier.
-        ``put`` stores the bytes, displaced by a number of bytes; ``moved`` is what is counted of each block's copy."""
+        """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier, with the
+        transfers that the copy ``reads``. ``put`` stores the bytes, displaced by a number of bytes; ``moved`` is what is
+        counted of each block's copy."""
         receivers = self.blocks(mask, place, lane)
         if moved.bytes:
             note_work(self.ins, self.lanes, moved.to(len(receivers)), np.array([lane]))
@@ -116,14 +117,13 @@ class CopyEngine:
                 continue
             transfer = self.lanes.transfers.write(self.ins, place.region, chunks + far, lane, target)
             put(far)
-            if transfer is not None:
-                target.copies.append((target.phase, transfer))
-            self.lanes.mbarriers.receive(self.ins, target, chunks.size * CHUNK)
+            pending = [*reads, *([transfer] if transfer is not None else [])]
+            self.lanes.mbarriers.await_copy(self.ins, target, chunks.size * CHUNK, pending)
 
     def give_up(self, barrier: Mbarrier | None, nbytes: int) -> None:
         """A copy that was reported cannot be done: its bytes count as arrived, so that no wait is reported too."""
         if barrier is not None:
-            self.lanes.mbarriers.receive(self.ins, barrier, nbytes)
+            self.lanes.mbarriers.await_copy(self.ins, barrier, nbytes, [])
 
     def seen(self, transfer: Transfer | None, lane: int) -> None:
         """A transfer whose end nobody waits for is complete."""

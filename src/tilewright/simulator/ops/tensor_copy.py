@@ -209,8 +209,19 @@ def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: W
             offsets = _elements(tensor, window)
             reading = copy.lanes.transfers.read(copy.ins, window.region, offsets, lane, tensor.itemsize)
             engine.seen(reading, lane)
-        box[window.within] = _view(window.region, window.first, tensor)[window.inside]
+        box[window.within] = _converted(_view(window.region, window.first, tensor)[window.inside], tensor.type)
     return box.reshape(-1).view(np.uint8)
+
+
+def _converted(words: Array, kind: str) -> Array:
+    """Loaded words of a type: tf32 is rounded to the nearest, to even, but not Inf and NaN; ``_ftz`` flushes subnormals."""
+    if kind.startswith("tf32"):
+        finite = words & 0x7F800000 != 0x7F800000
+        rounded = words + (np.uint32(0xFFF) + (words >> 13 & 1)) & np.uint32(0xFFFFE000)
+        words = np.where(finite, rounded, words)
+    if kind.endswith("_ftz"):
+        words = np.where(words & 0x7F800000 == 0, words & np.uint32(1 << 31), words)
+    return words
 
 
 #: The bits with which ``oob_fill="nan"`` fills.

@@ -80,7 +80,7 @@ class Engine:
             elif self.ready:
                 at = min(self.ready)
                 self._go(at, self._merged(self.ready.pop(at)))
-            elif self.parked and self._unpark():
+            elif self.lanes.mbarriers.deliver() or (self.parked and self._unpark()):
                 continue
             elif self.resting or self.parked:
                 self._wake()
@@ -93,6 +93,7 @@ class Engine:
             else:
                 break
         self.lanes.mbarriers.report_left()
+        self.lanes.transfers.report_left()
         if self.lanes.shared.visits is not None and not self.stuck:
             self.lanes.shared.visits.report()
 
