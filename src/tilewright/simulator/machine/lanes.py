@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
+from ..assembly.compared import compared_loads
 from ..assembly.demand import Demand
 from ..assembly.instructions import Instruction
 from ..assembly.program import is_special
@@ -44,7 +45,7 @@ class Lanes(Threads):
         self.windows = {name: self._window(name) for name in launch.windows}
         self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
         self.spaces |= self.windows
-        self.demand = Demand(launch.program)
+        self.demand, self.compared = Demand(launch.program), compared_loads(launch.program)
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)

@@ -128,6 +128,18 @@ def note_read(
             lanes.reports.race(ins, region, sel, racing, offsets)
 
 
+def note_unwritten(
+    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None
+) -> None:
+    """``note_read`` of a read that does not race: only bytes that were never written are reported."""
+    shadow = region.shadow
+    if shadow is not None and not shadow.across_blocks:
+        cells, _ = shadow.cells(offsets, nbytes, _clock(lanes, sel))
+        unwritten = shadow.writer[cells] == 0
+        if unwritten.any():
+            lanes.reports.unwritten_read(ins, region, sel, _any(unwritten, offsets), offsets)
+
+
 def note_write(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
     changes: NDArray[np.bool_] | None,
@@ -244,6 +256,8 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
         if region.shadow is not None:
             if atomic:
                 lanes.launch.looked[lanes.blocks] |= 2
+            elif ins.index in lanes.compared:
+                note_unwritten(ins, lanes, region, offsets, size * vector, sel)
             else:
                 for first, count, copied, conditions in wanted:
                     at_first, padded = offsets + first * size, size if copied else 0
