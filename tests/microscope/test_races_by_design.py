@@ -80,3 +80,96 @@ def test_what_is_a_race_all_the_same(changed: str, into: str, kind: str, line: s
     """Other accesses race with the atomics as before, and so does a load at another address than theirs."""
     findings = swapped(SWAPS.replace(changed, into, 1))
     assert any(each == kind and text.startswith(line) for each, text in findings), findings
+
+
+# ---- volatile --------------------------------------------------------------------------------------------------------
+
+REDUCTION = """
+extern "C" __global__ void k(const float* x, float* y)
+{
+    __shared__ volatile float sums[256];
+    int t = threadIdx.x;
+    sums[t] = x[t];
+    __syncthreads();
+    for (int step = 128; step > 0; step /= 2) {
+        if (t < step) sums[t] += sums[t + step];
+        BARRIER;
+    }
+    if (t == 0) y[0] = sums[0];
+}
+"""
+FLAG = """
+extern "C" __global__ void k(const float* x, float* y)
+{
+    __shared__ volatile int full;
+    __shared__ volatile float value;
+    int t = threadIdx.x;
+    if (t == 0) full = 0;
+    __syncthreads();
+    for (int round = 0; round < 3; round++) {
+        if (t == 32) {
+            while (full == 1);
+            value = x[round];
+            FENCE;
+            full = 1;
+        }
+        if (t == 0) {
+            while (full == 0);
+            y[round] = value;
+            __threadfence_block();
+            full = 0;
+        }
+    }
+}
+"""
+
+
+def test_a_reduction_of_volatile_sums() -> None:
+    """Within a warp volatile is enough; between warps there must be a barrier."""
+    x = np.arange(256, dtype=np.float32)
+
+    def run(barrier: str) -> tuple[set[tuple[str, str]], float]:
+        source = REDUCTION.replace("BARRIER", barrier)
+        args = [x, np.zeros(1, np.float32)]
+        return found(source, 1, 256, args), float(tw.microscope(source, "k", 1, 256, args).arrays[1][0])
+
+    assert run("__syncthreads()") == (set(), x.sum())
+    assert run("if (step > 32) __syncthreads()") == (set(), x.sum())
+    between = {("volatile race", "if (t < step) sums[t] += sums[t + step];")}
+    assert run("(void)0")[0] == run("__syncwarp()")[0] == between
+
+
+def test_its_text_says_what_to_do() -> None:
+    source = REDUCTION.replace("BARRIER", "(void)0")
+    (finding,) = tw.microscope(source, "k", 1, 256, [np.ones(256, np.float32), np.zeros(1, np.float32)]).findings
+    assert finding.kind == "volatile race"
+    assert (
+        "wrote at line 9, with no barrier between (volatile orders no two warps, __syncthreads() does)" in finding.text
+    )
+
+
+def test_a_volatile_flag() -> None:
+    """A flag that a loop polls is how two warps signal; the data behind it need a fence."""
+    x = np.arange(3, dtype=np.float32) + 1
+    args = [x, np.zeros(3, np.float32)]
+    seen = tw.microscope(FLAG.replace("FENCE", "__threadfence_block()"), "k", 1, 64, args)
+    assert seen.findings == []
+    assert (seen.arrays[1] == x).all()
+    assert found(FLAG.replace("FENCE", "(void)0"), 1, 64, args) == {("volatile race", "y[round] = value;")}
+
+
+def test_a_flag_that_every_warp_sets_is_no_race() -> None:
+    source = """
+    extern "C" __global__ void k(const float* x, float* y)
+    {
+        __shared__ volatile int any;
+        if (threadIdx.x == 0) any = 0;
+        __syncthreads();
+        if (x[threadIdx.x] > 0) any = 1;
+        if (threadIdx.x == 64) any = VALUE;
+        __syncthreads();
+        y[threadIdx.x] = any;
+    }"""
+    args = [np.ones(128, np.float32), np.zeros(128, np.float32)]
+    assert found(source.replace("VALUE", "1"), 1, 128, args) == set()
+    assert {kind for kind, _ in found(source.replace("VALUE", "2"), 1, 128, args)} == {"volatile race"}

@@ -259,6 +259,8 @@ DEFECTS = [
            thread=(1, 0, 0), says="95 threads loop for ever"),
     Defect("a wait for a block that is not run", "chain", [named("while (atomicAdd(&done[blockIdx.x + 1], 0) == 0) {}", "endless wait")],
            says="(only 2 of 6 blocks are run)", options={"blocks": [0, 1]}),
+    Defect("volatile data in place of a fence", "shared flag", [("__shared__ float row", "__shared__ volatile float row"), ("    __threadfence_block(); // before the flag\n", ""), named("c[lane] = row[31 - lane];", "volatile race")],
+           thread=(32, 0, 0), at=("row", 124), says="volatile orders no two warps"),
     Defect("a flag that is not volatile", "shared flag", [("volatile int full", "int full"), named("c[lane] = row[31 - lane];", "race")],
            thread=(32, 0, 0), at=("row", 124), nowhere="race"),
     Defect("a loop that steps over its end", "tiled", [("for (int t = 0; t < k; t += TILE) {", "for (int t = 0; t != k; t += TILE) { // !! step limit")],

@@ -27,6 +27,8 @@ ASYNCHRONOUS = (WRONG_PARITY, BYTE_COUNT, BARRIER_MISUSE, MISSING_FENCE, ACCUMUL
 LEFT_EARLY = "block left early"
 #: The kinds that only kernels with clusters show.
 CLUSTERS = (LEFT_EARLY,)
+#: Volatile accesses of shared memory by two warps, without a barrier between.
+VOLATILE = "volatile race"
 #: All kinds of findings.
 KINDS = (
     "out of bounds",
@@ -34,6 +36,7 @@ KINDS = (
     "unwritten read",
     "output never written",
     "race",
+    VOLATILE,
     "divergent barrier",
     "endless wait",
     STEP_LIMIT,

@@ -14,6 +14,7 @@ from ...errors import UsageError
 from ..assembly.compared import compared_loads
 from ..assembly.demand import Demand
 from ..assembly.instructions import Instruction
+from ..assembly.polling import polling_loads
 from ..assembly.program import is_special
 from ..assembly.variables import SIZES, immediate, ptx_integer
 from .clocks import Clocks
@@ -46,6 +47,7 @@ class Lanes(Threads):
         self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
         self.spaces |= self.windows
         self.demand, self.compared = Demand(launch.program), compared_loads(launch.program)
+        self.polling = polling_loads(launch.program)
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)

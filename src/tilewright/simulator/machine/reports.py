@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..assembly.instructions import Instruction, Where
-from ..findings import Finding
+from ..findings import VOLATILE, Finding
 from .arguments import SimulatedBlocks
 from .clocks import Clocks, stamped_by
 from .memory import Region
@@ -78,12 +78,18 @@ class Reports:
         where = None if address is None else int(address[first])
         self.findings.add(kind, ins, block, thread, where, text, int(bad.sum()))
 
-    def race(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
-        """Report a race of the access that the shadow of a region noted last."""
+    def race(
+        self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints, kind: str = "race"
+    ) -> None:
+        """Report a race of the access that the shadow of a region noted last; ``kind`` may also be VOLATILE."""
         first = int(np.argmax(bad))
         addresses = region.addresses(offsets)
         text = self._race(ins, region, first, first if sel is None else int(sel[first]), int(addresses[first]))
-        self.report("race", ins, sel, bad, addresses, text)
+        if kind == VOLATILE:
+            text = text.replace(
+                _ORDER["block"], f"{_ORDER['block']} (volatile orders no two warps, __syncthreads() does)"
+            )
+        self.report(kind, ins, sel, bad, addresses, text)
 
     def unwritten_read(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
         """Report a read of bytes that no thread has written, or that an asynchronous copy is still writing."""

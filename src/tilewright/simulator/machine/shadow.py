@@ -58,6 +58,10 @@ class Shadow:
             Remembered(did, np.zeros(cells, np.int64), np.zeros(cells, np.int32)) for did in ("wrote", "read", "read")
         ]
         self.conflict: tuple[list[Remembered], Ints] | None = None
+        #: After the first volatile access of shared memory: the last that wrote and the last that read each cell, and the
+        #: cells that a loop polls.
+        self.volatiles: list[Remembered] = []
+        self.polled: NDArray[np.bool_] = np.zeros(0, bool)
         #: The number of the transfer under way (see ``transfers``) that writes or reads each cell; 0 for none.
         self.busy: NDArray[np.int32] | None = None
 
@@ -73,9 +77,10 @@ class Shadow:
 
     def reset(self) -> None:
         """Forget all accesses."""
-        for sort in self.sorts:
+        for sort in (*self.sorts, *self.volatiles):
             sort.stamp.fill(0)
             sort.by.fill(0)
+        self.polled.fill(False)
         if self.busy is not None:
             self.busy.fill(0)
 
@@ -88,7 +93,8 @@ class Shadow:
     def refine(self, nbytes: int) -> None:
         """Make cells as small as the smallest access seen."""
         times, self.grain = self.grain // nbytes, nbytes
-        for sort in self.sorts:
+        self.polled = np.repeat(self.polled, times)
+        for sort in (*self.sorts, *self.volatiles):
             sort.stamp, sort.by = np.repeat(sort.stamp, times), np.repeat(sort.by, times)
         if self.busy is not None:
             self.busy = np.repeat(self.busy, times)
@@ -103,13 +109,18 @@ class Shadow:
             return first, clock
         return first[:, None] + np.arange(count), clock[:, None]
 
-    def _clashes(self, cells: Ints, clock: Ints, sorts: list[Remembered]) -> Bools:
-        """Which cells have accesses of these sorts that are not ordered before the present one; noted for ``party``."""
+    def _clashes(self, cells: Ints, clock: Ints, sorts: list[Remembered], other_warps: bool = False) -> Bools:
+        """Which cells have accesses of these sorts that are not ordered before the present one; noted for ``party``.
+
+        ``other_warps``: only those by another warp.
+        """
         bad = np.zeros(cells.shape, bool)
         before = []
         for sort in sorts:
             then = sort.stamp[cells]
             wrong = self.clocks.unordered(then, clock)
+            if other_warps:
+                wrong &= other_warp(then, clock)
             if wrong.any():
                 bad |= wrong
                 before.append(Remembered(sort.did, np.where(wrong, then, 0), sort.by[cells]))
@@ -157,6 +168,30 @@ class Shadow:
         writer = self.writer[cells]
         self.writer[cells] = np.where(writer == 0, EXEMPT, writer)
         return race
+
+    def volatile(self, cells: Ints, clock: Ints, index: int, writes: bool) -> Bools:
+        """Note a volatile access of shared memory by instruction ``index``; returns on which cells nothing orders it after
+        a volatile access by another warp, one of the two being a write."""
+        self._watch_volatiles()
+        wrote, read = self.volatiles
+        now = np.broadcast_to(clock, cells.shape)
+        race = self._clashes(cells, now, self.volatiles if writes else [wrote], other_warps=True)
+        sort = wrote if writes else read
+        sort.stamp[cells], sort.by[cells] = now, index
+        return race & ~self.polled[cells]
+
+    def poll(self, cells: Ints) -> None:
+        """Note that a loop waits until these cells change: volatile accesses of them are how threads signal one another."""
+        self._watch_volatiles()
+        self.polled[cells] = True
+
+    def _watch_volatiles(self) -> None:
+        if not self.volatiles:
+            size = self.writer.size
+            self.polled = np.zeros(size, bool)
+            self.volatiles = [
+                Remembered(did, np.zeros(size, np.int64), np.zeros(size, np.int32)) for did in ("wrote", "read")
+            ]
 
     def party(self, access: int) -> Party | None:
         """The other access of a race that the last call found; ``access`` is the position in it of the lane that races."""

@@ -17,8 +17,9 @@ from ..counters.work import UnitWork
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
-from ..machine.values import DTYPES, Array, Bools, Ints
+from ..machine.values import DTYPES, Array, Ints
 from ._table import Step, UnknownInstruction, destination, step
+from .lock_free import by_access, clock_of, note_unwritten, note_volatile
 
 _SPACES = ("global", "shared", "local", "const", "param")
 #: Types of loads and stores.
@@ -115,29 +116,17 @@ def note_read(
     shadow = region.shadow
     if shadow is None:
         return
-    cells, now = shadow.cells(offsets, nbytes, _clock(lanes, sel))
+    cells, now = shadow.cells(offsets, nbytes, clock_of(lanes, sel))
     busy = lanes.transfers.touched(ins, region, cells, offsets, sel, writes=False)
     unwritten, race = shadow.read(cells, now, ins.index)
     if padded and unwritten.any():
         unwritten = np.asarray(unwritten.reshape(offsets.size, nbytes // padded, -1).all(axis=2))
     if unwritten.any() and not shadow.across_blocks:
-        lanes.reports.unwritten_read(ins, region, sel, _any(unwritten, offsets), offsets)
+        lanes.reports.unwritten_read(ins, region, sel, by_access(unwritten, offsets), offsets)
     if race.any():
-        racing = _any(race, offsets) if busy is None else _any(race, offsets) & ~busy
+        racing = by_access(race, offsets) if busy is None else by_access(race, offsets) & ~busy
         if racing.any():
             lanes.reports.race(ins, region, sel, racing, offsets)
-
-
-def note_unwritten(
-    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None
-) -> None:
-    """``note_read`` of a read that does not race: only bytes that were never written are reported."""
-    shadow = region.shadow
-    if shadow is not None and not shadow.across_blocks:
-        cells, _ = shadow.cells(offsets, nbytes, _clock(lanes, sel))
-        unwritten = shadow.writer[cells] == 0
-        if unwritten.any():
-            lanes.reports.unwritten_read(ins, region, sel, _any(unwritten, offsets), offsets)
 
 
 def note_write(
@@ -151,12 +140,12 @@ def note_write(
     shadow = region.shadow
     if shadow is None:
         return None
-    cells, now = shadow.cells(offsets, nbytes, _clock(lanes, sel))
+    cells, now = shadow.cells(offsets, nbytes, clock_of(lanes, sel))
     busy = lanes.transfers.touched(ins, region, cells, offsets, sel, writes=True)
     before, together = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
     if not (before.any() or together.any()):
         return None
-    earlier, same = _any(before, offsets), _any(together, offsets)
+    earlier, same = by_access(before, offsets), by_access(together, offsets)
     if busy is not None:
         earlier &= ~busy
 
@@ -172,18 +161,9 @@ def note_write(
 def note_update(ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
     """Tell the shadow of an atomic or volatile write, and report the races that it finds."""
     if region.shadow is not None:
-        race = region.shadow.update(*region.shadow.cells(offsets, nbytes, _clock(lanes, sel)), ins.index)
+        race = region.shadow.update(*region.shadow.cells(offsets, nbytes, clock_of(lanes, sel)), ins.index)
         if race.any():
-            lanes.reports.race(ins, region, sel, _any(race, offsets), offsets)
-
-
-def _clock(lanes: Lanes, sel: Ints | None) -> Ints:
-    return lanes.clocks.stamp if sel is None else lanes.clocks.stamp[sel]
-
-
-def _any(cells: Bools, offsets: Ints) -> Bools:
-    """For each access, whether any of its cells is marked."""
-    return np.asarray(cells.reshape(offsets.size, -1).any(axis=1))
+            lanes.reports.race(ins, region, sel, by_access(race, offsets), offsets)
 
 
 def _form(ins: Instruction) -> tuple[str, str, int, bool]:
@@ -256,6 +236,7 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
         if region.shadow is not None:
             if atomic:
                 lanes.launch.looked[lanes.blocks] |= 2
+                note_volatile(ins, lanes, region, offsets, size * vector, sel)
             elif ins.index in lanes.compared:
                 note_unwritten(ins, lanes, region, offsets, size * vector, sel)
             else:
@@ -295,6 +276,7 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
                 changes |= memory[index + i] != v
             if atomic:
                 note_update(ins, lanes, region, offsets, size * vector, sel)
+                note_volatile(ins, lanes, region, offsets, size * vector, sel, changes)
             else:
                 settle = note_write(ins, lanes, region, offsets, size * vector, sel, changes)
         for i, v in enumerate(stored):
