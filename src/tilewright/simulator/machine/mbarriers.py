@@ -246,51 +246,7 @@ class Mbarriers:
         if barrier.known is not None:
             self.clocks.learn(lanes, barrier.known)
 
-    # ---- what never ends
-
-    def report_stuck(self, waits: list[tuple[Instruction, Ints, Ints, Ints]]) -> None:
-        """Report who waits for what for ever: instructions with their lanes, the offsets of their barriers and parities."""
-        block = int(self.threads.of_block[waits[0][1][0]])
-        texts = [self._who_waits(block, *wait) for wait in waits]
-        for at, (ins, lanes, _, _) in enumerate(waits):
-            here = lanes[self.threads.of_block[lanes] == block]
-            others = [text for i, text in enumerate(texts) if i != at and text]
-            also = f". Meanwhile {'; '.join(others)}" if others else ""
-            text = f"{here.size} threads of the block wait for ever: {texts[at]}{also}"
-            self.report("endless wait", ins, here if here.size else lanes, text)
-        for barrier in self.at.values():
-            if barrier.block == block:
-                self.report_bytes(barrier)
-                self.report_waits(barrier)
-
-    def _who_waits(self, block: int, ins: Instruction, lanes: Ints, offsets: Ints, parities: Ints) -> str:
-        """Which warps of a block wait for which phases at one instruction."""
-        here, texts = self.threads.of_block[lanes] == block, []
-        for offset in np.unique(offsets[here]).tolist():
-            some = here & (offsets == offset)
-            warps = np.unique(self.threads.tid[lanes[some]] // 32).tolist()
-            wait = "waits" if len(warps) == 1 else "wait"
-            where = f"at {ins.place(ins)}{_caller(ins)} for"
-            missing = self._missing(self.at[offset], int(parities[np.argmax(some)]), warps[0])
-            texts.append(f"{_warps(warps)} {wait} {where} {missing}")
-        more = f"; and {len(texts) - 4} more barriers" if len(texts) > 4 else ""
-        return "; ".join(texts[:4]) + more
-
-    def _missing(self, barrier: Mbarrier, parity: int, warp: int) -> str:
-        """What the current phase of a barrier lacks, and phases that a warp has missed."""
-        text = f"phase {barrier.phase} (parity {parity}) of {self.words(barrier)}, which lacks "
-        text += f"{barrier.pending} of {barrier.count} arrivals" if barrier.pending else ""
-        if barrier.bytes:
-            text += " and " if barrier.pending else ""
-            text += f"{barrier.bytes:,} bytes" if barrier.bytes > 0 else "nothing, but too many bytes have arrived"
-            text += f" ({barrier.expected:,} expected, {barrier.received:,} arrived)"
-        last = barrier.waited.get(warp, -1)
-        if last < barrier.phase - 1:
-            waited = f"for none after phase {last}" if last >= 0 else "for none"
-            text += (
-                f"; of its {barrier.phase} completed phases warp {warp} waited {waited} (overtaken, or a wrong parity)"
-            )
-        return text
+    # ---- what may be the cause of a finding
 
     def report_waits(self, barrier: Mbarrier) -> None:
         """Report waits that returned for no new phase of a barrier: they may be the cause of a finding."""
@@ -328,17 +284,3 @@ class Mbarriers:
         for barrier in self.at.values():
             if barrier.intact():
                 self.report_bytes(barrier)
-
-
-def _caller(ins: Instruction) -> str:
-    """The line from which the function of an instruction is called, as text; empty if it was not inlined."""
-    return f" (called from line {ins.inlined_at.line})" if ins.inlined_at and ins.inlined_at.line else ""
-
-
-def _warps(numbers: list[int]) -> str:
-    """``warp 3``, or ``warps 4 to 7``."""
-    if len(numbers) == 1:
-        return f"warp {numbers[0]}"
-    if numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"warps {numbers[0]} to {numbers[-1]}"
-    return f"warps {', '.join(map(str, numbers))}"

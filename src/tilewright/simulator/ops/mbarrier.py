@@ -11,6 +11,7 @@ import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..counters.work import BARRIER_WORK
+from ..machine.endless_waits import EndlessWait
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import PARITY, PENDING, Mbarrier
 from ..machine.memory import Region
@@ -241,6 +242,6 @@ class Wait:
             done |= self.guard[0][some] == self.guard[1]
         return done
 
-    def stuck(self, some: Ints) -> tuple[Instruction, Ints, Ints, Ints]:
+    def stuck(self, some: Ints) -> EndlessWait:
         """What these lanes wait for: the instruction, the lanes, the offsets of their barriers and the parities."""
         return self.ins, some, self.offsets(some), self.parity(some)

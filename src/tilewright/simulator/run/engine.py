@@ -18,6 +18,7 @@ from ..assembly.effects import is_warp_barrier, loads_anew
 from ..assembly.instructions import Instruction
 from ..assembly.program import Program
 from ..findings import STEP_LIMIT
+from ..machine.endless_waits import report_endless
 from ..machine.lanes import TIMERS, Lanes
 from ..machine.values import Ints
 from ..ops.mbarrier import Wait
@@ -224,7 +225,7 @@ class Engine:
             assert wait is not None
             waits.append(wait.stuck(np.sort(np.concatenate(groups))))
         if waits:
-            self.lanes.mbarriers.report_stuck(waits)
+            report_endless(self.lanes.mbarriers, waits)
 
     def _report(self, ins: Instruction, sel: Ints | None, text: str, kind: str = "endless wait") -> None:
         self.lanes.reports.report(kind, ins, sel, np.ones(1, bool), None, text)
