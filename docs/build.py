@@ -62,6 +62,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "larger than memory": lambda: stream.host("larger-than-memory-cpu"),
     "cluster beside": cluster.beside,
     "cluster bytes": cluster.received,
+    "cluster gpus": cluster.gpus,
     "cluster simulated": cluster.simulated,
     "cluster scaling": lambda: cluster.scaling("cluster-scaling-workers"),
     "error cpu": lambda: accuracy.error_table("cpu-error"),

@@ -60,7 +60,29 @@ def received() -> str:
                 f"{row['over_formula']:.3f}",
             ]
         )
-    return f"{table(cells)}\n\n{_record(environment)}"
+    return (
+        f"{table(cells)}\n\nNo worker took tiles of another, as always with a stated partition, and Dask's work stealing "
+        f"was off. {_record(environment)}"
+    )
+
+
+def gpus() -> str:
+    """Two workers with a GPU each, beside one process that has both."""
+    name = "cluster-gpus-h200"
+    (row,) = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    environment = row["environment"]
+    seconds = {way: statistics.median(run["seconds"] for run in runs) for way, runs in row["runs"].items()}
+    rate = 2 * row["size"] ** 3 / 1e12
+    cells = [["way", "time", "TFLOPS"]]
+    for way, text in (("one process", "one process, both GPUs"), ("workers", "two workers, a GPU each")):
+        cells.append([text, f"{seconds[way]:.2f} s", f"{rate / seconds[way]:.1f}"])
+    n = row["size"]
+    return (
+        f"{table(cells)}\n\n{n:,}³ float32 from `.npy` files in memory to such a file, {len(environment['gpus'])}× "
+        f"{environment['gpus'][0]}; medians of {len(row['runs']['workers'])} runs in turns, each verified. R, the time of "
+        f"one process over that of the workers, is {row['R']:.3f}. "
+        f"Record: {linked(name)}, made by `{command(environment)}`."
+    )
 
 
 def simulated() -> str:

@@ -13,7 +13,9 @@ def records() -> str:
     rows = [["record", "machine", "made by"]]
     for path in sorted(RECORDS.glob("*.json*")):
         environment = _environment(path.read_text(encoding="utf-8"), lines=path.suffix == ".jsonl")
-        where = environment.get("gpu") or environment.get("processor") or "–"
+        gpus = environment.get("gpus") or [environment.get("gpu")]
+        several = f"{len(gpus)}× " if len(gpus) > 1 else ""
+        where = f"{several}{gpus[0]}" if gpus[0] else environment.get("processor") or "–"
         made = f"`{command(environment)}`" if environment.get("command") else "–"
         rows.append([f"[{path.name}](../benchmarks/{path.name})", where, made])
     return table(rows).replace("---:", "---")
