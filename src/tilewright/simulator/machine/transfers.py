@@ -184,7 +184,7 @@ class Transfers:
         for lane, transfers in self.groups.items():
             for _, transfer in transfers:
                 if not transfer.writes:
-                    where = transfer.region.addresses(transfer.chunks[:1], np.array([lane]))
+                    where = transfer.region.addresses(transfer.chunks[:1])
                     place = transfer.region.words(int(where[0]))
                     text = f"still reads {place} when its block ends ({_remedy(transfer)}): {transfer.ins.text}"
                     self.reports.report("race", transfer.ins, np.array([lane]), np.ones(1, bool), where, text)
