@@ -11,7 +11,6 @@ import pytest
 import tilewright as tw
 from support.asynchronous_defects import (
     DEFECTS,
-    DESCRIPTOR,
     REGISTERS,
     SERIALISED,
     UNLAUNCHABLE,
@@ -37,7 +36,7 @@ from tilewright.simulator.findings import Finding
 #: The kernels whose instructions the microscope knows.
 RUNS = [name for name in KERNELS if name not in ("multicast", "persistent")]
 #: Of what is planted in these, what the microscope does not find yet.
-NOT_FOUND = {DESCRIPTOR, REGISTERS, SERIALISED}
+NOT_FOUND = {REGISTERS, SERIALISED}
 NOT_FOUND |= {
     "bulk copy: ends while the copy still reads",
     "split k: the tile is published after the barrier",

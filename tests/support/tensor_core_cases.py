@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.simulator import simulate
+from tilewright.simulator.findings import DESCRIPTOR
 
 from .opcode_cases.case import Array, Case, case
 from .operand_bits import BITS, HOWS, numbers
@@ -231,9 +232,10 @@ def kept(result: bytes) -> bytes:
 
 
 def replay(name: str) -> bytes:
-    """What a case writes in the microscope, which must find nothing wrong with it."""
+    """What a case writes in the microscope, which must find nothing wrong with it, unless its descriptor is an odd one."""
     case = CASES[name]
     run = simulate(case.ptx, "k", case.grid, case.block, list(case.arguments))
-    if run.findings:
-        raise AssertionError(str(run.findings[0]))
+    wrong = [finding for finding in run.findings if finding.kind != DESCRIPTOR]
+    if wrong:
+        raise AssertionError(str(wrong[0]))
     return b"".join(np.asarray(run.arrays[o]).tobytes() for o in case.outputs)
