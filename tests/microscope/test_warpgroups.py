@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from support.tensor_core_cases import CASES
 from tilewright.errors import UnavailableError
 from tilewright.runtime.gpu.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
@@ -99,3 +100,19 @@ def test_a_defect_is_found_at_its_line(name: str) -> None:
     lines = source.splitlines()
     found = [f for f in made.findings if f.kind == kind and line in lines[f.line - 1]]
     assert any(text in f.text for f in found), [str(f) for f in made.findings]
+
+
+def test_copies_of_sums_that_the_compiler_places_are_no_accesses() -> None:
+    """A ``mov`` of an accumulator between two products, from and to registers that the next product uses."""
+    moved = '        asm volatile("{ .reg .f32 x; mov.f32 x, %0; mov.f32 %0, x; }" : "+f"(d[0]));\n'
+    made, right = run(SOURCE.replace(WAIT, moved + WAIT))
+    assert made.findings == []
+    np.testing.assert_array_equal(made.arrays[2], right)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if ".near.a-1-48-1040-" in n or ".near.b-1-16-1024-0-128-0" in n])
+def test_descriptors_that_are_no_whole_patterns_are_found(name: str) -> None:
+    """The GPU multiplies what they describe, and so does the microscope; it is hardly what was meant."""
+    case = CASES[name]
+    made = simulate(case.ptx, "k", case.grid, case.block, list(case.arguments))
+    assert [finding.kind for finding in made.findings] == ["descriptor"]

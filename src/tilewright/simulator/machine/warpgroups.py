@@ -15,6 +15,7 @@ import numpy as np
 
 from ..assembly.effects import is_warpgroup_wide
 from ..assembly.instructions import Instruction
+from ..assembly.program import is_special
 from ..assembly.provenance import operand_names
 from ..findings import ACCUMULATOR, MISSING_FENCE
 from .clocks import Clocks
@@ -74,10 +75,12 @@ class Warpgroups:
             warps = self._warps(sel)
             if len(self.products):
                 self._check(ins, sel, warps, [] if copies else read, written, read if copies else [])
-            for row in written:
-                self.written[row, warps] = ins.index + 1
             if copies:
-                self.used[written[0], warps] = self.used[read[0], warps]
+                for state in (self.used, self.written):
+                    state[written[0], warps] = state[read[0], warps]
+            else:
+                for row in written:
+                    self.written[row, warps] = ins.index + 1
 
         return step
 
@@ -220,4 +223,5 @@ def _watched(code: list[Instruction]) -> dict[str, None]:
     while found and size < len(found):
         size = len(found)
         found |= dict.fromkeys(a for a, b in copies if b in found)
+        found |= dict.fromkeys(b for a, b in copies if a in found and b.startswith("%") and not is_special(b))
     return found
