@@ -47,7 +47,11 @@ UNRECORDED: dict[tuple[str, str], str] = {
     ): "the bits of a barrier are the microscope's own; record_asynchronous.py runs kernels that use it",
     ("vprintf", ""): "it is a call: what a GPU prints goes to the terminal",
     **dict.fromkeys(
-        [(name, kind) for name in ("mapa", "getctarank") for kind in ("u32", "u64")],
+        [
+            *((name, kind) for name in ("mapa", "getctarank") for kind in ("u32", "u64")),
+            *(("st.async", kind) for kind in ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64")),
+            *(("red.async", kind) for kind in ("u32", "s32", "u64", "b32")),
+        ],
         "record_clusters.py has its cases: a launch with clusters",
     ),
 }

@@ -66,7 +66,29 @@ MESSAGE = (
     }
 }"""
 )
-KERNELS = {"exchange": EXCHANGE, "sums": SUMS, "message": MESSAGE}
+#: Every thread stores 8 bytes in the next block and adds 4 to another array there; both complete at a barrier of that block.
+STORES = (
+    _HEAD
+    + """
+    __shared__ __align__(16) int pairs[128], added[64];
+    __shared__ __align__(8) unsigned long long full;
+    unsigned bar = (unsigned)__cvta_generic_to_shared(&full), next = (rank + 1) % 4, there, to, sum;
+    if (t == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 768;" :: "r"(bar) : "memory");
+    }
+    added[t] = 1;
+    meet(); // start
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(bar), "r"(next));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"((unsigned)__cvta_generic_to_shared(pairs) + 8 * t), "r"(next));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(sum) : "r"((unsigned)__cvta_generic_to_shared(added) + 4 * t), "r"(next));
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" :: "r"(to), "r"(in[i]), "r"(2 * in[i]), "r"(there) : "memory"); // store
+    asm volatile("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%0], %1, [%2];" :: "r"(sum), "r"(in[i]), "r"(there) : "memory"); // add
+    asm volatile("{.reg .pred p; WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0; @!p bra WAIT;}" :: "r"(bar) : "memory"); // wait
+    out[i] = pairs[2 * t] + pairs[2 * t + 1] + added[t];
+}"""
+)
+KERNELS = {"exchange": EXCHANGE, "sums": SUMS, "message": MESSAGE, "stores": STORES}
 
 
 def given() -> np.ndarray:
@@ -81,6 +103,8 @@ def right(name: str) -> np.ndarray:
         return (3 * x + np.roll(x, -1, axis=1)[:, :, ::-1]).reshape(-1)
     if name == "sums":
         return np.repeat(x.sum(axis=(1, 2)), CLUSTER * THREADS)
+    if name == "stores":
+        return (4 * np.roll(x, 1, axis=1) + 1).reshape(-1)
     ranks = np.arange(CLUSTER)[None, :, None]
     return np.where(ranks == 0, 0, x[:, :1] + ranks).reshape(-1)
 
@@ -108,6 +132,7 @@ _READ, _NEXT, _END = "out[i] = own + next[63 - t];", "int* next = at_rank(mine, 
 _ADD, _SET = "atomicAdd(at_rank(&sum, r), in[i]);", "atomicExch(at_rank(&flag, r), 1);"
 _PUBLISH = 'asm volatile("fence.acq_rel.cluster;" ::: "memory"); // publish'
 _POLL = "while (atomicAdd(&flag, 0) == 0) {}"
+_WAIT_FULL = STORES[STORES.index('asm volatile("{.reg .pred p; WAIT') : STORES.index("// wait") + 7]
 _RELAXED = 'asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");'
 _CLUSTER_RACE, _EARLY = (
     "nothing orders the blocks of a cluster (a barrier of the cluster would)",
@@ -153,4 +178,10 @@ PLANTED = [
             _CLUSTER_RACE),
     Planted("a block that gets no message", "message", [(f"r < 4; r++) {_SET}", f"r < 3; r++) {_SET}"),
             (_POLL, f"{_POLL} // !! endless wait")], "nothing that they read changes any more"),
+    Planted("reads before the stores have arrived", "stores", [(_WAIT_FULL, "// wait"),
+            ("// add", "// !! block left early"), ("+ added[t];", "+ added[t]; // !! race")], _CLUSTER_RACE),
+    Planted("more bytes are expected than arrive", "stores", [("[%0], 768;\" :: \"r\"(bar) : \"memory\");",
+            "[%0], 776;\" :: \"r\"(bar) : \"memory\"); // !! byte count"), ("// wait", "// !! endless wait")], "776 expected, 768 arrived"),
+    Planted("stores before the next block has a barrier", "stores", [("meet(); // start", "__syncthreads();"),
+            ("// store", "// !! race"), ("// add", "// !! race")], _CLUSTER_RACE),
 ]  # fmt: skip

@@ -163,7 +163,7 @@ class Mbarriers:
     # ---- arrivals and bytes
 
     def arrive(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int, release: bool = True) -> None:
-        """``count`` arrivals by these lanes, of one block."""
+        """``count`` arrivals by these lanes, of one cluster."""
         if count > barrier.pending:
             have = f"{count} arrivals where phase {barrier.phase} needs {barrier.pending} more of its {barrier.count}"
             self.report(BARRIER_MISUSE, ins, lanes, f"{have}, at {self.words(barrier)}")
@@ -177,8 +177,10 @@ class Mbarriers:
         barrier.count = max(0, barrier.count - count)
 
     def _publish(self, barrier: Mbarrier, lanes: Ints) -> None:
-        row = self.clocks.knowledge(lanes)
-        barrier.arrived = row if barrier.arrived is None else np.maximum(barrier.arrived, row)
+        blocks = self.threads.of_block[lanes]
+        for block in np.unique(blocks):
+            row = self.clocks.knowledge(lanes[blocks == block])
+            barrier.arrived = row if barrier.arrived is None else np.maximum(barrier.arrived, row)
         self.clocks.advance(lanes)
 
     def expect(self, ins: Instruction, barrier: Mbarrier, count: int, lanes: Ints) -> None:
@@ -211,6 +213,11 @@ class Mbarriers:
         barrier.received += count
         barrier.brings = ins
         self._settle(barrier)
+
+    def bring(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int) -> None:
+        """Stores by these lanes, of ``count`` bytes, have arrived: a thread that waits for the phase sees them."""
+        self._publish(barrier, lanes)
+        self.receive(ins, barrier, count)
 
     def _settle(self, barrier: Mbarrier) -> None:
         """Complete the phase if nothing is missing, and store the state."""

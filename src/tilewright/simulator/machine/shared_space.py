@@ -14,6 +14,7 @@ from ..assembly.effects import is_ordered, loads_anew
 from ..assembly.instructions import Instruction
 from ..findings import LEFT_EARLY
 from .clusters import Cluster
+from .memory import Region
 from .spaces import Piece, WindowSpace
 from .values import Array, Bools, Ints, split
 
@@ -39,6 +40,14 @@ class SharedSpace(WindowSpace):
         if int(address.max()) <= OFFSET:
             return super().pieces(ins, address, nbytes, sel)
         return self._across(ins, address, nbytes, sel)
+
+    def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
+        """Addresses as bytes of the region: of the copy of each lane's block, or of the block that they name."""
+        if address.size and int(address.max()) > OFFSET:
+            blocks = self.reports.threads.cluster.block((address >> RANK_BIT) - 1, sel)
+            own = super().offsets(region, address & OFFSET, sel)
+            return np.where(address > OFFSET, (address & OFFSET) + blocks * self.stride, own)
+        return super().offsets(region, address, sel)
 
     def _across(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[Piece]:
         """``pieces`` where some addresses are those of other blocks."""
