@@ -88,7 +88,25 @@ STORES = (
     out[i] = pairs[2 * t] + pairs[2 * t + 1] + added[t];
 }"""
 )
-KERNELS = {"exchange": EXCHANGE, "sums": SUMS, "message": MESSAGE, "stores": STORES}
+#: Every block copies a quarter of the tile to all blocks of its cluster; a relaxed arrival publishes the barriers alone.
+MULTICAST = (
+    _HEAD
+    + """
+    __shared__ __align__(128) int tile[256];
+    __shared__ __align__(8) unsigned long long full;
+    unsigned bar = (unsigned)__cvta_generic_to_shared(&full), to = (unsigned)__cvta_generic_to_shared(tile) + 256 * rank;
+    if (t == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); // visible
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" :: "r"(bar) : "memory"); // expect
+    }
+    asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory"); // start
+    if (t == 0) asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], 256, [%2], %3;" :: "r"(to), "l"(in + blockIdx.x * 64), "r"(bar), "h"((short)15) : "memory"); // copy
+    asm volatile("{.reg .pred p; WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0; @!p bra WAIT;}" :: "r"(bar) : "memory"); // wait
+    out[i] = tile[t] + tile[64 + t] + tile[128 + t] + tile[192 + t]; // sum
+}"""
+)
+KERNELS = {"multicast": MULTICAST, "exchange": EXCHANGE, "sums": SUMS, "message": MESSAGE, "stores": STORES}
 
 
 def given() -> np.ndarray:
@@ -105,6 +123,8 @@ def right(name: str) -> np.ndarray:
         return np.repeat(x.sum(axis=(1, 2)), CLUSTER * THREADS)
     if name == "stores":
         return (4 * np.roll(x, 1, axis=1) + 1).reshape(-1)
+    if name == "multicast":
+        return np.repeat(x.sum(axis=1)[:, None], CLUSTER, axis=1).reshape(-1)
     ranks = np.arange(CLUSTER)[None, :, None]
     return np.where(ranks == 0, 0, x[:, :1] + ranks).reshape(-1)
 
@@ -133,6 +153,9 @@ _ADD, _SET = "atomicAdd(at_rank(&sum, r), in[i]);", "atomicExch(at_rank(&flag, r
 _PUBLISH = 'asm volatile("fence.acq_rel.cluster;" ::: "memory"); // publish'
 _POLL = "while (atomicAdd(&flag, 0) == 0) {}"
 _WAIT_FULL = STORES[STORES.index('asm volatile("{.reg .pred p; WAIT') : STORES.index("// wait") + 7]
+_START = MULTICAST[MULTICAST.index('asm volatile("barrier.cluster') : MULTICAST.index(" // start")]
+_VISIBLE = 'asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");'
+_WAIT_COPY = MULTICAST[MULTICAST.index('asm volatile("{.reg .pred p; WAIT') : MULTICAST.index(" // wait")]
 _RELAXED = 'asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");'
 _CLUSTER_RACE, _EARLY = (
     "nothing orders the blocks of a cluster (a barrier of the cluster would)",
@@ -184,4 +207,14 @@ PLANTED = [
             "[%0], 776;\" :: \"r\"(bar) : \"memory\"); // !! byte count"), ("// wait", "// !! endless wait")], "776 expected, 768 arrived"),
     Planted("stores before the next block has a barrier", "stores", [("meet(); // start", "__syncthreads();"),
             ("// store", "// !! race"), ("// add", "// !! race")], _CLUSTER_RACE),
+    Planted("copies before the other blocks have barriers", "multicast", [(_START, "__syncthreads();"), ("// copy", "// !! race")],
+            _CLUSTER_RACE),
+    Planted("barriers that other blocks may not see", "multicast", [(_VISIBLE, ""), ("// copy", "// !! race, missing fence"),
+            ("// wait", "// !! race")], _CLUSTER_RACE),
+    Planted("a mask beyond the cluster", "multicast", [('"h"((short)15)', '"h"((short)31)'), ("// copy", "// !! out of bounds")],
+            "the mask 0x1f names blocks beyond the 4 of the cluster"),
+    Planted("a mask without the own block", "multicast", [('"h"((short)15)', '"h"((short)(15 & ~(1 << rank)))'),
+            ("// expect", "// !! byte count"), ("// wait", "// !! endless wait")], "1,024 expected, 768 arrived"),
+    Planted("leaves without waiting for the copies", "multicast", [("// copy", "// !! block left early"),
+            (f"{_WAIT_COPY} // wait", ""), ("// sum", "// !! unwritten read")], _EARLY),
 ]  # fmt: skip

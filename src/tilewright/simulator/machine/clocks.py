@@ -212,6 +212,12 @@ class Clocks:
             self.fenced[block] = np.maximum(row, known), shared, max(time, int(own.max()) if wide else 0)
             self.advance(lanes)
 
+    def secure(self, sel: Ints | None) -> None:
+        """What these lanes know is published by their next arrival at a barrier of the cluster, also by a relaxed one."""
+        for _, lanes in self._by_block(sel):
+            self._secure(lanes, self.knowledge(lanes))
+            self.advance(lanes)
+
     def _secure(self, lanes: Ints, known: Ints) -> None:
         if self.secured is None:
             self.secured = np.zeros((self.copies * self.warps, self.columns), np.int64)

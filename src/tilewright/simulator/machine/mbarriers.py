@@ -54,6 +54,7 @@ class Mbarrier:
     fenced: bool = False  # whether fence.mbarrier_init followed its initialisation
     arrived: Ints | None = None  # what the arrivals of the current phase know
     known: Ints | None = None  # what those of completed phases know
+    reached: Ints | None = None  # when the lanes were whose copies complete here
     copies: list[tuple[int, Pending]] = field(default_factory=list)  # with their phases, until a thread waits for them
     expected: int = 0  # bytes, of the current phase
     received: int = 0
@@ -150,6 +151,7 @@ class Mbarriers:
         """``fence.mbarrier_init`` by these lanes: the barriers that they initialised are visible to the copy engine."""
         stamps = self.clocks.stamp if sel is None else self.clocks.stamp[sel]
         mine = set((stamps & ~((1 << 36) - 1) | stamps & 1023).tolist())
+        self.clocks.secure(sel)
         for barrier in self.at.values():
             barrier.fenced |= (barrier.stamp & ~((1 << 36) - 1) | barrier.stamp & 1023) in mine
 
@@ -194,8 +196,15 @@ class Mbarriers:
             barrier.bytes = MOST
         barrier.store()
 
-    def await_copy(self, ins: Instruction, barrier: Mbarrier, count: int, copies: Sequence[Pending]) -> None:
-        """``count`` bytes are on their way: they arrive when no thread can run any more, as late as they can."""
+    def await_copy(
+        self, ins: Instruction, barrier: Mbarrier, count: int, copies: Sequence[Pending], lane: int | None = None
+    ) -> None:
+        """``count`` bytes that a lane copies are on their way: they arrive when no thread can run any more, as late as they
+        can. A wait for them shows that the lane has got to where it is now."""
+        if lane is not None:
+            row = np.zeros(self.clocks.columns, np.int64)
+            row[self.clocks.column[lane]] = self.clocks.times(np.array([lane]))[0]
+            barrier.reached = row if barrier.reached is None else np.maximum(row, barrier.reached)
         self.coming.append((ins, barrier, count, copies))
 
     def deliver(self) -> bool:
@@ -250,6 +259,8 @@ class Mbarriers:
                 copy.finish(int(self.clocks.stamp[first]))
             row = self.clocks.knowledge(lanes[:1])
             barrier.known = row if barrier.known is None else np.maximum(barrier.known, row)
+        if barrier.reached is not None:
+            self.clocks.outlive(np.unique(self.threads.of_block[lanes]), barrier.reached)
         if barrier.known is not None:
             self.clocks.learn(lanes, barrier.known)
 

@@ -56,9 +56,7 @@ class SharedSpace(WindowSpace):
         rank = np.where(address > OFFSET, (address >> RANK_BIT) - 1, own % cluster.size)
         bad = (rank < 0) | (rank >= cluster.size)
         if bad.any():
-            first = int(np.argmax(bad))
-            rest = f"a cluster of {cluster.size}" if cluster.size > 1 else "a launch without clusters"
-            text = f"shared memory of the block of rank {int(rank[first])} in {rest}: {ins.text}"
+            text = f"{self.missing_block(int(address[np.argmax(bad)]))}: {ins.text}"
             self.reports.report("out of bounds", ins, sel, bad, address, text)
         there, local = cluster.block(rank, sel), address & OFFSET
         good = np.flatnonzero(~bad)
@@ -66,14 +64,25 @@ class SharedSpace(WindowSpace):
             lanes = good if sel is None else sel[good]
             for region, offsets, at in super().pieces(ins, local[good], nbytes, lanes):
                 place = good if at is None else good[at]
-                self._visit(ins, place if sel is None else sel[place], there[place])
+                self.visit(ins, place if sel is None else sel[place], there[place])
                 yield (
                     region,
                     offsets + (there[place] - own[place]) * self.stride,
                     None if place.size == own.size else place,
                 )
 
-    def _visit(self, ins: Instruction, lanes: Ints, there: Ints) -> None:
+    def names_block(self, address: int) -> bool:
+        """Whether an address is in a block of the cluster."""
+        return address >> RANK_BIT <= self.reports.threads.cluster.size
+
+    def missing_block(self, address: int) -> str:
+        """An address in a block that there is not, as text."""
+        size = self.reports.threads.cluster.size
+        rest = f"a cluster of {size}" if size > 1 else "a launch without clusters"
+        return f"shared memory of the block of rank {(address >> RANK_BIT) - 1} in {rest}"
+
+    def visit(self, ins: Instruction, lanes: Ints, there: Ints) -> None:
+        """Note that these lanes access the shared memory of these blocks of the batch, which may be their own."""
         other = there != self.reports.threads.of_block[lanes]
         if other.any():
             self.visits = self.visits or Visits(self)

@@ -31,7 +31,7 @@ class CopyEngine:
 
     def __init__(self, ins: Instruction, lanes: Lanes) -> None:
         self.ins, self.lanes = ins, lanes
-        self.shared = lanes.windows["shared"]
+        self.shared = lanes.shared
 
     def report(self, kind: str, lane: int, where: int, text: str) -> None:
         """Report a finding of a lane."""
@@ -48,6 +48,9 @@ class CopyEngine:
     def in_shared(self, at: int, nbytes: int, lane: int, align: int = CHUNK) -> SharedRange | None:
         """The range at an address of shared memory, of the lane's block or of its cluster; None, and a finding, if it is
         misaligned or reaches outside."""
+        if not self.shared.names_block(at):
+            self.report("out of bounds", lane, at, f"{nbytes} bytes of {self.shared.missing_block(at)}")
+            return None
         offset = int(self.shared.offsets(self.shared.region, np.array([at]), np.array([lane]))[0])
         start = offset // self.shared.stride * self.shared.stride
         inside = offset - start
@@ -115,10 +118,13 @@ class CopyEngine:
             if target is None:
                 self.lanes.mbarriers.find(self.ins, place.region, barrier.offset + far, np.array([lane]))
                 continue
+            if far:  # that of the lane's own block has been looked at
+                note_update(self.ins, self.lanes, target.region, np.array([target.offset]), 8, np.array([lane]))
             transfer = self.lanes.transfers.write(self.ins, place.region, chunks + far, lane, target)
             put(far)
             pending = [*reads, *([transfer] if transfer is not None else [])]
-            self.lanes.mbarriers.await_copy(self.ins, target, chunks.size * CHUNK, pending)
+            self.lanes.mbarriers.await_copy(self.ins, target, chunks.size * CHUNK, pending, lane)
+            self.shared.visit(self.ins, np.array([lane]), np.array([target.block]))
 
     def give_up(self, barrier: Mbarrier | None, nbytes: int) -> None:
         """A copy that was reported cannot be done: its bytes count as arrived, so that no wait is reported too."""
