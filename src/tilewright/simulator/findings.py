@@ -29,6 +29,14 @@ LEFT_EARLY = "block left early"
 CLUSTERS = (LEFT_EARLY,)
 #: Volatile accesses of shared memory by two warps, without a barrier between.
 VOLATILE = "volatile race"
+#: Registers that warps take by ``setmaxnreg`` where the block has too few, and a ``setmaxnreg`` that has no effect.
+REGISTERS = "registers"
+#: Instructions of tensor cores that the compiler makes wait for one another.
+SERIALISED = "serialised"
+#: A launch that no GPU of the architecture takes.
+LAUNCH = "launch"
+#: The kinds that need the compiler's messages, or the registers that it gave the kernel.
+COMPILED = (REGISTERS, SERIALISED, LAUNCH)
 #: All kinds of findings.
 KINDS = (
     "out of bounds",
@@ -43,6 +51,7 @@ KINDS = (
     "trap",
     *ASYNCHRONOUS,
     *CLUSTERS,
+    *COMPILED,
 )
 
 

@@ -18,6 +18,7 @@ from .assembly.parser import parse_ptx
 from .assembly.program import Program, link
 from .assembly.ptxas import MachineAccesses, match_accesses, ptx_accesses
 from .assembly.source_files import file_label, included_texts
+from .compiled_launch import cluster_notes, compiler_findings, launch_findings, registers_at_launch
 from .counters.block_sample import BlockSample, doubt, sample_blocks
 from .counters.survey import Survey
 from .counters.tally import Counters
@@ -123,13 +124,20 @@ def observe(
     kernel = compiled.readable(entry) if compiled else demangled(entry)
     machine, notes = _machine_accesses(compiled, program)
     whole = dimensions("grid", grid)
-    blocks = sample_blocks(whole, cluster_dimensions(program.entry, whole, options.cluster)) if sampled else None
+    cluster = cluster_dimensions(program.entry, whole, options.cluster)
+    blocks = sample_blocks(whole, cluster) if sampled else None
     survey = _Surveyor(machine, source.name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
-    run = run_program(program, grid, block, args, replace(options, observer=survey, blocks=chosen))
+    registers = registers_at_launch(compiled, entry)
+    run = run_program(program, grid, block, args, replace(options, observer=survey, blocks=chosen, registers=registers))
+    findings = [
+        *run.findings,
+        *compiler_findings(compiled, program),
+        *launch_findings(compiled, entry, dimensions("block", block), cluster, options.shared_bytes),
+    ]
     exact, words = survey.verdict(run, program)
     accesses = survey.first.accesses()
-    labels = [file_label(finding.file, source.name) for finding in run.findings]
+    labels = [file_label(finding.file, source.name) for finding in findings]
     return Observation(
         kernel=kernel,
         file=source.name,
@@ -137,13 +145,13 @@ def observe(
         arrays=run.arrays,
         counters=survey.first.counters.total(),
         accesses=accesses,
-        findings=[replace(finding, kernel=kernel) for finding in run.findings],
+        findings=[replace(finding, kernel=kernel) for finding in findings],
         run=run,
         exact=exact and not machine.notes,
         words=words,
         seconds=time.perf_counter() - start,
         resources=compiled.resources.get(entry) if compiled else None,
-        notes=notes,
+        notes=[*notes, *cluster_notes(cluster)],
         printed=run.printed,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
     )

@@ -94,11 +94,11 @@ def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) 
         "shared": _by_shared(card, shared),
         "blocks": card.max_blocks_per_sm,
     }
-    refusal = _refusal(card, threads, registers, shared)
-    return Occupancy(gpu.name, threads, registers, shared, limits, warps, card.max_warps_per_sm, refusal)
+    why = refusal(card, threads, registers, shared)
+    return Occupancy(gpu.name, threads, registers, shared, limits, warps, card.max_warps_per_sm, why)
 
 
-def _refusal(card: Limits, threads: int, registers: int, shared: int) -> str:
+def refusal(card: Limits, threads: int, registers: int, shared: int) -> str:
     """Which limit of a block or a thread is exceeded first; empty if none is."""
     of_block = _registers_of_block(card, _ceil(threads, card.warp_size), registers)
     limits = (

@@ -59,7 +59,7 @@ _LINE = re.compile(r"\.version\s+[\d.]+|\.target\s+\w+(?:\s*,\s*\w+)*|\.address_
 _SECTION = re.compile(r"\.section\b[^{]*\{[^}]*\}")
 _PRAGMA = re.compile(r"\.(?:pragma|alias|noreturn|callprototype|calltargets)\b[^;]*;")
 _LIMIT = re.compile(
-    r"\.(reqntid|maxntid|reqnctapercluster|maxclusterrank|explicitcluster)\b(?:\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?)?"
+    r"\.(reqntid|maxntid|reqnctapercluster|maxnreg|minnctapersm|maxclusterrank|explicitcluster)\b(?:\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?)?"
 )
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 

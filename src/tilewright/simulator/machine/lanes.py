@@ -21,6 +21,7 @@ from .clocks import Clocks
 from .launch import SimulatedLaunch
 from .mbarriers import Mbarriers
 from .origins import Origins
+from .registers import RegisterPool, at_launch
 from .reports import Reports
 from .shadow import Shadow
 from .shared_space import SharedSpace
@@ -48,6 +49,8 @@ class Lanes(Threads):
         self.spaces |= self.windows
         self.demand, self.compared = Demand(launch.program), compared_loads(launch.program)
         self.polling = polling_loads(launch.program)
+        registers = at_launch(launch.program.entry, self.threads, launch.options.registers)
+        self.register_pool = RegisterPool(self.reports, registers)
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
@@ -92,6 +95,7 @@ class Lanes(Threads):
         self.origins.clear()
         if self.shared.visits is not None:
             self.shared.visits.clear()
+        self.register_pool.clear()
 
     @property
     def shared(self) -> SharedSpace:

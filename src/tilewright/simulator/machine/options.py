@@ -30,6 +30,7 @@ class RunOptions:
     blocks of a cluster along x, y, z, for a kernel that was compiled without one; only whole clusters are run.
     ``constants`` are the values of ``__constant__`` and ``__device__`` variables before the run: an array or a number by the
     name of each.
+    ``registers`` are those of a thread as the kernel was compiled; 0 if that is not known.
 
     Raises UsageError for an invalid value.
     """
@@ -43,10 +44,11 @@ class RunOptions:
     observer: Observer | None = None
     cluster: int | Sequence[int] | None = None
     constants: Mapping[str, Any] = field(default_factory=dict)
+    registers: int = 0
 
     def __post_init__(self) -> None:
         check_positions(self.outputs)
-        for name, least in (("shared_bytes", 0), ("max_steps", 1), ("max_bytes", 1)):
+        for name, least in (("shared_bytes", 0), ("registers", 0), ("max_steps", 1), ("max_bytes", 1)):
             whole_number(name, getattr(self, name), least)
         if not isinstance(self.constants, Mapping):
             raise UsageError(f"constants must be a dictionary of values by name, given {self.constants!r:.80}")

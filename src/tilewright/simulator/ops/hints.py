@@ -15,7 +15,6 @@ from ._table import Step, destination, step
 @step("applypriority")
 @step("nanosleep", ("u32",))
 @step("griddepcontrol")
-@step("setmaxnreg", ("u32",))
 def _nothing(ins: Instruction, lanes: Lanes) -> Step:
     return lambda sel: None
 

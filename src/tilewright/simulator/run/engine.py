@@ -95,6 +95,7 @@ class Engine:
                 break
         self.lanes.mbarriers.report_left()
         self.lanes.transfers.report_left()
+        self.lanes.register_pool.report()
         if self.lanes.shared.visits is not None and not self.stuck:
             self.lanes.shared.visits.report()
 

@@ -1,0 +1,79 @@
+"""What the compiler's messages and its resources say of a launch: findings without running the kernel."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from ..runtime.gpu.nvrtc import Compiled
+from .assembly.instructions import Instruction
+from .assembly.program import Program
+from .findings import LAUNCH, REGISTERS, SERIALISED, Finding
+from .gpus import LIMITS, Limits
+from .machine.clusters import PORTABLE_CLUSTER
+from .machine.values import Dim
+from .occupancy import refusal
+
+#: A message of ptxas: its number, its text, and, where it says so, the function and the line of the PTX.
+_MESSAGE = re.compile(
+    r"\((C75\d\d)\) Potential Performance Loss: (.*?)(?: in the function '([\w$]+)')?(?: in line (\d+))?\.?$", re.M
+)
+
+
+def compiled_limits(arch: str) -> Limits | None:
+    """The limits of an architecture, such as "sm_90a"; None for one that is not in the table."""
+    return LIMITS.get(_capability(arch))
+
+
+def _capability(arch: str) -> tuple[int, int]:
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def registers_at_launch(compiled: Compiled | None, entry: str) -> int:
+    """Registers of a thread of a kernel as it was compiled; 0 if that is not known, or if the compiler left ``setmaxnreg``
+    out of the binary."""
+    known = compiled.resources.get(entry) if compiled else None
+    if known is None or compiled is None:
+        return 0
+    ignored = any("setmaxnreg" in text and "ignored" in text for _, text, _, _ in _MESSAGE.findall(compiled.log))
+    return 0 if ignored else known.registers
+
+
+def compiler_findings(compiled: Compiled | None, program: Program) -> Iterator[Finding]:
+    """What the compiler says of the kernel's asynchronous instructions: wgmma serialised, setmaxnreg ignored."""
+    for number, text, function, line in _MESSAGE.findall(compiled.log if compiled else ""):
+        kind, name = (REGISTERS, "setmaxnreg") if "setmaxnreg" in text else (SERIALISED, "wgmma")
+        code = [ins for ins in program.code if ins.parts[0] == name]
+        if code and function in ("", program.entry.name):
+            ins = next((i for i in code if i.ptx_line >= int(line or 0)), code[-1])
+            yield _finding(kind, program.entry.name, f"the compiler says ({number}): {text}", ins)
+
+
+def launch_findings(
+    compiled: Compiled | None, entry: str, block: Dim, cluster: Dim, dynamic_shared: int
+) -> Iterator[Finding]:
+    """A launch that no GPU of the architecture takes; ``dynamic_shared`` is what the launch adds to the shared memory that
+    the kernel was compiled with."""
+    resources = compiled.resources.get(entry) if compiled else None
+    limits = compiled_limits(compiled.arch) if compiled else None
+    if compiled is None or limits is None or resources is None:
+        return
+    why = refusal(limits, math.prod(block), resources.registers, resources.shared_bytes + dynamic_shared)
+    if not why and math.prod(cluster) > 1 and _capability(compiled.arch) < (9, 0):
+        why = f"clusters of {math.prod(cluster)} blocks, which GPUs have from compute capability 9.0 on"
+    if why:
+        yield _finding(LAUNCH, entry, f"no GPU of {compiled.arch} takes this launch: {why}", None)
+
+
+def _finding(kind: str, entry: str, text: str, ins: Instruction | None) -> Finding:
+    nowhere = (0, 0, 0)
+    return Finding(kind, entry, ins.file if ins else "", ins.line if ins else 0, nowhere, nowhere, None, text)
+
+
+def cluster_notes(cluster: Dim) -> list[str]:
+    """A note on clusters that not every GPU takes."""
+    size, most = math.prod(cluster), PORTABLE_CLUSTER
+    need = "need the attribute cudaFuncAttributeNonPortableClusterSizeAllowed"
+    return [f"clusters of {size} blocks {need}; not every GPU takes more than {most}"] if size > most else []
