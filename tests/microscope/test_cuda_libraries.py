@@ -133,6 +133,19 @@ __global__ void k(const float* x, float* y, int n, bool waits)
     grid.sync();
     if (grid.thread_rank() < 64) y[n - 1 - threadIdx.x] = last;
 }"""
+CLUSTER = """
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void __cluster_dims__(2) k(const float* x, float* y, bool waits)
+{
+    __shared__ float part[64];
+    auto cluster = cg::this_cluster();
+    part[threadIdx.x] = cluster.num_blocks();
+    if (waits) cluster.barrier_wait(cluster.barrier_arrive());
+    const float* other = cluster.map_shared_rank(part, cluster.block_rank() ^ 1);
+    y[blockIdx.x * 64 + threadIdx.x] = other[63 - threadIdx.x] + cluster.num_threads() + 1000 * (blockIdx.x / 2);
+    cluster.sync();
+}"""
 FRAGMENTS = """
 #include <mma.h>
 using namespace nvcuda;
@@ -183,15 +196,28 @@ def test_without_the_wait_something_is_found(name: str) -> None:
 
 
 def test_a_grid_synchronises() -> None:
-    try:
-        seen = run("GRID", 2, 64, [X, np.zeros_like(X), 256, True])
-    except UsageError as error:
-        if "%envreg" not in str(error):
-            raise
-        pytest.skip(f"the microscope has no synchronisation of the grid yet: {error}")
+    seen = run("GRID", 2, 64, [X, np.zeros_like(X), 256, True])
     assert seen.findings == []
     np.testing.assert_array_equal(seen.arrays[1], 2 * X[::-1])
     assert run("GRID", 2, 64, [X, np.zeros_like(X), 256, False]).findings
+
+
+def test_a_grid_that_cannot_run_at_once() -> None:
+    args = [X, np.zeros_like(X), 256, True]
+    with pytest.raises(UsageError, match="synchronises its grid: all 90 blocks must be run, not a sample"):
+        tw.microscope(GRID, "k", 90, 64, args, sampled=True)
+    with pytest.raises(UsageError, match=r"a block .* of which all 90 run at once"):
+        tw.microscope(GRID, "k", 90, 64, args, max_bytes=2_000_000)
+    seen = tw.microscope(GRID, "k", 133, 64, args, shared_bytes=200 << 10)  # one block on each of 132 multiprocessors
+    assert [f.kind for f in seen.findings] == ["launch"]
+    assert "of its 133 blocks at most 132 run at once" in seen.findings[0].text
+
+
+def test_a_cluster_and_its_parts() -> None:
+    seen = run("CLUSTER", 8, 64, [X, np.zeros(512, np.float32), True])
+    assert seen.findings == []
+    np.testing.assert_array_equal(seen.arrays[1], np.arange(512) // 128 * 1000 + 128 + 2)
+    assert run("CLUSTER", 8, 64, [X, np.zeros(512, np.float32), False]).findings
 
 
 def test_fragments() -> None:

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator
 
 from ..runtime.gpu.nvrtc import Compiled
+from .assembly.effects import synchronises_grid
 from .assembly.instructions import Instruction
 from .assembly.program import Program
 from .findings import LAUNCH, REGISTERS, SERIALISED, Finding
-from .gpus import LIMITS, Limits
+from .gpus import GPUS, LIMITS, Limits
 from .machine.clusters import PORTABLE_CLUSTER
 from .machine.values import Dim
-from .occupancy import refusal
+from .occupancy import occupancy, refusal
 
 #: A message of ptxas: its number, its text, and, where it says so, the function and the line of the PTX.
 _MESSAGE = re.compile(
@@ -52,19 +53,32 @@ def compiler_findings(compiled: Compiled | None, program: Program) -> Iterator[F
 
 
 def launch_findings(
-    compiled: Compiled | None, entry: str, block: Dim, cluster: Dim, dynamic_shared: int
+    compiled: Compiled | None, program: Program, grid: Dim, block: Dim, cluster: Dim, dynamic_shared: int
 ) -> Iterator[Finding]:
     """A launch that no GPU of the architecture takes; ``dynamic_shared`` is what the launch adds to the shared memory that
     the kernel was compiled with."""
+    entry = program.entry.name
     resources = compiled.resources.get(entry) if compiled else None
     limits = compiled_limits(compiled.arch) if compiled else None
     if compiled is None or limits is None or resources is None:
         return
-    why = refusal(limits, math.prod(block), resources.registers, resources.shared_bytes + dynamic_shared)
+    shared = resources.shared_bytes + dynamic_shared
+    why = refusal(limits, math.prod(block), resources.registers, shared)
     if not why and math.prod(cluster) > 1 and _capability(compiled.arch) < (9, 0):
         why = f"clusters of {math.prod(cluster)} blocks, which GPUs have from compute capability 9.0 on"
+    if not why and synchronises_grid(program.code):
+        why = _too_many(compiled.arch, grid, block, resources.registers, shared)
     if why:
         yield _finding(LAUNCH, entry, f"no GPU of {compiled.arch} takes this launch: {why}", None)
+
+
+def _too_many(arch: str, grid: Dim, block: Dim, registers: int, shared: int) -> str:
+    """Why a grid whose blocks wait for one another cannot run at once on any card of an architecture; empty if it can."""
+    cards = [gpu for gpu in GPUS if gpu.compute_capability == _capability(arch)]
+    most = max((g.sms * occupancy(g, math.prod(block), registers, shared).blocks for g in cards), default=1 << 31)
+    blocks = math.prod(grid)
+    at_once = f"the kernel synchronises its grid, and of its {blocks:,} blocks at most {most:,} run at once"
+    return at_once if blocks > most else ""
 
 
 def _finding(kind: str, entry: str, text: str, ins: Instruction | None) -> Finding:

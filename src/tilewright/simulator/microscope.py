@@ -133,7 +133,7 @@ def observe(
     findings = [
         *run.findings,
         *compiler_findings(compiled, program),
-        *launch_findings(compiled, entry, dimensions("block", block), cluster, options.shared_bytes),
+        *launch_findings(compiled, program, whole, dimensions("block", block), cluster, options.shared_bytes),
     ]
     exact, words = survey.verdict(run, program)
     accesses = survey.first.accesses()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .instructions import Instruction
 
 _ORDERED = {"volatile", "acquire", "relaxed", "acq_rel", "mmio"}
@@ -16,6 +18,12 @@ def loads_anew(ins: Instruction) -> bool:
 def is_mbarrier_wait(ins: Instruction) -> bool:
     """Whether an instruction waits for a phase of an mbarrier; both forms may take any time."""
     return ins.parts[0] == "mbarrier" and bool({"try_wait", "test_wait"} & set(ins.parts))
+
+
+def synchronises_grid(code: Iterable[Instruction]) -> bool:
+    """Whether a kernel uses the workspace by which all blocks of a cooperative launch meet: ``%envreg1`` and ``%envreg2``
+    have its address."""
+    return any(operand in ("%envreg1", "%envreg2") for ins in code for operand in ins.operands)
 
 
 def is_ordered(ins: Instruction) -> bool:

@@ -23,7 +23,7 @@ CONTROL = {"bra", "brx", "ret", "exit", "trap", "bar", "barrier"}
 #: Beginnings of the names of special registers, which look like those of registers but belong to no function.
 SPECIAL = (
     "%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%warpid", "%nwarpid", "%lanemask", "%clock", "%global", "%smid",
-    "%nsmid", "%gridid", "%dynamic", "%total", "%is_", "%cluster", "%ncluster", "%envreg", "%pm",
+    "%nsmid", "%gridid", "%dynamic", "%total", "%is_", "%cluster", "%ncluster", "%envreg", "%aggr", "%pm",
 )  # fmt: skip
 
 

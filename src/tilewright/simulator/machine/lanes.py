@@ -105,6 +105,8 @@ class Lanes(Threads):
         return space
 
     def _special(self, name: str) -> Array:
+        if name in ("%envreg1", "%envreg2"):  # the two halves of an address
+            return np.array([self.launch.workspace >> (32 if name == "%envreg1" else 0)], np.uint64).astype(np.uint32)
         return special_register(name, self, self.launch.options.shared_bytes, self.launch.static_shared)
 
     def tick(self, steps: int) -> None:

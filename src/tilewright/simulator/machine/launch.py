@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
-from ..assembly.effects import is_mbarrier_wait, loads_anew
+from ..assembly.effects import is_mbarrier_wait, loads_anew, synchronises_grid
 from ..assembly.program import Program
 from ..assembly.provenance import operand_names, pointers_written
 from ..assembly.variables import SIZES, Variable
@@ -28,6 +28,8 @@ from .values import Array, Dim
 LANES = 16384
 #: Lanes that run together where blocks may wait for one another: as many as are resident on an H100.
 RESIDENT = 132 * 2048
+#: Bytes of the workspace of a cooperative launch; its second word is the barrier of the grid.
+WORKSPACE = 64
 #: Shared memory of a block, in bytes: the most that any GPU has (H100).
 SHARED = 227 << 10
 
@@ -66,6 +68,7 @@ class SimulatedLaunch:
         self._check_limits()
         self._take_arguments(args)
         self._lay_out()
+        self._add_workspace()
         self._add_shadows()
 
     # ---- arguments and memory
@@ -165,6 +168,23 @@ class SimulatedLaunch:
                 data[at : at + 8] = (self.symbols.get(name, 0) + int(offset or "0", 0)).to_bytes(8, "little")
             self.regions[self.symbols[v.name] >> SLOT].data[: len(data)] = np.frombuffer(data, np.uint8)
 
+    def _add_workspace(self) -> None:
+        """Memory by which the blocks of a cooperative launch meet, zero at the start, as the driver gives it.
+
+        Raises UsageError if not all blocks of the grid are run: the others would wait for them for ever.
+        """
+        self.cooperative, self.workspace = synchronises_grid(self.program.code), 0
+        if not self.cooperative:
+            return
+        if self.blocks.count < self.blocks.total:
+            name = self.program.entry.name
+            raise UsageError(
+                f"kernel {name} synchronises its grid: all {self.blocks.total:,} blocks must be run, not a sample"
+            )
+        slot = len(self.regions) + 1
+        self.workspace = slot << SLOT
+        self.regions[slot] = Region("the workspace of the grid", padded(WORKSPACE), WORKSPACE, self.workspace)
+
     def _add_shadows(self) -> None:
         """Give a shadow to the memory that a store can reach: reads of the rest cannot race."""
         written = pointers_written(self.program)
@@ -201,14 +221,15 @@ class SimulatedLaunch:
         # sixteenth of every page that they touch.
         share = min(1.0, 16 * self.blocks.count / self.blocks.total)
         arrays = sum(r.nbytes * (1 + share * CELL_BYTES / self.grain) for r in self.regions.values() if r.shadow)
-        together = math.prod(self.cluster)
+        together = self.blocks.count if self.cooperative else math.prod(self.cluster)
         need, limit = int(arrays) + together * a_block, self.options.max_bytes
         if need > limit:
             total, most, written, block = (size_in_words(size) for size in (need, limit, int(arrays), a_block))
+            all_blocks = f", of which all {together:,} run at once" if self.cooperative else ""
             raise UsageError(
                 f"the run needs {total}, more than max_bytes, which is {most} (operands that are written, with the shadow "
-                f"that finds races, {written}; a block {block}): give smaller operands, fewer blocks (blocks=) or a larger "
-                "max_bytes"
+                f"that finds races, {written}; a block {block}{all_blocks}): give smaller operands, fewer blocks "
+                "(blocks=) or a larger max_bytes"
             )
         lanes = RESIDENT if self._blocks_may_wait() else LANES
         copies = min(self.blocks.count, lanes // self.threads, (limit - int(arrays)) // a_block)

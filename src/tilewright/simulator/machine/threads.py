@@ -11,6 +11,9 @@ from ...errors import UsageError
 from .clusters import NO_CLUSTER, Cluster
 from .values import Array, Dim, Ints, split
 
+#: Bytes of shared memory that the system takes of each block, from compute capability 8.0 on.
+RESERVED_SHARED = 1024
+
 
 class Threads:
     """All threads of ``copies`` blocks of a grid, one lane each. Arrays have shape (size,) unless said otherwise."""
@@ -71,6 +74,7 @@ def special_register(name: str, threads: Threads, dynamic_shared: int, static_sh
         "%gridid": 0,
         "%dynamic_smem_size": dynamic_shared,
         "%total_smem_size": dynamic_shared + static_shared,
+        "%aggr_smem_size": dynamic_shared + static_shared + RESERVED_SHARED,
     }
     if name in ("%clock64", "%globaltimer"):
         return np.zeros(1, np.uint64)
