@@ -415,6 +415,17 @@ def test_ctrl_c_in_a_terminal_ends_the_command_in_a_line() -> None:
     assert "Traceback" not in said
 
 
+def test_a_worker_of_this_machine_gets_no_interrupt_from_its_first_moment() -> None:
+    """One that comes while its Python starts would end it."""
+    mine = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with connect.connected("local:1") as client:
+        (pid,) = client.run(os.getpid).values()
+        status = Path(f"/proc/{pid}/status").read_text()
+    (blocked,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
+    assert blocked & 1 << (signal.SIGINT - 1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mine
+
+
 # ---- the benchmark ---------------------------------------------------------------------------------------------------
 
 

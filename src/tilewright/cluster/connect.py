@@ -7,9 +7,11 @@ import logging
 import os
 import queue
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from typing import Any
 
 from ..errors import ClusterError, UnavailableError, UsageError
@@ -23,9 +25,9 @@ STEP_S = 0.2
 #: What an error says of a product into a file; the error where the scheduler is lost.
 RESUME = "finished tiles are kept, and resume continues"
 LOST = f"the scheduler was lost or restarted: {RESUME}"
-#: Code that the processes of a cluster of ours run first. A terminal sends Ctrl-C to all processes: it is for the client,
-#: which ends the others.
-_DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+#: Code that each worker of "local:4" runs when it has started. A terminal sends Ctrl-C to all processes: it is for the
+#: client, which ends the workers.
+_IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 @contextlib.contextmanager
@@ -147,13 +149,14 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
     text = str(cluster)
     if match := re.fullmatch(r"local:([1-9]\d{0,3})", text):
         stack.enter_context(_same_environment())
-        local = distributed.LocalCluster(
-            n_workers=int(match[1]),
-            threads_per_worker=_threads(int(match[1])),
-            dashboard_address=":0",
-            silence_logs=logging.CRITICAL,  # what workers say of each other as they end
-            preload=_DEAF,
-        )
+        with _interrupts_blocked():
+            local = distributed.LocalCluster(
+                n_workers=int(match[1]),
+                threads_per_worker=_threads(int(match[1])),
+                dashboard_address=":0",
+                silence_logs=logging.CRITICAL,  # what workers say of each other as they end
+                preload=_IGNORE_INTERRUPTS,
+            )
         stack.enter_context(local)
         return stack.enter_context(distributed.Client(local, set_as_default=False))
     if text.startswith("local:") or not re.fullmatch(r"(\w+://)?[^\s:/]+:\d+", text):
@@ -180,6 +183,18 @@ def _silent(*names: str) -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes and threads that are started within it receive no Ctrl-C, nor does this thread: an interrupt that comes
+    while a worker starts would end that worker, and Dask would print tracebacks of it."""
+    resource_tracker.ensure_running()  # the first process that ``multiprocessing`` starts would unblock them again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
