@@ -62,7 +62,8 @@ class Mbarrier:
     expects: Instruction | None = None  # the latest that expected bytes, and the latest that brought some
     brings: Instruction | None = None
     waited: dict[int, int] = field(default_factory=dict)  # warp of the block → the phase that it waited for
-    repeated: dict[int, Instruction] = field(default_factory=dict)  # warp → a wait that returned for no new phase
+    # Warp → a wait that returned for no new phase, and how many did so.
+    repeated: dict[int, tuple[Instruction, int]] = field(default_factory=dict)
 
     def word(self) -> int:
         """The state as one 64-bit word."""
@@ -248,7 +249,7 @@ class Mbarriers:
         first, latest = int(lanes[0]), barrier.phase - 1
         for warp in np.unique(self.threads.tid[lanes] // 32).tolist():
             if latest < 0 or barrier.waited.get(warp) == latest:
-                barrier.repeated[warp] = ins
+                barrier.repeated[warp] = ins, barrier.repeated.get(warp, (ins, 0))[1] + 1
             elif barrier.waited.get(warp) == -1:
                 barrier.repeated.pop(warp, None)
             barrier.waited[warp] = latest
@@ -271,16 +272,25 @@ class Mbarriers:
         for warp in [warp for warp, phase in barrier.waited.items() if phase >= 0]:
             self.report_repeated(barrier, warp)
 
+    def report_waits_of(self, lane: int) -> None:
+        """Report waits of a lane's warp that returned for no new phase, at any barrier: at the start one may do so."""
+        block, warp = int(self.threads.of_block[lane]), int(self.threads.tid[lane]) // 32
+        for barrier in self.at.values():
+            if barrier.block == block and warp in barrier.repeated:
+                once = barrier.waited[warp] < 0 and barrier.repeated[warp][1] == 1
+                if not once:
+                    self.report_repeated(barrier, warp)
+
     def report_repeated(self, barrier: Mbarrier, warp: int) -> bool:
         """Report that a warp's wait returned at once, for no new phase of a barrier; returns whether it did."""
-        ins = barrier.repeated.get(warp)
-        if ins is None:
+        if warp not in barrier.repeated:
             return False
+        ins, _ = barrier.repeated[warp]
         lane = barrier.block * self.threads.threads + 32 * warp
         phase = barrier.waited[warp]
         why = f"because warp {warp} had waited for phase {phase} of {self.words(barrier)} before"
         if phase < 0:
-            why = f"for the phase before the first of {self.words(barrier)}, of which warp {warp} needs the first"
+            why = f"for the phase before the first of {self.words(barrier)}, where warp {warp} needs a later one"
         text = f"returned at once, {why}"
         self.report(WRONG_PARITY, ins, np.array([lane]), f"{text} (the parity must change with each phase)")
         return True

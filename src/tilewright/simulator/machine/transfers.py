@@ -211,8 +211,10 @@ class Transfers:
         text = f"{'writes' if writes else 'reads'} {place}, which {_name(transfer)} at {transfer.ins.place(ins)} {does}"
         kind = "race" if writes else "unwritten read"
         self.reports.report(kind, ins, sel, bad, addresses, f"{text} ({_remedy(transfer)}): {ins.text}")
-        if transfer.barrier is not None and not writes:
-            lane = first if sel is None else int(sel[first])
+        lane = first if sel is None else int(sel[first])
+        if writes and _is_asynchronous(ins):
+            self.mbarriers.report_waits_of(lane)
+        elif transfer.barrier is not None:
             self.mbarriers.report_repeated(transfer.barrier, int(self.threads.tid[lane]) // 32)
         return bad
 
