@@ -31,7 +31,7 @@ DEV u32 sm(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #define STORE(d, s, n) asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" :: "l"(d), "r"(sm(s)), "r"(n) : "memory")
 #define COMMIT() asm volatile("cp.async.bulk.commit_group;" ::: "memory")
 #define WAIT_READ(n) asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(n) : "memory")
-struct alignas(64) TensorMap { u64 opaque[16]; };
+struct alignas(128) TensorMap { u64 opaque[16]; };
 #define MAP const __grid_constant__ TensorMap
 #define BOX(d, m, x, y, b) asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" :: "r"(sm(d)), "l"(&m), "r"(x), "r"(y), "r"(sm(b)) : "memory")
 #define STORE_BOX(m, x, y, s) asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" :: "l"(&m), "r"(x), "r"(y), "r"(sm(s)) : "memory")
