@@ -181,3 +181,17 @@ def test_a_phase_that_was_missed_is_named() -> None:
     assert "of its 4 completed phases warp 1 waited for none (overtaken, or a wrong parity)" in text_of(
         "the producer does not wait", 14
     )
+
+
+def test_a_deadlock_counts_who_waits_at_a_barrier_of_the_block() -> None:
+    source = """(int x) {
+      __shared__ u64 b;
+      if (threadIdx.x == 0) INIT(&b, 1);
+      __syncthreads();
+      if (threadIdx.x < 32) WAIT(&b, 0);
+      __syncthreads();
+    }"""
+    run = run_async(source, [0], 1, 96)
+    assert found(run) == [(5, "endless wait")]
+    assert "1 of 1 arrivals. Meanwhile 64 threads wait at __syncthreads() or another barrier" in run.findings[0].text
+    assert not run.complete

@@ -1,5 +1,7 @@
 """The copy engine: ranges of bytes, boxes of arrays by tensor maps, stores and reductions, and planted defects."""
 
+# ruff: noqa: E501 - CUDA keeps its own lines
+
 from __future__ import annotations
 
 import numpy as np
@@ -43,6 +45,26 @@ def test_a_range_of_bytes_there_and_back() -> None:
     run, right = bulk(BULK)
     assert run.findings == []
     np.testing.assert_array_equal(run.arrays[1], right)
+
+
+def test_stores_of_one_batch_of_blocks_do_not_disturb_the_next() -> None:
+    """200 blocks of 128 threads run in two batches; each block adds to the same bytes when its own have been read."""
+    source = """(float* y) {
+  __shared__ alignas(128) float ones[64];
+  ones[threadIdx.x % 64] = 1;
+  FENCE();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 256;" :: "l"(y), "r"(sm(ones)) : "memory");
+    STORE(y + 64 + blockIdx.x * 64, ones, 256);
+    COMMIT();
+    WAIT_READ(0);
+  }
+}"""
+    run = run_async(source, [np.zeros((201, 64), np.float32)], 200, 128, outputs=[0])
+    assert run.findings == []
+    assert run.arrays[0] is not None
+    np.testing.assert_array_equal(run.arrays[0], np.repeat([200.0, 1.0], [64, 200 * 64]).reshape(201, 64))
 
 
 #: What is replaced by what, and the lines and kinds of the findings.

@@ -208,6 +208,10 @@ def test_what_is_no_map_is_refused() -> None:
         run_async(BOX, [bytes(128), 0])
     with pytest.raises(UsageError, match="holds a tensor map of rank 1 where"):
         run_async(BOX, [tw.TensorMap(np.zeros(256, np.float32), (256,)), 0])
+    with pytest.raises(
+        OperandError, match=r"argument 0 is a object: give .* or for a CUtensorMap a tilewright.TensorMap"
+    ):
+        run_async(BOX, [object(), 0])
     with pytest.raises(OperandError, match="is a TensorMap, but the kernel's parameter has 4 bytes, not 128"):
         run_async(BOX, [bytes(128), tw.TensorMap(MATRIX, (8, 16))])
 

@@ -15,6 +15,7 @@ from ...runtime.gpu.launch import extent
 from ...runtime.gpu.mangled import demangled
 from ..assembly.variables import SIZES, Variable
 from .clusters import NO_CLUSTER, blocks_by_cluster, clusters_of
+from .tensor_map import MAP_BYTES
 from .values import DTYPES, Array, Dim, Ints
 
 #: The most blocks of a run: their numbers must fit a stamp of ``clocks``.
@@ -165,7 +166,8 @@ def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
             raise OperandError(f"{name} has {len(data)} bytes, the kernel's parameter {param.size}")
         return data
     if isinstance(value, complex | np.complexfloating) or not isinstance(value, int | float | np.number | np.bool_):
-        raise OperandError(f"{name} is a {type(value).__name__}: give an array, a number or bytes")
+        tensor_map = ", or for a CUtensorMap a tilewright.TensorMap" if param.size == MAP_BYTES else ""
+        raise OperandError(f"{name} is a {type(value).__name__}: give an array, a number or bytes{tensor_map}")
     if param.size != SIZES[param.type] or param.size > 8:
         raise OperandError(f"{name} is a number, but the kernel's parameter is a {kind}: give its bytes")
     if isinstance(value, np.generic) and value.dtype.itemsize == param.size:

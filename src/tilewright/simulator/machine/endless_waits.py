@@ -15,15 +15,17 @@ from .values import Ints
 EndlessWait: TypeAlias = tuple[Instruction, Ints, Ints, Ints]
 
 
-def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait]) -> None:
-    """Report who waits for what for ever: instructions with their lanes, the offsets of their barriers and parities."""
+def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: int) -> None:
+    """Report who waits for what for ever: instructions with their lanes, the offsets of their barriers and parities; and how
+    many ``others`` wait at barriers of their blocks."""
     of_block, blocks = mbarriers.threads.of_block, set()
     for ins, lanes, offsets, parities in waits:
         block = int(of_block[lanes[0]])
         blocks.add(block)
         here = lanes[of_block[lanes] == block]
-        others = [_who_waits(mbarriers, block, *wait) for wait in waits if wait[0] is not ins]
-        also = "; ".join(filter(None, others))
+        meanwhile = [_who_waits(mbarriers, block, *wait) for wait in waits if wait[0] is not ins]
+        meanwhile += [f"{others} threads wait at __syncthreads() or another barrier of their block"] * bool(others)
+        also = "; ".join(filter(None, meanwhile))
         own = _who_waits(mbarriers, block, ins, lanes, offsets, parities)
         text = f"{here.size} threads of the block wait for ever: {own}{'. Meanwhile ' * bool(also)}{also}"
         mbarriers.report("endless wait", ins, here, text)

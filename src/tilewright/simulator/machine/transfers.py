@@ -138,7 +138,7 @@ class Transfers:
         return transfer
 
     def finish(self, transfer: Transfer, stamp: int) -> None:
-        """A transfer is complete: its bytes count as written, or read, by the thread with this stamp."""
+        """A transfer is complete: its bytes count as written, or read, by the thread with this stamp; 0 for no thread."""
         if self.under_way.pop(transfer.number, None) is None:
             return
         shadow = transfer.region.shadow
@@ -147,8 +147,9 @@ class Transfers:
         busy = shadow.busy_cells()
         cells = cells[busy[cells] == transfer.number]
         busy[cells] = 0
-        sort = shadow.sorts[0 if transfer.writes else 1]
-        sort.stamp[cells], sort.by[cells] = stamp, transfer.ins.index
+        if stamp:
+            sort = shadow.sorts[0 if transfer.writes else 1]
+            sort.stamp[cells], sort.by[cells] = stamp, transfer.ins.index
 
     # ---- groups of a thread
 
@@ -179,8 +180,8 @@ class Transfers:
 
     # ---- findings
 
-    def report_left(self) -> None:
-        """The blocks have ended: report copies that may still read their shared memory."""
+    def end(self) -> None:
+        """The blocks have ended, and all transfers with them: report copies that may still read their shared memory."""
         for lane, transfers in self.groups.items():
             for _, transfer in transfers:
                 if not transfer.writes:
@@ -188,6 +189,8 @@ class Transfers:
                     place = transfer.region.words(int(where[0]))
                     text = f"still reads {place} when its block ends ({_remedy(transfer)}): {transfer.ins.text}"
                     self.reports.report("race", transfer.ins, np.array([lane]), np.ones(1, bool), where, text)
+        for transfer in list(self.under_way.values()):
+            self.finish(transfer, 0)
 
     def touched(
         self, ins: Instruction, region: Region, cells: Ints, offsets: Ints, sel: Ints | None, writes: bool

@@ -94,7 +94,7 @@ class Engine:
             else:
                 break
         self.lanes.mbarriers.report_left()
-        self.lanes.transfers.report_left()
+        self.lanes.transfers.end()
         self.lanes.register_pool.report()
         if self.lanes.shared.visits is not None and not self.stuck:
             self.lanes.shared.visits.report()
@@ -226,7 +226,7 @@ class Engine:
             assert wait is not None
             waits.append(wait.stuck(np.sort(np.concatenate(groups))))
         if waits:
-            report_endless(self.lanes.mbarriers, waits)
+            report_endless(self.lanes.mbarriers, waits, int(self.barriers.waiting.sum()))
 
     def _report(self, ins: Instruction, sel: Ints | None, text: str, kind: str = "endless wait") -> None:
         self.lanes.reports.report(kind, ins, sel, np.ones(1, bool), None, text)
