@@ -1,4 +1,4 @@
-"""Waits at mbarriers that never end: who waits for which phase, and what the phase lacks."""
+"""Waits at mbarriers that never end: which warps wait for which phase, and what the phase lacks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ EndlessWait: TypeAlias = tuple[Instruction, Ints, Ints, Ints]
 
 
 def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: int) -> None:
-    """Report who waits for what for ever: instructions with their lanes, the offsets of their barriers and parities; and how
-    many ``others`` wait at barriers of their blocks."""
+    """Report waits that never end: the instructions with their lanes, the offsets of their barriers, and parities; and that
+    ``others``, a number of threads, wait at barriers of their blocks."""
     of_block, blocks = mbarriers.threads.of_block, set()
     for ins, lanes, offsets, parities in waits:
         block = int(of_block[lanes[0]])

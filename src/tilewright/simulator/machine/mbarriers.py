@@ -2,7 +2,8 @@
 
 A phase completes when no arrival is pending and as many bytes have arrived as were expected. The state lies in shared
 memory as one 64-bit word, as on hardware; its bits are opaque there. Beside the word
-there is what hardware does not keep: who arrived, which copies belong to the phase, and what threads waited for.
+there is what hardware does not keep: what the threads that arrived know, the copies of each phase, and the phases that
+warps waited for.
 
 An arrival publishes what its threads know (see ``clocks``); a wait for a phase learns what the arrivals of this phase and
 of earlier ones published. The bytes of a copy count as written by the first thread that has waited for their phase.
@@ -121,9 +122,9 @@ class Mbarriers:
 
     def init(self, ins: Instruction, region: Region, offset: int, count: int, lane: int) -> None:
         """``mbarrier.init`` by a lane."""
-        who = np.array([lane])
+        lanes = np.array([lane])
         if not 1 <= count <= MOST:
-            self.report(BARRIER_MISUSE, ins, who, f"sets a count of {count:,}, which must be from 1 to {MOST:,}")
+            self.report(BARRIER_MISUSE, ins, lanes, f"sets a count of {count:,}, which must be from 1 to {MOST:,}")
             return
         old = self.at.get(offset)
         if old is not None and old.intact() and old.init.index == ins.index and not old.phase and old.pending == count:
@@ -134,7 +135,7 @@ class Mbarriers:
             text = (
                 f"initialises {self.words(old)} again, which {old.init.place(ins)} initialised and which is still valid"
             )
-            self.report(BARRIER_MISUSE, ins, who, f"{text} ({left}; mbarrier.inval must come first)")
+            self.report(BARRIER_MISUSE, ins, lanes, f"{text} ({left}; mbarrier.inval must come first)")
         block, stamp = offset // self.stride, int(self.clocks.stamp[lane])
         self.at[offset] = Mbarrier(region, offset, block, ins, stamp, count, count)
         self.at[offset].store()

@@ -28,7 +28,10 @@ CHUNK = 16
 
 @dataclass(eq=False)
 class Transfer:
-    """Chunks of a region, by the offsets of their first bytes, that an instruction under way writes or reads."""
+    """Chunks of a region, by the offsets of their first bytes, that an instruction under way writes or reads.
+
+    ``barrier`` is the mbarrier at which its bytes arrive, if there is one.
+    """
 
     transfers: Transfers
     number: int
@@ -40,7 +43,7 @@ class Transfer:
     barrier: Mbarrier | None = None
 
     def finish(self, stamp: int) -> None:
-        """It is complete, and the thread with this stamp knows."""
+        """It is complete, and the thread with this stamp has waited for it."""
         self.transfers.finish(self, stamp)
 
 
@@ -75,32 +78,32 @@ class Transfers:
         barrier: Mbarrier | None = None,
         unit: int = CHUNK,
     ) -> Transfer | None:
-        """A lane makes the asynchronous proxy write these chunks of ``unit`` bytes; None if nobody looks for races there."""
+        """A lane makes the asynchronous proxy write these chunks of ``unit`` bytes; None where no shadow finds races."""
         shadow = region.shadow
         if shadow is None:
             return None
-        who = np.full(chunks.size, lane)
-        cells, now = shadow.cells(chunks, unit, self.clocks.stamp[who])
-        busy = self.touched(ins, region, cells, chunks, who, writes=True)
+        lanes = np.full(chunks.size, lane)
+        cells, now = shadow.cells(chunks, unit, self.clocks.stamp[lanes])
+        busy = self.touched(ins, region, cells, chunks, lanes, writes=True)
         race, _ = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
         wrong = np.asarray(race.reshape(chunks.size, -1).any(axis=1))
         if busy is not None:
             wrong &= ~busy
         if wrong.any():
-            self.reports.race(ins, region, who, wrong, chunks)
+            self.reports.race(ins, region, lanes, wrong, chunks)
             if barrier is not None:
                 self.mbarriers.report_waits(barrier)
         return self._begin(ins, region, chunks, unit, cells, barrier, writes=True)
 
     def read(self, ins: Instruction, region: Region, chunks: Ints, lane: int, unit: int = CHUNK) -> Transfer | None:
         """A lane makes the asynchronous proxy read these chunks of ``unit`` bytes: reports bytes that it cannot see yet.
-        The transfer keeps the chunks busy until it is finished; None if nobody looks for races there."""
+        The transfer keeps the chunks busy until it is finished; None where no shadow finds races."""
         shadow = region.shadow
         if shadow is None:
             return None
-        who = np.full(chunks.size, lane)
-        cells, now = shadow.cells(chunks, unit, self.clocks.stamp[who])
-        busy = self.touched(ins, region, cells, chunks, who, writes=False)
+        lanes = np.full(chunks.size, lane)
+        cells, now = shadow.cells(chunks, unit, self.clocks.stamp[lanes])
+        busy = self.touched(ins, region, cells, chunks, lanes, writes=False)
         by, then = shadow.by[cells], shadow.writer[cells]
         unwritten, race = shadow.read(cells, now, ins.index)
         unseen = ~race & self.clocks.invisible(then, lane) & ~self.asynchronous[by]
@@ -108,13 +111,13 @@ class Transfers:
         if busy is not None:
             found = [x & ~busy for x in found]
         if found[0].any() and not shadow.across_blocks:
-            self.reports.unwritten_read(ins, region, who, found[0], chunks)
+            self.reports.unwritten_read(ins, region, lanes, found[0], chunks)
         if found[1].any():
-            self.reports.race(ins, region, who, found[1], chunks)
+            self.reports.race(ins, region, lanes, found[1], chunks)
         if found[2].any():
             at = int(np.argmax(found[2]))
             writer = self.code[int(by[at].reshape(-1)[np.argmax(unseen[at])])]
-            self._report_unseen(ins, region, who, found[2], chunks, writer)
+            self._report_unseen(ins, region, lanes, found[2], chunks, writer)
         return self._begin(ins, region, chunks, unit, cells, None, writes=False)
 
     def _begin(
@@ -222,12 +225,12 @@ class Transfers:
         return bad
 
     def _report_unseen(
-        self, ins: Instruction, region: Region, who: Ints, bad: Bools, chunks: Ints, writer: Instruction
+        self, ins: Instruction, region: Region, lanes: Ints, bad: Bools, chunks: Ints, writer: Instruction
     ) -> None:
         addresses = region.addresses(chunks)
         place = region.words(int(addresses[np.argmax(bad)]))
         text = f"reads {place} asynchronously, which {writer.place(ins)} wrote with no fence.proxy.async after it"
-        self.reports.report(MISSING_FENCE, ins, who, bad, addresses, f"{text}: {ins.text}")
+        self.reports.report(MISSING_FENCE, ins, lanes, bad, addresses, f"{text}: {ins.text}")
 
 
 def chunks_of(first: int, nbytes: int) -> Ints:

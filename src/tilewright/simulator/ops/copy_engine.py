@@ -76,11 +76,11 @@ class CopyEngine:
 
     def barrier(self, at: int, lane: int) -> Mbarrier | None:
         """The barrier at an address of shared memory; None, and a finding, if there is none, or the engine cannot see it."""
-        place, who = self.in_shared(at, 8, lane, 8), np.array([lane])
+        place, lanes = self.in_shared(at, 8, lane, 8), np.array([lane])
         if place is None:
             return None
-        note_update(self.ins, self.lanes, place.region, np.array([place.first]), 8, who)
-        barrier = self.lanes.mbarriers.find(self.ins, place.region, place.first, who)
+        note_update(self.ins, self.lanes, place.region, np.array([place.first]), 8, lanes)
+        barrier = self.lanes.mbarriers.find(self.ins, place.region, place.first, lanes)
         if barrier is not None:
             self.lanes.mbarriers.check_visible(self.ins, barrier, lane)
         return barrier
@@ -132,7 +132,7 @@ class CopyEngine:
             self.lanes.mbarriers.await_copy(self.ins, barrier, nbytes, [])
 
     def seen(self, transfer: Transfer | None, lane: int) -> None:
-        """A transfer whose end nobody waits for is complete."""
+        """Finish a transfer that needs no wait."""
         if transfer is not None:
             transfer.finish(int(self.lanes.clocks.stamp[lane]))
 
