@@ -13,6 +13,7 @@ from .assembly.program import Program
 from .findings import LAUNCH, REGISTERS, SERIALISED, Finding
 from .gpus import GPUS, LIMITS, Limits
 from .machine.clusters import PORTABLE_CLUSTER
+from .machine.reports import Findings
 from .machine.values import Dim
 from .occupancy import occupancy, refusal
 
@@ -83,7 +84,9 @@ def _too_many(arch: str, grid: Dim, block: Dim, registers: int, shared: int) -> 
 
 def _finding(kind: str, entry: str, text: str, ins: Instruction | None) -> Finding:
     nowhere = (0, 0, 0)
-    return Finding(kind, entry, ins.file if ins else "", ins.line if ins else 0, nowhere, nowhere, None, text)
+    findings = Findings(entry)
+    findings.add(kind, ins, nowhere, nowhere, None, text)
+    return findings.list()[0]
 
 
 def cluster_notes(cluster: Dim) -> list[str]:
