@@ -41,10 +41,6 @@ from tilewright.simulator.findings import Finding
 #: What an H200 made of the RANDOM operands of the small size (``benchmarks/record_asynchronous.py``).
 RECORDED = Path(__file__).parents[1] / "data" / "asynchronous-h200.npz"
 RECORD = Path(__file__).parents[2] / "benchmarks" / "asynchronous-h200.jsonl"
-#: Of what is planted, what the microscope does not find yet.
-NOT_FOUND = {REGISTERS, SERIALISED}
-
-PLANTED = [defect for defect in DEFECTS if not {defect.name, defect.category} & NOT_FOUND]
 
 
 def compiled(kernel: AsynchronousKernel, text: str) -> Compiled:
@@ -108,7 +104,7 @@ def test_the_intact_kernel_is_right_and_silent(name: str, kind: str) -> None:
             assert array.tobytes() == recorded()[f"{name}.{argument}"].tobytes(), "other bits than those of an H200"
 
 
-@pytest.mark.parametrize("defect", PLANTED, ids=lambda defect: defect.name)
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_the_planted_defect_is_found_at_its_line(defect: AsynchronousDefect) -> None:
     launch = defect.intact.launch()
     launch = defect.launch(launch) if defect.launch else launch
