@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ..assembly.instructions import Instruction, operand_tokens
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
+from ..machine.spaces import WINDOW
 from ..machine.values import DTYPES, Array, Ints
 from ._table import Step, UnknownInstruction, destination, step
 from .access import address, note_read, note_write, visit
@@ -120,6 +122,15 @@ def _wmma(ins: Instruction, lanes: Lanes) -> Step:
     return _Move(ins, lanes).step
 
 
+class _Request(NamedTuple):
+    """An access of a warp: its kind, row and column (or column and row) of each lane's first element, and its bytes."""
+
+    kind: str
+    major: Ints
+    minor: Ints
+    nbytes: int
+
+
 class _Move:
     """``wmma.load`` and ``wmma.store``: a matrix between memory and a fragment, register by register."""
 
@@ -143,6 +154,45 @@ class _Move:
         # Elements of a register that follow each other in memory are one access.
         joined = bool((np.diff(self.minor, axis=2) == 1).all() and (np.diff(self.major, axis=2) == 0).all())
         self.wide = fragment.packed if joined else 1
+        self.requests = self._requests(by_row)
+
+    def _requests(self, by_row: bool) -> list[_Request]:
+        """The accesses that the compiler makes of the instruction, which observers count.
+
+        From shared memory, A and B of 8 and 16 bits come by ``ldmatrix``, four registers at once. Otherwise two elements
+        of C in a row are one access, and halves across the rows are read along them and transposed in registers.
+        """
+        f, word = self.fragment, "ld" if self.loads else "st"
+        joined, left = self.wide == f.packed > 1, (self.major.min(axis=(1, 2)), self.minor.min(axis=(1, 2)))
+        if f.role in "ab" and self.space == "shared" and (joined or f.size == 2):
+            most = next(n for n in (4, 2, 1) if f.count % n == 0)
+            line = np.arange(8)
+            return [
+                _Request("ldmatrix", np.concatenate([left[0][r + i] + line for i in range(most)]),
+                         np.concatenate([np.full(8, left[1][r + i]) for i in range(most)]), 16)
+                for r in range(0, f.count, most)
+            ]  # fmt: skip
+        if f.size == 2 and not joined:
+            return [_Request(word, left[0][r] + GROUP, left[1][r] + 2 * MEMBER, 4) for r in range(f.count)]
+        pairs = 2 if f.role in "cd" and f.packed == 1 and by_row else 1
+        return [
+            _Request(word, self.major[r, :, j], self.minor[r, :, j], f.size * self.wide * pairs)
+            for r in range(0, f.count, pairs)
+            for j in range(0, f.packed, self.wide)
+        ]
+
+    def _observe(self, rows: Ints, base: Ints, stride: Ints) -> None:
+        """Tell the observer of the accesses by these warps."""
+        lanes, observer = self.lanes, self.lanes.launch.options.observer
+        if observer is None:
+            return
+        name = self.space or {1: "shared", 2: "local"}.get(int(base[0]) >> 56, "global")
+        for kind, major, minor, nbytes in self.requests:
+            some = rows[:, : len(major)].reshape(-1)
+            where = np.broadcast_to(stride, rows.shape)[:, : len(major)] * major + minor
+            a = base.reshape(rows.shape)[:, : len(major)] + where * self.fragment.size
+            a = (a - (0 if self.space else WINDOW.get(name, 0))).reshape(-1)
+            observer.on_access(name, kind, self.ins, lanes.warp[some], lanes.lane[some], a, nbytes)
 
     def step(self, sel: Ints | None) -> None:
         """Move the matrix for whole warps."""
@@ -152,6 +202,7 @@ class _Move:
         fragment, flat = self.fragment, rows.reshape(-1)
         base = self.base(flat)
         stride = (self.stride if self.stride.ndim == 0 else self.stride[flat]).astype(np.int64)
+        self._observe(rows, base, stride if stride.ndim == 0 else stride.reshape(rows.shape))
         lane, nbytes = np.tile(np.arange(32), len(rows)), fragment.size * self.wide
         dtype = np.dtype(f"u{nbytes}")
         for r in range(fragment.count):
@@ -183,7 +234,7 @@ class _Move:
             if settle is not None:
                 settle(np.zeros(offsets.size, bool))
 
-        visit(ins, lanes, self.space, "ld" if loads else "st", nbytes, lambda _: where, act)(flat)
+        visit(ins, lanes, self.space, "", nbytes, lambda _: where, act)(flat)
 
 
 def _multiply(ins: Instruction, lanes: Lanes) -> Step:
