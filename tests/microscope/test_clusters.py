@@ -172,3 +172,24 @@ def test_without_a_cluster_there_is_no_other_block() -> None:
     run = execute(source)
     assert {f.kind for f in run.findings} == {"out of bounds"}
     assert execute(source, cluster=4).findings == []
+
+
+@pytest.mark.parametrize(
+    "fence",
+    [
+        "fence.acq_rel.cluster", "fence.sc.cluster", "fence.acquire.cluster", "fence.mbarrier_init.release.cluster",
+        "fence.proxy.async.shared::cluster", "fence.acquire.sync_restrict::shared::cluster.cluster",
+        "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster",
+    ],
+)  # fmt: skip
+def test_every_fence_of_a_cluster_runs(fence: str) -> None:
+    text = kernel("", f"{fence}; barrier.cluster.arrive.relaxed; barrier.cluster.wait;")
+    assert simulate(text, "k", 4, 32, [], RunOptions(cluster=2)).findings == []
+
+
+@pytest.mark.parametrize(
+    "form", ["barrier.cluster.sync", "barrier.cluster.arrive.acquire", "barrier.cluster.wait.release"]
+)
+def test_other_words_after_a_barrier_are_refused(form: str) -> None:
+    with pytest.raises(UsageError, match="is not one that the microscope knows"):
+        simulate(kernel("", f"{form};"), "k", 2, 32, [], RunOptions(cluster=2))

@@ -71,12 +71,11 @@ def special_register(name: str, threads: Threads, dynamic_shared: int, static_sh
         "%clock_hi": 0,
         "%smid": 0,
         "%nsmid": 1,
-        "%gridid": 0,
         "%dynamic_smem_size": dynamic_shared,
         "%total_smem_size": dynamic_shared + static_shared,
         "%aggr_smem_size": dynamic_shared + static_shared + RESERVED_SHARED,
     }
-    if name in ("%clock64", "%globaltimer"):
+    if name in ("%clock64", "%globaltimer", "%gridid"):
         return np.zeros(1, np.uint64)
     if name in ("%globaltimer_lo", "%globaltimer_hi"):
         return np.zeros(1, np.uint32)

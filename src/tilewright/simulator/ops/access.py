@@ -297,12 +297,13 @@ def _fence(ins: Instruction, lanes: Lanes) -> Step:
     flags = set(ins.parts[1:])
     if "proxy" in flags or "mbarrier_init" in flags:
         allowed = {"proxy", "async", "alias", "generic", "global", "shared", "cta", "cluster", "tensormap", "acquire",
-                   "release", "gpu", "sys", "mbarrier_init"}  # fmt: skip
+                   "release", "gpu", "sys", "mbarrier_init", "sync_restrict"}  # fmt: skip
         if flags - allowed:
             raise UnknownInstruction(ins)
         if "mbarrier_init" in flags:
             return lanes.mbarriers.fence
         return lanes.clocks.fence_proxy if "async" in flags else lambda sel: None
-    if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"}:
+    restricted = {"sync_restrict", "shared"} if "sync_restrict" in flags else set()
+    if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"} - restricted:
         raise UnknownInstruction(ins)
     return lambda sel: None
