@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.cluster_cases import CASES
 from support.cluster_kernels import BLOCKS, KERNELS, PLANTED, THREADS, Planted, given, right
 from support.ptx_kernels import kernel
 from tilewright.errors import UnavailableError, UsageError
@@ -193,3 +194,12 @@ def test_every_fence_of_a_cluster_runs(fence: str) -> None:
 def test_other_words_after_a_barrier_are_refused(form: str) -> None:
     with pytest.raises(UsageError, match="is not one that the microscope knows"):
         simulate(kernel("", f"{form};"), "k", 2, 32, [], RunOptions(cluster=2))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cases_for_a_gpu_run_in_the_microscope(name: str) -> None:
+    case = CASES[name]
+    run = simulate(case.ptx, "k", case.grid, case.block, list(case.arguments))
+    assert run.findings == []
+    assert run.arrays[1] is not None
+    assert run.arrays[1].any(axis=1).all()
