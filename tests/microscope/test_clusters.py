@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from support.cluster_cases import CASES
 from support.cluster_kernels import BLOCKS, KERNELS, PLANTED, THREADS, Planted, given, right
 from support.ptx_kernels import kernel
@@ -203,3 +204,16 @@ def test_the_cases_for_a_gpu_run_in_the_microscope(name: str) -> None:
     assert run.findings == []
     assert run.arrays[1] is not None
     assert run.arrays[1].any(axis=1).all()
+
+
+def test_a_sample_of_clusters_counts_as_the_whole_grid_does() -> None:
+    x = np.zeros(64 * 64, np.int32)
+    try:
+        whole, some = (
+            tw.microscope(KERNELS["exchange"], "k", 64, 64, [x, x.copy()], sampled=sampled) for sampled in (False, True)
+        )
+    except UnavailableError as error:
+        pytest.skip(f"no CUDA compiler: {error}")
+    assert some.run.blocks_run < 64
+    assert some.counters == whole.counters
+    assert some.findings == whole.findings == []
