@@ -17,6 +17,8 @@ from .json_data import dumped, parse_json, read_text, value_excerpt
 
 SCHEMA = 1
 KIND = "explain"
+#: The mark of a count that is not exact.
+ABOUT = "≈"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Access:
     origin: int = 0
     lanes: list[int | None] = field(default_factory=list)
     file: str = ""  # the included file that has the line; empty for the kernel's own
+    exact: bool = True  # whether the GPU counts the same
 
     @property
     def place(self) -> str:
@@ -116,7 +119,7 @@ class Explanation:
     resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
     seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound), ``measured`` (counters,
     by_line, environment) or None. ``included``: the text of each included file that has accesses or defects.
-    ``printed``: what the kernel's threads printed.
+    ``printed``: what the kernel's threads printed. ``approximate``: the ``counters`` that are not exact.
     """
 
     kernel: str
@@ -144,6 +147,7 @@ class Explanation:
     environment: dict[str, Any] = field(default_factory=dict)
     included: dict[str, str] = field(default_factory=dict)
     printed: str = ""
+    approximate: list[str] = field(default_factory=list)
     schema: int = SCHEMA
     kind: str = KIND
 

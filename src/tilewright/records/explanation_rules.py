@@ -35,7 +35,13 @@ _PAIRS = many("a list of pairs of numbers", many("", is_number, least=2, most=2)
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("kernel", "file", "source", "dtype", "printed"), TEXT),
     **dict.fromkeys(("m", "n", "k"), COUNT),
-    **{"params": PLAIN_VALUES, "counters": NUMBERS, "measured": nullable(OBJECT), "notes": _TEXTS},
+    **{
+        "params": PLAIN_VALUES,
+        "counters": NUMBERS,
+        "measured": nullable(OBJECT),
+        "notes": _TEXTS,
+        "approximate": _TEXTS,
+    },
     "included": mapping("an object of texts", TEXT.holds),
     **dict.fromkeys(("about", "gpu", "launch", "resources", "occupancy", "verified", "run", "environment"), OBJECT),
     **dict.fromkeys(("accesses", "formulas", "bounds", "defects"), OBJECTS),
@@ -47,6 +53,7 @@ _ITEMS: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("space", "kind", "file"), TEXT),
         **dict.fromkeys(("line", "requests", "bytes", "sectors", "wavefronts", "conflicts", "least", "origin"), COUNT),
         "nbytes": Rule(f"a whole number from 1 to {_WIDEST}", lambda x: is_count(x) and 1 <= x <= _WIDEST),
+        "exact": TRUTH,
         "lanes": many("a list of whole numbers and nulls, 32 at most", _COUNT_OR_NULL.holds, most=32),
     },
     "formulas": {

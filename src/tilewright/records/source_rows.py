@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .explanation import Access
+from .explanation import ABOUT, Access
 
 #: Lines shown around each line that has something to show.
 CONTEXT = 1
@@ -27,6 +27,8 @@ class SourceRow:
     wavefronts_waste: float
     wrong: tuple[str, ...] = ()
     file: str = ""  # the included file that has the line; empty for the kernel's own
+    sectors_exact: bool = True
+    wavefronts_exact: bool = True
 
     @property
     def speaks(self) -> bool:
@@ -62,7 +64,8 @@ def source_rows(
             shared = [access for access in here if access.space == "shared"]
             moved = [access for access in here if access.space != "shared"]
             said = tuple(messages.get((file, number), ()))
-            all_rows.append(SourceRow(number, texts.get(number, ""), *_cost(moved), *_cost(shared), said, file))
+            exact = [all(access.exact for access in some) for some in (moved, shared)]
+            all_rows.append(SourceRow(number, texts.get(number, ""), *_cost(moved), *_cost(shared), said, file, *exact))
     return all_rows
 
 
@@ -92,10 +95,14 @@ def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
 def margin(row: SourceRow) -> tuple[str, str, str, str]:
     """The texts before a line: its sectors and wavefronts, each with its waste."""
 
-    def cells(cost: int, waste: float) -> tuple[str, str]:
-        return f"{cost:,}" if cost else "", f"{waste:.1f}" if waste > 1.005 else ""
+    def cells(cost: int, waste: float, exact: bool) -> tuple[str, str]:
+        amount = f"{cost:,}" if exact else f"{ABOUT} {cost:,}"
+        return amount if cost else "", f"{waste:.1f}" if waste > 1.005 else ""
 
-    return (*cells(row.sectors, row.sectors_waste), *cells(row.wavefronts, row.wavefronts_waste))
+    return (
+        *cells(row.sectors, row.sectors_waste, row.sectors_exact),
+        *cells(row.wavefronts, row.wavefronts_waste, row.wavefronts_exact),
+    )
 
 
 #: The headings of the columns of ``margin``.

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..records.explanation import Explanation
+from ..records.explanation import ABOUT, Explanation
 from .words import finite, shortly
 
 _OPS = {
@@ -47,9 +47,14 @@ def counters(explanation: Explanation) -> list[CounterRow]:
     measured = (explanation.measured or {}).get("counters") or {}
     names = dict.fromkeys([*explanation.counters, *measured])
     return [
-        CounterRow(name, counter_words(name), "", *_compared(explanation.counters.get(name), measured.get(name)))
-        for name in names
+        CounterRow(name, counter_words(name), "", *_marked(name, explanation, measured.get(name))) for name in names
     ]
+
+
+def _marked(name: str, explanation: Explanation, measured: Any) -> tuple[str, str, str]:
+    """``_compared`` of a counter; a prediction that is not exact is marked."""
+    expected, found, match = _compared(explanation.counters.get(name), measured)
+    return f"{ABOUT} {expected}" if name in explanation.approximate else expected, found, match
 
 
 def formulas(explanation: Explanation) -> list[CounterRow]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..records.explanation import Access, Defect, Explanation
+from ..records.explanation import ABOUT, Access, Defect, Explanation
 from ..records.source_rows import CONTEXT
 from .access_picture import Picture, access_picture
 from .bank_picture import bank_picture
@@ -217,7 +217,8 @@ def by_memory(accesses: Iterable[Access]) -> list[Access]:
 
 def _summed(group: list[Access]) -> Access:
     names = ("requests", "bytes", "sectors", "wavefronts", "conflicts", "least")
-    return replace(group[0], **{name: sum(getattr(a, name) for a in group) for name in names})
+    sums = {name: sum(getattr(a, name) for a in group) for name in names}
+    return replace(group[0], **sums, exact=all(a.exact for a in group))
 
 
 def _line(
@@ -245,7 +246,7 @@ def _line(
 def _cost(access: Access, longest: float) -> LineCost:
     percent = 100 / longest if longest else 0
     return LineCost(
-        f"{access.cost:,}",
+        f"{access.cost:,}" if access.exact else f"{ABOUT} {access.cost:,}",
         access.unit if access.space in ("global", "shared") else f"{access.space} {access.unit}",
         f"{access.requests:,}",
         f"×{shortly(access.cost / access.least)}" if access.cost > access.least > 0 else "",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..records.explanation import ABOUT
 from ..records.source_rows import HEADS, SourceRow, excerpt, margin
 from .counters.hardware_names import LABELS
 
@@ -48,7 +49,7 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
 
 def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], notes: Sequence[str]) -> str:
     """The listing under a title, then the lines ``below`` it and notes, in 80 columns."""
-    written = [title, ""]
+    written = [textwrap.fill(title, WIDTH, subsequent_indent="  "), ""]
     for line in lines(shown):
         written.append(wrapped(line.wrong, WIDTH) if line.wrong else folded_line(line, WIDTH))
     filled = [textwrap.fill(f"note: {note}", WIDTH, subsequent_indent="  ") for note in notes]
@@ -70,7 +71,9 @@ def folded_line(line: ListingLine, width: int) -> str:
     return "\n".join(f"{below if i else line.margin}  {part}".rstrip() for i, part in enumerate(parts or [""]))
 
 
-def counter_lines(counters: Mapping[str, int]) -> list[str]:
-    """The value and the label of each counter, except counters of bytes."""
-    width = max((len(f"{value:,}") for value in counters.values()), default=0)
-    return [f"{value:>{width},}  {LABELS.get(name, name)}" for name, value in counters.items() if "bytes" not in name]
+def counter_lines(counters: Mapping[str, int], approximate: Collection[str] = ()) -> list[str]:
+    """The value and the label of each counter, except counters of bytes; those that are ``approximate`` are marked."""
+    shown = {name: value for name, value in counters.items() if "bytes" not in name}
+    values = {name: f"{ABOUT} {value:,}" if name in approximate else f"{value:,}" for name, value in shown.items()}
+    width = max(map(len, values.values()), default=0)
+    return [f"{value:>{width}}  {LABELS.get(name, name)}" for name, value in values.items()]

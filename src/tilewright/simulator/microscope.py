@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnavailableError, UsageError
+from ..records.explanation import ABOUT, Access
 from ..runtime.gpu.mangled import demangled, found_entry, is_identifier
 from ..runtime.gpu.nvrtc import DEFAULT_ARCH, Compiled, compile_source
 from .assembly.disassembly import disassemble, parse_sass
@@ -136,14 +137,14 @@ def observe(
         *launch_findings(compiled, program, whole, dimensions("block", block), cluster, options.shared_bytes),
     ]
     exact, words = survey.verdict(run, program)
-    accesses = survey.first.accesses()
+    counters, accesses, approximate = survey.counted(exact)
     labels = [file_label(finding.file, source.name) for finding in findings]
     return Observation(
         kernel=kernel,
         file=source.name,
         source=source.text,
         arrays=run.arrays,
-        counters=survey.first.counters.total(),
+        counters=counters,
         accesses=accesses,
         findings=[replace(finding, kernel=kernel) for finding in findings],
         run=run,
@@ -152,6 +153,7 @@ def observe(
         seconds=time.perf_counter() - start,
         resources=compiled.resources.get(entry) if compiled else None,
         notes=[*notes, *cluster_notes(cluster)],
+        approximate=approximate,
         printed=run.printed,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
     )
@@ -177,6 +179,13 @@ class _Surveyor:
         self.first.on_work(*work)
         if self.second is not None:
             self.second.on_work(*work)
+
+    def counted(self, exact: bool) -> tuple[dict[str, int], list[Access], frozenset[str]]:
+        """The totals, the accesses, and the totals that are not exact: all if ``exact`` is false, as are all accesses."""
+        totals, accesses = self.first.counters.total(), self.first.accesses()
+        if exact:
+            return totals, accesses, self.first.counters.approximate()
+        return totals, [replace(access, exact=False) for access in accesses], frozenset(totals)
 
     def verdict(self, run: Run, program: Program) -> tuple[bool, str]:
         """Whether the counts are those of the whole grid, and a text that says which blocks were counted."""
@@ -205,7 +214,8 @@ def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[Mach
     except UnavailableError as error:
         return MachineAccesses(), [f"{unknown} ({error})"]
     machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
-    return machine, [f"counted as in the PTX, because the binary differs: {note}" for note in machine.notes]
+    reasons = "; ".join(machine.notes)
+    return machine, [f"{ABOUT} counted as in the PTX, because the binary differs: {reasons}"] if reasons else []
 
 
 def _read(source: str | Path) -> tuple[str, str]:

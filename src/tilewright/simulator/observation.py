@@ -25,7 +25,7 @@ class Observation:
     ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
     sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
     for PTX. ``included`` has the texts of included files with accesses or findings,
-    ``printed`` what the kernel's threads printed.
+    ``printed`` what the kernel's threads printed. ``approximate`` are the counters that are not exact.
     """
 
     kernel: str
@@ -43,6 +43,7 @@ class Observation:
     notes: list[str] = field(default_factory=list)
     included: dict[str, str] = field(default_factory=dict)
     printed: str = ""
+    approximate: frozenset[str] = frozenset()
 
     @property
     def ok(self) -> bool:
@@ -50,7 +51,8 @@ class Observation:
         return self.run.complete and not self.findings
 
     def __str__(self) -> str:
-        return listing.listing_text(self._title, self._rows, [*self._without_line, "", *self._below], self.notes)
+        wrong = [listing.wrapped(text, listing.WIDTH) for text in self._without_line]
+        return listing.listing_text(self._title, self._rows, [*wrong, "", *self._below], self.notes)
 
     def __repr__(self) -> str:
         return f"<Observation of {self._title}>"
@@ -76,7 +78,10 @@ class Observation:
     def _below(self) -> list[str]:
         """What was printed, and the counters."""
         printed = legible(self.printed).removesuffix("\n").split("\n")
-        return [*(["printed:", *printed, ""] if self.printed else []), *listing.counter_lines(self.counters)]
+        return [
+            *(["printed:", *printed, ""] if self.printed else []),
+            *listing.counter_lines(self.counters, self.approximate),
+        ]
 
     @property
     def _without_line(self) -> list[str]:

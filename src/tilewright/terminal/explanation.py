@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..records.explanation import Defect, Explanation, Formula
+from ..records.explanation import ABOUT, Defect, Explanation, Formula
 from ..records.source_rows import source_rows
 from ..simulator import listing
 from ..simulator.occupancy import Occupancy
@@ -67,8 +67,7 @@ def _show_together(console: Console, explanations: Sequence[Explanation]) -> Non
         for column in table.columns:
             column.no_wrap, column.overflow = column.header not in folding, "fold"
         for e in explanations:
-            sums = [sum(getattr(a, what) for a in e.accesses) for what in ("sectors", "wavefronts", "conflicts")]
-            counts = [quantity(n, "").strip() if short else f"{n:,}" for n in sums]
+            counts = [_total(e, what, short) for what in ("sectors", "wavefronts", "conflicts")]
             own = [str(e.params.get(name, "")) for name in varied]
             if short and varied:
                 own = [" ".join(f"{name}={e.params[name]}" for name in varied if name in e.params)]
@@ -86,6 +85,14 @@ def _show_together(console: Console, explanations: Sequence[Explanation]) -> Non
         console.print(words, style="yellow", **_PLAIN)
     elif fewest[0] < fewest[1]:
         console.print(f"In each launch there are blocks for {fewest[0]} of {fewest[1]} multiprocessors.", **_PLAIN)
+
+
+def _total(e: Explanation, what: str, short: bool) -> str:
+    """A sum over all accesses, marked if it is not exact."""
+    parts = [(getattr(access, what), access.exact) for access in e.accesses]
+    number = sum(amount for amount, _ in parts)
+    text = quantity(number, "").strip() if short else f"{number:,}"
+    return text if all(exact for amount, exact in parts if amount) else f"{ABOUT} {text}"
 
 
 _COUNTED = ("sectors", "shared\nwavefronts", "bank\nconflicts")
@@ -189,7 +196,9 @@ def _show_counts(console: Console, e: Explanation) -> None:
                 continue
             style = "" if predicted == count else "bold yellow"
             table.add_row(
-                Text(name.removesuffix(".sum"), overflow="fold"), f"{predicted:,}", Text(f"{count:,}", style=style)
+                Text(name.removesuffix(".sum"), overflow="fold"),
+                f"{ABOUT} {predicted:,}" if name in e.approximate else f"{predicted:,}",
+                Text(f"{count:,}", style=style),
             )
         console.print(table, highlight=False)
         if not e.measured["verified"]["ok"]:

@@ -64,6 +64,9 @@ def explain_launch(
     observed = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic_unit(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
+    run, accesses, approximate = _run(p, observed), observed.accesses, observed.approximate
+    if observed.exact and not run["exact"]:  # the sample may have missed blocks
+        accesses, approximate = [dataclasses.replace(a, exact=False) for a in accesses], frozenset(observed.counters)
     return Explanation(
         kernel=kernel.name,
         file=kernel.path.name,
@@ -78,15 +81,16 @@ def explain_launch(
         launch=dataclasses.asdict(p.launch) | {"blocks": p.launch.blocks, "threads": p.launch.threads},
         resources=dataclasses.asdict(p.compiled.resources[p.program.entry.name]),
         occupancy=_occupancy(p.card, occupancy_of(p.compiled, p.program.entry.name, p.launch, p.card)),
-        accesses=observed.accesses,
+        accesses=accesses,
         counters=observed.counters,
         formulas=formulas_of(kernel, *size, p.params, observed.accesses),
         bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, observed.accesses),
         defects=_defects(kernel, observed),
         verified=_verified(kernel, a, b, observed),
-        run=_run(p, observed),
+        run=run,
         included=observed.included,
         printed=observed.printed,
+        approximate=sorted(approximate),
         notes=list(
             dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
         ),

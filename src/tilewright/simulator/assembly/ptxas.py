@@ -19,7 +19,7 @@ are ``five-kernels-h200.json``, and of ``twelve.cu``:
   compare-and-swap loop, which repeats as often as threads conflict: that is noted, not counted.
 
 Instructions are matched by source line, memory space and kind. An access that cannot be matched (ptxas dropped, moved or
-re-rolled it, or keeps registers in local memory) keeps its PTX counts and is listed in ``notes``.
+re-rolled it, or keeps registers in local memory) keeps its PTX counts and is listed in ``doubts``.
 """
 
 from __future__ import annotations
@@ -104,14 +104,22 @@ class MachineAccesses:
     ``widths``: bytes per lane where they differ from the PTX, 0 where a neighbouring access moves them. ``issues``:
     guarded accesses, each with an instruction of the PTX that is executed as often as the guarded one is issued.
     ``opcodes``: of atomics and asynchronous copies. ``elected``: atomics that one lane executes for its whole warp.
-    ``notes``: what could not be matched.
+    ``doubts``: what could not be matched, as pairs of accesses and the reason.
     """
 
     widths: dict[int, int] = field(default_factory=dict)
     issues: dict[PtxAccess, int] = field(default_factory=dict)
     opcodes: dict[int, str] = field(default_factory=dict)
     elected: set[int] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
+    doubts: list[tuple[Group, str]] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        """A text for each reason, with all places that it concerns."""
+        places: dict[str, list[str]] = {}
+        for group, why in self.doubts:
+            places.setdefault(why, []).append(_place(group))
+        return [f"{'; '.join(dict.fromkeys(where))}: {why}" for why, where in places.items()]
 
     def words(self, ins: Instruction | PtxAccess) -> set[str]:
         """The parts of the machine's opcode where it is known, else of the PTX's, in capitals."""
@@ -126,14 +134,14 @@ def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruct
     pairs: list[tuple[PtxAccess, MachineInstruction]] = []
     for place, ptx, sass, changes in _matched(_grouped(accesses), _grouped([i for i in code if i.memory])):
         if changes is None:
-            machine.notes.append(f"{_place(place)}: the PTX has {_widths(ptx)}, the machine {_widths(sass)}")
+            machine.doubts.append((place, f"the PTX has {_widths(ptx)}, the machine {_widths(sass)}"))
             continue
         machine.widths |= changes
         issued = [access for access in ptx if changes.get(access.index, 1)]
         if len(issued) == len(sass) and sass and all(a.loop for a in ptx) and not any(i.loop for i in sass):
-            machine.notes.append(f"{_place(place)}: the PTX has it in a loop, the machine before or after the loop")
+            machine.doubts += _all_of(place, ptx, "the PTX has it in a loop, the machine before or after the loop")
         if _ambiguous(ptx, changes):
-            machine.notes.append(f"{_place(place)}: which of several similar accesses the machine fuses is unknown")
+            machine.doubts += _all_of(place, ptx, "which of several similar accesses the machine fuses is unknown")
         if place[3] in ("atom", "cp.async"):
             _note_opcodes(place, issued, sass, machine)
             if all(i.guard and (i.file, i.line) in votes for i in sass):
@@ -142,7 +150,7 @@ def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruct
         if len(issued) == len(sass):
             pairs += zip(issued, sass, strict=True)
         elif place[2] == "shared" and any(ins.guard for ins in sass):
-            machine.notes.append(f"{_place(place)}: guarded accesses do not match those of the PTX one to one")
+            machine.doubts += _all_of(place, ptx, "guarded accesses do not match those of the PTX one to one")
     _note_issues(pairs, [i for i in code if i.padding], machine)
     return machine
 
@@ -155,11 +163,11 @@ def _note_opcodes(
     if len(set(opcodes)) == 1:
         opcodes = opcodes[:1] * len(issued)
     if len(opcodes) != len(issued):
-        machine.notes.append(f"{_place(place)}: the machine's do not match those of the PTX one to one")
+        machine.doubts += _all_of(place, issued, "the machine's do not match those of the PTX one to one")
         return
     machine.opcodes |= {access.index: opcode for access, opcode in zip(issued, opcodes, strict=True)}
     if any("CAST" in opcode for opcode in opcodes):
-        machine.notes.append(f"{_place(place)}: the machine repeats it until no other thread interferes")
+        machine.doubts += _all_of(place, issued, "the machine repeats it until no other thread interferes")
 
 
 def _matched(
@@ -204,7 +212,7 @@ def _note_issues(
             machine.issues[access] = executed_in[ins.block]
         else:
             what = "padding" if ins.padding else "a guarded access"
-            machine.notes.append(f"{_place(access.group)}: it is unknown how often {what} is issued")
+            machine.doubts.append((access.group, f"it is unknown how often {what} is issued"))
 
 
 def _fuse(ptx: Sequence[PtxAccess], sass: Sequence[MachineInstruction]) -> dict[int, int] | None:
@@ -254,6 +262,11 @@ def _runs(accesses: Sequence[PtxAccess], width: int) -> list[list[PtxAccess]]:
                 found.append(run)
             run = []
     return sorted(found, key=lambda run: run[0].index)
+
+
+def _all_of(place: Group, accesses: Sequence[PtxAccess], why: str) -> list[tuple[Group, str]]:
+    """A doubt about each line of accesses that were matched together, or about ``place`` if there are none."""
+    return [(group, why) for group in dict.fromkeys(access.group for access in accesses)] or [(place, why)]
 
 
 def _grouped(items: Sequence[_T]) -> dict[Group, list[_T]]:

@@ -106,7 +106,7 @@ class Survey:
                 Access(
                     *(line, tally.space, tally.kind, tally.nbytes, tally.requests, tally.bytes),
                     *(tally.sectors, tally.wavefronts, tally.conflicts, least),
-                    *(example.origin, list(example.lanes), file),
+                    *(example.origin, list(example.lanes), file, not self.counters.doubtful(tally)),
                 )
             )
         return [_merged(by_place[place]) for place in sorted(by_place)]
@@ -120,5 +120,6 @@ def _merged(parts: Iterable[Access]) -> Access:
         name: sum(getattr(part, name) for part in parts)
         for name in ("requests", "bytes", "sectors", "wavefronts", "conflicts", "least")
     }
+    exact = all(part.exact for part in parts)
     place = (dearest.line, dearest.space, dearest.kind, dearest.nbytes)
-    return Access(*place, **sums, origin=dearest.origin, lanes=dearest.lanes, file=dearest.file)
+    return Access(*place, **sums, origin=dearest.origin, lanes=dearest.lanes, file=dearest.file, exact=exact)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..assembly.disassembly import access_group
 from ..assembly.instructions import Instruction
 from ..assembly.ptxas import MachineAccesses, PtxAccess
 from .banks import ATOMIC, copy_wavefronts, shared_wavefronts
@@ -79,6 +80,7 @@ class Counters:
         self._sources: dict[int, Execution] = {}  # the global half of each copy, by instruction
         self._fresh: set[int] = set()  # copies whose shared half is still to come
         self.machine = machine or MachineAccesses()
+        self.doubts = {group for group, _ in self.machine.doubts}
         self.standing_for = standing_for or np.ones_like
 
     def on_access(
@@ -187,6 +189,14 @@ class Counters:
             tally = found.get(key, Tally(access.space, access.kind, access.file, access.line, access.nbytes))
             found[key] = replace(tally, requests=max(tally.requests, executed.get(like, 0)))
         return found
+
+    def doubtful(self, tally: Tally) -> bool:
+        """Whether the binary may execute these accesses in another way than is counted."""
+        return access_group(tally.file, tally.line, tally.space, tally.kind) in self.doubts
+
+    def approximate(self) -> frozenset[str]:
+        """The counters, by the hardware's name, to which doubtful accesses add."""
+        return frozenset(name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters())
 
     def total(self) -> dict[str, int]:
         """Every counter that is not 0, by the hardware's name."""
