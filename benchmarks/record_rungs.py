@@ -113,7 +113,9 @@ def by_line(e: Explanation) -> dict[str, dict[str, int]]:
     lines: dict[str, Counter[str]] = {}
     for access in e.accesses:
         unit = {"global": "sectors", "shared": "wavefronts", "local": "local sectors"}[access.space]
-        lines.setdefault(str(access.line), Counter())[unit] += access.cost
+        lines.setdefault(f"{access.file}:{access.line}" if access.file else str(access.line), Counter())[unit] += (
+            access.cost
+        )
     return {line: dict(+counts) for line, counts in sorted(lines.items()) if +counts}
 
 

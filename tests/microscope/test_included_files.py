@@ -11,11 +11,15 @@ import pytest
 
 import tilewright as tw
 from support.command_line import is_one_line
+from support.measured_rungs import smallest
+from tilewright.catalog import cuda_catalog
+from tilewright.lab.explain.ncu_pages import CountedInstruction, by_line
 from tilewright.records.explanation import Access, read_explanations
 from tilewright.records.source_rows import excerpt, source_rows
 from tilewright.runtime.gpu import includes
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.runtime.gpu.nvrtc import compile_kernel, compile_source
 from tilewright.simulator.assembly import source_files
+from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link
 from tilewright.simulator.observation import Observation
@@ -202,3 +206,32 @@ def test_record_page_and_terminal(tmp_path: Path, cli) -> None:
     assert "inc/elements.cuh:3 moves" in text
     record.write_text(record.read_text().replace('"included": {', '"included": {"a": 1, '))
     assert is_one_line(cli("report", str(record)), "included must be an object of texts")
+
+
+def test_machine_code_stands_where_the_ptx_does() -> None:
+    """A store of a library is counted by a profiler at the user's line, as it is predicted."""
+    library = "/usr/local/cuda/include/store.h"
+    code = parse_sass(
+        f'.text.f:\n\t//## File "{library}", line 3 inlined at "tile.cuh", line 5\n'
+        '\t//## File "tile.cuh", line 5 inlined at "k.cu", line 9\n\t//## File "k.cu", line 9\n'
+        '        /*0000*/  STG.E [R2], R5 ;\n\t//## File "k.cu", line 10\n        /*0010*/  STG.E [R2], R5 ;\n'
+    )["f"]
+    assert [(ins.file, ins.line) for ins in code] == [(library, 3), ("k.cu", 10)]
+    assert [(ins.users.file, ins.users.line) for ins in code] == [("tile.cuh", 5), ("k.cu", 10)]
+    counted = [CountedInstruction(ins.offset, ins.opcode, {"sectors": 4}) for ins in code]
+    assert by_line(counted, code) == {("tile.cuh", 5): {"sectors": 4}, ("k.cu", 10): {"sectors": 4}}
+
+
+@pytest.mark.parametrize("name", ["cuda/register_banks", "cuda/thread_columns", "cuda/async_copy"])
+def test_a_rung_stores_where_its_binary_does(name: str) -> None:
+    if find_tool() is None:
+        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    kernel = cuda_catalog()[name]
+    params = smallest(kernel)
+    compiled = compile_kernel(kernel, arch="sm_90", **params)
+    entry = compiled.entry(kernel.entry)
+    binary = {
+        ins.users.line for ins in parse_sass(disassemble(compiled.cubin))[entry] if ins.memory == ("global", "st")
+    }
+    program = link(parse_ptx(compiled.ptx), entry)
+    assert binary == {ins.users.line for ins in program.code if ins.opcode.startswith("st.global")}

@@ -237,7 +237,7 @@ def _line(
         [_cost(access, longest) for access in by_memory(accesses)],
         [_panel(group, f"{anchor}-{i}") for i, group in enumerate(alike[:MOST])],
         f"{with_noun(len(alike) - MOST, 'kind')} of access more, each cheaper than these." if len(alike) > MOST else "",
-        "" if place[0] else _measured(explanation.measured, place[1]),
+        _measured(explanation.measured, f"{place[0]}:{place[1]}" if place[0] else str(place[1])),
         defects,
         anchor=anchor,
     )
@@ -289,10 +289,10 @@ def _panel(group: list[Access], ident: str) -> Panel:
     return Panel(title, f"{facts}.{dearest}", drawn)
 
 
-def _measured(measured: dict[str, Any] | None, number: int) -> str:
+def _measured(measured: dict[str, Any] | None, place: str) -> str:
     """The counters that a GPU measured for this line; empty where there are none."""
     by_line = (measured or {}).get("by_line") or {}
-    counters = by_line.get(str(number), by_line.get(number)) if isinstance(by_line, dict) else None
+    counters = by_line.get(place) if isinstance(by_line, dict) else None
     if not isinstance(counters, dict) or not counters:
         return ""
     return "Measured on this line: " + ", ".join(f"{name} {_number(value)}" for name, value in counters.items()) + "."

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 from ...errors import LaunchError, UnavailableError, UsageError
@@ -15,6 +14,7 @@ from ...records.explanation import Explanation
 from ...runtime.gpu.device import open_device
 from ...runtime.gpu.nvrtc import compile_with, compiler
 from ...simulator.assembly.disassembly import MachineInstruction, disassemble, parse_sass
+from ...simulator.assembly.source_files import file_label
 from ...simulator.gpus import find_gpu
 from . import hardware, ncu_pages
 from .cuda import operands, verified
@@ -28,7 +28,8 @@ def measured(kernel: CudaKernel, explanation: Explanation, seed: int) -> dict[st
     """Launch ``kernel`` as ``explanation`` explains it, under NVIDIA's profiler, on the operands of ``seed``; plain JSON
     values.
 
-    ``counters``: name → count. ``by_line``: source line → counts of its instructions (``BY_LINE``, without zeros).
+    ``counters``: name → count. ``by_line``: source line, as "7" or of an included file as "tile.cuh:7" → counts of its
+    instructions (``BY_LINE``, without zeros).
     ``verified``: ok, reason, error_over_bound of the GPU's own C (the last is None where it is infinite). ``environment``:
     gpu, driver, ncu, compiler, arch, command. Raises what ``check_gpu`` raises, and LaunchError where the GPU refuses or
     stops the kernel.
@@ -78,12 +79,16 @@ def _counted(
         raise LaunchError(f"{kernel.name}: {launch.entry} was launched, but ncu counted {profile.kernel}")
     a, b = launch.args[:2]
     by_line = {
-        str(line): {name: counts[name] for name in BY_LINE if counts[name]}
+        _place(file_label(file, str(kernel.path)), line): {name: counts[name] for name in BY_LINE if counts[name]}
         for (file, line), counts in ncu_pages.by_line(profile.instructions, code).items()
-        if PurePosixPath(file).name == kernel.path.name
+        if file
     }
     verdict = verified(kernel, a, b, profile.arrays[2]).as_dict()
     return {"counters": profile.counters, "by_line": by_line, "verified": verdict}
+
+
+def _place(file: str, line: int) -> str:
+    return f"{file}:{line}" if file else str(line)
 
 
 def check_gpu(name: str) -> None:

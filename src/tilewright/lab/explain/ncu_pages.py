@@ -119,7 +119,8 @@ def read_source(text: str) -> list[tuple[str, list[CountedInstruction]]]:
 def by_line(
     instructions: Iterable[CountedInstruction], code: Iterable[MachineInstruction]
 ) -> dict[tuple[str, int], Counter[str]]:
-    """File and source line → sums over its instructions; ``code`` is the disassembly of the same binary that ran.
+    """File and source line, in the user's files → sums over its instructions; ``code`` is the disassembly of the same binary
+    that ran.
 
     Raises UnavailableError if it is of another binary: it has no instruction at an offset, or one of another name.
     """
@@ -131,7 +132,7 @@ def by_line(
             raise UnavailableError(
                 f"the disassembly is of another binary: at {counted.offset:#x}, {counted.text} was run"
             )
-        sums.setdefault((ins.file, ins.line), Counter()).update(counted.counts)
+        sums.setdefault((ins.users.file, ins.users.line), Counter()).update(counted.counts)
     return dict(sorted(sums.items()))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ...errors import UnavailableError
+from .instructions import Where, place_of_user
 
 #: SASS opcodes that access memory: space and kind as the microscope names them.
 MEMORY = {
@@ -41,7 +42,7 @@ ENDS_BLOCK = {"BRA", "BRX", "EXIT", "RET", "CALL", "BREAK", "BSYNC"}
 VOTES = {"VOTE", "VOTEU", "REDUX"}
 
 _FUNCTION = re.compile(r"^\s*(?:\.text\.([\w$.]+):|Function : (\S+))")
-_FILE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
+_FILE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)(?: inlined at "([^"]*)", line (\d+))?')
 _LABEL = re.compile(r"^\s*(\.L\w+):")
 _CODE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+\{?\s*(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*)")
 
@@ -65,6 +66,12 @@ class MachineInstruction:
     line: int
     block: int
     loop: bool = False  # whether it lies between a backward jump and its target
+    calls: tuple[Where, ...] = ()  # those that it was inlined from, the innermost first
+
+    @property
+    def users(self) -> Where:
+        """Its place in the user's files, as that of an instruction of the PTX."""
+        return place_of_user(Where(self.file, self.line), self.calls)
 
     @property
     def memory(self) -> tuple[str, str] | None:
@@ -88,7 +95,7 @@ class MachineInstruction:
 
 
 def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
-    """The functions, by name, in the output of ``nvdisasm -g -c``, or of ``cuobjdump -sass``, which has no source lines.
+    """The functions, by name, in the output of ``nvdisasm -gi -c``, or of ``cuobjdump -sass``, which has no source lines.
 
     >>> code = parse_sass('.text.f:\\n//## File "k.cu", line 7\\n  /*0010*/  @P0 LDS.128 R4, [R2+0x10] ;')["f"]
     >>> code[0].line, code[0].opcode, code[0].guard, code[0].nbytes, code[0].memory
@@ -97,19 +104,24 @@ def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
     functions: dict[str, list[MachineInstruction]] = {}
     code: list[MachineInstruction] = []
     file, line, block = "", 0, 0
+    calls: tuple[Where, ...] = ()
+    inside = False  # whether the row before named the call of an inlined function: the next row repeats the place of it
     labels: dict[str, tuple[int, int]] = {}  # label → number of its function, and index in its code
     for row in text.splitlines():
         if found := _FUNCTION.match(row):
             code = functions.setdefault(found[1] or found[2], [])
-            file, line, block = "", 0, 0
+            file, line, block, calls, inside = "", 0, 0, (), False
         elif found := _FILE.match(row):
-            file, line = found[1], int(found[2])
+            if not inside:
+                file, line, calls = found[1], int(found[2]), ()
+            inside = found[3] is not None
+            calls += (Where(found[3], int(found[4])),) if inside else ()
         elif found := _LABEL.match(row):
             labels[found[1]] = (len(functions), len(code))
             block += 1
         elif found := _CODE.match(row):
             code.append(MachineInstruction(
-                int(found[1], 16), found[3], found[4].strip(), found[2] or "", file, line, block
+                int(found[1], 16), found[3], found[4].strip(), found[2] or "", file, line, block, calls=calls
             ))  # fmt: skip
             block += found[3].split(".")[0] in ENDS_BLOCK
     for number, code in enumerate(functions.values(), 1):
@@ -138,7 +150,7 @@ def find_tool(name: str = "nvdisasm") -> Path | None:
 
 
 def disassemble(cubin: bytes) -> str:
-    """The text of ``nvdisasm -g -c``. Raises UnavailableError where the tool is missing or refuses the binary."""
+    """The text of ``nvdisasm -gi -c``. Raises UnavailableError where the tool is missing or refuses the binary."""
     tool = find_tool()
     if tool is None:
         raise UnavailableError("nvdisasm: not found; pip install nvidia-cuda-nvdisasm")
@@ -150,7 +162,7 @@ def _disassembled_by(tool: Path, cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        done = subprocess.run([tool, "-g", "-c", file.name], capture_output=True, text=True, check=False)
+        done = subprocess.run([tool, "-gi", "-c", file.name], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UnavailableError(f"nvdisasm: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout

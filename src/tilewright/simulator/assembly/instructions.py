@@ -26,6 +26,11 @@ class Where:
         return is_library(self.file)
 
 
+def place_of_user(where: Where, calls: tuple[Where, ...]) -> Where:
+    """A place, or that of the innermost call in the user's files if it is in a header of a library."""
+    return next((place for place in (where, *calls) if place.line and not place.in_library), where)
+
+
 @dataclass(frozen=True)
 class Instruction:
     """One instruction: ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]`` as opcode, operands and guard.
@@ -46,7 +51,7 @@ class Instruction:
     @property
     def users(self) -> Where:
         """Its place in the user's files: that of the innermost call there, if it is in a header of a library."""
-        return next((place for place in (self.where, *self.calls) if place.line and not place.in_library), self.where)
+        return place_of_user(self.where, self.calls)
 
     @property
     def parts(self) -> list[str]:
