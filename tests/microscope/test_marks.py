@@ -122,6 +122,7 @@ def test_one_reason_for_several_lines() -> None:
 
     machine = match_accesses([access(0, 7), access(1, 8)], [made("LDS.128", line=7), made("LDS.128", 16, line=8)])
     assert machine.notes == [
-        "k.cu:7, shared ld; k.cu:8, shared ld: the PTX has 1 of 4 bytes, the machine 1 of 16 bytes"
+        "k.cu:7, shared ld; k.cu:8, shared ld: the PTX has 1 of 4 bytes, the machine 1 of 16 bytes, "
+        "so it may make as few as 1/4 of these requests"
     ]
     assert {group[1] for group, _ in machine.doubts} == {7, 8}

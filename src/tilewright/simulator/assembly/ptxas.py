@@ -134,7 +134,9 @@ def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruct
     pairs: list[tuple[PtxAccess, MachineInstruction]] = []
     for place, ptx, sass, changes in _matched(_grouped(accesses), _grouped([i for i in code if i.memory])):
         if changes is None:
-            machine.doubts.append((place, f"the PTX has {_widths(ptx)}, the machine {_widths(sass)}"))
+            machine.doubts.append(
+                (place, f"the PTX has {_widths(ptx)}, the machine {_widths(sass)}{_fewer(ptx, sass)}")
+            )
             continue
         machine.widths |= changes
         issued = [access for access in ptx if changes.get(access.index, 1)]
@@ -262,6 +264,12 @@ def _runs(accesses: Sequence[PtxAccess], width: int) -> list[list[PtxAccess]]:
                 found.append(run)
             run = []
     return sorted(found, key=lambda run: run[0].index)
+
+
+def _fewer(ptx: Sequence[PtxAccess], sass: Sequence[MachineInstruction]) -> str:
+    """How few requests the machine may make if its accesses are wider, as over rounds of an unrolled loop; else empty."""
+    times = max((i.nbytes for i in sass), default=0) // min((a.nbytes for a in ptx), default=128)
+    return f", so it may make as few as 1/{times} of these requests" if times > 1 else ""
 
 
 def _all_of(place: Group, accesses: Sequence[PtxAccess], why: str) -> list[tuple[Group, str]]:
