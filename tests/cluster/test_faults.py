@@ -27,7 +27,7 @@ import tilewright as tw
 from support.local_cluster import local_cluster
 from tilewright.cluster import connect, feed, session
 from tilewright.cluster.order import PlannedOrder, WorkerFacts
-from tilewright.errors import ClusterError, FileError, ResumeError, UsageError
+from tilewright.errors import ClusterError, FileError, MemoryLimitError, ResumeError, UsageError
 from tilewright.files import create_matrix, plain
 from tilewright.large import job_on
 from tilewright.streaming.options import Options
@@ -413,6 +413,15 @@ def test_ctrl_c_in_a_terminal_ends_the_command_in_a_line() -> None:
     assert process.returncode == 130
     assert "tiles are finished and kept; --resume continues" in said
     assert "Traceback" not in said
+
+
+def test_workers_with_too_little_memory_are_named_as_the_cause(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MemoryLimitError, match="threads and buffers take") as refused:
+        tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, memory="1MiB")
+    taken = float(str(refused.value).partition("buffers take ")[2].partition(" MiB")[0])
+    monkeypatch.setattr(session, "_memory", lambda *_: int(taken * 2**20) + (200 << 10))
+    with pytest.raises(MemoryLimitError, match=r"a worker has 1 GiB, .*: start workers with more memory"):
+        tw.multiply("a.npy", "b.npy", "c.npy", cluster=client)
 
 
 def test_a_worker_of_this_machine_gets_no_interrupt_from_its_first_moment() -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ClusterError, UsageError
+from ..errors import ClusterError, MemoryLimitError, UsageError
 from ..files import Sink
 from ..files.array import file_behind
 from ..files.format import locate
+from ..host.machine import bytes_text
 from ..streaming.options import Options
 from ..streaming.places.events import Events
 from ..streaming.plan.cost import Cost
@@ -56,7 +57,15 @@ def open_cluster_job(
             compute = _ByTiles(client, order, placement, stated_parts(options.partition) is not None)
         else:
             compute = _ByLayers(client, options, arrays)
-        job = plan_job(product, placement, compute, out, options, stack, only_planned=only_planned)
+        try:
+            job = plan_job(product, placement, compute, out, options, stack, only_planned=only_planned)
+        except MemoryLimitError as error:
+            if options.memory is not None:
+                raise
+            raise MemoryLimitError(
+                f"{error}; a worker has {bytes_text(placement.memory)}, of which its own process takes a part: "
+                "start workers with more memory"
+            ) from None
         if count > 1 and not job.complete:
             job.plan = _shared_sum(job.plan, min(count, len(placement.names)), count)
         yield job
