@@ -1,6 +1,6 @@
 """Small kernels for every form of the copy engine: a box is loaded, copied to an array byte by byte, and stored or reduced.
 
-``record_tensor_maps.py`` records the results on a GPU, and ``test_tensor_copies.py`` replays them.
+``test_tensor_maps.py`` compares them with NumPy.
 """
 
 from __future__ import annotations
