@@ -8,7 +8,8 @@ kernels of the tests (``benchmarks/asynchronous-h200.jsonl``); they reproduce ev
   16 wavefronts for the 64 rows of A, unless these are in registers, and N/4 for B.
 - **Copy engine.** An instruction is one request. A load counts the sectors of 32 bytes that arrive, in every block that a
   multicast reaches: those that its lines in global memory touch, and those that fill what lies outside, in each line of the
-  box apart. A store or reduction counts the sectors that its lines touch.
+  box apart. Where a multicast clips lines, each of these counts the sectors of the box's line twice. A store or reduction
+  counts the sectors that its lines touch.
 """
 
 from __future__ import annotations
@@ -69,6 +70,15 @@ def filled_sectors(lines: int, nbytes: int, inside: int, moved: int) -> int:
     89
     """
     return inside * -(-(nbytes - moved) // SECTOR) + (lines - inside) * -(-nbytes // SECTOR)
+
+
+def multicast_sectors(lines: int, nbytes: int) -> int:
+    """Sectors of lines of ``nbytes`` that a multicast clips: what is inside and what is filled are sent apart.
+
+    >>> multicast_sectors(312, 128)
+    2496
+    """
+    return 2 * lines * -(-nbytes // SECTOR)
 
 
 def copy_work(kind: str, nbytes: int, sectors: int) -> UnitWork:

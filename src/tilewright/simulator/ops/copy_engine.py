@@ -111,7 +111,7 @@ class CopyEngine:
         transfers that the copy ``reads``. ``put`` stores the bytes, displaced by a number of bytes; ``moved`` is what is
         counted of each block's copy."""
         receivers = self.blocks(mask, place, lane)
-        if moved.bytes:
+        if moved.sectors:
             note_work(self.ins, self.lanes, moved.to(len(receivers)), np.array([lane]))
         for far in receivers:
             target = barrier if not far else self.lanes.mbarriers.at.get(barrier.offset + far)

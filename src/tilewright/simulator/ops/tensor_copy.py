@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ..assembly.instructions import Instruction, operand_tokens
-from ..counters.work import UnitWork, copy_work, filled_sectors, touched_sectors
+from ..counters.work import UnitWork, copy_work, filled_sectors, multicast_sectors, touched_sectors
 from ..findings import NEIGHBOURS
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
@@ -157,7 +157,7 @@ def _elements(tensor: BoxedTensor, window: Window, dimensions: int | None = None
     return offsets
 
 
-def _moved(kind: str, tensor: BoxedTensor, window: Window | None) -> UnitWork:
+def _moved(kind: str, tensor: BoxedTensor, window: Window | None, multicast: bool = False) -> UnitWork:
     """What is counted of the copy of a box, of which a window lies in global memory."""
     size, lines = tensor.itemsize, math.prod(tensor.counts[1:])
     line, starts, span, moved = tensor.counts[0] * size, np.zeros(0, np.int64), 0, 0
@@ -165,8 +165,13 @@ def _moved(kind: str, tensor: BoxedTensor, window: Window | None) -> UnitWork:
         inner, within = window.inside[-1], window.within[-1]
         starts = window.region.base + _elements(tensor, window, -1) + inner.start * size
         span, moved = (inner.stop - inner.start) * size, (within.stop - within.start) * size
-    filled = filled_sectors(lines, line, starts.size, moved) if kind == "load" else 0
-    return copy_work(kind, starts.size * moved, touched_sectors(starts, span) + filled)
+    sectors = touched_sectors(starts, span)
+    if kind == "load":
+        if multicast and 0 < moved < line:
+            sectors = multicast_sectors(starts.size, line)
+            moved = line
+        sectors += filled_sectors(lines, line, starts.size, moved)
+    return copy_work(kind, starts.size * moved, sectors)
 
 
 def _load(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
@@ -188,7 +193,7 @@ def _load(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
             box = Box(ins, tensor.counts[0] * tensor.itemsize // CHUNK, tensor.counts[1] if rank > 1 else 1)
             note = lanes.origins.writer(place.region, box)
             put = partial(_scatter, _cells(place.region), chunks, data, note)
-            engine.load(lane, place, chunks, put, barrier, mask, _moved("load", tensor, window))
+            engine.load(lane, place, chunks, put, barrier, mask, _moved("load", tensor, window, multicast))
 
     return load
 
