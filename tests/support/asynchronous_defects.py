@@ -233,6 +233,10 @@ DEFECTS = [
     AsynchronousDefect("bulk copy: a copy of 3,608 bytes", ADDRESS, "bulk copy", [], ["misaligned"], ["load_bulk(part"], _shorter),
     AsynchronousDefect("swizzled copy: a box that starts 16 bytes on", ADDRESS, "swizzled copy 128", [("load_tile(box, x", "load_tile(box + 4, x")],
                        ["misaligned", "out of bounds"], ["load_tile(box + 4"]),
+    *(
+        AsynchronousDefect(f"{kernel}: shared memory for less than half of the stages", ADDRESS, kernel, [], ["out of bounds"], [line], shared_bytes=40_000)
+        for kernel, line in [("product bf16", "load_tile(s.a[slot]"), ("multicast", "load_tile_multicast(")]
+    ),
     AsynchronousDefect("stmatrix: rows that start within 16 bytes", ADDRESS, "stmatrix", [("PADDED = TILE + 8", "PADDED = TILE + 4")],
                        ["misaligned"], ["store_matrices_transposed("]),
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from ..counters.work import UnitWork
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
+from ..machine.shared_space import OFFSET
 from ..machine.transfers import CHUNK, Transfer
 from ..machine.values import Array, Ints
 from .access import Address, note_update, note_work
@@ -52,8 +53,8 @@ class CopyEngine:
             self.report("out of bounds", lane, at, f"{nbytes} bytes of {self.shared.missing_block(at)}")
             return None
         offset = int(self.shared.offsets(self.shared.region, np.array([at]), np.array([lane]))[0])
-        start = offset // self.shared.stride * self.shared.stride
-        inside = offset - start
+        inside = at & OFFSET  # which may lie beyond the block's memory, where the next block's begins in the region
+        start = offset - inside
         if not self.aligned(f"the address of {self.shared.describe(inside, 1)}", inside, align, lane, inside):
             return None
         if self.shared.holding(inside, inside + nbytes) is None:
