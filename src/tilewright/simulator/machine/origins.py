@@ -36,6 +36,8 @@ class Origins:
         self.boxes: list[Box] = []
         self.box = np.zeros(0, np.int32)  # the number of its box, plus 1
         self.number = np.zeros(0, np.int32)
+        # By number of the box: its instruction, chunks across, rows; the first stands for no box.
+        self.facts = np.tile(np.array([[-1], [1], [1]]), 64)
 
     def writer(self, region: Region, box: Box) -> Callable[[Ints], None]:
         """A function that notes that chunks at these offsets are those of a box, in its order."""
@@ -43,6 +45,9 @@ class Origins:
             self.box, self.number = (np.zeros(region.nbytes // 16, np.int32) for _ in range(2))
         self.boxes.append(box)
         index = len(self.boxes)
+        if index >= self.facts.shape[1]:
+            self.facts = np.append(self.facts, self.facts, axis=1)
+        self.facts[:, index] = box.ins.index, box.across, box.rows
 
         def note(offsets: Ints) -> None:
             self.box[offsets >> 4], self.number[offsets >> 4] = index, np.arange(offsets.size)
@@ -59,9 +64,8 @@ class Origins:
         chunk = offsets >> 4
         found = self.box[chunk]
         by = region.shadow.by[offsets // region.shadow.grain]
-        across = np.array([1] + [box.across for box in self.boxes])[found]
-        rows = np.array([1] + [box.rows for box in self.boxes])[found]
-        current = np.array([-1] + [box.ins.index for box in self.boxes])[found] == by  # not overwritten since
+        writer, across, rows = self.facts[:, found]
+        current = writer == by  # not overwritten since
         if not current.any():
             return None
         number = self.number[chunk]
