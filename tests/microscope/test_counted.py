@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from support.twelve_kernels import CASES, DATA, Case, wrong
+from tilewright.records.unit_counters import UNIT_LABELS
 from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly import disassembly, program
 from tilewright.simulator.assembly.instructions import Module
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.ptxas import match_accesses, ptx_accesses
-from tilewright.simulator.counters.hardware_names import LABELS, UNIT_LABELS
+from tilewright.simulator.counters.hardware_names import LABELS
 from tilewright.simulator.counters.tally import Counters
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "microscope-counters-h200.jsonl"

@@ -14,7 +14,7 @@ import tilewright as tw
 from microscope.test_asynchronous_defects import tensor_map
 from support.asynchronous_kernels import ARCH, KERNELS, SMALL, WHOLE, TileMap
 from tilewright.errors import UnavailableError
-from tilewright.simulator.counters.hardware_names import UNIT_LABELS
+from tilewright.records.unit_counters import UNIT_LABELS
 from tilewright.simulator.counters.work import filled_sectors, touched_sectors, wgmma_work
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

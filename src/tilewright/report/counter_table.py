@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..records.explanation import ABOUT, Explanation
+from ..records.unit_counters import UNIT_LABELS
 from .words import finite, shortly
 
 _OPS = {
@@ -97,6 +98,8 @@ def counter_words(name: str) -> str:
     >>> counter_words("dram__bytes_read.sum")
     ''
     """
+    if name in UNIT_LABELS:
+        return UNIT_LABELS[name]
     what = next((words for part, words in _WHAT.items() if part in name), "")
     found = re.search(r"_(?:mem|op)_(?P<space>global|local|shared)(?:(?:_op)?_(?P<op>[a-z]+))?\.sum$", name)
     if not what:

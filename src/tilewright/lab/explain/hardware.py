@@ -17,15 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import LaunchError, UnavailableError
+from ...records.unit_counters import UNIT_LABELS
 from ...runtime.gpu.nvrtc import Compiled
-from ...simulator.counters.hardware_names import LABELS, UNIT_LABELS
+from ...simulator.counters.hardware_names import LABELS
 from . import stored_launches
 from .ncu_pages import CountedInstruction, Profile, read_raw, read_source
 from .stored_launches import StoredLaunch
 
 #: The counters that the microscope predicts, on every GPU, and those of units that only Hopper has.
 COUNTERS = tuple(name for name in LABELS if name not in UNIT_LABELS)
-UNIT_COUNTERS = tuple(UNIT_LABELS)
+HOPPER_COUNTERS = tuple(UNIT_LABELS)
 #: Counters in one run of ncu. If these are more than the hardware counts in one pass, ncu runs the kernel again. A sum over
 #: several passes (sectors: hits and misses) is then wrong, because hits differ: 4,267 stored sectors instead of 4,096.
 AT_ONCE = 8

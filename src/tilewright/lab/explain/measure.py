@@ -57,7 +57,7 @@ def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], s
         launch = kernel.launch(e.m, e.n, e.k, **params)
         args = (*operands(kernel, e.m, e.n, e.k, seed), e.m, e.n, e.k)
         launches.append(StoredLaunch(entry, launch.grid, launch.block, args, launch.shared_bytes))
-    of_units = tuple(name for name in hardware.UNIT_COUNTERS if any(name in e.counters for e in explanations))
+    of_units = tuple(name for name in hardware.HOPPER_COUNTERS if any(name in e.counters for e in explanations))
     profiles = hardware.profile_launches(compiled, launches, hardware.COUNTERS + of_units)
     code = parse_sass(disassemble(compiled.cubin))[entry]
     measured_on = {

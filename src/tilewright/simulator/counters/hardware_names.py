@@ -7,6 +7,8 @@ gives them, by a model, even for copies that take none), and bytes.
 
 from __future__ import annotations
 
+from ...records.unit_counters import UNIT_COUNTERS, UNIT_LABELS
+
 #: Kind of access → its part of the name of a counter of compute capability 9.0, and its name in labels.
 _KINDS = {
     "ld": ("ld", "loads"),
@@ -37,42 +39,6 @@ FIELDS = {
     }
     for space in ("global", "local")
 }
-#: Counters of other units: field of a tally → name and label.
-_OF_UNITS: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
-    ("shared", "wgmma"): {
-        "requests": ("sm__inst_executed_pipe_tensor_op_gmma.sum", "wgmma: instructions, counted per warp"),
-        "wavefronts": (
-            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum",
-            "wgmma, wavefronts: turns of the 32 banks to read its operands",
-        ),
-        "cycles": (
-            "sm__pipe_tensor_cycles_active.sum",
-            "wgmma, busy cycles of tensor cores, four in a multiprocessor",
-        ),
-    },
-    ("shared", "mbarrier"): {},
-    ("global", "tma load"): {
-        "requests": ("smsp__inst_executed_op_tma_ld.sum", "copy engine, loads: instructions"),
-        "sectors": (
-            "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
-            "copy engine, loads, sectors: 32 bytes that arrive each",
-        ),
-    },
-    ("global", "tma store"): {
-        "requests": ("smsp__inst_executed_op_tma_st.sum", "copy engine, stores and reductions: instructions"),
-        "sectors": (
-            "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
-            "copy engine, stores, sectors: 32 bytes written each",
-        ),
-    },
-    ("global", "tma reduce"): {
-        "requests": ("smsp__inst_executed_op_tma_st.sum", "copy engine, stores and reductions: instructions"),
-        "sectors": (
-            "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_red.sum",
-            "copy engine, reductions, sectors: 32 bytes sent each",
-        ),
-    },
-}
 #: Kinds that L1's own counters count together with another kind; only the profiler's patched code (SASS) separates them.
 _LUMPED = {("shared", "ldmatrix"): "ld", ("shared", "stmatrix"): "st", ("global", "cp.async"): "ld"}
 #: Bank conflicts of all kinds of shared access together.
@@ -88,7 +54,7 @@ def names(space: str, kind: str) -> dict[str, list[str]]:
     'l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum'
     """
     counters = {field: [name] for field, (name, _) in _own(space, kind).items()}
-    if (space, kind) in _OF_UNITS:
+    if (space, kind) in UNIT_COUNTERS:
         return counters
     for field in counters:
         name = FIELDS[space][field][0]
@@ -101,8 +67,8 @@ def names(space: str, kind: str) -> dict[str, list[str]]:
 
 def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
     """Field → the counter of that kind alone, and its label."""
-    if (space, kind) in _OF_UNITS:
-        return _OF_UNITS[space, kind]
+    if (space, kind) in UNIT_COUNTERS:
+        return UNIT_COUNTERS[space, kind]
     op, plural = _KINDS["atom" if (space, kind) == ("shared", "red") else kind]
     counters = {}
     for field, (pattern, text) in FIELDS[space].items():
@@ -122,6 +88,4 @@ LABELS = {
     name: text for space, kinds in _IN_SPACE.items() for kind in kinds for name, text in _own(space, kind).values()
 }
 LABELS[ALL_CONFLICTS] = "shared memory, all accesses, conflicts"
-#: Those of tensor cores and of the copy engine, which GPUs before Hopper do not have.
-UNIT_LABELS = dict(counter for counters in _OF_UNITS.values() for counter in counters.values())
 LABELS |= UNIT_LABELS
