@@ -104,6 +104,16 @@ def test_the_intact_kernel_is_right_and_silent(name: str, kind: str) -> None:
             assert array.tobytes() == recorded()[f"{name}.{argument}"].tobytes(), "other bits than those of an H200"
 
 
+def test_a_tile_may_begin_inside_a_pattern_if_copy_and_product_agree() -> None:
+    """Both swizzle by the address, so 128 bytes before all tiles change nothing."""
+    kernel = KERNELS["product bf16"]
+    launch = kernel.launch(SMALL, WHOLE)
+    text = kernel.path.read_text(encoding="utf-8").replace("*(Shared*)memory", "*(Shared*)(memory + 128)")
+    run = simulated(kernel, launch, text, kernel.shared_bytes + 128)
+    assert [str(finding) for finding in run.findings] == []
+    assert differences(kernel, launch, {i: run.arrays[i] for i in launch.right}) == []
+
+
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_the_planted_defect_is_found_at_its_line(defect: AsynchronousDefect) -> None:
     launch = defect.intact.launch()

@@ -181,3 +181,25 @@ def test_boxes_of_a_matrix(swizzle: int, box: tuple[int, int], x0: int, y0: int)
     inside = np.s_[max(0, y0) : max(0, min(40, y0 + box[0])), max(0, x0) : max(0, min(64, x0 + box[1]))]
     right[inside] = a[inside]
     np.testing.assert_array_equal(run.arrays[1], right)
+
+
+STORE_PART = """(MAP c) {
+  __shared__ alignas(1024) float box[8][16];
+  if (threadIdx.x < 64) box[threadIdx.x / 8][threadIdx.x % 8] = threadIdx.x;
+  FENCE();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    STORE_BOX(c, 8, 0, box);
+    COMMIT();
+    WAIT_ALL(0);
+  }
+}"""
+
+
+def test_a_store_needs_only_what_lies_inside_the_tensor() -> None:
+    c = np.zeros((8, 16), np.float32)
+    run = run_async(STORE_PART, [tw.TensorMap(c, (8, 16))], 1, 64)
+    assert found(run) == []
+    np.testing.assert_array_equal(run.arrays[0][:, 8:], np.arange(64).reshape(8, 8))
+    run = run_async(STORE_PART.replace("< 64", "< 56"), [tw.TensorMap(c, (8, 16))], 1, 64)
+    assert found(run) == [(7, "unwritten read")]

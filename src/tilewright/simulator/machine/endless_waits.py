@@ -27,7 +27,8 @@ def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: i
         meanwhile += [f"{others} threads wait at __syncthreads() or another barrier of their block"] * bool(others)
         also = "; ".join(filter(None, meanwhile))
         own = _who_waits(mbarriers, block, ins, lanes, offsets, parities)
-        text = f"{here.size} threads of the block wait for ever: {own}{'. Meanwhile ' * bool(also)}{also}"
+        who = "1 thread of the block waits" if here.size == 1 else f"{here.size} threads of the block wait"
+        text = f"{who} for ever: {own}{'. Meanwhile ' * bool(also)}{also}"
         mbarriers.report("endless wait", ins, here, text)
     for barrier in mbarriers.at.values():
         if barrier.block in blocks:

@@ -54,6 +54,17 @@ class Origins:
 
         return note
 
+    def row(self, region: Region, offset: int) -> int | None:
+        """The row of its box in which the chunk at an offset lies; None if no box was written there, or not last."""
+        found = int(self.box[offset >> 4]) if offset >> 4 < self.box.size else 0
+        if (
+            not found
+            or region.shadow is None
+            or region.shadow.by[offset // region.shadow.grain] != self.facts[0, found]
+        ):
+            return None
+        return int(self.number[offset >> 4]) // int(self.facts[1, found])
+
     def contradiction(self, region: Region, offsets: Ints) -> tuple[Box, Array] | None:
         """The box from which a tile was not taken as its chunks lie there, and which chunks are wrong; None if all agree.
 

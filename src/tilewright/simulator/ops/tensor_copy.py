@@ -24,7 +24,7 @@ from ..machine.origins import Box
 from ..machine.spaces import WINDOW
 from ..machine.tensor_map import MAP_BYTES, SWIZZLES, BoxedTensor
 from ..machine.transfers import CHUNK, chunks_of
-from ..machine.values import DTYPES, Array, Ints
+from ..machine.values import DTYPES, Array, Bools, Ints
 from ._table import Step, UnknownInstruction
 from .access import Address, address, note_update, note_work
 from .atomic import Update, reduction
@@ -144,6 +144,13 @@ def _chunks(place: SharedRange, tensor: BoxedTensor) -> Ints:
     return place.start + swizzled(inside, SWIZZLES.index(tensor.swizzle))
 
 
+def _chunks_inside(tensor: BoxedTensor, window: Window) -> Bools:
+    """Which chunks of a box a store needs: those with an element inside the tensor. Others may hold anything."""
+    inside = np.zeros(tensor.counts[::-1], bool)
+    inside[window.within] = True
+    return np.asarray(inside.reshape(-1, CHUNK // tensor.itemsize).any(axis=1))
+
+
 def _cells(region: Region) -> Array:
     """The bytes of a region as chunks, (n, 16)."""
     return region.data[: region.data.size // CHUNK * CHUNK].reshape(-1, CHUNK)
@@ -248,8 +255,9 @@ def _store(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Step:
             if place is None or window is None:
                 continue
             chunks = _chunks(place, tensor)
-            lanes.transfers.join(lanes.transfers.read(ins, place.region, chunks, lane), lane)
             if not window.empty:
+                read = chunks[_chunks_inside(tensor, window)]
+                lanes.transfers.join(lanes.transfers.read(ins, place.region, read, lane), lane)
                 moved = _moved("reduce" if operation else "store", tensor, window)
                 note_work(ins, lanes, moved, np.array([lane]))
                 box = (

@@ -186,12 +186,21 @@ def _check_descriptor(
         wrong = f"its stride offset, {d.stride} bytes, is no multiple of the {pattern} bytes"
     elif d.mode and slabs and d.leading % pattern:
         wrong = f"its leading offset, {d.leading} bytes, is no multiple of the {pattern} bytes"
-    elif d.mode and not d.base and d.start % pattern // (16 * wide):
+    elif d.mode and not d.base and d.start % pattern // (16 * wide) and not _starts_a_pattern(lanes, d, groups):
         wrong = f"it starts in row {d.start % pattern // (16 * wide)}, and not at a multiple of the {pattern} bytes"
     if wrong:
         lead = groups[:, 0]
         text = f"the descriptor of {side} has a {SWIZZLES[d.mode]}, but {wrong} of the pattern's 8 rows: {ins.text}"
         lanes.reports.report(DESCRIPTOR, ins, lead, np.ones(lead.size, bool), None, text)
+
+
+def _starts_a_pattern(lanes: Lanes, d: Descriptor, groups: Ints) -> bool:
+    """Whether a tile begins where the pattern of the copy that wrote it does, although not at a multiple of its bytes. The
+    hardware swizzles by address on both sides, so what is read is what was written."""
+    shared = lanes.windows["shared"]
+    first = int(shared.offsets(shared.region, np.array([d.start]), groups[:1, 0])[0])
+    row = lanes.origins.row(shared.region, first)
+    return row is not None and row % 8 == 0
 
 
 def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Reading, side: str) -> Array:
