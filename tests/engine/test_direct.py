@@ -548,15 +548,17 @@ def test_a_million_products_leave_nothing_behind() -> None:
 
     work(1000)
     before = [sys.getrefcount(x) for x in held]
-    tracemalloc.start()
-    try:
-        start = tracemalloc.get_traced_memory()[0]
-        work(5000)
-        grown = tracemalloc.get_traced_memory()[0] - start
-    finally:
-        tracemalloc.stop()
+    grown = []
+    for _ in range(3):  # other threads of this process may allocate something meanwhile
+        tracemalloc.start()
+        try:
+            start = tracemalloc.get_traced_memory()[0]
+            work(5000)
+            grown.append(tracemalloc.get_traced_memory()[0] - start)
+        finally:
+            tracemalloc.stop()
     work(250_000)
-    assert grown < 5000, "less than a byte a call"
+    assert min(grown) < 5000, "less than a byte a call"
     assert max(abs(sys.getrefcount(x) - count) for x, count in zip(held, before, strict=True)) < 100
 
 

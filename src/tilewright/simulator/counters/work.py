@@ -56,6 +56,7 @@ def wgmma_work(n: int, *, from_registers: bool) -> UnitWork:
 def touched_sectors(starts: Ints, nbytes: int) -> int:
     """Sectors that lines of ``nbytes`` touch, each line counted apart: their first addresses.
 
+    >>> import numpy as np
     >>> touched_sectors(np.array([0, 240]), 128)
     9
     """
