@@ -14,7 +14,7 @@ from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...records.explanation import Defect, Explanation
 from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.assembly.source_files import file_label
-from ...simulator.findings import STEP_LIMIT
+from ...simulator.findings import LAUNCH, STEP_LIMIT
 from ...simulator.gpus import GpuModel
 from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
 from ...simulator.microscope import KernelSource, observe
@@ -176,7 +176,7 @@ def _defects(kernel: CudaKernel, observed: Observation) -> list[Defect]:
             file=file_label(f.file, str(kernel.path)),
         )
         for f in observed.findings
-        if f.kind != STEP_LIMIT
+        if f.kind not in (STEP_LIMIT, LAUNCH)  # the occupancy says of a launch that it is impossible
     ]
 
 
