@@ -27,6 +27,15 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
+def per_lane(values: Array, lanes: Ints) -> Array:
+    """The values of an operand, a register or a constant, for these lanes: in the shape of ``lanes``.
+
+    >>> per_lane(np.array(7), np.array([0, 2])).tolist(), per_lane(np.array([5, 6, 7]), np.array([[0, 2]])).tolist()
+    ([7, 7], [[5, 7]])
+    """
+    return values[lanes] if values.ndim else np.broadcast_to(values, lanes.shape)
+
+
 def split(index: int, shape: Dim) -> Dim:
     """A linear index as (x, y, z).
 

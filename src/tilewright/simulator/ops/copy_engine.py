@@ -14,7 +14,7 @@ from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
 from ..machine.shared_space import OFFSET
 from ..machine.transfers import CHUNK, Transfer
-from ..machine.values import Array, Ints
+from ..machine.values import Array, Ints, per_lane
 from .access import Address, note_update, note_work
 
 
@@ -140,7 +140,7 @@ class CopyEngine:
 
 def each(source: Array, active: Ints) -> list[int]:
     """The values of an operand for these lanes."""
-    return np.broadcast_to(source if source.ndim == 0 else source[active], active.shape).astype(np.int64).tolist()
+    return per_lane(source, active).astype(np.int64).tolist()
 
 
 def places(where: Address, active: Ints) -> list[int]:

@@ -7,7 +7,7 @@ import numpy as np
 from ..assembly.instructions import Instruction, operand_tokens
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
-from ..machine.values import Array, Ints
+from ..machine.values import Array, Ints, per_lane
 from ._table import Step, UnknownInstruction, destination, step
 from .access import address, note_read, note_write, visit
 from .mma import GROUP, MEMBER, warps_of
@@ -66,7 +66,7 @@ def _movmatrix(ins: Instruction, lanes: Lanes) -> Step:
         warps = warps_of(ins, lanes, sel)
         if not warps.size:
             return
-        bits = np.ascontiguousarray(np.broadcast_to(given, warps.shape) if given.ndim == 0 else given[warps])
+        bits = np.ascontiguousarray(per_lane(given, warps))
         table = np.ascontiguousarray(bits.view(np.uint16).reshape(-1, 8, 8).swapaxes(1, 2))
         out[warps] = table.reshape(len(warps), 64).view(np.uint32)
         lanes.sync_warp(warps.reshape(-1))
@@ -88,7 +88,7 @@ def _stmatrix(ins: Instruction, lanes: Lanes) -> Step:
             return
         table = np.zeros((len(warps), len(names), 8, 8), np.uint16)
         for i, x in enumerate(inputs):
-            bits = np.ascontiguousarray(np.broadcast_to(x, warps.shape) if x.ndim == 0 else x[warps])
+            bits = np.ascontiguousarray(per_lane(x, warps))
             table[:, i, row, column] = bits[..., None].view(np.uint16)
         data = table.reshape(-1, 8)
 

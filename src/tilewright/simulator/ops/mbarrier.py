@@ -16,7 +16,7 @@ from ..machine.lanes import Lanes
 from ..machine.mbarriers import PARITY, PENDING, Mbarrier
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
-from ..machine.values import Array, Bools, Ints
+from ..machine.values import Array, Bools, Ints, per_lane
 from ._table import Step, UnknownInstruction, destination, step
 from .access import Address, address, note_update, note_work, note_write, visit
 
@@ -85,7 +85,7 @@ def _place(ins: Instruction, lanes: Lanes, operand: str) -> tuple[str, Address]:
 
 def _numbers(source: Array, chosen: Ints) -> Ints:
     """The values of an operand for these lanes."""
-    return np.broadcast_to(source if source.ndim == 0 else source[chosen], chosen.shape).astype(np.int64)
+    return per_lane(source, chosen).astype(np.int64)
 
 
 @step("mbarrier", ("b64",))

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..assembly.instructions import Instruction, operand_tokens
 from ..machine.lanes import Lanes
-from ..machine.values import Array, Ints
+from ..machine.values import Array, Ints, per_lane
 from ._table import Step, UnknownInstruction, destination, step
 from .tensor_core import NARROW, PACKED, RESULTS, TensorProduct, factors
 
@@ -74,8 +74,8 @@ def elements(bits: Array, kind: str) -> Array:
 
 
 def gathered(registers: list[Array], rows: Ints) -> list[Array]:
-    """The values of registers, or of constants, in these lanes."""
-    return [np.broadcast_to(x, rows.shape) if x.ndim == 0 else x[rows] for x in registers]
+    """``per_lane`` of several registers."""
+    return [per_lane(x, rows) for x in registers]
 
 
 def a_fragment(registers: list[Array], kind: str, m: int, k: int) -> Array:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
-from ..machine.values import Array, Ints
+from ..machine.values import Array, Ints, per_lane
 from ._table import Step, UnknownInstruction, check_modifiers, destination, one_of, step
 
 #: The mask of a whole warp.
@@ -53,7 +53,7 @@ def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) ->
     if mask.ndim == 0 and int(mask) == WHOLE_WARP:
         return None
     active = lanes.every if sel is None else sel
-    masks = np.broadcast_to(mask if mask.ndim == 0 else mask[active], active.shape).astype(np.int64)
+    masks = per_lane(mask, active).astype(np.int64)
     absent = masks >> lanes.lane[active] & 1 == 0
     if absent.any():
         text = f"its mask ({int(masks[np.argmax(absent)]):#010x}) leaves out the thread that executes it: {ins.text}"

@@ -17,12 +17,12 @@ from ..assembly.variables import ptx_integer
 from ..counters.work import wgmma_work
 from ..findings import DESCRIPTOR
 from ..machine.lanes import Lanes
-from ..machine.values import Array, Bools, Ints
+from ..machine.values import Array, Bools, Ints, per_lane
 from ..machine.warpgroups import Reading
 from ._table import Step, UnknownInstruction, destination, number_of, step
 from .access import note_work
 from .descriptor import CHUNKS, SWIZZLES, Descriptor
-from .mma import a_fragment, warps_of
+from .mma import a_fragment, gathered, warps_of
 from .tensor_core import NARROW, RESULTS, TensorProduct, factors
 
 _INTEGERS = ("s8", "u8")
@@ -140,8 +140,8 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
             return
         first = rows[:, 0]
         note_work(ins, lanes, work, first)
-        b_bits = _at(b_in, first)
-        a_bits = b_bits if form.from_registers else _at(a_in[0], first)
+        b_bits = per_lane(b_in, first)
+        a_bits = b_bits if form.from_registers else per_lane(a_in[0], first)
         # Groups with the same descriptors, of different blocks, are one product.
         _, same = np.unique(np.stack([a_bits, b_bits]), axis=1, return_inverse=True)
         for number in range(int(same.max()) + 1):
@@ -150,12 +150,12 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
             reading: Reading = []
             if form.from_registers:
                 warps = groups.reshape(-1, 32)
-                A = a_fragment([_at(x, warps) for x in a_in], kinds[0], 16, form.k).reshape(len(some), _ROWS, form.k)
+                A = a_fragment(gathered(a_in, warps), kinds[0], 16, form.k).reshape(len(some), _ROWS, form.k)
                 A = -A if form.negate[0] else A
             else:
                 A = tile(int(a_bits[some[0]]), 0, groups, reading)
             B = tile(int(b_bits[some[0]]), 1, groups, reading)
-            fresh = ~_at(adds, groups[:, 0])
+            fresh = ~per_lane(adds, groups[:, 0])
             parts = a_names if form.from_registers else []
             lanes.warpgroups.issue(ins, groups, [] if fresh.all() else names, parts, reading)
             C = _accumulators_of(outs, groups, kind)
@@ -163,10 +163,6 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
             _put(outs, groups, kind, form.product.sum(A, B, C))
 
     return multiply
-
-
-def _at(values: Array, where: Ints) -> Array:
-    return np.broadcast_to(values, where.shape) if values.ndim == 0 else values[where]
 
 
 def _predicate(ins: Instruction, lanes: Lanes, operand: str) -> Bools:

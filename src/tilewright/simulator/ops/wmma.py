@@ -17,7 +17,7 @@ from ..assembly.instructions import Instruction, operand_tokens
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
-from ..machine.values import DTYPES, Array, Ints
+from ..machine.values import DTYPES, Array, Ints, per_lane
 from ._table import Step, UnknownInstruction, destination, step
 from .access import address, note_read, note_write, visit
 from .mma import GROUP, MEMBER, gathered, warps_of
@@ -208,7 +208,7 @@ class _Move:
         for r in range(fragment.count):
             parts = np.zeros((flat.size, fragment.packed // self.wide), dtype)
             if not self.loads:
-                bits = np.ascontiguousarray(gathered([self.inputs[r]], rows)[0]).reshape(-1, 1)
+                bits = np.ascontiguousarray(per_lane(self.inputs[r], rows)).reshape(-1, 1)
                 parts[:] = bits.view(dtype)
             for j in range(parts.shape[1]):
                 where = base + (self.major[r, lane, j] * stride + self.minor[r, lane, j]) * fragment.size

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
-from ..machine.values import Array, Ints
+from ..machine.values import Array, Ints, per_lane
 from ..ops import UnknownInstruction
 
 
@@ -64,9 +64,7 @@ class Barriers:
     def wait(self, form: Form, at: int, lanes: Ints) -> list[tuple[int, Ints]]:
         """These lanes arrive at a barrier; returns the lanes that go on, by the segment in which they waited."""
         self.forms[at] = form
-        numbers, counts = (
-            np.broadcast_to(x if x.ndim == 0 else x[lanes], lanes.shape) for x in (form.number, form.count)
-        )
+        numbers, counts = per_lane(form.number, lanes), per_lane(form.count, lanes)
         if form.kind != "arrive":
             self.waiting[lanes] = True
             self.number[lanes], self.need[lanes], self.at[lanes] = numbers, counts, at
@@ -132,7 +130,7 @@ class Barriers:
         how = next((h for h in ("popc", "and", "or") if h in ins.parts), "")
         source = ins.operands[-1]
         p = self.lanes.source(source.lstrip("!"), "pred", ins)
-        values = (p[group] if p.ndim else np.broadcast_to(p, group.shape)) ^ source.startswith("!")
+        values = per_lane(p, group) ^ source.startswith("!")
         result = {"popc": int(values.sum()), "and": bool(values.all()), "or": bool(values.any())}[how]
         kind = "u32" if how == "popc" else "pred"
         self.lanes.source(ins.operands[0], kind, ins)[lanes] = result

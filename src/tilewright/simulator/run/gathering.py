@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..assembly.effects import is_warp_barrier, is_warpgroup_wide
 from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
-from ..machine.values import Ints
+from ..machine.values import Ints, per_lane
 from ..ops.warp import WHOLE_WARP, companions
 
 _MASKED = ("shfl", "vote", "match", "redux", "elect", "bar")
@@ -122,7 +122,7 @@ class Gathering:
         if ins.parts[0] not in _MASKED or not ins.operands:
             return np.full(lanes.size, WHOLE_WARP, np.int64)
         mask = self.lanes.source(ins.operands[-1], "u32", ins)
-        return np.broadcast_to(mask if mask.ndim == 0 else mask[lanes], lanes.shape).astype(np.int64)
+        return per_lane(mask, lanes).astype(np.int64)
 
     def _whole(self, lanes: Ints) -> bool:
         """Whether lanes are whole warps: the common case."""
