@@ -137,11 +137,11 @@ class Clocks:
     def knowledge(self, lanes: Ints) -> Ints:
         """The times up to which these threads of a block know the warps of their cluster, their own included: (columns,)."""
         warps = np.unique(self.warp[lanes])
-        row, own = np.zeros(self.columns, np.int64), int(self.block[lanes[0]]) % self.together * WARPS
-        row[own : own + WARPS] = self.floor[warps].max()
+        row, own = np.zeros(self.columns, np.int64), self._columns_of(int(self.block[lanes[0]]))
+        row[own] = self.floor[warps].max()
         if self.known is not None:
             np.maximum(row, self.known[warps].max(axis=0), out=row)
-        np.maximum.at(row, own + self.thread[lanes] // 32, _time(self.stamp[lanes]))
+        np.maximum.at(row[own], self.thread[lanes] // 32, _time(self.stamp[lanes]))
         return row
 
     def learn(self, lanes: Ints, row: Ints) -> None:
@@ -208,7 +208,7 @@ class Clocks:
             if wide or near:
                 shared = np.maximum(shared, known)
                 self._secure(lanes, known)
-            own = known[(first := block % self.together * WARPS) : first + WARPS]
+            own = known[self._columns_of(block)]
             self.fenced[block] = np.maximum(row, known), shared, max(time, int(own.max()) if wide else 0)
             self.advance(lanes)
 
@@ -217,6 +217,11 @@ class Clocks:
         for _, lanes in self._by_block(sel):
             self._secure(lanes, self.knowledge(lanes))
             self.advance(lanes)
+
+    def _columns_of(self, block: int) -> slice:
+        """The columns of a block's own warps in a row of times."""
+        first = block % self.together * WARPS
+        return slice(first, first + WARPS)
 
     def _secure(self, lanes: Ints, known: Ints) -> None:
         if self.secured is None:
@@ -227,8 +232,7 @@ class Clocks:
         """These lanes ran ``fence.proxy.async``: what they wrote and what they know is visible to that proxy from now on."""
         for block, lanes in self._by_block(sel):
             row = self.knowledge(lanes)
-            own = block % (row.size // WARPS) * WARPS  # the first warp of the block
-            np.maximum(self.visible[block], row[own : own + WARPS], out=self.visible[block])
+            np.maximum(self.visible[block], row[self._columns_of(block)], out=self.visible[block])
             self.advance(lanes)
 
     def invisible(self, then: Ints, lane: int) -> Bools:
@@ -299,6 +303,11 @@ def stamped_by(stamp: int) -> tuple[int, int]:
     return stamp // int(EPOCH) - 1, stamp & int(_THREAD)
 
 
+def thread_of(stamp: Ints | int) -> Ints:
+    """Stamps without their times: equal for the same thread of the same block."""
+    return np.asarray(stamp & ~_TIME)
+
+
 def other_warp(a: Ints, b: Ints) -> Bools:
     """Whether two stamps are of different warps."""
     return np.asarray(((a ^ b) & (_WARP | ~(EPOCH - 1))) != 0)
@@ -306,7 +315,7 @@ def other_warp(a: Ints, b: Ints) -> Bools:
 
 def other_thread(a: Ints, b: Ints) -> Bools:
     """Whether two stamps are of different threads."""
-    return np.asarray(((a ^ b) & ~_TIME) != 0)
+    return np.asarray(thread_of(a ^ b) != 0)
 
 
 def _time(stamp: Ints) -> Ints:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..findings import BARRIER_MISUSE, BYTE_COUNT, MISSING_FENCE, WRONG_PARITY
-from .clocks import Clocks
+from .clocks import Clocks, thread_of
 from .memory import Region
 from .reports import Reports
 from .threads import Threads
@@ -152,10 +152,10 @@ class Mbarriers:
     def fence(self, sel: Ints | None) -> None:
         """``fence.mbarrier_init`` by these lanes: the barriers that they initialised are visible to the copy engine."""
         stamps = self.clocks.stamp if sel is None else self.clocks.stamp[sel]
-        mine = set((stamps & ~((1 << 36) - 1) | stamps & 1023).tolist())
+        mine = set(thread_of(stamps).tolist())
         self.clocks.secure(sel)
         for barrier in self.at.values():
-            barrier.fenced |= (barrier.stamp & ~((1 << 36) - 1) | barrier.stamp & 1023) in mine
+            barrier.fenced |= int(thread_of(barrier.stamp)) in mine
 
     def check_visible(self, ins: Instruction, barrier: Mbarrier, lane: int) -> None:
         """Report a barrier that a lane names to the copy engine, which cannot see its initialisation yet."""

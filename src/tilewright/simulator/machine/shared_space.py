@@ -13,6 +13,7 @@ import numpy as np
 from ..assembly.effects import is_ordered, loads_anew
 from ..assembly.instructions import Instruction
 from ..findings import LEFT_EARLY
+from .clocks import WARPS
 from .clusters import Cluster
 from .memory import Region
 from .spaces import Piece, WindowSpace
@@ -131,8 +132,8 @@ class Visits:
         late: Bools = self.time > clocks.known_at_exit()
         for at in np.unique(self.by[late]):
             block, column = (int(x[0]) for x in np.nonzero(late & (self.by == at)))
-            warp = column % (clocks.columns // clocks.together)
-            visitor = block - block % clocks.together + column // (clocks.columns // clocks.together)
+            rank, warp = divmod(column, WARPS)
+            visitor = block - block % clocks.together + rank
             lanes = np.array([visitor * threads.threads + 32 * warp])
             gone = split(int(threads.grid_blocks[block]), threads.grid)
             text = f"addresses the shared memory of block {gone}, which may have left the kernel by then (a barrier of the "
