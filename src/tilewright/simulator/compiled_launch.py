@@ -11,7 +11,7 @@ from .assembly.effects import synchronises_grid
 from .assembly.instructions import Instruction
 from .assembly.program import Program
 from .findings import LAUNCH, REGISTERS, SERIALISED, Finding
-from .gpus import GPUS, LIMITS, Limits
+from .gpus import GPUS, LIMITS, capability_of
 from .machine.clusters import PORTABLE_CLUSTER
 from .machine.reports import Findings
 from .machine.values import Dim
@@ -21,16 +21,6 @@ from .occupancy import occupancy, refusal
 _MESSAGE = re.compile(
     r"\((C75\d\d)\) Potential Performance Loss: (.*?)(?: in the function '([\w$]+)')?(?: in line (\d+))?\.?$", re.M
 )
-
-
-def compiled_limits(arch: str) -> Limits | None:
-    """The limits of an architecture, such as "sm_90a"; None for one that is not in the table."""
-    return LIMITS.get(_capability(arch))
-
-
-def _capability(arch: str) -> tuple[int, int]:
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def registers_at_launch(compiled: Compiled | None, entry: str) -> int:
@@ -60,12 +50,13 @@ def launch_findings(
     the kernel was compiled with."""
     entry = program.entry.name
     resources = compiled.resources.get(entry) if compiled else None
-    limits = compiled_limits(compiled.arch) if compiled else None
-    if compiled is None or limits is None or resources is None:
+    capability = capability_of(compiled.arch) if compiled else None
+    limits = LIMITS.get(capability) if capability else None
+    if compiled is None or capability is None or limits is None or resources is None:
         return
     shared = resources.shared_bytes + dynamic_shared
     why = refusal(limits, math.prod(block), resources.registers, shared)
-    if not why and math.prod(cluster) > 1 and _capability(compiled.arch) < (9, 0):
+    if not why and math.prod(cluster) > 1 and capability < (9, 0):
         why = f"clusters of {math.prod(cluster)} blocks, which GPUs have from compute capability 9.0 on"
     if not why and synchronises_grid(program.code):
         why = _too_many(compiled.arch, grid, block, resources.registers, shared)
@@ -75,7 +66,7 @@ def launch_findings(
 
 def _too_many(arch: str, grid: Dim, block: Dim, registers: int, shared: int) -> str:
     """Why a grid whose blocks wait for one another cannot run at once on any card of an architecture; empty if it can."""
-    cards = [gpu for gpu in GPUS if gpu.compute_capability == _capability(arch)]
+    cards = [gpu for gpu in GPUS if gpu.compute_capability == capability_of(arch)]
     most = max((g.sms * occupancy(g, math.prod(block), registers, shared).blocks for g in cards), default=1 << 31)
     blocks = math.prod(grid)
     at_once = f"the kernel synchronises its grid, and of its {blocks:,} blocks at most {most:,} run at once"

@@ -168,6 +168,16 @@ def _key(name: str) -> str:
     return "".join(word for word in re.split(r"[\s_-]+", name.lower()) if word not in _MAKER)
 
 
+def capability_of(arch: str) -> tuple[int, int] | None:
+    """The compute capability that an architecture is for, by the compiler's name; None for what is no such name.
+
+    >>> capability_of("sm_90a"), capability_of("sm_120"), capability_of("fermi")
+    ((9, 0), (12, 0), None)
+    """
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def find_gpu(name: str) -> GpuModel:
     """The card of that name; case, spaces, the maker's prefixes and a suffix of form factor and memory are ignored.
 

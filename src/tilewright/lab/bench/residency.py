@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import Any
 
 from ...errors import UsageError
 from ...kernels.cuda_kernel import CudaKernel
-from ...simulator.gpus import GPUS
+from ...simulator.gpus import GPUS, capability_of
 from ...simulator.occupancy import occupancy
 from ..inputs.sizes import Shape
 
@@ -23,9 +22,7 @@ def residency(arch: str, threads: int, registers: int, shared: int) -> dict[str,
     >>> residency("sm_11", 256, 64, 0)
     {}
     """
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-    capability = (int(match[1]), int(match[2])) if match else None
-    card = next((gpu for gpu in GPUS if gpu.compute_capability == capability), None)
+    card = next((gpu for gpu in GPUS if gpu.compute_capability == capability_of(arch)), None)
     if card is None:
         return {}
     resident = occupancy(card, threads, registers, shared)
