@@ -78,10 +78,13 @@ def test_a_worker_that_is_lost_leaves_its_layers_to_others_and_the_bits_stay(cli
     np.testing.assert_array_equal(np.load("c.npy"), c)
 
 
-@pytest.mark.parametrize("out", ["c.npy", None])
-def test_an_interrupt_does_not_wait_for_the_layers(
-    out: str | None, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+#: Set when a task has begun, and to let it go on.
+Events = tuple[threading.Event, threading.Event]
+
+
+@pytest.fixture
+def held_tasks(monkeypatch: pytest.MonkeyPatch) -> Events:
+    """Tasks that multiply wait for the second event, at most 30 s."""
     begun, end, run = threading.Event(), threading.Event(), lazy_tasks.runner
 
     def waits(*what: Any, **more: Any) -> Any:
@@ -90,6 +93,12 @@ def test_an_interrupt_does_not_wait_for_the_layers(
         return run(*what, **more)
 
     monkeypatch.setattr(lazy_tasks, "runner", waits)
+    return begun, end
+
+
+@pytest.mark.parametrize("out", ["c.npy", None])
+def test_an_interrupt_does_not_wait_for_the_layers(out: str | None, client: Client, held_tasks: Events) -> None:
+    begun, end = held_tasks
     _interrupt_when(begun)
     with pytest.raises(KeyboardInterrupt):
         tw.multiply("a.npy", "b.npy", out, cluster=client)
@@ -138,21 +147,13 @@ def _check_released(client: Client) -> None:
         time.sleep(0.01)
 
 
-def test_tasks_that_are_cancelled_with_their_scheduler_are_an_error(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, end, run = threading.Event(), threading.Event(), lazy_tasks.runner
-
-    def waits(*what: Any, **more: Any) -> Any:
-        begun.set()
-        end.wait(30)
-        return run(*what, **more)
+def test_tasks_that_are_cancelled_with_their_scheduler_are_an_error(client: Client, held_tasks: Events) -> None:
+    begun, end = held_tasks
 
     def cancel() -> None:
         assert begun.wait(30)
         client.cancel([Future(key, client) for key in list(client.futures)])
 
-    monkeypatch.setattr(lazy_tasks, "runner", waits)
     threading.Thread(target=cancel).start()
     with pytest.raises(ClusterError, match="the scheduler was lost or restarted"):
         tw.multiply("a.npy", "b.npy", "c.npy", cluster=client)

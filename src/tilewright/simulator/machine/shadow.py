@@ -202,3 +202,8 @@ class Shadow:
             if found.size:
                 return Party(sort.did, int(stamps[found[0]]), int(by[found[0]]), int(found[0]) * self.grain)
         return None
+
+
+def by_access(cells: Bools, offsets: Ints) -> Bools:
+    """For each access, whether any of its cells is marked."""
+    return np.asarray(cells.reshape(offsets.size, -1).any(axis=1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -183,10 +183,7 @@ class TensorMap:
 
     def encoded(self, address: int) -> bytes:
         """The 128 bytes of the kernel's parameter, if the array lies at this address."""
-        t = self.tensor
-        return BoxedTensor(
-            address + self.offset, t.sizes, t.strides, t.box, t.element_strides, t.type, t.swizzle, t.fill
-        ).encode()
+        return replace(self.tensor, address=address + self.offset).encode()
 
     def __repr__(self) -> str:
         t = self.tensor

@@ -19,6 +19,7 @@ from .clocks import Clocks
 from .mbarriers import Mbarrier, Mbarriers
 from .memory import Region
 from .reports import Reports
+from .shadow import by_access
 from .threads import Threads
 from .values import Bools, Ints
 
@@ -86,7 +87,7 @@ class Transfers:
         cells, now = shadow.cells(chunks, unit, self.clocks.stamp[lanes])
         busy = self.touched(ins, region, cells, chunks, lanes, writes=True)
         race, _ = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
-        wrong = np.asarray(race.reshape(chunks.size, -1).any(axis=1))
+        wrong = by_access(race, chunks)
         if busy is not None:
             wrong &= ~busy
         if wrong.any():
@@ -107,7 +108,7 @@ class Transfers:
         by, then = shadow.by[cells], shadow.writer[cells]
         unwritten, race = shadow.read(cells, now, ins.index)
         unseen = ~race & self.clocks.invisible(then, lane) & ~self.asynchronous[by]
-        found = [np.asarray(x.reshape(chunks.size, -1).any(axis=1)) for x in (unwritten, race, unseen)]
+        found = [by_access(x, chunks) for x in (unwritten, race, unseen)]
         if busy is not None:
             found = [x & ~busy for x in found]
         if found[0].any() and not shadow.across_blocks:

@@ -16,10 +16,11 @@ from ..assembly.variables import SIZES, ptx_integer
 from ..counters.work import UnitWork
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
+from ..machine.shadow import by_access
 from ..machine.spaces import WINDOW
 from ..machine.values import DTYPES, Array, Ints
 from ._table import Step, UnknownInstruction, destination, step
-from .lock_free import by_access, clock_of, note_unwritten, note_volatile
+from .lock_free import clock_of, note_unwritten, note_volatile
 
 _SPACES = ("global", "shared", "local", "const", "param")
 #: Types of loads and stores.

@@ -9,17 +9,13 @@ from ..assembly.instructions import Instruction
 from ..findings import VOLATILE
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
-from ..machine.values import Bools, Ints
+from ..machine.shadow import by_access
+from ..machine.values import Ints
 
 
 def clock_of(lanes: Lanes, sel: Ints | None) -> Ints:
     """The stamps of the active lanes."""
     return lanes.clocks.stamp if sel is None else lanes.clocks.stamp[sel]
-
-
-def by_access(cells: Bools, offsets: Ints) -> Bools:
-    """For each access, whether any of its cells is marked."""
-    return np.asarray(cells.reshape(offsets.size, -1).any(axis=1))
 
 
 def note_unwritten(

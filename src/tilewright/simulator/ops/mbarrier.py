@@ -91,7 +91,8 @@ def _numbers(source: Array, chosen: Ints) -> Ints:
 @step("mbarrier", ("b64",))
 def _mbarrier(ins: Instruction, lanes: Lanes) -> Step:
     """An operation on a barrier, counted once a warp; how often a wait is repeated depends on the time, so waits are not."""
-    operate, name = _operated(ins, lanes), _operation(ins)
+    name = _operation(ins)
+    operate = _operated(ins, lanes, name)
     if name in ("test_wait", "try_wait", "pending_count"):
         return operate
 
@@ -104,8 +105,7 @@ def _mbarrier(ins: Instruction, lanes: Lanes) -> Step:
     return counted
 
 
-def _operated(ins: Instruction, lanes: Lanes) -> Step:
-    name = _operation(ins)
+def _operated(ins: Instruction, lanes: Lanes, name: str) -> Step:
     if name in ("arrive", "arrive_drop"):
         return _arrive(ins, lanes, drop=name == "arrive_drop")
     if name in ("test_wait", "try_wait"):
@@ -226,7 +226,7 @@ class Wait:
 
     def offsets(self, some: Ints) -> Ints:
         """Where the barriers of these lanes lie in the shared memory of all blocks."""
-        shared = self.lanes.windows["shared"]
+        shared = self.lanes.shared
         a = self.where(some)
         return shared.offsets(shared.region, a if self.space else a - WINDOW["shared"], some)
 

@@ -193,7 +193,7 @@ def _check_descriptor(
 def _starts_a_pattern(lanes: Lanes, d: Descriptor, groups: Ints) -> bool:
     """Whether a tile begins where the pattern of the copy that wrote it does, although not at a multiple of its bytes. The
     hardware swizzles by address on both sides, so what is read is what was written."""
-    shared = lanes.windows["shared"]
+    shared = lanes.shared
     first = int(shared.offsets(shared.region, np.array([d.start]), groups[:1, 0])[0])
     row = lanes.origins.row(shared.region, first)
     return row is not None and row % 8 == 0
@@ -208,7 +208,7 @@ def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Rea
     data = np.zeros((len(groups), chunks.size), "V16")
     for row, leader in zip(data, groups[:, 0].tolist(), strict=True):
         sel = np.full(chunks.size, leader)
-        for region, offsets, at in lanes.windows["shared"].pieces(ins, chunks, 16, sel):
+        for region, offsets, at in lanes.shared.pieces(ins, chunks, 16, sel):
             found = lanes.origins.contradiction(region, offsets.reshape(tile.shape)) if at is None else None
             if found is not None:
                 box, wrong = found
