@@ -56,10 +56,11 @@ def multiply(
     ``cluster`` multiplies on the workers of a Dask cluster: a ``distributed.Client`` or cluster object, the address of a
     scheduler ("tcp://host:8786"), or "local:4" for so many processes on this machine. Workers reach files by the same paths
     as this process. Operands may be Dask arrays, whose chunks stay on their workers, and arrays of this process, which are
-    handed out. Without ``out`` the result is a Dask array that stays on the workers. ``memory`` is that of each worker (by
-    default 40 % of its limit), ``device`` the kind on each worker, and ``partition`` may state how many workers share C down
-    and across ("2x4"). A worker that is lost changes neither the result nor a bit of it. Where C is small and k is much
-    longer than its sides, workers share the sum over k, in an order of its own that depends on the shape alone.
+    handed out. Without ``out`` the result is a Dask array that stays on the workers, computed by their processors.
+    ``memory`` is that of each worker (by default 40 % of its limit), ``device`` the kind on each worker, and ``partition``
+    may state how many workers share C down and across ("2x4"). A worker that is lost changes neither the result nor a bit
+    of it. Where C is small and k is much longer than its sides, processors share the sum over k, in an order of its own
+    that depends on the shape alone.
 
     The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
     ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``

@@ -175,6 +175,8 @@ def test_what_cannot_be_multiplied_is_refused(client: Client, files: Path) -> No
             tw.multiply("a.npy", "b.npy", "c.npy", cluster=nonsense)
     with pytest.raises(UsageError, match="the result stays on the workers"):
         tw.multiply("a.npy", "b.npy", cluster="local:2")
+    with pytest.raises(UsageError, match="give out to compute it on GPUs"):
+        tw.multiply("a.npy", "b.npy", cluster=client, device="cuda")
 
 
 def test_a_worker_that_sees_another_file_is_named(client: Client, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

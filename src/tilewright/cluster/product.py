@@ -51,7 +51,7 @@ def open_cluster_job(
         placement = _aligned(place_on(client, order), out)
         check_parts(options.partition, placement.names)
         m, n, k = product.shape
-        count = layers(m, n, k)
+        count = 1 if _on_gpus(options) else layers(m, n, k)
         compute: Computation
         if count == 1:
             compute = _ByTiles(client, order, placement, stated_parts(options.partition) is not None)
@@ -78,11 +78,21 @@ def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
             raise UsageError(
                 f"cluster {cluster!r}: without out the result stays on the workers; give a client that stays too"
             )
+        if _on_gpus(options):
+            raise UsageError(
+                f"device={options.device!r}: a result that stays on the workers is computed by their processors; "
+                "give out to compute it on GPUs"
+            )
         client = stack.enter_context(connected(cluster))
         from .kept import product_on_workers  # needs Dask, without which the line before raises an error that says so
 
         product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
         return product_on_workers(client, product, arrays, options.memory)
+
+
+def _on_gpus(options: Options) -> bool:
+    """Whether GPUs are asked for; the sums of layers, and products that stay, are those of processors."""
+    return options.device is not None and options.device.startswith("cuda")
 
 
 def _shared_sum(plan: StreamPlan, workers: int, count: int) -> StreamPlan:
