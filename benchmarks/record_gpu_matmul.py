@@ -1,10 +1,14 @@
-"""Times ``tilewright.matmul`` of PyTorch's tensors against ``torch.mm``, as a user calls both, and writes a record.
+"""Times ``tilewright.matmul`` of PyTorch's tensors against ``torch.matmul``, as a user calls both, and writes a record.
 
     python benchmarks/record_gpu_matmul.py [benchmarks/gpu-matmul-h200.jsonl]
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-half-h200.jsonl half
+
+The second measures bfloat16 and float16, also of odd and thin shapes and batches.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
-Both are sampled in turns. Every answer is compared with the product in float64, element by element, by the classical bound.
+Both are sampled in turns. Every answer is compared with the product in float64, element by element, by the classical bound;
+of large ones the first rows are.
 TF32 is off. ``host_s`` is the time until a call returns, of both.
 """
 
@@ -23,9 +27,17 @@ import tilewright as tw
 from tilewright.lab.inputs.environment import environment
 
 SIZES = (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)
-SAMPLES = 9
-#: A run of calls lasts at least so long.
-LEAST_S = 0.02
+SAMPLES = 7
+#: (batch, m, n, k) of 16-bit products.
+SHAPES = [
+    *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
+    *((1, n, n, n) for n in (1537, 3000, 4095, 4097, 7777)),
+    (1, 4097, 4101, 4099), (1, 16, 8192, 8192), (1, 8192, 8192, 16), (1, 8192, 16, 8192), (1, 64, 64, 65536),
+    (1, 4, 14336, 4096), (1, 1, 28672, 8192), (1, 512, 512, 16384), (1, 100, 100, 100000), (1, 32, 32, 1048576),
+    (64, 512, 512, 512), (4096, 32, 32, 32),
+]  # fmt: skip
+#: A run of calls lasts at least so long, and so many rows are verified of products of more multiply-adds than these.
+LEAST_S, ROWS, MOST = 0.015, 64, 2**33
 
 
 def run(call: Callable[[], Any], times: int, wait: Callable[[], None]) -> tuple[float, float]:
@@ -40,20 +52,30 @@ def run(call: Callable[[], Any], times: int, wait: Callable[[], None]) -> tuple[
 
 
 def error_over_bound(torch: Any, a: Any, b: Any, c: Any) -> float:
-    """The largest error of an element, over k·u·(|A||B|) of it."""
-    unit = torch.finfo(c.dtype).eps / 2
-    bound = a.shape[1] * unit * (a.abs().double() @ b.abs().double())
-    return float(((c.double() - a.double() @ b.double()).abs() / bound).max())
+    """The largest error of an element, over k·u·(|A||B|) of it; of 16-bit results over that of float32 and one rounding."""
+    if a.numel() * b.shape[-1] > MOST:
+        a, c = a[..., :ROWS, :], c[..., :ROWS, :]
+    unit, rounding = torch.finfo(c.dtype).eps / 2, 0.0
+    if c.itemsize == 2:
+        unit, rounding = torch.finfo(torch.float32).eps / 2, unit
+    exact = a.double() @ b.double()
+    bound = a.shape[-1] * unit * (a.abs().double() @ b.abs().double()) + rounding * exact.abs()
+    return float(((c.double() - exact).abs() / bound.clamp_min(torch.finfo(c.dtype).tiny)).max())
 
 
-def record(torch: Any, n: int, dtype: str) -> dict[str, Any]:
+def record(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> dict[str, Any]:
+    batch, m, n, k = shape
     generator = torch.Generator("cuda").manual_seed(n)
     kind = getattr(torch, dtype)
-    a, b = (torch.rand(n, n, dtype=kind, device="cuda", generator=generator) * 2 - 1 for _ in range(2))
-    calls = {"tilewright": lambda: tw.matmul(a, b), "torch": lambda: torch.mm(a, b)}
+    outer = (batch,) if batch > 1 else ()
+    a, b = (
+        torch.rand(*outer, *sides, device="cuda", generator=generator).mul_(2).sub_(1).to(kind)
+        for sides in ((m, k), (k, n))
+    )
+    calls = {"tilewright": lambda: tw.matmul(a, b), "torch": lambda: torch.matmul(a, b)}
     worst = error_over_bound(torch, a, b, tw.matmul(a, b))
     if not worst <= 1:
-        raise SystemExit(f"{n} {dtype}: wrong, {worst} of the bound")
+        raise SystemExit(f"{shape} {dtype}: wrong, {worst} of the bound")
     for call in calls.values():
         run(call, 20, torch.cuda.synchronize)
     once = min(run(call, 20, torch.cuda.synchronize)[0] for call in calls.values())
@@ -65,30 +87,36 @@ def record(torch: Any, n: int, dtype: str) -> dict[str, Any]:
     ours, its = (np.median([total for total, _ in samples[name]]) for name in calls)
     plan = tw.plan(a, b)
     return {
-        "kind": "gpu matmul", "schema": 1, "m": n, "n": n, "k": n, "dtype": dtype, "kernel": plan.kernel.name,
-        "kernel_source": plan.kernel.source_hash,
+        "kind": "gpu matmul", "schema": 1, "batch": batch, "m": m, "n": n, "k": k, "dtype": dtype,
+        "kernel": plan.kernel.name, "kernel_source": plan.kernel.source_hash,
         "params": plan.params, "why": plan.choice.why_params, "calls_a_sample": times, "error_over_bound": worst,
-        "samples_s": [total for total, _ in samples["tilewright"]], "reference": "torch.mm",
+        "samples_s": [total for total, _ in samples["tilewright"]], "reference": "torch.matmul",
         "reference_samples_s": [total for total, _ in samples["torch"]], "ratio": its / ours,
-        "gflops": 2 * n**3 / ours / 1e9, "reference_gflops": 2 * n**3 / its / 1e9,
+        "gflops": plan.problem.flops / ours / 1e9, "reference_gflops": plan.problem.flops / its / 1e9,
+        "parts": plan.parts, "predicted_s": plan.predicted_s,
         "host_s": float(np.median([host for _, host in samples["tilewright"]])),
         "reference_host_s": float(np.median([host for _, host in samples["torch"]])),
     }  # fmt: skip
 
 
-def main(path: str = "benchmarks/gpu-matmul-h200.jsonl") -> None:
+def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None:
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
-    known = environment(operands="uniform[-1,1)", command="python benchmarks/record_gpu_matmul.py")
+    known = environment(
+        operands="uniform[-1,1)", command=f"python benchmarks/record_gpu_matmul.py {path} {what}".strip()
+    )
     known |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
     lines = [{"kind": "gpu matmul header", "schema": 1, "environment": known}]
-    for dtype in ("float32", "float64"):
-        for n in SIZES:
-            lines.append(line := record(torch, n, dtype))
-            print(f"{dtype} {n:5}: {line['gflops']:9.1f} GFLOPS, R {line['ratio']:.3f}, {line['why']}", flush=True)
+    dtypes = ("bfloat16", "float16") if what == "half" else ("float32", "float64")
+    for dtype in dtypes:
+        for shape in SHAPES if what == "half" else [(1, n, n, n) for n in SIZES]:
+            lines.append(line := record(torch, shape, dtype))
+            print(
+                f"{dtype} {shape}: {line['gflops']:9.1f} GFLOPS, R {line['ratio']:.3f}, {line['why'][:60]}", flush=True
+            )
     Path(path).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(*sys.argv[1:3])

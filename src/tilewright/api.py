@@ -46,8 +46,9 @@ def matmul(
     normwise error bound, which ``plan`` prints; it is for float32 and float64.
 
     Arrays on a GPU (of PyTorch, CuPy, JAX or any library with DLPack or CUDA's array interface) are multiplied there, on
-    the caller's current stream, and the result is an array of the library of ``a``: float32 and float64, on one GPU. The
-    call returns when the work is submitted, and does not wait for it. No gradient is recorded.
+    the caller's current stream, and the result is an array of the library of ``a``: float32, float64, bfloat16 and float16,
+    on one GPU. Sums of bfloat16 and float16 are float32, rounded once. The call returns when the work is submitted, and does
+    not wait for it. No gradient is recorded.
 
     ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1" multiply
     them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.

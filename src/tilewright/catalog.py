@@ -54,6 +54,14 @@ def catalog() -> dict[str, Kernel]:
 
 
 @functools.cache
+def cuda_engine() -> dict[str, CudaKernel]:
+    """The engine's CUDA kernels by name: ``matmul`` dispatches to them, and they are no rungs of the ladder."""
+    paths = (PACKAGE / "engine/cuda").glob("[a-z]*.cu")
+    kernels = [_cuda_kernel(path, "cuda") for path in sorted(paths)]
+    return {k.name: k for k in kernels}
+
+
+@functools.cache
 def cuda_catalog() -> dict[str, CudaKernel]:
     """Every CUDA kernel of the package by name, in reading order."""
     kernels = [_cuda_kernel(path, "cuda") for path in (PACKAGE / "kernels/cuda").glob("[0-9a-z]*.cu")]

@@ -12,6 +12,19 @@ from .errors import ShapeError
 Shape = tuple[int, ...]
 
 
+#: Bytes of an element of the dtypes that NumPy does not have.
+_ITEMSIZES = {"bfloat16": 2}
+
+
+def itemsize_of(dtype: str) -> int:
+    """Bytes of an element of a dtype, by its name.
+
+    >>> itemsize_of("bfloat16"), itemsize_of("float64")
+    (2, 8)
+    """
+    return _ITEMSIZES.get(dtype) or np.dtype(dtype).itemsize
+
+
 @dataclass(frozen=True)
 class Problem:
     """One product, or a batch of ``batch`` products of the same shape. Plain numbers: hashable, comparable, printable."""
@@ -28,7 +41,7 @@ class Problem:
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return np.dtype(self.dtype).itemsize
+        return itemsize_of(self.dtype)
 
     @property
     def flops(self) -> int:

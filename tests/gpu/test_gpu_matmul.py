@@ -264,7 +264,7 @@ def tensor(gpus: Any, *shape: int, gpu: int = 0, dtype: str = "float32", **says:
 REFUSED = {
     "gradient": (lambda g: (tensor(g, 3, 3), tensor(g, 3, 3, requires_grad=True)), OperandError, "b requires grad.*no_grad.*b.detach"),
     "sparse": (lambda g: (tensor(g, 3, 3, layout="sparse_coo"), tensor(g, 3, 3)), OperandError, "a is a tensor of layout sparse_coo"),
-    "integers": (lambda g: (tensor(g, 3, 3), tensor(g, 3, 3, dtype="int32")), DTypeError, "b is a tensor of int32.*float32 and float64"),
+    "integers": (lambda g: (tensor(g, 3, 3), tensor(g, 3, 3, dtype="int32")), DTypeError, "b is a tensor of int32.*float32, float64, bfloat16, float16"),
     "two GPUs": (lambda g: (tensor(g, 3, 3), tensor(g, 3, 3, gpu=1)), OperandError, "a is on GPU 0, b on GPU 1"),
     "host": (lambda g: (np.eye(3), tensor(g, 3, 3)), OperandError, "a is a ndarray that is not on a GPU, and b is on one"),
     "host second": (lambda g: (tensor(g, 3, 3), [[1.0]]), OperandError, "b is a list that is not on a GPU, and a is"),

@@ -19,6 +19,7 @@ from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly.parser import parse_ptx
+from tilewright.simulator.machine.tensor_map import TensorMap
 
 BASE = 0x10_0000_0000
 parsed = functools.cache(parse_ptx)
@@ -122,6 +123,23 @@ class SimulatedGpu:
         bad = [f for f in done.findings if f.kind in ("out of bounds", "misaligned")]
         self.error = f"{entry}: it reads or writes memory that is not there ({bad[0].text})" if bad else self.error
 
+    def run_boxed(
+        self, compiled: Compiled, entry: str, size: Any, operands: Any, structure: bytes, mapped: Any, pointer: int
+    ) -> None:
+        """As ``Device.boxed_launcher`` launches it."""
+        grid, block, shared = size
+        views = [self._from(Memory(SimpleNamespace(handle=at), 0)) for at in (*mapped, pointer)]
+        given: list[Any] = [view.copy() for view in views]
+        maps = [_map(*each) for each in zip(operands, given, strict=False)]
+        done = simulate(
+            parsed(compiled.ptx), entry, grid, block, [*maps, given[-1], structure], RunOptions(shared_bytes=shared)
+        )
+        for view, before, after in zip(views, given, done.arrays, strict=False):
+            assert after is not None
+            changed = before != after.reshape(-1).view(np.uint8)
+            view[changed] = after.reshape(-1).view(np.uint8)[changed]
+        assert not done.findings, done.findings[0].text
+
     def _from(self, memory: Memory) -> np.ndarray:
         at = memory.pointer - BASE
         start = max(start for start in self.held if start <= at)
@@ -134,6 +152,15 @@ class SimulatedGpu:
 
     def timer(self) -> Any:
         return SimulatedTimer(self)
+
+
+def _map(operand: Any, memory: np.ndarray) -> TensorMap:
+    kind = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}.get(operand.dtype, "u8")
+    size = {"bf16": 2, "f16": 2, "f32": 4}.get(kind, 1)
+    elements = memory[: memory.size // size * size].view(f"u{size}")
+    shape = operand.matrices, operand.rows, operand.columns
+    strides = operand.next_bytes, operand.row_bytes, size
+    return TensorMap(elements, (1, *operand.box), shape=shape, strides=strides, data_type=kind, swizzle=128)
 
 
 class SimulatedTimer:

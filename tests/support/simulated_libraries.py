@@ -49,7 +49,7 @@ class Gpu(SimulatedGpu):
     def launcher(self, compiled: Any, entry: str, grid: Any, block: Any, shared_bytes: int = 0) -> Any:
         def launch(stream: int, *args: Any) -> None:
             self.launches.append((entry, stream))
-            if not self.executes:
+            if not self.executes and entry not in ("copy_rows", "add_parts"):
                 (self.copied if "_to_" in entry else self.multiplied)(entry, *args)
                 return
             given = [Memory(SimpleNamespace(handle=x), 0) if type(x) is int else x for x in args]
@@ -57,6 +57,20 @@ class Gpu(SimulatedGpu):
             self.wait()
 
         return launch
+
+    def boxed_launcher(self, compiled: Any, entry: str, size: Any, operands: Any, structure: bytes) -> Any:
+        """Executed by the microscope, always."""
+
+        def launch(stream: int, mapped: Any, pointer: int) -> None:
+            self.launches.append((entry, stream))
+            self.run_boxed(compiled, entry, size, operands, structure, mapped, pointer)
+
+        return launch
+
+    def clear(self, stream: int, address: int, rows: int, row_bytes: int, step_bytes: int) -> None:
+        for row in range(rows):
+            self.heap[address - BASE + row * step_bytes :][:row_bytes] = 0
+        self.launches.append(("clear", stream))
 
     def seen(self, pointer: int, dtype: str, shape: tuple[int, int], strides: tuple[int, int]) -> np.ndarray:
         size = np.dtype(dtype).itemsize
@@ -196,9 +210,8 @@ class Unknown(Array):
 def torch_module(gpus: list[Gpu], grad: bool = True) -> Any:
     torch: Any = ModuleType("torch")
     torch.Tensor, torch.strided = Tensor, "strided"
-    torch.float32, torch.float64, torch.uint8, torch.float16 = (
-        f"torch.{name}" for name in ("float32", "float64", "uint8", "float16")
-    )
+    for name in ("float32", "float64", "uint8", "float16", "bfloat16", "int32"):
+        setattr(torch, name, f"torch.{name}")
     torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: torch.current + device)
     torch.current = 100
     torch.is_grad_enabled = lambda: torch.grad
@@ -250,4 +263,5 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     libraries._instance.cache_clear()
     matmul._plan.cache_clear()
     matmul._launches.cache_clear()
+    matmul._repeated.clear()
     return torch, cupy

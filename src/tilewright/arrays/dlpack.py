@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import numpy as np
-
+from ..problem import itemsize_of
 from .gpu_array import GpuArray, contiguous_strides
 
 CUDA, CUDA_MANAGED = 2, 13
-_FLOAT = 2
+_FLOAT, _BFLOAT = 2, 4
 _NAME = b"dltensor"
 
 
@@ -70,8 +69,8 @@ def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, 
     """A capsule of a row-major array of floating-point numbers; ``owner`` is kept alive until the array is released."""
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     strides = (ctypes.c_int64 * len(shape))(*contiguous_strides(shape))
-    bits = np.dtype(dtype).itemsize * 8
-    managed = _Managed(_DLTensor(pointer, CUDA, device, len(shape), _FLOAT, bits, 1, sizes, strides, 0), None, _release)
+    code, bits = _BFLOAT if dtype == "bfloat16" else _FLOAT, itemsize_of(dtype) * 8
+    managed = _Managed(_DLTensor(pointer, CUDA, device, len(shape), code, bits, 1, sizes, strides, 0), None, _release)
     address = ctypes.addressof(managed)
     _exported[address] = (managed, sizes, strides, owner)
     return _new(address, _NAME, ctypes.cast(_freed, ctypes.c_void_p))

@@ -6,9 +6,11 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
+from ..problem import itemsize_of
 
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+#: Addresses and strides of whole granules of so many bytes can be moved by a GPU's copy engine.
+GRANULE = 16
 
 
 class GpuArray(NamedTuple):
@@ -23,11 +25,16 @@ class GpuArray(NamedTuple):
     keep: Any = None
 
     @property
+    def in_granule(self) -> tuple[Any, ...]:
+        """All of it but the owner, with the place of its first byte within a granule as its address."""
+        return (self.pointer % GRANULE, *self[1:5])
+
+    @property
     def extent(self) -> tuple[int, int]:
         """The address of the first byte of its elements, and the address after their last byte."""
         if 0 in self.shape:
             return self.pointer, self.pointer
-        size = np.dtype(self.dtype).itemsize
+        size = itemsize_of(self.dtype)
         reach = [(n - 1) * stride * size for n, stride in zip(self.shape, self.strides, strict=True)]
         low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
         return self.pointer + low, self.pointer + high + size
@@ -51,11 +58,13 @@ class Matrix(NamedTuple):
     row: int
     column: int
     dtype: str
+    #: Whether it, and every other matrix of its batch, begins at a whole granule.
+    aligned: bool = True
 
     @property
     def transposed(self) -> Matrix:
         """The transpose: the same memory."""
-        return Matrix(self.columns, self.rows, self.column, self.row, self.dtype)
+        return self._replace(rows=self.columns, columns=self.rows, row=self.column, column=self.row)
 
     @property
     def is_row_major(self) -> bool:
@@ -67,7 +76,14 @@ class Matrix(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of its elements."""
-        return self.rows * self.columns * np.dtype(self.dtype).itemsize
+        return self.rows * self.columns * itemsize_of(self.dtype)
+
+    @property
+    def span_bytes(self) -> int:
+        """Bytes from its first element to its last, of strides that are not negative."""
+        if not self.rows * self.columns:
+            return 0
+        return ((self.rows - 1) * self.row + (self.columns - 1) * self.column + 1) * itemsize_of(self.dtype)
 
     @property
     def order(self) -> str:

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ..planning.boxed import LINE_BYTES, part_steps
+from ..problem import itemsize_of
+from ..runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
+from .copies import Copy, prepare_copy, prepare_sum
+from .gpu_array import Matrix, collapsed
+from .layouts import is_down
 from .order import Order
 from .plan import GpuPlan
-from .strided_copy import Copy, prepare_copy
 
 
 @dataclass(frozen=True)
 class Launches:
-    """All launches of a plan on one GPU, loaded. ``before`` copies operand 0 (P) or 1 (Q) first, ``after`` copies C last."""
+    """All launches of a plan on one GPU, loaded. ``before`` copies operand 0 (P) or 1 (Q) first, ``after`` copies C last.
+    ``at_once``: one launch multiplies the whole batch."""
 
     plan: GpuPlan
     product: GpuProduct
     before: tuple[tuple[int, Copy], ...]
     after: Copy | None
+    at_once: bool
+    adding: Copy | None
+    workspace_bytes: int
 
     def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
         """Submit all of it to ``stream``, for arrays and workspace at these addresses. The GPU must be the current one."""
         order = self.plan.order
         p, q = (b, a) if order.swapped else (a, b)
-        if not order.batch and order.workspace_bytes == 0:
-            self.product(p, q, c, stream)
+        if self.at_once:
+            self._multiply(p, q, c, workspace, stream)
             return
+        partial = workspace + order.workspace_bytes
         copied: list[int | None] = [None, None]
         for offsets in _offsets(order):
             original = [p + offsets[0], q + offsets[1], c + offsets[2]]
@@ -41,20 +53,77 @@ class Launches:
                 if copied[i] != original[i]:  # a matrix that consecutive products share is copied once
                     copy(original[i], used[i], stream)
                     copied[i] = original[i]
-            self.product(used[0], used[1], used[2], stream)
+            self._multiply(used[0], used[1], used[2], partial, stream)
             if self.after is not None:
                 self.after(used[2], original[2], stream)
+
+    def _multiply(self, p: int, q: int, c: int, partial: int, stream: int) -> None:
+        """One launch, and where k is cut, the sum of its parts."""
+        if self.adding is None:
+            self.product(p, q, c, stream)
+        else:
+            self.product(p, q, partial, stream)
+            self.adding(partial, c, stream)
 
 
 def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
     """Compile and load the copies and kernels of a plan. Raises what ``prepare_gpu_product`` does."""
     order = plan.order
     with gpu:
-        product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
+        steps = _batch_steps(order) if plan.kernel.boxes and all(order.mnk) else None
+        at_once = order.workspace_bytes == 0 and (not order.batch or steps is not None)
+        if not plan.kernel.boxes:
+            product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
+        elif not all(order.mnk):
+            product = _cleared(gpu, order.c.used)
+        else:
+            product = prepare_boxed_product(gpu, plan.kernel, _boxed(plan, steps if at_once else None), plan.params)
+        sizes = list(steps or (0, 0, 0))
+        adding = None
+        if plan.parts > 1:
+            batch = plan.problem.batch if at_once else 1
+            adding = prepare_sum(gpu, plan.parts, batch, order.c.used, sizes[2] if at_once else 0)
         before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
-        copies = tuple((i, prepare_copy(gpu, place.original, place.used)) for i, place in before)
+        copies = tuple((i, prepare_copy(gpu, place.original, place.used, own=True)) for i, place in before)
         after = prepare_copy(gpu, order.c.used, order.c.original) if order.c.at is not None else None
-    return Launches(plan, product, copies, after)
+    return Launches(plan, product, copies, after, at_once, adding, plan.workspace_bytes)
+
+
+def _boxed(plan: GpuPlan, steps: Sequence[int] | None) -> BoxedProduct:
+    """The product for a kernel with boxes: of all the batch, whose operands are ``steps`` apart, or of one of it."""
+    order = plan.order
+    a, b, c = (place.used for place in (order.p, order.q, order.c))
+    nexts = steps if steps is not None and order.batch else (0, 0, 0)
+    batch = math.prod(order.batch) if steps is not None else 1
+    of_a, of_b = _laid(a, nexts[0]), _laid(b, nexts[1])
+    if plan.parts == 1:
+        return BoxedProduct(plan.compute, c.dtype, *order.mnk, batch, of_a, of_b, Laid(c.row, nexts[2]), c.aligned)
+    m, n, k = order.mnk
+    length = part_steps(-(-k * itemsize_of(plan.compute) // LINE_BYTES), plan.parts)
+    sums = Laid(n, m * n)
+    return BoxedProduct(plan.compute, "float32", m, n, k, batch, of_a, of_b, sums, True, plan.parts, length)
+
+
+def _laid(matrix: Matrix, step: int) -> Laid:
+    down = is_down(matrix)
+    return Laid(matrix.column if down else matrix.row, step, down)
+
+
+def _batch_steps(order: Order) -> tuple[int, ...] | None:
+    """The elements from one matrix of the batch to the next for P, Q and C; None where an operand has no such step."""
+    steps = [collapsed(order.batch, place.steps) for place in (order.p, order.q, order.c)]
+    return None if None in steps else tuple(step for step in steps if step is not None)
+
+
+def _cleared(gpu: Device, c: Matrix) -> GpuProduct:
+    """The product of matrices without elements."""
+
+    def clear(a: int, b: int, at: int, stream: Any) -> None:  # noqa: ARG001
+        if c.nbytes:
+            size = itemsize_of(c.dtype)
+            gpu.clear(int(stream), at, c.rows, c.columns * size, c.row * size)
+
+    return clear
 
 
 def _offsets(order: Order) -> Iterator[tuple[int, int, int]]:
@@ -63,7 +132,7 @@ def _offsets(order: Order) -> Iterator[tuple[int, int, int]]:
     for place in (order.p, order.q, order.c):
         total = np.zeros((1,) * len(order.batch), np.int64)
         for axis, (n, step) in enumerate(zip(order.batch, place.steps, strict=True)):
-            along = np.arange(n, dtype=np.int64) * step * np.dtype(place.original.dtype).itemsize
+            along = np.arange(n, dtype=np.int64) * step * itemsize_of(place.original.dtype)
             total = total + along.reshape((n,) + (1,) * (len(order.batch) - axis - 1))
         columns.append(np.broadcast_to(total, order.batch).ravel().tolist())
     return zip(*columns, strict=True)

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError
+from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from ..runtime.gpu.driver import device_of
 from . import dlpack
-from .gpu_array import DTYPES, GpuArray, contiguous_strides
+from .gpu_array import DTYPES, GRANULE, GpuArray, contiguous_strides
 from .matrix import GpuMatrix
 
 
@@ -34,6 +35,10 @@ class Library:
     def view(self, x: Any, name: str) -> GpuArray:
         """Address, shape and strides of ``x``, the argument ``name``. Raises OperandError and DTypeError."""
         raise NotImplementedError
+
+    def alike(self, x: Any) -> Any:  # noqa: ARG002
+        """What arrays have in common that are multiplied in the same way, hashable; None where ``view`` must look at it."""
+        return None
 
     def stream(self, device: int) -> int:
         """The handle of the stream on which the caller works now."""
@@ -97,9 +102,7 @@ def _instance(library: Callable[..., Library], *name: str) -> Library:
 
 def _dtype(name: str, kind: str, dtype: str) -> str:
     if dtype not in DTYPES:
-        raise DTypeError(
-            f"{name} is a {kind} of {dtype} on a GPU: {' and '.join(DTYPES)} have kernels there; convert it"
-        )
+        raise DTypeError(f"{name} is a {kind} of {dtype} on a GPU: {', '.join(DTYPES)} have kernels there; convert it")
     return dtype
 
 
@@ -109,7 +112,7 @@ class Torch(Library):
     name = "torch"
 
     def __init__(self, torch: Any) -> None:
-        self._torch = torch
+        self._torch, self._strided = torch, torch.strided
         self._dtypes = {getattr(torch, dtype): dtype for dtype in DTYPES}
         self._kinds = {dtype: kind for kind, dtype in self._dtypes.items()} | {"uint8": torch.uint8}
         self._devices: dict[int, Any] = {}
@@ -135,6 +138,11 @@ class Torch(Library):
             return GpuArray(x.data_ptr(), tuple(x.shape), x.stride(), dtype, x.get_device(), x)
         except RuntimeError as error:  # inside a transformation or a trace a tensor has no memory
             raise OperandError(f"{name} has no memory to read: {str(error).splitlines()[0]}") from None
+
+    def alike(self, x: Any) -> Any:
+        if x.requires_grad or x.is_neg() or x.layout is not self._strided:
+            return None
+        return x.shape, x.stride(), x.dtype, x.get_device(), x.data_ptr() % GRANULE
 
     def stream(self, device: int) -> int:
         if self._handle is not None:
@@ -235,7 +243,7 @@ class OtherLibrary(Library):
         gpu = gpu_at(device)
         try:
             with gpu:
-                memory = gpu.allocate(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
+                memory = gpu.allocate(int(np.prod(shape, dtype=np.int64)) * itemsize_of(dtype))
         except LaunchError as error:
             raise MemoryError(str(error)) from None
         x = GpuMatrix(gpu, memory, shape, dtype, gpu.stream)

@@ -11,13 +11,15 @@ import math
 from typing import Any
 
 from ..errors import OperandError, UsageError
-from ..planning.choice import check_words
-from ..runtime.gpu.device import gpu_at
+from ..planning.choice import check_words, choose_gpu, computed_on_gpu
+from ..problem import itemsize_of
+from ..runtime.gpu.device import Device, gpu_at
 from .gpu_array import GpuArray
 from .launches import Launches, prepare_launches
+from .layouts import layouts_of
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
-from .order import arrange
+from .order import arrange, promoted
 from .plan import GpuPlan, gpu_plan
 
 
@@ -27,18 +29,28 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
     Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
     little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
     """
-    compute = _compute(precision, algorithm)
+    plain = out is None and precision == "standard" and algorithm == "classical"
+    alike = _alike(a, b) if plain else None
+    if alike in _repeated and (result := _repeat(a, b, *_repeated[alike])) is not None:
+        return result
+    _check_words(precision, algorithm)
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
     stream = library.stream(x.device)
-    launches = _launches(*_key(x, y, target, library.views, compute))
+    launches = _launches(*_key(x, y, target, library.views, precision))
     order, gpu = launches.plan.order, gpu_at(x.device)
+    if alike is not None and not order.transposed:
+        if len(_repeated) >= _MOST_REPEATED:
+            _repeated.clear()
+        _repeated[alike] = library, gpu, launches
     if target is None:
-        result, pointer = _allocated(library, order.shape, order.dtype, x.device, order)
+        result, pointer = _allocated(library, order.shape, order.dtype, x.device, launches.plan)
     else:
         result, pointer = out, target.pointer
     workspace, at = (
-        _allocated(library, (order.workspace_bytes,), "uint8", x.device) if order.workspace_bytes else (None, 0)
+        _allocated(library, (launches.plan.workspace_bytes,), "uint8", x.device)
+        if launches.plan.workspace_bytes
+        else (None, 0)
     )
     for other in others:
         gpu.order(other.stream(x.device), stream)
@@ -56,24 +68,57 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
     return library.transposed(result) if order.transposed else result
 
 
+#: How products were computed whose operands were alike, so that the next one takes the short way; and how many are kept.
+_repeated: dict[Any, tuple[Library, Device, Launches]] = {}
+_MOST_REPEATED = 1024
+
+
+def _alike(a: Any, b: Any) -> Any:
+    """What two arrays of one library have in common with those whose product takes the same launches; None if unknown."""
+    if type(a) is not type(b) or (library := library_of(a)) is None or (first := library.alike(a)) is None:
+        return None
+    second = library.alike(b)
+    return None if second is None else (library, first, second)
+
+
+def _repeat(a: Any, b: Any, library: Library, gpu: Device, launches: Launches) -> Any:
+    """The product of arrays like those that were multiplied before; None if the GPU has no memory for it."""
+    order = launches.plan.order
+    nbytes, at = launches.workspace_bytes, 0
+    try:
+        result, pointer = library.empty(order.shape, order.dtype, gpu.ordinal)
+        if nbytes:
+            _workspace, at = library.empty((nbytes,), "uint8", gpu.ordinal)
+    except MemoryError:
+        return None
+    with gpu:
+        launches.submit(a.data_ptr(), b.data_ptr(), pointer, at, library.stream(gpu.ordinal))
+    return result
+
+
 def plan_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
     """What ``matmul_on_gpu`` would run for these arrays; nothing is compiled. Raises what ``matmul_on_gpu`` raises."""
-    compute = _compute(precision, algorithm)
+    _check_words(precision, algorithm)
     library, _, x, y = _operands(a, b, out)
-    return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, compute))
+    return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, precision))
 
 
-def _key(x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, compute: str) -> tuple[Any, ...]:
-    """What a plan depends on: shapes, strides, dtypes, the GPU, and whether ``out`` is disjoint from the operands."""
-    return x[1:5], y[1:5], None if target is None else target[1:5], _disjoint(target, x, y), views, compute
+def _key(x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, precision: str) -> tuple[Any, ...]:
+    """What a plan depends on: shapes, strides, dtypes, the GPU, whether addresses are whole granules, and whether ``out`` is
+    disjoint from the operands."""
+    whole = x.in_granule, y.in_granule, None if target is None else target.in_granule
+    return whole[0], whole[1], whole[2], _disjoint(target, x, y), views, precision
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, compute: str) -> GpuPlan:
-    first, second = GpuArray(0, *x), GpuArray(0, *y)
-    target = None if out is None else GpuArray(0, *out)
-    order = arrange(first, second, target, disjoint=disjoint, views=views, compute=compute)
-    return gpu_plan(order, gpu_at(first.device))
+def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, precision: str) -> GpuPlan:
+    first, second = GpuArray(*x), GpuArray(*y)
+    target = None if out is None else GpuArray(*out)
+    gpu = gpu_at(first.device)
+    compute = computed_on_gpu(promoted(first.dtype, second.dtype), precision, gpu.capability)
+    layouts = layouts_of(choose_gpu(compute, 1, 1, 1, capability=gpu.capability).kernel)
+    order = arrange(first, second, target, disjoint=disjoint, views=views, compute=compute, layouts=layouts)
+    return gpu_plan(order, gpu)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -82,12 +127,10 @@ def _launches(*key: Any) -> Launches:
     return prepare_launches(plan, gpu_at(plan.ordinal))
 
 
-def _compute(precision: str, algorithm: str) -> str:
-    """The dtype to multiply in; "" for that of the operands."""
+def _check_words(precision: str, algorithm: str) -> None:
     check_words(precision, algorithm)
     if algorithm != "classical":
         raise UsageError(f"algorithm {algorithm!r}: on a GPU there is classical alone")
-    return "float64" if precision == "highest" else ""
 
 
 def _operands(a: Any, b: Any, out: Any) -> tuple[Library, list[Library], GpuArray, GpuArray]:
@@ -136,5 +179,5 @@ def _allocated(library: Library, shape: tuple[int, ...], dtype: str, device: int
     try:
         return library.empty(shape, dtype, device)
     except MemoryError as error:
-        size = math.prod(shape) * {"float32": 4, "float64": 8, "uint8": 1}[dtype]
+        size = math.prod(shape) * itemsize_of(dtype)
         raise memory_error(size + (order.workspace_bytes if order else 0), device, error) from None

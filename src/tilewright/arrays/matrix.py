@@ -22,10 +22,15 @@ class GpuMatrix:
     def __init__(self, gpu: Device, memory: Memory, shape: tuple[int, ...], dtype: str, stream: int) -> None:
         self._gpu, self._memory, self._stream = gpu, memory, stream
         self._readers: set[int] = set()
-        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.shape, self._dtype = shape, dtype
 
     def __repr__(self) -> str:
         return f"GpuMatrix(shape={self.shape}, dtype={self.dtype}, GPU {self._gpu.ordinal})"
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's dtype; where NumPy has none (bfloat16), its name."""
+        return self._dtype if self._dtype == "bfloat16" else np.dtype(self._dtype)
 
     @property
     def pointer(self) -> int:
@@ -34,6 +39,8 @@ class GpuMatrix:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._dtype == "bfloat16":
+            raise AttributeError("CUDA's array interface has no bfloat16; DLPack has")
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -58,7 +65,7 @@ class GpuMatrix:
         if stream != -1:
             self._gpu.order(self._stream, stream or 0)
             self._readers.add(stream or 0)
-        return dlpack.make_capsule(self.pointer, self.shape, self.dtype.name, self._gpu.ordinal, self)
+        return dlpack.make_capsule(self.pointer, self.shape, self._dtype, self._gpu.ordinal, self)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise OperandError(

@@ -1,8 +1,8 @@
 """How a kernel sees the operands of one product of GPU arrays: what is copied first, and the layout of the result.
 
-Kernels take row-major matrices without gaps. A column-major matrix is the transpose of one, so two column-major operands
-give Cᵀ = Bᵀ·Aᵀ with no copy at all. All others are copied on the GPU; of C = A·B and Cᵀ = Bᵀ·Aᵀ the one with fewer bytes to
-copy is taken.
+What a kernel takes as it is, ``layouts`` says. A column-major matrix is the transpose of a row-major one, so two
+column-major operands give Cᵀ = Bᵀ·Aᵀ with no copy at all. All others are copied on the GPU; of C = A·B and Cᵀ = Bᵀ·Aᵀ the
+one with fewer bytes to copy is taken.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ShapeError
-from ..problem import ProductShapes, combine_shapes
-from .gpu_array import GpuArray, Matrix, collapsed, row_major_matrix
+from ..problem import ProductShapes, combine_shapes, itemsize_of
+from .gpu_array import GRANULE, GpuArray, Matrix, collapsed, row_major_matrix
+from .layouts import Layouts, RowMajor
 
 #: Parts of the workspace begin at multiples of this many bytes.
 _ALIGNMENT = 256
+_ROW_MAJOR = RowMajor()
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,34 @@ class Order:
         return self.p.original.rows, self.q.original.columns, self.p.original.columns
 
 
-def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, views: bool, compute: str = "") -> Order:
-    """The order for two operands and ``out``, if any; their addresses do not matter.
+def promoted(x: str, y: str) -> str:
+    """The dtype of the product of two dtypes: the narrowest that represents both.
+
+    >>> promoted("bfloat16", "float16"), promoted("float16", "float16"), promoted("bfloat16", "float64")
+    ('float32', 'float16', 'float64')
+    """
+    if x == y:
+        return x
+    return str(np.result_type(*("float32" if name == "bfloat16" else name for name in (x, y)), np.float32))
+
+
+def arrange(
+    x: GpuArray,
+    y: GpuArray,
+    out: GpuArray | None,
+    *,
+    disjoint: bool,
+    views: bool,
+    compute: str = "",
+    layouts: Layouts = _ROW_MAJOR,
+) -> Order:
+    """The order for two operands and ``out``, if any; only whether their addresses are whole granules matters.
 
     ``disjoint``: ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``compute``: the
-    dtype to multiply in, if not that of the operands. Raises ShapeError.
+    dtype to multiply in, if not that of the operands. ``layouts``: what the kernel reads as it is. Raises ShapeError.
     """
     shapes = combine_shapes(x.shape, y.shape)
-    dtype = str(np.result_type(x.dtype, y.dtype))
+    dtype = promoted(x.dtype, y.dtype)
     compute = compute or dtype
     shape = shapes.result
     if out is not None and out.shape != shape:
@@ -89,9 +111,10 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, v
     batch, m = shapes.batch, shapes.m
     if batch and not any(b_steps) and (rows := _as_one(x, out, shapes)) is not None:
         m, batch, a_steps, b_steps = m * math.prod(batch), (), (), ()
-        a, views = Matrix(m, shapes.k, *rows, x.dtype), False
+        a, views = Matrix(m, shapes.k, *rows, x.dtype, x.pointer % GRANULE == 0), False
     if out is None:
         c, c_steps = row_major_matrix(m, shapes.n, dtype), _steps(batch, m * shapes.n)
+        c = c._replace(aligned=not batch or m * shapes.n * itemsize_of(dtype) % GRANULE == 0)
     elif batch == shapes.batch:
         c, c_steps = _matrix(out, (m, shapes.n), batch, rows=are_matrices[0], columns=are_matrices[1])
     else:
@@ -99,32 +122,36 @@ def arrange(x: GpuArray, y: GpuArray, out: GpuArray | None, *, disjoint: bool, v
     straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
     swapped = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
     may_be_view = views and out is None and len(shape) - len(batch) == 2
-    is_swapped = _bytes_copied(swapped, compute, disjoint, may_be_view) < _bytes_copied(
-        straight, compute, disjoint, False
+    is_swapped = _bytes_copied(swapped, compute, layouts, disjoint, may_be_view) < _bytes_copied(
+        straight, compute, layouts, disjoint, False
     )
     (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = swapped if is_swapped else straight
-    transposed = is_swapped and may_be_view and not c.is_row_major and c.dtype == compute
+    transposed = is_swapped and may_be_view and not layouts.fits(2, c) and c.dtype == compute
     if transposed:
-        c, shape = row_major_matrix(c.rows, c.columns, c.dtype), (*batch, c.rows, c.columns)
+        c, shape = c._replace(row=c.columns, column=1), (*batch, c.rows, c.columns)
     places, workspace = [], 0
-    for label, original, steps in ((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps)):
-        copy = row_major_matrix(original.rows, original.columns, compute)
-        is_copied = original.dtype != compute or not original.is_row_major or (label == "C" and not disjoint)
+    for i, (label, original, steps) in enumerate(((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps))):
+        copy = layouts.copy(i, original, compute)
+        is_copied = original.dtype != compute or not layouts.fits(i, original) or (label == "C" and not disjoint)
         places.append(
             OrderedMatrix(label, original, copy if is_copied else original, steps, workspace if is_copied else None)
         )
-        workspace += -(-copy.nbytes // _ALIGNMENT) * _ALIGNMENT if is_copied else 0
+        workspace += -(-copy.span_bytes // _ALIGNMENT) * _ALIGNMENT if is_copied else 0
     first, second, result = places
     return Order(shapes, batch, dtype, compute, is_swapped, first, second, result, shape, transposed, workspace)
 
 
 def _bytes_copied(
-    places: tuple[tuple[str, Matrix, tuple[int, ...]], ...], compute: str, disjoint: bool, any_c: bool
+    places: tuple[tuple[str, Matrix, tuple[int, ...]], ...],
+    compute: str,
+    layouts: Layouts,
+    disjoint: bool,
+    any_c: bool,
 ) -> int:
     """Bytes that one product copies. With ``any_c`` C can have any layout."""
     total = 0
-    for label, matrix, _ in places:
-        fits = matrix.dtype == compute and (matrix.is_row_major or (label == "C" and any_c))
+    for i, (label, matrix, _) in enumerate(places):
+        fits = matrix.dtype == compute and (layouts.fits(i, matrix) or (label == "C" and any_c))
         total += 0 if fits and (disjoint or label != "C") else matrix.nbytes
     return total
 
@@ -138,8 +165,9 @@ def _matrix(
     """
     outer = len(x.shape) - rows - columns
     inner = iter(x.strides[outer:])
-    matrix = Matrix(*sizes, next(inner) if rows else 0, next(inner) if columns else 0, x.dtype)
     steps = tuple(0 if n == 1 else step for n, step in zip(x.shape[:outer], x.strides[:outer], strict=True))
+    aligned = not any(place % GRANULE for place in (x.pointer, *(step * itemsize_of(x.dtype) for step in steps)))
+    matrix = Matrix(*sizes, next(inner) if rows else 0, next(inner) if columns else 0, x.dtype, aligned)
     return matrix, (0,) * (len(batch) - outer) + steps
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
+from ..planning.boxed import BoxedShape, candidates, why_first
 from ..planning.choice import Choice, choose_gpu
-from ..planning.plan import Plan, Rows
+from ..planning.plan import Plan, Rows, rate_text
 from ..problem import Problem
 from ..runtime.gpu.device import Device
+from .layouts import starts_lines
 from .order import Order
 
 
@@ -27,6 +29,9 @@ class GpuPlan(Plan):
     order: Order
     gpu: str
     ordinal: int
+    #: Parts of k that blocks sum apart from each other, and the prediction by which they were chosen.
+    parts: int = 1
+    predicted: float | None = None
 
     @property
     def device(self) -> str:
@@ -45,13 +50,19 @@ class GpuPlan(Plan):
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes for these copies."""
-        return self.order.workspace_bytes
+        """Bytes for these copies, and for the sums of parts of k."""
+        return self.order.workspace_bytes + self.parts_bytes
+
+    @property
+    def parts_bytes(self) -> int:
+        """Bytes for the sums of parts of k, which are float32; none if k is not cut."""
+        m, n, _ = self.order.mnk
+        return 4 * m * n * self.parts * self.problem.batch if self.parts > 1 else 0
 
     @property
     def predicted_s(self) -> float | None:
-        """None: the rates of a GPU are measured only for products larger than its memory."""
-        return None
+        """Predicted seconds on an idle GPU, without copies; None for kernels without a model."""
+        return self.predicted
 
     def rows(self) -> Rows:
         params = ", ".join(f"{name}={value}" for name, value in self.params.items()) or "none"
@@ -65,6 +76,10 @@ class GpuPlan(Plan):
             ),
             ("computes", "Cᵀ = Bᵀ·Aᵀ, so that less is copied" if self.swapped else "C = A·B"),
         ]
+        if self.parts > 1:
+            rows.append(("k", f"in {self.parts} parts, whose float32 sums are added in a fixed order"))
+        if self.predicted is not None:
+            rows.append(("predicted", rate_text(self.problem, self.predicted)))
         if self.compute != self.problem.dtype:
             rows.append(("in", f"{self.compute}, rounded to {self.problem.dtype}"))
         return [
@@ -80,7 +95,14 @@ def gpu_plan(order: Order, gpu: Device) -> GpuPlan:
     shapes = order.shapes
     choice = choose_gpu(order.compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
     problem = Problem(shapes.m, shapes.n, shapes.k, order.dtype, math.prod(shapes.batch))
-    return GpuPlan(problem, choice, choice.kernel.launch(m, n, k, **choice.params), order, gpu.name, gpu.ordinal)
+    parts, predicted = 1, None
+    if choice.kernel.boxes and min(m, n, k, problem.batch):
+        lines = all(starts_lines(place.used) for place in (order.p, order.q))
+        ways = candidates(choice.kernel, BoxedShape(order.compute, m, n, k, problem.batch, lines), gpu.sms)
+        choice = replace(choice, params=ways[0].params, why_params=why_first(ways))
+        parts, predicted = ways[0].parts, ways[0].seconds
+    launch = choice.kernel.launch(m, n, k, **choice.params)
+    return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted)
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:

@@ -16,6 +16,9 @@ MOST_THREADS = 1024
 MOST_BLOCK = (1024, 1024, 64)
 MOST_GRID = (2**31 - 1, 65535, 65535)
 
+#: In the boxes of a kernel, the elements of 128 bytes.
+LINE = "LINE"
+
 Dim3 = tuple[int, int, int]
 
 
@@ -96,6 +99,8 @@ class CudaKernel:
     suits: Expression | None = None
     presets: tuple[Preset, ...] = ()
     formulas: dict[str, Expression] = field(default_factory=dict)
+    boxes: dict[str, tuple[Expression, Expression]] = field(default_factory=dict)
+    persistent: bool = False
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,6 +164,12 @@ class CudaKernel:
         least = self.capability.rstrip("af")
         same = least == capability
         return same if least != self.capability else _number(capability) >= _number(least)
+
+    def box(self, operand: str, itemsize: int, params: Mapping[str, int]) -> tuple[int, int]:
+        """The rows and columns of the box of an operand whose elements have ``itemsize`` bytes; see ``boxes``."""
+        values = {**params, LINE: 128 // itemsize}
+        rows, columns = (side(**values) for side in self.boxes[operand])
+        return rows, columns
 
     def launch(self, m: int, n: int, k: int, **params: int) -> Launch:
         """How to launch it for C[m×n] = A[m×k]·B[k×n]; ``params`` are those that differ from the defaults.

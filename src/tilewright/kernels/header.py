@@ -18,6 +18,13 @@
     suits = "n >= 8"                                # where matmul prefers it to the rungs below; default: where none does
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
 
+    persistent = true                               # a block takes one part of C after another; default false
+
+    [boxes]                                         # operands come as tensor maps: the rows and columns of the box of a copy
+    a = ["BM", "LINE"]                              # of A, whose rows lie in memory one after another
+    a_down = ["LINE", "64"]                         # of A whose columns do, as it lies; without this key it is copied first
+                                                    # LINE: the elements of 128 bytes
+
     [formulas]                                      # counts by hand, for whole blocks; explain compares its own with them
     global_load_sectors = "m * n // 32 * k * 5"
 
@@ -36,7 +43,8 @@ what it counts: ``global`` or ``shared``, ``load`` or ``store``, ``requests`` or
 ``wavefronts``). Lines with ``//`` or ``#`` may precede the comment.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
-any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged.
+any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged. One
+with ``boxes`` is the engine's, and takes what ``runtime.gpu.boxed_product`` gives it.
 """
 
 from __future__ import annotations
@@ -47,7 +55,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeaderError, UsageError, did_you_mean
-from .cuda_kernel import CudaKernel, Parameter, Preset
+from .cuda_kernel import LINE, CudaKernel, Parameter, Preset
 from .expression import RESERVED, Expression
 
 #: A header that suits a kernel of 32 × 32 threads a block, one for each element of C.
@@ -122,6 +130,8 @@ _KEYS = (
     "adds",
     "suits",
     "presets",
+    "persistent",
+    "boxes",
     "formulas",
     "params",
 )
@@ -170,6 +180,8 @@ class _Header:
             suits=self._expression("suits", self.toml["suits"], ["m", "n", "k"]) if "suits" in self.toml else None,
             presets=self._presets(),
             formulas={name: self._formula(name, text, sizes) for name, text in self._table("formulas").items()},
+            boxes={name: self._box(name, sides, [*names, LINE]) for name, sides in self._table("boxes").items()},
+            persistent=self._truth("persistent"),
         )
         try:
             kernel.launch(1, 1, 1)
@@ -217,6 +229,14 @@ class _Header:
         if not re.fullmatch(_FORMULA, name):
             raise _WrongError(f"formulas.{name}: must be named after what it counts, such as global_load_sectors")
         return self._expression(f"formulas.{name}", text, names)
+
+    def _box(self, name: str, sides: Any, names: list[str]) -> tuple[Expression, Expression]:
+        if not re.fullmatch(r"[abc](_down)?", name) or not isinstance(sides, list) or len(sides) != 2:
+            raise _WrongError(
+                f"boxes.{name} must be a, b or c, or these with _down, and two expressions, got {sides!r}"
+            )
+        rows, columns = (self._expression(f"boxes.{name}[{i}]", text, names) for i, text in enumerate(sides))
+        return rows, columns
 
     def _string(self, key: str, default: str, pattern: str = "", rule: str = "text") -> str:
         value = self.toml.get(key, default)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ..catalog import catalog, cuda_catalog
+from ..catalog import catalog, cuda_catalog, cuda_engine
 from ..engine.numpy_product import numpy_product
 from ..errors import DTypeError, UsageError, did_you_mean
 from ..kernels import CudaKernel, Kernel
@@ -147,11 +147,23 @@ def _highest_first(algorithm: str) -> tuple[Kernel, ...]:
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
+def computed_on_gpu(dtype: str, precision: str, capability: str) -> str:
+    """The dtype in which a GPU of that compute capability multiplies arrays of ``dtype``: with "highest" the widest,
+    otherwise its own if there is a kernel for it.
+
+    >>> [computed_on_gpu("float16", "standard", capability) for capability in ("9.0", "8.0")]
+    ['float16', 'float32']
+    """
+    if precision == "highest":
+        return _WIDEST.get(dtype, dtype)
+    return dtype if _able_on_gpu(dtype, capability) else _COMPUTED_IN.get(dtype, dtype)
+
+
 def choose_gpu(
     dtype: str, m: int, n: int, k: int, *, capability: str, sms: int = 132, gpu: str = "", adds: bool = False
 ) -> Choice[CudaKernel]:
-    """The highest rung for C[m×n] = A[m×k]·B[k×n] of ``dtype`` on the GPU named ``gpu``, of that compute capability and
-    with ``sms`` multiprocessors; with ``adds`` only one that can add to C.
+    """The engine's kernel, else the highest rung, for C[m×n] = A[m×k]·B[k×n] of ``dtype`` on the GPU named ``gpu``, of that
+    compute capability and with ``sms`` multiprocessors; with ``adds`` only one that can add to C.
 
     Its parameters are those that ``tilewright tune`` found for this GPU and size; otherwise a preset of the kernel;
     otherwise its defaults. Raises DTypeError where no kernel is for the dtype.
@@ -171,16 +183,24 @@ def choose_gpu(
 
 
 def _suiting_gpu(dtype: str, m: int, n: int, k: int, capability: str, adds: bool) -> tuple[CudaKernel, str]:
-    rungs = sorted(cuda_catalog().values(), key=lambda kernel: -kernel.order)
-    able = [x for x in rungs if dtype in x.dtypes and x.precision == "standard" and x.fits(capability)]
-    if adds:
-        able = [kernel for kernel in able if kernel.adds]
+    able = [kernel for kernel in _able_on_gpu(dtype, capability) if kernel.adds or not adds]
+    if able and able[0].boxes:
+        return able[0], f"the engine's kernel for {dtype} on compute capability {capability}"
     for kernel in able:
         if kernel.suits is not None and kernel.suits(m=m, n=n, k=k):
             return kernel, f"the highest rung for {dtype} that suits this shape, on compute capability {capability}"
     rest = next((kernel for kernel in able if kernel.suits is None), None)
     if rest is None:
-        known = sorted({dtype for kernel in rungs for dtype in kernel.dtypes if kernel.precision == "standard"})
+        known = sorted({dtype for kernel in _on_gpus() for dtype in kernel.dtypes if kernel.precision == "standard"})
         what = f"adds products of {dtype} to C" if adds else f"multiplies {dtype}"
         raise DTypeError(f"no kernel {what} on compute capability {capability}: {', '.join(known)} have kernels")
     return rest, f"the highest rung for {dtype} that compute capability {capability} has; none above suits"
+
+
+def _able_on_gpu(dtype: str, capability: str) -> list[CudaKernel]:
+    return [x for x in _on_gpus() if dtype in x.dtypes and x.precision == "standard" and x.fits(capability)]
+
+
+def _on_gpus() -> list[CudaKernel]:
+    """All kernels for GPUs: the engine's, then the rungs, the highest first."""
+    return [*cuda_engine().values(), *sorted(cuda_catalog().values(), key=lambda kernel: -kernel.order)]

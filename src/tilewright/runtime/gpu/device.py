@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageError
+from .boxes import BoxedLauncher, BoxedOperand
 from .driver import attempt, call, driver, first_line, restored_context
 from .launch import Attributes, Extent, Kernels, Launcher, Submission
 from .memory import HostPages, Memory
@@ -256,6 +257,10 @@ class Device:
         if memory.nbytes:
             self._stream.fill(memory.pointer, byte, memory.nbytes)
 
+    def clear(self, stream: int, address: int, rows: int, row_bytes: int, step_bytes: int) -> None:
+        """Set the bytes of rows that begin ``step_bytes`` apart to zero, on the stream with that handle; does not wait."""
+        call("set memory to zero", "cuMemsetD2D8Async", address, step_bytes, 0, row_bytes, rows, stream)
+
     def copy(self, to: Memory, source: Memory) -> None:
         """Copy memory into memory of as many bytes, on the GPU; does not wait. Raises UsageError if the sizes differ."""
         if to.nbytes != source.nbytes:
@@ -302,3 +307,17 @@ class Device:
         NumPy scalar as wide as the kernel's parameter. This GPU must be the thread's current one.
         """
         return self._kernels.launcher(compiled, entry, grid, block, shared_bytes)
+
+    def boxed_launcher(
+        self,
+        compiled: Compiled,
+        entry: str,
+        size: tuple[int, int, int],
+        operands: Sequence[BoxedOperand],
+        structure: bytes,
+    ) -> BoxedLauncher:
+        """A launch of a kernel that takes a tensor map of each operand, an address and a structure, given as its bytes.
+
+        ``size`` is the number of blocks, of their threads, and of the bytes of their dynamic shared memory.
+        """
+        return self._kernels.boxed_launcher(compiled, entry, size, operands, structure)

@@ -6,6 +6,7 @@ A kernel's registers and memory are those that the driver reports. A launch that
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 from collections.abc import Callable, Sequence
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import LaunchError, OperandError, UsageError
-from .driver import attempt, call, driver, first_line, message
+from .boxes import BoxedArguments, BoxedLauncher, BoxedOperand
+from .driver import attempt, call, driver, message
 from .memory import Memory
 from .nvrtc import Compiled
 
@@ -37,6 +39,24 @@ class Attributes:
     shared_bytes: int
     local_bytes: int
     max_threads: int
+
+
+class _Slots:
+    """The memory of a launch's arguments: eight bytes for each, of which the kernel takes the first."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = (ctypes.c_uint64 * count)()
+        first = ctypes.addressof(self.slots)
+        self._places = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
+        #: Where the addresses of the arguments are, as a launch takes them.
+        self.address = ctypes.addressof(self._places)
+
+
+def _bits(number: Any) -> int:
+    """The bits of a NumPy scalar, or of an argument of another library, as an integer."""
+    if getattr(getattr(number, "dtype", None), "kind", "") in "iu":
+        return int(number)
+    return int.from_bytes(np.asarray(number).tobytes()[:8], "little")
 
 
 class Kernels:
@@ -77,14 +97,52 @@ class Kernels:
         self._check(what, self.attributes(compiled, entry), blocks, threads, shared_bytes)
         if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
             self._allow_shared(what, kernel, shared_bytes)
-        config = self._core.LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
-        run, streams = self._core.launch, self.streams
+        # The driver's function itself: by ``cuda.core`` a launch takes several microseconds more.
+        function, run = driver().CUfunction(int(kernel.handle)), driver().cuLaunchKernel
+        unused: list[_Slots] = []
 
         def launch(stream: int, *args: Any) -> None:
+            # Two threads must not use the same arguments at once; pop and append of a list are not divided.
+            arguments = unused.pop() if unused else _Slots(len(args))
+            for i, arg in enumerate(args):
+                arguments.slots[i] = arg if type(arg) is int else _bits(arg)
+            status = run(function, *blocks, *threads, shared_bytes, stream, arguments.address, 0)[0]
+            unused.append(arguments)
+            if status != 0:
+                raise LaunchError(message(what, status.name))
+
+        return launch
+
+    def boxed_launcher(
+        self,
+        compiled: Compiled,
+        entry: str,
+        size: tuple[int, int, int],
+        operands: Sequence[BoxedOperand],
+        structure: bytes,
+    ) -> BoxedLauncher:
+        """See ``Device.boxed_launcher``."""
+        grid, block, shared_bytes = size
+        what = (
+            f"{compiled.name}: {entry}, {grid} blocks of {block} threads, {shared_bytes} bytes of dynamic shared memory"
+        )
+        kernel = self._load(compiled, entry)
+        self._check(what, self.attributes(compiled, entry), (grid, 1, 1), (block, 1, 1), shared_bytes)
+        self._allow_shared(what, kernel, shared_bytes)
+        function, run = driver().CUfunction(int(kernel.handle)), driver().cuLaunchKernel
+        unused: list[BoxedArguments] = []
+
+        def launch(stream: int, mapped: Sequence[int], pointer: int) -> None:
+            # Two threads must not use the same arguments at once; pop and append of a list are not divided.
             try:
-                run(streams.get(stream) or self.stream_of(stream), config, kernel, *args)
-            except Exception as error:  # as in ``attempt``, whose call would cost a microsecond
-                raise LaunchError(message(what, first_line(error))) from None
+                arguments = unused.pop()
+                arguments.change(mapped, pointer)
+            except IndexError:
+                arguments = BoxedArguments(operands, structure, mapped, pointer)
+            status = run(function, grid, 1, 1, block, 1, 1, shared_bytes, stream, arguments.address, 0)[0]
+            unused.append(arguments)
+            if status != 0:
+                raise LaunchError(message(what, status.name))
 
         return launch
 

@@ -1,0 +1,93 @@
+"""Which layouts of the operands a kernel takes as they are, and how a copy lies that it is given instead of another.
+
+The three operands are known by their number: 0 and 1 are the factors, as the kernel sees them, and 2 is the product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..kernels.cuda_kernel import CudaKernel
+from ..problem import itemsize_of
+from .gpu_array import GRANULE, Matrix, row_major_matrix
+
+#: Bytes of a line of the GPU's caches; rows of a copy for boxes begin at whole lines.
+_LINE_BYTES = 128
+
+
+class Layouts(Protocol):
+    """What a kernel asks of its operands."""
+
+    def fits(self, operand: int, matrix: Matrix) -> bool:
+        """Whether the kernel takes a matrix of its dtype that lies like this."""
+        ...
+
+    def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:
+        """How a copy lies that it takes."""
+        ...
+
+
+@dataclass(frozen=True)
+class RowMajor:
+    """Kernels that take row-major matrices without gaps."""
+
+    def fits(self, operand: int, matrix: Matrix) -> bool:  # noqa: ARG002
+        return matrix.is_row_major
+
+    def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:  # noqa: ARG002
+        return row_major_matrix(matrix.rows, matrix.columns, dtype)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Kernels whose operands are tensor maps: one way elements follow each other, the other way they may have gaps. The copy
+    engine wants addresses and strides of whole granules; C is also written without it, then only row-major."""
+
+    kernel: CudaKernel
+
+    def fits(self, operand: int, matrix: Matrix) -> bool:
+        if operand == 2:
+            return matrix.columns == 1 or matrix.column == 1
+        size = itemsize_of(matrix.dtype)
+        down = is_down(matrix)
+        follows = matrix.row == 1 if down else (matrix.column == 1 or matrix.columns == 1)
+        outer, step = (matrix.columns, matrix.column) if down else (matrix.rows, matrix.row)
+        inner = matrix.rows if down else matrix.columns
+        strided = outer == 1 or (step >= inner and step * size % GRANULE == 0)
+        return follows and strided and matrix.aligned and self._reads(operand, down, size)
+
+    def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:
+        down = operand < 2 and is_down(matrix)
+        size = itemsize_of(dtype)
+        if operand < 2 and not self._reads(operand, down, size):
+            down = not down
+        inner, outer = (matrix.rows, matrix.columns) if down else (matrix.columns, matrix.rows)
+        step = inner if operand == 2 or outer == 1 else -(-inner * size // _LINE_BYTES) * _LINE_BYTES // size
+        row, column = (1, step) if down else (step, 1)
+        return Matrix(matrix.rows, matrix.columns, row, column, dtype)
+
+    def _reads(self, operand: int, down: bool, size: int) -> bool:
+        """Tensor cores read elements of two bytes either way; others must follow each other along k."""
+        along_k = down == (operand == 1)
+        return ("ab"[operand] + "_down" * down) in self.kernel.boxes and (size == 2 or along_k)
+
+
+def is_down(matrix: Matrix) -> bool:
+    """Whether the elements of a column follow each other rather than those of a row.
+
+    >>> is_down(Matrix(4, 3, 1, 4, "float16")), is_down(Matrix(4, 3, 3, 1, "float16"))
+    (True, False)
+    """
+    return matrix.rows > 1 and matrix.row == 1 and not (matrix.column == 1 and matrix.columns > 1)
+
+
+def starts_lines(matrix: Matrix) -> bool:
+    """Whether what follows each other begins at whole lines of the GPU's caches."""
+    outer, step = (matrix.columns, matrix.column) if is_down(matrix) else (matrix.rows, matrix.row)
+    return outer == 1 or step * itemsize_of(matrix.dtype) % _LINE_BYTES == 0
+
+
+def layouts_of(kernel: CudaKernel) -> Layouts:
+    """The layouts that a kernel takes."""
+    return Boxes(kernel) if kernel.boxes else RowMajor()

@@ -1,0 +1,292 @@
+/*
+idea = "The copy engine fills a ring of tiles in shared memory, tensor cores multiply from there, and no thread does both."
+row = "S0.9, S2"
+entry = "hopper"
+dtypes = ["bfloat16", "float16"]
+capability = "9.0a"
+persistent = true
+block = ["128 * (BM // 64 + 1)"]
+grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
+shared = "STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES"
+tile = ["BN", "BM"]
+constraints = ["STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES <= 232448"]
+
+[boxes]
+a = ["BM", "LINE"]
+a_down = ["LINE", "64"]
+b = ["LINE // CLUSTER", "64"]
+b_down = ["BN // CLUSTER", "LINE"]
+c = ["64", "64"]
+
+[[presets]]
+rate = 100
+params = { CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+params = { BN = 192 }
+
+[[presets]]
+rate = 100
+params = { BN = 192, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+params = { BN = 128, STAGES = 6 }
+
+[[presets]]
+rate = 100
+params = { BN = 128, STAGES = 6, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+params = { BN = 64, STAGES = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, STAGES = 5 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 128, STAGES = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 64, STAGES = 8 }
+
+[params]
+BM = { default = 128, values = [64, 128] }
+BN = { default = 256, values = [64, 128, 192, 256] }
+STAGES = { default = 4, min = 2, max = 8 }
+CLUSTER = { default = 1, values = [1, 2] }
+GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
+*/
+#include "hopper.cuh"
+
+// ---- the types of operands and result ---------------------------------------------------------------------------------------
+#define BFLOAT16 0
+#define FLOAT16 1
+#define FLOAT32 2
+#define SUM float
+#define LETTER "+f"
+#define SHAPE_K "k16"
+#define TAIL ", 1, 1, " TEXT(A_DOWN) ", " TEXT(B_ACROSS)
+#if TYPE == BFLOAT16
+#define TYPES ".f32.bf16.bf16"
+#else
+#define TYPES ".f32.f16.f16"
+#endif
+#include "wgmma.cuh"
+
+#define HALF (OUT != FLOAT32)
+#if HALF
+typedef unsigned short Out;  // its bits
+#else
+typedef float Out;
+#endif
+struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
+
+constexpr int LINE = 64;  // of k in a stage: 128 bytes, the width of the swizzle
+constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1), SLABS = BN / 64;
+
+struct Shared {
+    unsigned char a[STAGES][BM * 128];
+    unsigned char b[STAGES][BN * 128];
+    unsigned short c[GROUPS][2][64][64];  // two slabs of 64 columns for each group
+    Barrier full[STAGES], empty[STAGES];
+};
+extern __shared__ __align__(1024) unsigned char memory[];
+
+// What one call multiplies: C[m×n] of `batch` products, whose rows are `row_c` elements apart, and the next C `next_c`.
+// `moves_a` and `moves_b` are 1 where each product has its own operand, 0 where all have the same. Of a long k each block may sum
+// one of `parts`, of `part_steps` steps; the sums of all parts follow each other like the products of a batch.
+struct Call {
+    long long row_c, next_c;
+    int m, n, k, batch, moves_a, moves_b, parts, part_steps;
+};
+
+struct Ring {  // the next stage, and the parity of its phase
+    int slot = 0, parity = 0;
+    __device__ __forceinline__ void advance()
+    {
+        if (++slot == STAGES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+struct Place {  // of a tile: its first row and column, its number among all products and parts, and its steps of k
+    int top, left, z, first_step, steps;
+};
+
+// The tiles of all products in the order in which clusters take them. Those that run together should share rows of A and columns of
+// B in the second-level cache, so they are numbered down GROUP rows of tiles, then across.
+struct Tiles {
+    const Call& call;
+    int rows, cols, steps, count;
+    __device__ Tiles(const Call& call)
+        : call(call), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / BN + 1), steps((call.k - 1) / LINE + 1),
+          count(rows * cols * call.batch * call.parts)
+    {
+    }
+    __device__ __forceinline__ Place place(int tile, int rank) const
+    {
+        const int z = tile / (rows * cols), first = z % call.parts * call.part_steps;
+        tile -= z * (rows * cols);
+        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
+        return { ((band * GROUP + inside % height) * CLUSTER + rank) * BM, inside / height * BN, z, first,
+                 min(call.part_steps, steps - first) };
+    }
+};
+
+__device__ __forceinline__ unsigned packed(float low, float high)
+{
+    unsigned both;
+    if (OUT == BFLOAT16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+#if HALF
+// A warp stores up to 64 elements of a row whose chunks of 16 bytes are swizzled by `turn`, two at once where two lie in one word.
+__device__ __forceinline__ void store_row(Out* to, const Out* from, int turn, int columns)
+{
+    auto element = [&](int i) { return from[(i / 8 ^ turn) * 8 + i % 8]; };
+    const int lane = threadIdx.x % 32, odd = (unsigned long long)to / 2 % 2, i = 2 * lane - odd;
+    if (i >= 0 && i + 1 < columns) *(Pair*)&to[i] = Pair{ element(i), element(i + 1) };
+    else if (i >= 0 && i < columns) to[i] = element(i);
+    else if (i == -1 && columns > 0) to[0] = element(0);
+    if (odd && lane == 31 && columns == 64) to[63] = element(63);
+}
+#endif
+
+extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 1)
+hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap c,
+       Out* elements_of_c, const __grid_constant__ Call call)
+{
+    Shared& s = *(Shared*)memory;
+    const int group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
+    const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
+    const Tiles tiles(call);
+    Ring ring;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(s.full[i], 1);
+            barrier_init(s.empty[i], GROUPS * CLUSTER);
+        }
+        barrier_publish();
+    }
+    if (CLUSTER > 1) cluster_sync();  // the barriers of both blocks are there
+    else __syncthreads();
+
+    if (group == 0) {  // ---- GLOBAL → SHARED: one thread ------------------------------------------------------------------------
+        if (GROUPS > 1) give_registers<40>();
+        if (threadIdx.x == 0)
+            for (int tile = first; tile < tiles.count; tile += stride) {
+                const auto [top, left, z, first_step, steps] = tiles.place(tile, rank);
+                const int of_a = z / call.parts * call.moves_a, of_b = z / call.parts * call.moves_b;
+                for (int step = first_step; step < first_step + steps; step++, ring.advance()) {
+                    Barrier& full = s.full[ring.slot];
+                    unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];
+                    barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
+                    barrier_expect(full, (BM + BN) * 128);
+                    if (A_DOWN)
+                        #pragma unroll
+                        for (int i = 0; i < BM / 64; i++) load_tile(to_a + i * 8192, a, top + i * 64, step * LINE, of_a, full);
+                    else load_tile(to_a, a, step * LINE, top, of_a, full);
+                    // Each block of a cluster loads some rows of B, as they lie in memory, for both.
+                    auto load_b = [&](int at, int x, int y) {
+                        if (CLUSTER > 1) load_tile_multicast(to_b + at, b, x, y, of_b, full, (1 << CLUSTER) - 1);
+                        else load_tile(to_b + at, b, x, y, of_b, full);
+                    };
+                    constexpr int ROWS = (B_ACROSS ? LINE : BN) / CLUSTER;
+                    if (B_ACROSS)
+                        #pragma unroll
+                        for (int i = 0; i < SLABS; i++) load_b(i * 8192 + rank * ROWS * 128, left + i * 64, step * LINE + rank * ROWS);
+                    else load_b(rank * ROWS * 128, step * LINE, left + rank * ROWS);
+                }
+            }
+    } else {  // ---- MULTIPLY: 64 rows for each group ----------------------------------------------------------------------------
+        if (GROUPS > 1) take_registers<232>();
+        const int half = group - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+        auto release = [&](int slot) {
+            if (CLUSTER > 1) {
+                if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
+            } else if (thread == 0) barrier_arrive(s.empty[slot]);
+        };
+        SUM d[BN / 2];
+        int buffer = 0;
+        for (int tile = first; tile < tiles.count; tile += stride) {
+            const auto [tile_top, left, z, first_step, steps] = tiles.place(tile, rank);
+            int before = 0;
+            for (int step = 0; step < steps; step++, ring.advance()) {
+                barrier_wait(s.full[ring.slot], ring.parity);
+                const unsigned long long x = descriptor(s.a[ring.slot] + half * 8192, 16, 1024);
+                const unsigned long long y = descriptor(s.b[ring.slot], B_ACROSS ? 8192 : 16, 1024);
+                wgmma_fence();
+                #pragma unroll
+                for (int q = 0; q < 4; q++) wgmma(d, x + (A_DOWN ? 128 : 2) * q, y + (B_ACROSS ? 128 : 2) * q, step > 0 || q > 0);
+                wgmma_commit();
+                wgmma_wait<1>();  // the wgmmas of the step before have read their stage
+                if (step > 0) release(before);
+                before = ring.slot;
+            }
+            wgmma_wait<0>();
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
+            release(before);
+
+            // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
+            const int top = tile_top + half * 64;
+#if HALF
+            // Through shared memory: by the copy engine, which goes on while the next tile is multiplied, or row by row.
+            #pragma unroll
+            for (int slab = 0; slab < SLABS; slab++, buffer ^= 1) {
+                Out(*to)[64] = s.c[half][buffer];
+                if (STORE_BOXES && thread == 0) store_wait_read<1>();  // the slab before the last has left
+                if (STORE_BOXES) group_sync(1 + half, 128);
+                const int row = warp * 16 + lane % 16;
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {  // 16 columns: 8×8 matrices of rows 0-7 and 8-15, then of the next 8 columns
+                    const int at = slab * 32 + i * 8, chunk = i * 2 + lane / 16;
+                    store_matrices(&to[row][(chunk ^ row % 8) * 8], packed(d[at], d[at + 1]), packed(d[at + 2], d[at + 3]),
+                                   packed(d[at + 4], d[at + 5]), packed(d[at + 6], d[at + 7]));
+                }
+                if (STORE_BOXES) {
+                    publish_shared();
+                    group_sync(1 + half, 128);
+                    if (thread == 0) {
+                        store_tile(c, to, left + slab * 64, top, z);
+                        store_commit();
+                    }
+                } else {
+                    __syncwarp();  // a warp stores the rows that it has written
+                    const int columns = min(64, call.n - left - slab * 64);
+                    Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * 64;
+                    for (int r = 0; r < min(16, call.m - top - warp * 16); r++)
+                        store_row(rows + r * call.row_c, to[warp * 16 + r], r % 8, columns);
+                }
+            }
+#else
+            const int row = top + warp * 16 + lane / 4, col = left + lane % 4 * 2;
+            Out* to = elements_of_c + z * call.next_c + row * call.row_c + col;
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i += 2) {
+                const int r = i / 2 % 2 * 8, j = i / 4 * 8;
+                const Pair pair = { (Out)d[i], (Out)d[i + 1] };
+                if (row + r >= call.m || col + j >= call.n) continue;
+                Out* at = to + r * call.row_c + j;
+                if (STORE_PAIRS) *(Pair*)at = pair;  // then n is even
+                else {
+                    at[0] = pair.x;
+                    if (col + j + 1 < call.n) at[1] = pair.y;
+                }
+            }
+#endif
+        }
+        if (STORE_BOXES && thread == 0) store_wait<0>();
+    }
+    if (CLUSTER > 1) cluster_sync();  // no block leaves while the other writes to its memory
+}

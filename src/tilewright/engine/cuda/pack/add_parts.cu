@@ -1,0 +1,48 @@
+// Adds the sums of the parts of k in float32, always in the same order, and rounds once. All parts of one product of a batch follow
+// each other.
+
+#define BFLOAT16 0
+#define FLOAT16 1
+#define FLOAT32 2
+#if OUT == FLOAT32
+typedef float Out;
+__device__ __forceinline__ Out rounded(float x) { return x; }
+#else
+typedef unsigned short Out;
+__device__ __forceinline__ Out rounded(float x)
+{
+    unsigned both;
+    if (OUT == BFLOAT16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(x));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(x));
+    return (Out)both;
+}
+#endif
+
+constexpr int WARPS = 8;
+
+// A warp adds up 32 elements of its eighth of the parts, and the first warp the eighths.
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+add_parts(const float* parts, Out* c, long long rows, long long columns, long long row_c, long long next_c, int count, int batch)
+{
+    __shared__ float sums[WARPS][32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int first = (int)((long long)warp * count / WARPS), stop = (int)((long long)(warp + 1) * count / WARPS);
+    const long long size = rows * columns, all = size * batch;
+    for (long long start = blockIdx.x * 32ll; start < all; start += gridDim.x * 32ll) {
+        const long long i = start + lane, z = i / size, at = i - z * size, row = at / columns;
+        float sum = 0;
+        if (i < all) {
+            const float* from = parts + z * count * size + at;
+            #pragma unroll 8
+            for (int p = first; p < stop; p++) sum += from[p * size];
+        }
+        sums[warp][lane] = sum;
+        __syncthreads();
+        if (warp == 0 && i < all) {
+            #pragma unroll
+            for (int w = 1; w < WARPS; w++) sum += sums[w][lane];
+            c[z * next_c + row * row_c + (at - row * columns)] = rounded(sum);
+        }
+        __syncthreads();
+    }
+}

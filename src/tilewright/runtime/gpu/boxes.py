@@ -1,0 +1,77 @@
+"""Launches whose operands are tensor maps: by these the copy engine of a GPU, from Hopper on, moves boxes of a matrix.
+
+A map describes how an operand lies. It is made at the first launch; later launches only change its address.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .driver import call, driver
+
+#: ``launch(stream, mapped, pointer)``: the addresses of the operands that have maps, and one that the kernel gets itself.
+BoxedLauncher = Callable[[int, Sequence[int], int], None]
+
+#: Names of dtypes in the driver. Other elements travel as bytes.
+_TYPES = {"bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64"}
+_SWIZZLE_128, _PROMOTION_256 = 3, 3
+
+
+class BoxedOperand(NamedTuple):
+    """An operand as the copy engine sees it: ``matrices`` of ``rows`` and ``columns`` as they lie in memory, the next
+    row ``row_bytes`` further, the next matrix ``next_bytes``; and the rows and columns of the box that one copy moves."""
+
+    dtype: str
+    rows: int
+    columns: int
+    matrices: int
+    row_bytes: int
+    next_bytes: int
+    box: tuple[int, int]
+
+    def encoded(self, address: int) -> Any:
+        """The tensor map, if the operand begins at this address."""
+        d = driver()
+        kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES.get(self.dtype, 'UINT8')}")
+        rows, columns = self.box
+        (encoded,) = call(
+            f"the tensor map of {self}",
+            "cuTensorMapEncodeTiled",
+            kind,
+            3,
+            address,
+            [d.cuuint64_t(n) for n in (self.columns, self.rows, self.matrices)],
+            [d.cuuint64_t(n) for n in (self.row_bytes, self.next_bytes)],
+            [d.cuuint32_t(n) for n in (columns, rows, 1)],
+            [d.cuuint32_t(1)] * 3,
+            d.CUtensorMapInterleave(0),
+            d.CUtensorMapSwizzle(_SWIZZLE_128),
+            d.CUtensorMapL2promotion(_PROMOTION_256),
+            d.CUtensorMapFloatOOBfill(0),
+        )
+        return encoded
+
+
+class BoxedArguments:
+    """The memory of a launch's arguments: a tensor map for each operand, an address, and a structure that stays the same."""
+
+    def __init__(self, operands: Sequence[BoxedOperand], structure: bytes, mapped: Sequence[int], pointer: int) -> None:
+        self._maps = [operand.encoded(at) for operand, at in zip(operands, mapped, strict=True)]
+        self._at = list(mapped)
+        self._pointer = ctypes.c_uint64(pointer)
+        self._structure = ctypes.create_string_buffer(structure, len(structure))
+        places = [each.getPtr() for each in self._maps]
+        places += [ctypes.addressof(self._pointer), ctypes.addressof(self._structure)]
+        self._places = (ctypes.c_void_p * len(places))(*places)
+        #: Where the addresses of the arguments are, as a launch takes them.
+        self.address = ctypes.addressof(self._places)
+
+    def change(self, mapped: Sequence[int], pointer: int) -> None:
+        """The arguments of the next launch."""
+        for i, (now, then) in enumerate(zip(mapped, self._at, strict=True)):
+            if now != then:
+                call("a tensor map", "cuTensorMapReplaceAddress", self._maps[i], now)
+                self._at[i] = now
+        self._pointer.value = pointer

@@ -1,0 +1,245 @@
+"""``matmul`` of 16-bit arrays by the engine's kernel for tensor cores, which the microscope executes on a simulated GPU."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from support import simulated_libraries as fake
+from tilewright.arrays import libraries
+from tilewright.arrays.copies import prepare_copy
+from tilewright.arrays.gpu_array import Matrix
+from tilewright.catalog import cuda_engine
+from tilewright.planning.boxed import BoxedShape, candidates
+from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+HOPPER = cuda_engine()["cuda/hopper"]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = fake.Gpu(1 << 23)
+    found.sms = 4
+    fake.install(monkeypatch, [found])
+    yield found
+    libraries._known.clear()
+    libraries._instance.cache_clear()
+
+
+def whole(*shape: int, dtype: Any = BF16, seed: int = 1) -> np.ndarray:
+    """Small whole numbers, whose sums are exact in float32."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
+
+
+def tensor(gpu: Any, values: np.ndarray, layout: str = "rows") -> Any:
+    if layout == "rows":
+        return fake.Tensor.of(gpu, values)
+    if layout == "columns":
+        x = fake.Tensor.of(gpu, np.ascontiguousarray(values.swapaxes(-1, -2)))
+        return x.like(x.view.swapaxes(-1, -2))
+    wider = np.zeros((*values.shape[:-1], values.shape[-1] + 9), values.dtype)
+    wider[..., 1:-8] = values  # rows begin in the middle of a granule
+    x = fake.Tensor.of(gpu, wider)
+    return x.like(x.view[..., 1:-8])
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.astype(np.float64) @ b.astype(np.float64)).astype(a.dtype)
+
+
+def launched(gpu: Any) -> list[str]:
+    return [entry for entry, _ in gpu.launches]
+
+
+@pytest.mark.parametrize("dtype", [BF16, np.dtype(np.float16)], ids=str)
+@pytest.mark.parametrize("layouts", [*itertools.product(("rows", "columns"), repeat=2)], ids="-".join)
+def test_no_layout_of_whole_granules_is_copied(gpu: Any, layouts: tuple[str, str], dtype: Any) -> None:
+    a, b = whole(96, 72, dtype=dtype), whole(72, 136, dtype=dtype)
+    c = tw.matmul(tensor(gpu, a, layouts[0]), tensor(gpu, b, layouts[1])).view
+    assert c.dtype == dtype
+    np.testing.assert_array_equal(c, product(a, b))
+    assert launched(gpu) == ["hopper"]
+
+
+@pytest.mark.parametrize("shapes", [
+    ((33, 35), (35, 37)), ((130, 64), (64, 70)), ((1, 64), (64, 200)), ((200, 64), (64, 1)), ((1, 1), (1, 1)),
+    ((300, 20), (20, 300)),
+    ((3, 64, 40), (3, 40, 24)), ((3, 64, 40), (40, 24)), ((2, 1, 5, 7), (3, 7, 9)), ((64,), (64, 9)), ((5, 64), (64,)),
+    ((40, 0), (0, 6)), ((0, 4), (4, 5)), ((2, 3, 0), (2, 0, 4)),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("layouts", [("rows", "rows"), ("columns", "rows"), ("wider", "columns")], ids="-".join)
+def test_shapes_are_those_of_matmul(gpu: Any, shapes: Any, layouts: tuple[str, str]) -> None:
+    if min(map(len, shapes)) == 1:
+        layouts = ("rows", "rows")
+    a, b = whole(*shapes[0]), whole(*shapes[1], seed=2)
+    c = tw.matmul(tensor(gpu, a, layouts[0]), tensor(gpu, b, layouts[1])).view
+    np.testing.assert_array_equal(c, product(a, b))
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "wider"])
+def test_out_keeps_what_lies_around_it(gpu: Any, layout: str) -> None:
+    a, b = whole(40, 30), whole(30, 51)
+    out = tensor(gpu, np.full((40, 51), 7, BF16), layout)
+    around = out.storage.view.copy()
+    assert tw.matmul(tensor(gpu, a), tensor(gpu, b), out=out) is out
+    np.testing.assert_array_equal(out.view, product(a, b))
+    out.view[...] = 7
+    np.testing.assert_array_equal(out.storage.view, around)
+
+
+@pytest.mark.parametrize(("shapes", "batch"), [
+    (((40, 3000), (3000, 40)), False), (((17, 5001), (5001, 33)), False), (((2, 64, 2048), (2, 2048, 64)), True),
+], ids=str)  # fmt: skip
+def test_parts_of_a_long_k_are_added_in_one_order(gpu: Any, shapes: Any, batch: bool) -> None:
+    gpu.sms = 132
+    rng = np.random.default_rng(3)
+    a, b = (rng.uniform(-1, 1, shape).astype(BF16) for shape in shapes)
+    x, y = tensor(gpu, a), tensor(gpu, b)
+    assert tw.plan(x, y).parts > 1
+    c = tw.matmul(x, y).view
+    np.testing.assert_array_equal(c, tw.matmul(x, y).view)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    bound = a.shape[-1] * 2.0**-24 * (abs(a.astype(np.float64)) @ abs(b.astype(np.float64))) + 2.0**-8 * abs(exact)
+    assert (abs(c.astype(np.float64) - exact) <= bound).all()
+    assert launched(gpu).count("hopper") == 2, "one launch for all products, and no other kernel"
+
+
+def test_the_widest_is_computed_in_float64(gpu: Any) -> None:
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((20, 70), (70, 21)))
+    c = tw.matmul(tensor(gpu, a), tensor(gpu, b), precision="highest").view
+    np.testing.assert_array_equal(c, (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16))
+
+
+def test_dtypes_promote(gpu: Any) -> None:
+    a, b = whole(9, 12), whole(12, 10, dtype=np.float16)
+    assert tw.matmul(tensor(gpu, a), tensor(gpu, b)).view.dtype == np.float32
+    assert tw.matmul(tensor(gpu, a), tensor(gpu, b.astype(np.float64))).view.dtype == np.float64
+
+
+def test_older_gpus_compute_float16_in_float32(gpu: Any) -> None:
+    gpu.capability, gpu.arch = "8.0", "sm_80"
+    a, b = whole(9, 12, dtype=np.float16), whole(12, 10, dtype=np.float16)
+    np.testing.assert_array_equal(tw.matmul(tensor(gpu, a), tensor(gpu, b)).view, product(a, b))
+    assert launched(gpu)[-2:] == ["register_banks", "float32_to_float16"]
+
+
+# ---- the kernel itself
+
+
+WAYS = [{}, *(preset.params for preset in HOPPER.presets)]
+
+
+@pytest.mark.parametrize(
+    "params", WAYS, ids=lambda p: "-".join(f"{name}{value}" for name, value in p.items()) or "default"
+)
+def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int]) -> None:
+    """Of all tile shapes, with both layouts of B, more tiles than blocks, and results that are stored in boxes or not."""
+    gpu.sms = 2
+    for n, down in ((520, False), (261, True)):
+        m, k = 300, 136
+        a, b = whole(m, k), whole(k, n)
+        c = gpu.allocate(m * n * 2)
+        laid = Laid(k, down=True) if down else Laid(-(-n // 8) * 8)
+        stored = np.ascontiguousarray(b.T) if down else np.pad(b, ((0, 0), (0, laid.step - n)))
+        memory = [gpu.put(x.view(np.uint16)) for x in (a, stored)]
+        what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, Laid(k), laid, Laid(n), True)
+        prepare_boxed_product(gpu, HOPPER, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+        np.testing.assert_array_equal(gpu.get(c, BF16, (m, n)), product(a, b))
+        for each in (c, *memory):
+            each.close()
+
+
+def test_a_buffer_that_is_stored_from_is_not_written(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel once did where a tile has one slab only."""
+    from tilewright.runtime.gpu import boxed_product
+
+    gpu.sms = 1
+    wrong = HOPPER.source.replace("buffer ^= 1", "buffer = 0").replace("store_wait_read<1>", "store_wait_read<2>")
+    assert wrong != HOPPER.source
+    object.__setattr__(broken := type(HOPPER)(**_fields(HOPPER, source=wrong)), "path", HOPPER.path)
+    boxed_product._prepared.cache_clear()
+    m, n, k = 128, 256, 64
+    memory = [gpu.put(x.view(np.uint16)) for x in (whole(m, k), whole(k, n))]
+    c = gpu.allocate(m * n * 2)
+    what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, Laid(k), Laid(n), Laid(n), True)
+    run = prepare_boxed_product(gpu, broken, what, {"BN": 64, "STAGES": 8})
+    with pytest.raises(AssertionError, match="still"):
+        run(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+
+
+def _fields(kernel: Any, **changed: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return {f.name: changed.get(f.name, getattr(kernel, f.name)) for f in dataclasses.fields(kernel) if f.init}
+
+
+# ---- copies
+
+
+@pytest.mark.parametrize("offset", range(4))
+@pytest.mark.parametrize(("rows", "columns", "step"), [(1, 1, 1), (3, 1, 2), (5, 7, 7), (4, 130, 131), (2, 4500, 4501)])
+def test_rows_are_copied_from_any_address(gpu: Any, rows: int, columns: int, step: int, offset: int) -> None:
+    values = whole(rows, step, dtype=np.float16)
+    memory = gpu.put(np.concatenate([np.zeros(offset, np.float16), values.ravel()[: (rows - 1) * step + columns]]))
+    to = -(-columns // 64) * 64
+    target = gpu.allocate(rows * to * 2)
+    source = Matrix(rows, columns, step, 1, "float16", False)
+    copy = prepare_copy(gpu, source, Matrix(rows, columns, to, 1, "float16"), own=True)
+    copy(memory.pointer + 2 * offset, target.pointer, 0)
+    assert launched(gpu) == ["copy_rows"]
+    gpu.wait()
+    np.testing.assert_array_equal(gpu.get(target, np.float16, (rows, to))[:, :columns], values[:, :columns])
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("target", ["float32", "float64", "bfloat16", "float16"])
+def test_conversions_round_once(gpu: Any, source: str, target: str) -> None:
+    gpu.executes = True
+    rng = np.random.default_rng(5)
+    dtypes = {"bfloat16": BF16}
+    x = (rng.standard_normal((70, 33)) * 2.0 ** rng.integers(-30, 30, (70, 33))).astype(np.float64)
+    x[0, :6] = np.nan, np.inf, -np.inf, 0.0, -0.0, 1 + 2.0**-9
+    x[1, :3] = 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-11 + 2.0**-40, 65520.0
+    with np.errstate(all="ignore"):
+        values = x.astype(dtypes.get(source, source))
+        expected = values.astype(dtypes.get(target, target))
+    memory, to = gpu.put(values), gpu.allocate(expected.nbytes)
+    copy = prepare_copy(gpu, Matrix(70, 33, 33, 1, source), Matrix(70, 33, 1, 70, target))
+    copy(memory.pointer, to.pointer, 0)
+    got = gpu.get(to, expected.dtype, (33, 70)).T
+    same = (got == expected) | (np.isnan(got.astype(float)) & np.isnan(expected.astype(float)))
+    if (source, target) == ("float64", "bfloat16"):  # ml_dtypes rounds it twice
+        twice = values.astype(np.float32).astype(BF16) == expected
+        same |= twice & (abs(got.astype(float) - values) <= abs(expected.astype(float) - values))
+    assert same.all()
+
+
+# ---- the model
+
+
+def test_few_tiles_and_a_long_k_are_cut_into_parts() -> None:
+    def best(m: int, n: int, k: int) -> Any:
+        return candidates(HOPPER, BoxedShape("bfloat16", m, n, k, 1, True), 132)[0]
+
+    assert best(4096, 4096, 4096).parts == 1
+    assert best(64, 64, 65536).parts > 32
+    assert best(4096, 4096, 4096).params["BN"] == 256
+    assert best(8, 8, 8).parts == 1
+    assert best(8, 8, 8).seconds < 5e-6
+
+
+def test_the_engine_has_no_rung() -> None:
+    from tilewright.catalog import cuda_catalog
+
+    assert not cuda_engine().keys() & cuda_catalog().keys()
+    assert all(Path(kernel.path).parent.name == "cuda" for kernel in cuda_engine().values())
