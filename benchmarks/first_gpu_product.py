@@ -1,7 +1,8 @@
 """Where the first GPU product of a process spends its time: ``first_gpu_product.py OUT.json [--n 49152] [--device cuda:0]``.
 
 Every part runs in a process of its own. ``steps`` times one thing after the other: imports, the driver, the context,
-page-locking, GPU memory, compilation; ``memory`` times the first touch of host memory. ``product`` times
+page-locking, GPU memory, compilation; ``memory`` times the first touch of host memory. ``plain`` times whole calls of
+``multiply`` and ``matmul``, imports included, with nothing else in the process. ``product`` times
 ``tilewright.multiply`` of NumPy arrays several times, and within each call the functions named in ``TIMED``, by the union
 of their spans over all threads; a thread samples where all threads are. The product runs with an empty cache (cold), then
 twice with what the process before left in it (warm), then once more with an empty cache: by then the machine's memory has
@@ -36,24 +37,28 @@ STARTED_S = time.perf_counter()
 TIMED = (
     "tilewright.streaming.run.opening:array_for",
     "tilewright.streaming.places.places:place_product",
+    "tilewright.streaming.places.places:choose_gpu",
     "tilewright.streaming.places.places:typical_step",
     "tilewright.streaming.places.gpu_rates:gpu_rates",
-    "tilewright.streaming.places.gpu_rates:_seconds",
-    "tilewright.streaming.places.gpu_rates:_link",
+    "tilewright.streaming.places.gpu_rates:_product_s",
+    "tilewright.streaming.places.gpu_rates:_link_rates",
     "tilewright.streaming.places.rates:read_rate",
     "tilewright.streaming.places.rates:write_rate",
     "tilewright.streaming.plan.stream:plan_stream",
+    "tilewright.streaming.run.job:plan_job",
+    "tilewright.streaming.run.job:Job.run",
     "tilewright.streaming.run.executor:execute",
-    "tilewright.streaming.places.gpu:Gpu.__init__",
-    "tilewright.streaming.places.gpu:Gpu.close",
+    "tilewright.streaming.places.gpu:GpuPlace.__init__",
+    "tilewright.streaming.places.gpu:GpuPlace.close",
     "tilewright.runtime.gpu.device:open_device",
+    "tilewright.runtime.gpu.device:_wake",
+    "tilewright.runtime.gpu.device:Device.__init__",
     "tilewright.runtime.gpu.device:Device.reserve",
     "tilewright.runtime.gpu.launch:Kernels._load",
-    "tilewright.runtime.gpu.product:prepared",
+    "tilewright.runtime.gpu.product:prepare_gpu_product",
     "tilewright.runtime.gpu.nvrtc:compile_source",
     "tilewright.runtime.gpu.nvrtc:_compile",
     "tilewright.runtime.gpu.nvrtc:compiler",
-    "tilewright.runtime.gpu.nvrtc:read_resources",
     "tilewright.runtime.gpu.memory:HostPages.take",
     "tilewright.runtime.gpu.memory:HostPages.lock",
     "tilewright.runtime.gpu.memory:HostPages.give_back",
@@ -261,6 +266,22 @@ def meminfo() -> dict[str, int]:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     return {}
+
+
+def plain(options: argparse.Namespace) -> dict[str, Any]:
+    """The product as a user's program has it, with nothing timed within: imports are part of the first call."""
+    import numpy as np
+
+    function, a, out = options.name.partition(",")[0], np.ones((options.n, options.n), np.float32), {}
+    begun = time.perf_counter()
+    import tilewright as tw
+
+    for number in range(options.calls):
+        c = getattr(tw, function)(a, a, device=options.device)
+        out[f"call {number + 1}"] = round(time.perf_counter() - begun, 4)
+        assert (c == options.n).all(), "wrong"
+        begun = time.perf_counter()
+    return {"plain": out}
 
 
 # ---- one thing after the other ---------------------------------------------------------------------------------------
@@ -498,6 +519,12 @@ PROCESSES = (
     ("warm again", product, 1, "first"),
     ("cold on a warm machine", product, 2, "second"),
     ("steps", steps, 0, "third"),
+    ("multiply, cold", plain, 3, "fourth"),
+    ("multiply, warm", plain, 3, "fourth"),
+    ("multiply, warm again", plain, 3, "fourth"),
+    ("matmul, cold", plain, 3, "fifth"),
+    ("matmul, warm", plain, 3, "fifth"),
+    ("matmul, warm again", plain, 3, "fifth"),
 )
 
 
@@ -567,11 +594,13 @@ def print_short(record: dict[str, Any]) -> None:
         for call in found.get("calls", []):
             print(f"  call {call['call']}: {call['seconds']} s, {call['usage']}")
             for function, span in call["spans"].items():
-                if span["union_s"] >= 0.02:
-                    print(f"    {function:24} {span}")
+                if span["union_s"] >= 0.005:
+                    times = " ".join(f"{key}={value:.3f}" for key, value in span.items())
+                    print(f"    {function:24} {times}")
             for lane, span in call["lanes"].items():
                 print(f"    lane {lane:19} {span}")
         for part in (
+            "plain",
             "imports_and_context",
             "memory_steps",
             "locking_steps",
