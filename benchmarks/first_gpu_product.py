@@ -35,6 +35,8 @@ STARTED_S = time.perf_counter()
 
 #: Functions that are timed within a call. One that a module no longer has is listed under "missing".
 TIMED = (
+    "tilewright.runtime.cpu.stop:run_on_thread",
+    "tilewright.streaming.run.opening:opened_product",
     "tilewright.streaming.run.opening:array_for",
     "tilewright.streaming.places.places:place_product",
     "tilewright.streaming.places.places:choose_gpu",
@@ -47,11 +49,13 @@ TIMED = (
     "tilewright.streaming.plan.stream:plan_stream",
     "tilewright.streaming.run.job:plan_job",
     "tilewright.streaming.run.job:Job.run",
+    "tilewright.streaming.run.job:create_matrix",
     "tilewright.streaming.run.executor:execute",
     "tilewright.streaming.places.gpu:GpuPlace.__init__",
     "tilewright.streaming.places.gpu:GpuPlace.close",
     "tilewright.runtime.gpu.device:open_device",
-    "tilewright.runtime.gpu.device:_wake",
+    "tilewright.runtime.gpu.wake:_create_context",
+    "tilewright.runtime.gpu.driver:driver",
     "tilewright.runtime.gpu.device:Device.__init__",
     "tilewright.runtime.gpu.device:Device.reserve",
     "tilewright.runtime.gpu.launch:Kernels._load",
@@ -174,6 +178,7 @@ def product(options: argparse.Namespace) -> dict[str, Any]:
         import tilewright as tw
     with taking(out, "import_multiply_s"):
         importlib.import_module("tilewright.large")
+        importlib.import_module("tilewright.streaming.run.opening")
     spans = Spans()
     for where in TIMED:
         spans.wrap(where)

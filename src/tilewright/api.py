@@ -13,6 +13,7 @@ from .operands import admit, admit_out, can_write, native
 from .planning.host import HostPlan, host_plan
 from .planning.plan import Plan
 from .runtime.cpu import small_products
+from .runtime.gpu.wake import wake_named
 
 #: The short way for small products. For a dtype that was not multiplied yet it returns None, and ``_matmul`` multiplies.
 _short: small_products.Short = small_products.known
@@ -72,6 +73,8 @@ def matmul(
         from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
 
         return matmul_on_gpu(a, b, out, precision, algorithm)
+    if device is not None:
+        wake_named(device)
     return _matmul(a, b, out, precision, algorithm, device)
 
 

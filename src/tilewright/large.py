@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .files import path_of_result
-from .runtime.cpu.stop import stoppable
+from .runtime.gpu.wake import wake_named
 from .streaming.options import Options
-from .streaming.places.events import Events
-from .streaming.plan.stream import StreamPlan
-from .streaming.run.job import Job, Progress
-from .streaming.run.opening import open_job
+
+if TYPE_CHECKING:  # imported in 0.1 s: by each call, while the driver starts
+    from .streaming.places.events import Events
+    from .streaming.plan.stream import StreamPlan
+    from .streaming.run.job import Job, Progress
 
 
 def multiply(
@@ -77,6 +77,10 @@ def multiply(
     array([[ 5., 14.],
            [14., 50.]])
     """
+    if cluster is None:
+        wake_named(device)
+    from .runtime.cpu.stop import stoppable
+
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
 
     def run() -> Any:
@@ -125,9 +129,13 @@ def job_on(
     cluster: Any, a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False
 ) -> contextlib.AbstractContextManager[Job]:
     """The job of a ``multiply`` in this process, or on ``cluster`` where there is one."""
+    from .files import path_of_result
+
     if isinstance(out, (str, os.PathLike)):
         out = path_of_result(out)
     if cluster is None:
+        from .streaming.run.opening import open_job
+
         return open_job(a, b, out, options, only_planned=only_planned)
     from .cluster.product import open_cluster_job
 

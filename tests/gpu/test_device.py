@@ -444,13 +444,13 @@ def test_a_gpu_is_opened_once_and_the_context_before_stays(monkeypatch: pytest.M
     contexts, woken = [11], []
 
     def make(ordinal: int) -> Any:
-        assert woken == ["init", ordinal], "the context was made while cuda.core was imported"
+        assert woken == [ordinal, "waited"], "the context was made while cuda.core was imported"
         stand.calls.append(("open", ordinal))
         return stand.gpu
 
     stand.core.Device, stand.gpu.set_current = make, lambda: contexts.append(55)
-    stand.played.cuInit = lambda _: woken.append("init")
-    stand.played.cuDevicePrimaryCtxRetain = woken.append
+    waking = SimpleNamespace(join=lambda: woken.append("waited"))
+    monkeypatch.setattr(module, "wake", lambda ordinal: (woken.append(ordinal), waking)[1])
     stand.played.cuCtxGetCurrent = lambda: (Status.CUDA_SUCCESS, contexts[-1])
     stand.played.cuCtxSetCurrent = lambda context: (contexts.append(context), (Status.CUDA_SUCCESS,))[1]
     monkeypatch.setitem(sys.modules, "cuda.core", stand.core)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, UsageError
-from ..operands import admit_out, can_write, native, promoted
+from ..operands import admit_out, can_write, is_masked, native, promoted
 from ..problem import ProductShapes, combine_shapes
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
@@ -121,6 +121,6 @@ def _number(name: str, value: Any) -> complex:
     except Exception:  # a foreign object may raise anything
         array = np.asarray(None)
     kind = {"b": int, "i": int, "u": int, "f": float, "c": complex}.get(array.dtype.kind)
-    if kind is None or array.shape or isinstance(value, np.ma.MaskedArray):
+    if kind is None or array.shape or is_masked(value):
         raise UsageError(f"{name} must be a number, got {type(value).__name__}")
     return kind(array)

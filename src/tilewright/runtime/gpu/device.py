@@ -5,7 +5,6 @@ A GPU is opened once, and kernels that were loaded for it stay loaded. Other lib
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import threading
@@ -24,6 +23,7 @@ from .launch import Attributes, Extent, Kernels, Launcher, Submission
 from .memory import HostPages, Memory
 from .nvrtc import Compiled
 from .stream import Event, Stream, Timer
+from .wake import wake
 
 _lock = threading.Lock()
 _open: dict[int, Device] = {}
@@ -53,10 +53,9 @@ def open_device(ordinal: int = 0) -> Device:
 def _opened(ordinal: int) -> Device:
     with _lock, restored_context():
         if ordinal not in _open:
-            waking = threading.Thread(target=_wake, args=(ordinal,))
-            waking.start()
+            waking = wake(ordinal)
             try:
-                core = importlib.import_module("cuda.core")
+                core = importlib.import_module("cuda.core")  # takes 0.07 s
                 waking.join()
                 device = core.Device(ordinal)
                 device.set_current()
@@ -64,13 +63,6 @@ def _opened(ordinal: int) -> Device:
             except Exception as error:  # a missing package, library, driver or device: each raises another class
                 raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}") from None
         return _open[ordinal]
-
-
-def _wake(ordinal: int) -> None:
-    """Start the driver and create the GPU's context (0.2 s) while ``cuda.core`` is imported; ``_opened`` reports errors."""
-    with contextlib.suppress(Exception):
-        driver().cuInit(0)
-        driver().cuDevicePrimaryCtxRetain(driver().cuDeviceGet(ordinal)[1])
 
 
 class Device:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...catalog import cuda_catalog
 from ...errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ...files import Sink, Source
 from ...files.array import ArraySource
@@ -18,6 +19,7 @@ from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
 from ...planning.choice import Choice, choose_adding_cpu, choose_gpu
 from ...runtime.gpu.device import Device, open_device
+from ...runtime.gpu.wake import wake_named
 from ..options import Options
 from ..plan.cost import Rates
 from ..plan.host_cache import HostCache
@@ -204,6 +206,8 @@ def _gpus(device: str | None) -> tuple[Device, ...]:
     match = re.fullmatch(r"cuda(?::(\d+(?:,\d+)*))?", device or "cuda")
     if match is None:
         raise UsageError(f"device {device!r}: must be cpu, cuda, cuda:N or cuda:N,M,…")
+    if wake_named(device):
+        cuda_catalog()  # read in 20 ms, meanwhile
     try:
         if match[1]:
             return tuple(open_device(int(number)) for number in dict.fromkeys(match[1].split(",")))
