@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
-from support import explanations, timelines
+from support import explanations, pipelines, timelines
 from support.report_records import measured
 from tilewright import report
 from tilewright.__main__ import run_command_line
@@ -147,14 +147,23 @@ EXPLAINED: dict[str, list[Any]] = {
     **{key: [5, [5], None, {}] for key in ("accesses", "formulas", "bounds", "defects")},
     **{"counters": [{"x": NAN}], "params": [{"x": []}], "notes": [[3]], "source": [None], "m": [-1], "gpu": [[]]},
     **{"launch.grid": [5], "launch.block": [[1, 2, 3, 4]], "launch.threads": [-1]},
+    **{
+        "pipeline": [5, [], deep(DEEPEST + 1)],
+        "pipeline.steps": [-1, 2000, "x"],
+        "pipeline.rows": [5, [{}] * 25, [5]],
+    },
+    **{"pipeline.rows.0.spans.0.begin": [-1, 1e9], "pipeline.rows.0.spans.0.end": ["x"], "pipeline.rows.0.name": [5]},
+    **{"pipeline.barriers.0.count": [-1], "pipeline.barriers.0.events.0.bytes": [2**31, 0.5]},
+    **{"pipeline.tiles.0.cells": [[[-1]], [[0] * 9], [[0]] * 9, 5], "pipeline.tiles.0.reads": [[2**24]]},
     **{"run.words": [5], "run.complete": [1], "verified.ok": ["yes"], "environment": [deep(DEEPEST + 1)]},
 }
 
 
 @pytest.mark.parametrize("path", EXPLAINED)
 def test_a_field_of_an_explanation_is_named(path: str) -> None:
-    data = json.loads(json.dumps(explanations.with_defect(explanations.coalesced()).as_dict()))
-    assert from_dict(data, "file")
+    made = replace(explanations.with_defect(explanations.coalesced()), pipeline=pipelines.in_code())
+    data = json.loads(json.dumps(made.as_dict()))
+    assert from_dict(data, "file") == replace(from_dict(data, "file"), pipeline=made.pipeline)
     name = path.replace(".0.", "[0].")
     for value in EXPLAINED[path]:
         with pytest.raises(RecordError, match=re.escape(f"file: {name} must be ")) as caught:

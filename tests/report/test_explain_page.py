@@ -310,7 +310,16 @@ def test_the_page_imports_neither_numpy_nor_a_kernel():
         "print(sorted(ours | ({'numpy', 'numba'} & set(sys.modules))))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    parts = ["bench", "explanation", "explanation_rules", "json_data", "legible", "source_rows", "unit_counters"]
+    parts = [
+        "bench",
+        "explanation",
+        "explanation_rules",
+        "json_data",
+        "legible",
+        "pipeline",
+        "source_rows",
+        "unit_counters",
+    ]
     plain = ["errors", "records", *(f"records.{name}" for name in parts)]
     assert out.stdout.strip() == str([f"tilewright.{name}" for name in plain])
 

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import RecordError
 from .explanation_rules import check_explanation
 from .json_data import dumped, parse_json, read_text, value_excerpt
+from .pipeline import Pipeline, pipeline_from
 
 SCHEMA = 1
 KIND = "explain"
@@ -119,7 +120,8 @@ class Explanation:
     resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
     seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound), ``measured`` (counters,
     by_line, environment) or None. ``included``: the text of each included file that has accesses or defects.
-    ``printed``: what the kernel's threads printed. ``approximate``: the ``counters`` that are not exact.
+    ``printed``: what the kernel's threads printed. ``approximate``: the ``counters`` that are not exact. ``pipeline``: what
+    one block did at its mbarriers, None if it has none.
     """
 
     kernel: str
@@ -148,6 +150,7 @@ class Explanation:
     included: dict[str, str] = field(default_factory=dict)
     printed: str = ""
     approximate: list[str] = field(default_factory=list)
+    pipeline: Pipeline | None = None
     schema: int = SCHEMA
     kind: str = KIND
 
@@ -229,7 +232,8 @@ def from_dict(data: Any, where: str) -> Explanation:
     check_explanation(data, where)
     try:
         nested = {name: [_known(kind, item) for item in data[name]] for name, kind in _NESTED.items()}
-        return _known(Explanation, data | nested)
+        pipeline = pipeline_from(data["pipeline"]) if data.get("pipeline") else None
+        return _known(Explanation, data | nested | {"pipeline": pipeline})
     except (TypeError, KeyError) as error:
         raise RecordError(f"{where}: is an incomplete explanation: {error}") from None
 

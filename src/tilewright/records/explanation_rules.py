@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import RecordError
 from .json_data import (
     COUNT,
     NUMBER,
@@ -23,6 +24,7 @@ from .json_data import (
     mapping,
     nullable,
 )
+from .pipeline import check_pipeline
 
 #: The most bytes that one lane may move: pictures draw every word of them. The widest instruction has 32.
 _WIDEST = 128
@@ -42,6 +44,7 @@ _RULES: dict[str, Rule] = {
         "notes": _TEXTS,
         "approximate": _TEXTS,
     },
+    "pipeline": nullable(OBJECT),
     "included": mapping("an object of texts", TEXT.holds),
     **dict.fromkeys(("about", "gpu", "launch", "resources", "occupancy", "verified", "run", "environment"), OBJECT),
     **dict.fromkeys(("accesses", "formulas", "bounds", "defects"), OBJECTS),
@@ -52,7 +55,7 @@ _ITEMS: dict[str, dict[str, Rule]] = {
     "accesses": {
         **dict.fromkeys(("space", "kind", "file"), TEXT),
         **dict.fromkeys(("line", "requests", "bytes", "sectors", "wavefronts", "conflicts", "least", "origin"), COUNT),
-        "nbytes": Rule(f"a whole number from 1 to {_WIDEST}", lambda x: is_count(x) and 1 <= x <= _WIDEST),
+        "nbytes": Rule(f"a whole number from 0 to {_WIDEST}", lambda x: is_count(x) and x <= _WIDEST),
         "exact": TRUTH,
         "lanes": many("a list of whole numbers and nulls, 32 at most", _COUNT_OR_NULL.holds, most=32),
     },
@@ -99,6 +102,10 @@ def check_explanation(data: Mapping[str, Any], where: str) -> None:
     check_fields(data, _RULES, where)
     for name, rules in _FIELDS.items():
         check_fields(data.get(name) or {}, rules, where, f"{name}.")
+    check_pipeline(data.get("pipeline") or {}, where, "pipeline.")
     for name, rules in _ITEMS.items():
         for number, item in enumerate(data.get(name, ())):
             check_fields(item, rules, where, f"{name}[{number}].")
+    for number, access in enumerate(data.get("accesses", ())):
+        if access.get("lanes") and not access.get("nbytes", 1):
+            raise RecordError(f"{where}: accesses[{number}].nbytes must be 1 or more where lanes have addresses, got 0")

@@ -25,8 +25,10 @@ from .counters.survey import Survey
 from .counters.tally import Counters
 from .machine.arguments import dimensions
 from .machine.clusters import cluster_dimensions
+from .machine.event_log import EventLog
 from .machine.options import MAX_BYTES, MAX_STEPS, Progress, RunOptions
 from .observation import Observation
+from .pipeline import has_mbarriers, pipeline_of
 from .run.simulate import Run, run_program
 
 
@@ -119,7 +121,7 @@ def observe(
     *,
     sampled: bool = False,
 ) -> Observation:
-    """``microscope`` for a kernel that is compiled and linked; ignores ``blocks`` and ``observer`` of ``options``."""
+    """``microscope`` for a kernel that is compiled and linked; ignores ``blocks``, ``observer``, ``log`` of ``options``."""
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     kernel = compiled.readable(entry) if compiled else demangled(entry)
@@ -130,7 +132,9 @@ def observe(
     survey = _Surveyor(machine, source.name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
     registers = registers_at_launch(compiled, entry)
-    run = run_program(program, grid, block, args, replace(options, observer=survey, blocks=chosen, registers=registers))
+    log = EventLog() if has_mbarriers(program.code) else None
+    chosen_options = replace(options, observer=survey, blocks=chosen, registers=registers, log=log)
+    run = run_program(program, grid, block, args, chosen_options)
     findings = [
         *run.findings,
         *compiler_findings(compiled, program),
@@ -155,6 +159,7 @@ def observe(
         notes=[*notes, *cluster_notes(cluster)],
         approximate=approximate,
         printed=run.printed,
+        pipeline=pipeline_of(log) if log else None,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..records.explanation import Access
 from ..records.legible import legible
+from ..records.pipeline import Pipeline
 from ..records.source_rows import SourceRow, source_rows
 from ..report.listing import listing_html
 from ..runtime.gpu.cubin import Resources
@@ -14,6 +15,7 @@ from . import listing
 from .assembly.source_files import file_label
 from .findings import Finding
 from .run.simulate import Run
+from .timeline_listing import timeline_lines
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Observation:
     sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
     for PTX. ``included`` has the texts of included files with accesses or findings,
     ``printed`` what the kernel's threads printed. ``approximate`` are the counters that are not exact.
+    ``pipeline`` is what one block did at its mbarriers, None if it has none.
     """
 
     kernel: str
@@ -44,6 +47,7 @@ class Observation:
     included: dict[str, str] = field(default_factory=dict)
     printed: str = ""
     approximate: frozenset[str] = frozenset()
+    pipeline: Pipeline | None = None
 
     @property
     def ok(self) -> bool:
@@ -52,7 +56,8 @@ class Observation:
 
     def __str__(self) -> str:
         wrong = [listing.wrapped(text, listing.WIDTH) for text in self._without_line]
-        return listing.listing_text(self._title, self._rows, [*wrong, "", *self._below], self.notes)
+        below = [*wrong, "", *self._below, *(["", *self._timeline, ""] if self._timeline else [])]
+        return listing.listing_text(self._title, self._rows, below, self.notes)
 
     def __repr__(self) -> str:
         return f"<Observation of {self._title}>"
@@ -73,6 +78,11 @@ class Observation:
     def _rows(self) -> list[SourceRow]:
         wrong = [(file_label(f.file, self.file), f.line, f.text_in_place) for f in self.findings]
         return source_rows(self.source, self.accesses, wrong, self.included)
+
+    @property
+    def _timeline(self) -> list[str]:
+        """The timeline of the pipeline as text; empty if there is none."""
+        return timeline_lines(self.pipeline) if self.pipeline else []
 
     @property
     def _below(self) -> list[str]:

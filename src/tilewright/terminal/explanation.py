@@ -14,6 +14,7 @@ from ..records.explanation import ABOUT, Defect, Explanation, Formula
 from ..records.source_rows import source_rows
 from ..simulator import listing
 from ..simulator.occupancy import Occupancy
+from ..simulator.timeline_listing import timeline_lines
 from .facts import show_facts
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -45,6 +46,8 @@ def _show(console: Console, e: Explanation) -> None:
     console.print()
     _show_bounds(console, e)
     _show_source(console, e)
+    for line in [*timeline_lines(e.pipeline), ""] if e.pipeline else ():
+        console.print(line, no_wrap=True, **_PLAIN)
     _show_counts(console, e)
     show_facts(console, _facts(e))
     if e.printed:

@@ -91,6 +91,7 @@ def explain_launch(
         included=observed.included,
         printed=observed.printed,
         approximate=sorted(approximate),
+        pipeline=observed.pipeline,
         notes=list(
             dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
         ),

@@ -19,6 +19,8 @@ def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: i
     """Report waits that never end: the instructions with their lanes, the offsets of their barriers, and parities; and that
     ``others``, a number of threads, wait at barriers of their blocks."""
     of_block, blocks = mbarriers.threads.of_block, set()
+    for wait in waits if mbarriers.log is not None else ():
+        note_waiting(mbarriers, "stuck", wait)
     for ins, lanes, offsets, parities in waits:
         block = int(of_block[lanes[0]])
         blocks.add(block)
@@ -34,6 +36,16 @@ def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: i
         if barrier.block in blocks:
             mbarriers.report_bytes(barrier)
             mbarriers.report_waits(barrier)
+
+
+def note_waiting(mbarriers: Mbarriers, what: str, wait: EndlessWait) -> None:
+    """Record in the log that lanes wait, or for ever, each at its barrier."""
+    ins, lanes, offsets, parities = wait
+    assert mbarriers.log is not None
+    for offset in np.unique(offsets).tolist():
+        some = offsets == offset
+        if offset in mbarriers.at:
+            mbarriers.log.at(what, ins, mbarriers.at[offset], lanes[some], int(parities[np.argmax(some)]))
 
 
 def _who_waits(mbarriers: Mbarriers, block: int, ins: Instruction, lanes: Ints, offsets: Ints, parities: Ints) -> str:

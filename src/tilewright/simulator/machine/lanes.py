@@ -89,6 +89,10 @@ class Lanes(Threads):
                 region.shadow.clocks = self.clocks
         if self.async_copies is not None:
             self.async_copies.clear()
+        log = self.launch.options.log if first == 0 else None
+        if log is not None:
+            log.start(self)
+        self.mbarriers.log = self.warpgroups.log = log
         self.mbarriers.clear()
         self.transfers.clear()
         self.warpgroups.clear()

@@ -20,6 +20,7 @@ import numpy as np
 from ..assembly.instructions import Instruction
 from ..findings import BARRIER_MISUSE, BYTE_COUNT, MISSING_FENCE, WRONG_PARITY
 from .clocks import Clocks, thread_of
+from .event_log import EventLog
 from .memory import Region
 from .reports import Reports
 from .threads import Threads
@@ -90,7 +91,9 @@ class Mbarriers:
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, stride: int) -> None:
         self.threads, self.clocks, self.reports, self.stride = threads, clocks, reports, stride
         self.at: dict[int, Mbarrier] = {}
-        self.coming: list[tuple[Instruction, Mbarrier, int, Sequence[Pending]]] = []  # copies that have not arrived
+        # Copies that have not arrived: instruction, barrier, bytes, transfers, the lane that asked, number in the log.
+        self.coming: list[tuple[Instruction, Mbarrier, int, Sequence[Pending], Ints, int]] = []
+        self.log: EventLog | None = None
 
     def clear(self) -> None:
         """Forget all barriers: new blocks start."""
@@ -139,10 +142,12 @@ class Mbarriers:
         block, stamp = offset // self.stride, int(self.clocks.stamp[lane])
         self.at[offset] = Mbarrier(region, offset, block, ins, stamp, count, count)
         self.at[offset].store()
+        if self.log is not None:
+            self.log.at("init", ins, self.at[offset], lanes, count)
 
     def invalidate(self, ins: Instruction, barrier: Mbarrier, lanes: Ints) -> None:
         """``mbarrier.inval``: the place is no barrier any more."""
-        coming = sum(count for _, to, count, _ in self.coming if to is barrier)
+        coming = sum(count for _, to, count, *_ in self.coming if to is barrier)
         if coming or barrier.bytes > 0:
             left = f"{max(coming, barrier.bytes):,} bytes have yet to arrive at it"
             self.report(BARRIER_MISUSE, ins, lanes, f"invalidates {self.words(barrier)} while {left}")
@@ -173,8 +178,11 @@ class Mbarriers:
             self.report(BARRIER_MISUSE, ins, lanes, f"{have}, at {self.words(barrier)}")
         if release:
             self._publish(barrier, lanes)
+        before = barrier.pending, barrier.phase
         barrier.pending = max(0, barrier.pending - count)
         self._settle(barrier)
+        if self.log is not None:
+            self.log.arrive(ins, barrier, lanes, count, before)
 
     def drop(self, barrier: Mbarrier, count: int) -> None:
         """Later phases need this many arrivals less."""
@@ -197,6 +205,8 @@ class Mbarriers:
             self.report(BYTE_COUNT, ins, lanes, text)
             barrier.bytes = MOST
         barrier.store()
+        if self.log is not None:
+            self.log.at("expect", ins, barrier, lanes, count)
 
     def await_copy(
         self, ins: Instruction, barrier: Mbarrier, count: int, copies: Sequence[Pending], lane: int | None = None
@@ -207,28 +217,34 @@ class Mbarriers:
             row = np.zeros(self.clocks.columns, np.int64)
             row[self.clocks.column[lane]] = self.clocks.times(np.array([lane]))[0]
             barrier.reached = row if barrier.reached is None else np.maximum(row, barrier.reached)
-        self.coming.append((ins, barrier, count, copies))
+        by, number = np.array([lane] if lane is not None else [], np.int64), 0
+        if self.log is not None:
+            number = self.log.next_copy()
+            self.log.at("copy", ins, barrier, by, count, number)
+        self.coming.append((ins, barrier, count, copies, by, number))
 
     def deliver(self) -> bool:
         """All bytes that are on their way arrive; returns whether there were any."""
         coming, self.coming = self.coming, []
-        for ins, barrier, count, copies in coming:
+        for ins, barrier, count, copies, by, number in coming:
             if self.at.get(barrier.offset) is barrier:
                 barrier.copies += [(barrier.phase, copy) for copy in copies]
-                self.receive(ins, barrier, count)
+                self.receive(ins, barrier, count, by, number)
         return bool(coming)
 
-    def receive(self, ins: Instruction, barrier: Mbarrier, count: int) -> None:
-        """``count`` bytes have arrived."""
+    def receive(self, ins: Instruction, barrier: Mbarrier, count: int, by: Ints, number: int = 0) -> None:
+        """``count`` bytes have arrived, which lanes ``by`` brought, or copied by the copy with this number in the log."""
         barrier.bytes -= count
         barrier.received += count
         barrier.brings = ins
         self._settle(barrier)
+        if self.log is not None:
+            self.log.at("bytes", ins, barrier, by, count, number)
 
     def bring(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int) -> None:
         """Stores by these lanes, of ``count`` bytes, have arrived: a thread that waits for the phase sees them."""
         self._publish(barrier, lanes)
-        self.receive(ins, barrier, count)
+        self.receive(ins, barrier, count, lanes)
 
     def _settle(self, barrier: Mbarrier) -> None:
         """Complete the phase if nothing is missing, and store the state."""

@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import UsageError
 from ..counters.observer import Observer
 from .arguments import check_positions, whole_number
+from .event_log import EventLog
 
 MAX_STEPS = 50_000_000
 MAX_BYTES = 2 << 30
@@ -30,7 +31,8 @@ class RunOptions:
     blocks of a cluster along x, y, z, for a kernel that was compiled without one; only whole clusters are run.
     ``constants`` are the values of ``__constant__`` and ``__device__`` variables before the run: an array or a number by the
     name of each.
-    ``registers`` are those of a thread as the kernel was compiled; 0 if that is not known.
+    ``registers`` are those of a thread as the kernel was compiled; 0 if that is not known. ``log`` receives what happens at
+    the mbarriers of the first block.
 
     Raises UsageError for an invalid value.
     """
@@ -45,6 +47,7 @@ class RunOptions:
     cluster: int | Sequence[int] | None = None
     constants: Mapping[str, Any] = field(default_factory=dict)
     registers: int = 0
+    log: EventLog | None = None
 
     def __post_init__(self) -> None:
         check_positions(self.outputs)

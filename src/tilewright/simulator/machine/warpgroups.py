@@ -19,6 +19,7 @@ from ..assembly.program import is_special
 from ..assembly.provenance import operand_names
 from ..findings import ACCUMULATOR, MISSING_FENCE
 from .clocks import Clocks
+from .event_log import EventLog
 from .reports import Reports
 from .threads import Threads
 from .transfers import Transfer
@@ -35,6 +36,7 @@ class Warpgroups:
 
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, code: list[Instruction]) -> None:
         self.threads, self.clocks, self.reports, self.code = threads, clocks, reports, code
+        self.log: EventLog | None = None
         self.rows = {name: i for i, name in enumerate(_watched(code))}
         warps = int(threads.base_warp[-1]) + 1
         # By register and warp: the number of the product that uses it, negative as a part of A; 0 for none.
@@ -100,6 +102,8 @@ class Warpgroups:
         self._check_fence(ins, groups, warps, [*d, *a])
         self._check(ins, groups.reshape(-1), warps, a, [], [])
         self.products.append(ins)
+        if self.log is not None:
+            self.log.apart("product", groups.reshape(-1), ins)
         number = len(self.products)
         self.used[_grid(a, warps)] = -number
         self.used[_grid(self._rows_of(ins.operands[:1]), warps)] = number

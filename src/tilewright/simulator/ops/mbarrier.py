@@ -127,7 +127,7 @@ def _operated(ins: Instruction, lanes: Lanes, name: str) -> Step:
         if name == "expect_tx":
             lanes.mbarriers.expect(ins, barrier, total, some)
         else:
-            lanes.mbarriers.receive(ins, barrier, total)
+            lanes.mbarriers.receive(ins, barrier, total, some)
 
     return at_barriers(ins, lanes, *_place(ins, lanes, ins.operands[0]), bytes_)
 
@@ -202,6 +202,8 @@ def _wait(ins: Instruction, lanes: Lanes) -> Step:
     def wait(barrier: Mbarrier, some: Ints) -> None:
         done = np.array([barrier.passed(p) for p in (0, 1)])[parity(some)]
         out[some] = done
+        if lanes.mbarriers.log is not None and done.any():
+            lanes.mbarriers.log.at("pass", ins, barrier, some[done], barrier.phase - 1 & 1)
         if done.any() and acquire:
             lanes.mbarriers.acquire(ins, barrier, some[done])
 

@@ -15,9 +15,11 @@ from functools import partial
 import numpy as np
 
 from ...errors import UsageError
+from ...records.pipeline import PATTERN_CHUNKS, PATTERN_ROWS
 from ..assembly.instructions import Instruction, operand_tokens
 from ..counters.work import UnitWork, copy_work, filled_sectors, multicast_sectors, touched_sectors
 from ..findings import NEIGHBOURS
+from ..machine.event_log import first_rows
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.origins import Box
@@ -199,6 +201,10 @@ def _load(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
             chunks, data = _chunks(place, tensor), _gather(copy, engine, tensor, window, lane).reshape(-1, CHUNK)
             box = Box(ins, tensor.counts[0] * tensor.itemsize // CHUNK, tensor.counts[1] if rank > 1 else 1)
             note = lanes.origins.writer(place.region, box)
+            if lanes.mbarriers.log is not None:
+                cells = first_rows(chunks - place.start, box.across, box.rows, PATTERN_ROWS, PATTERN_CHUNKS)
+                number = len(lanes.origins.boxes)
+                lanes.mbarriers.log.box(ins, number, tensor.swizzle, 16 * box.across, cells)
             put = partial(_scatter, _cells(place.region), chunks, data, note)
             engine.load(lane, place, chunks, put, barrier, mask, _moved("load", tensor, window, multicast))
 

@@ -127,7 +127,7 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
         shape = (form.k, rows // elements) if turned else (rows, _DEPTH // 16)
         descriptor = Descriptor.of(bits)
         _check_descriptor(ins, lanes, descriptor, "AB"[side], shape, turned, groups)
-        data = _read(ins, lanes, descriptor.chunks(*shape, turned), groups, reading, "AB"[side])
+        data = _read(ins, lanes, descriptor.chunks(*shape, turned), groups, reading, "AB"[side], descriptor.mode)
         data = data.reshape(len(groups), shape[0], -1)
         numbers = factors(data.view(f"u{_SIZES[kinds[side]]}"), kinds[side])
         if form.negate[side]:
@@ -199,7 +199,7 @@ def _starts_a_pattern(lanes: Lanes, d: Descriptor, groups: Ints) -> bool:
     return row is not None and row % 8 == 0
 
 
-def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Reading, side: str) -> Array:
+def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Reading, side: str, mode: int) -> Array:
     """The chunks of 16 bytes of a tile, at these addresses of the shared memory of each group, as bytes (groups, …, 16).
 
     What the product reads from now on is added to ``reading``, a transfer for each group.
@@ -215,9 +215,19 @@ def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Rea
                 text = f"the descriptor of {side} does not describe the box that the copy at {box.ins.place(ins)} wrote"
                 text += f", whose rows have {16 * box.across} bytes: {ins.text}"
                 lanes.reports.report(DESCRIPTOR, ins, sel, wrong.reshape(-1), chunks, text)
+            if lanes.mbarriers.log is not None and at is None:
+                _note_operand(ins, lanes, offsets.reshape(tile.shape), side, mode)
             reading.append((leader, lanes.transfers.read(ins, region, offsets, leader)))
             row[slice(None) if at is None else at] = region.view(np.dtype("V16"))[offsets >> 4]
     return data.view(np.uint8).reshape(len(groups), chunks.size, 16)
+
+
+def _note_operand(ins: Instruction, lanes: Lanes, offsets: Ints, side: str, mode: int) -> None:
+    """Record the first eight chunks that the tensor cores read as one group, and where they come from."""
+    places, origins, log = offsets[:8, 0], lanes.origins, lanes.mbarriers.log
+    if log is not None and origins.boxes:
+        start = places[0] // lanes.shared.stride * lanes.shared.stride
+        log.operand(ins, side, mode, places - start, origins.box[places >> 4], origins.number[places >> 4])
 
 
 def _lanes_of(groups: Ints) -> Ints | slice:

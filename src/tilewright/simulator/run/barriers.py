@@ -112,6 +112,8 @@ class Barriers:
 
     def _open(self, group: Ints, block: int, need: int, arrived: list[Ints]) -> list[tuple[int, Ints]]:
         self.waiting[group] = False
+        if self.lanes.mbarriers.log is not None:
+            self.lanes.mbarriers.log.apart("meet", group)
         if not need or group.size == self.lanes.threads:
             self.lanes.clocks.sync_blocks(np.array([block]))
         else:

@@ -95,6 +95,8 @@ class ClusterBarriers:
             self._report_absent(int(cluster), here[cluster])
         self.done[:, clusters], self.rows[:, clusters] = self.rows[:, clusters], 0
         self.phase[clusters] += 1
+        if self.lanes.mbarriers.log is not None:
+            self.lanes.mbarriers.log.apart("meet", np.flatnonzero(np.isin(self.of, clusters)))
         released = np.flatnonzero(self.waiting & np.isin(self.of, clusters))
         self.waiting[released] = False
         return [

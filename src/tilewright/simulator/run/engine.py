@@ -18,7 +18,7 @@ from ..assembly.effects import is_warp_barrier, loads_anew
 from ..assembly.instructions import Instruction
 from ..assembly.program import Program
 from ..findings import STEP_LIMIT
-from ..machine.endless_waits import report_endless
+from ..machine.endless_waits import note_waiting, report_endless
 from ..machine.lanes import TIMERS, Lanes
 from ..machine.values import Ints
 from ..ops.mbarrier import Wait
@@ -176,6 +176,8 @@ class Engine:
         passed = wait.passed(active)
         if passed.all():
             return None
+        if self.lanes.mbarriers.log is not None:
+            note_waiting(self.lanes.mbarriers, "wait", wait.stuck(active[~passed]))
         self.parked.setdefault(at, []).append(active[~passed])
         return active[passed]
 
@@ -298,6 +300,8 @@ class Engine:
                 and not int(segment.form.count)
             ):
                 self.lanes.clocks.sync_blocks(None)
+                if self.lanes.mbarriers.log is not None:
+                    self.lanes.mbarriers.log.apart("meet", self.lanes.every)
                 return self._go_on(at + 1, sel)
             self._pass_on(self.barriers.wait(segment.form, at, active))
             return None

@@ -1,0 +1,197 @@
+"""What happens at the mbarriers of one block, in the order of the run: the evidence for the pictures of a pipeline.
+
+A log is kept only if the options of a run ask for it, and only of the first cluster of blocks. ``simulator.pipeline`` makes
+the pictures' data from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ..assembly.instructions import Instruction
+from .memory import Region
+from .threads import Threads
+from .values import Ints
+
+#: Events after which a log ends.
+MOST_EVENTS = 4096
+
+
+class LoggedBarrier(Protocol):
+    """What is recorded of an mbarrier: see ``mbarriers.Mbarrier``."""
+
+    region: Region
+    offset: int
+    block: int
+    pending: int
+    bytes: int
+    phase: int
+
+
+class LoggedEvent(NamedTuple):
+    """An event: ``warps`` with a bit for each of their lanes that takes part, and the barrier's state after it.
+
+    ``what`` is that of ``records.pipeline.BarrierEvent``, or "copy" (a copy was asked for), "product", "meet" (a barrier of
+    the block opened for these warps) or "stuck" (a wait that never ends); ``copy`` is the number of a copy. Without a
+    barrier ``barrier`` is -1.
+    """
+
+    what: str
+    warps: dict[int, int]
+    ins: Instruction | None
+    barrier: int = -1
+    amount: int = 0
+    copy: int = 0
+    pending: int = 0
+    bytes: int = 0
+    phase: int = 0
+
+
+@dataclass
+class LoggedTile:
+    """The first rows of the first box that an instruction copied, and what a product read of them first."""
+
+    ins: Instruction
+    box: int  # the number of the box among those of the run
+    swizzle: int
+    row_bytes: int
+    cells: Ints  # (rows, chunks): bytes of the block's shared memory
+    reader: Instruction | None = None
+    operand: str = ""
+    mode: int = 0
+    reads: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    row: int = 0
+    column: int = 0
+
+
+class EventLog:
+    """The log of a run; ``blocks`` blocks of the first batch are recorded, those of one cluster."""
+
+    def __init__(self) -> None:
+        self.events: list[LoggedEvent] = []
+        self.tiles: list[LoggedTile] = []
+        self.names: dict[int, str] = {}  # by barrier
+        self.whole = True
+        self.blocks = 0
+        self.block = ""
+        self.warps_of_block = 1
+        self.copies = 0
+        self._threads: Threads | None = None
+
+    def start(self, threads: Threads) -> None:
+        """Record the first cluster of these threads' blocks."""
+        self._threads, self.blocks = threads, threads.cluster.size
+        self.block = f"block {threads.place(0)[0]}"
+        self.warps_of_block = -(-threads.threads // 32)
+
+    # ---- what the machine reports
+
+    def at(
+        self, what: str, ins: Instruction, barrier: LoggedBarrier, lanes: Ints, amount: int = 0, copy: int = 0
+    ) -> None:
+        """Record an event of these lanes at a barrier; the barrier's state is that after it."""
+        if barrier.block < self.blocks:
+            if barrier.offset not in self.names:
+                self.names[barrier.offset] = _name(barrier)
+            state = (barrier.pending, barrier.bytes, barrier.phase)
+            self._add(LoggedEvent(what, self._warps(lanes), ins, barrier.offset, amount, copy, *state))
+
+    def arrive(
+        self, ins: Instruction, barrier: LoggedBarrier, lanes: Ints, count: int, before: tuple[int, int]
+    ) -> None:
+        """Record arrivals of lanes, one warp after the other if each lane arrives once. Before them the barrier lacked
+        ``before[0]`` arrivals of phase ``before[1]``."""
+        if barrier.block >= self.blocks:
+            return
+        last = self.events[-1] if self.events else None
+        if last is not None and last.what == "expect" and last.ins is ins and last.barrier == barrier.offset:
+            self.events[-1] = last._replace(pending=barrier.pending, bytes=barrier.bytes, phase=barrier.phase)
+            return
+        warps, (pending, phase) = list(self._warps(lanes).items()), before
+        if count == lanes.size:
+            for warp, mask in warps[:-1]:
+                pending -= mask.bit_count()
+                state = (pending, barrier.bytes, phase)
+                self._add(LoggedEvent("arrive", {warp: mask}, ins, barrier.offset, mask.bit_count(), 0, *state))
+            some = lanes[self.warp_of(lanes) == warps[-1][0]] if warps else lanes
+            self.at("arrive", ins, barrier, some, some.size)
+        else:
+            self.at("arrive", ins, barrier, lanes, count)
+
+    def apart(self, what: str, lanes: Ints, ins: Instruction | None = None) -> None:
+        """Record an event of these lanes at no mbarrier."""
+        if self._threads is not None and (warps := self._warps(lanes)):
+            self._add(LoggedEvent(what, warps, ins))
+
+    def next_copy(self) -> int:
+        """The number of a new copy."""
+        self.copies += 1
+        return self.copies
+
+    def box(self, ins: Instruction, box: int, swizzle: int, row_bytes: int, cells: Ints) -> None:
+        """Record where an instruction puts its first box: (rows, chunks) bytes of the block's shared memory."""
+        if all(tile.ins is not ins for tile in self.tiles):
+            self.tiles.append(LoggedTile(ins, box, swizzle, row_bytes, cells))
+
+    def operand(self, ins: Instruction, side: str, mode: int, places: Ints, boxes: Ints, numbers: Ints) -> None:
+        """Record the eight chunks that a product reads as one group, with the boxes in which they lie and their numbers in
+        these; only the first that begins in the shown part of a box is kept."""
+        for tile in self.tiles:
+            if tile.reader is None and int(boxes[0]) == tile.box:
+                row, column = divmod(int(numbers[0]), max(1, tile.row_bytes // 16))
+                if row == 0 and column < tile.cells.shape[1]:
+                    tile.reader, tile.operand, tile.mode = ins, side, mode
+                    tile.reads, tile.row, tile.column = places, row, column
+
+    def warp_of(self, lanes: Ints) -> Ints:
+        """The warps of lanes, counted over the blocks that run together."""
+        assert self._threads is not None
+        return np.asarray(self._threads.base_warp[lanes])
+
+    # ---- its own
+
+    def _add(self, event: LoggedEvent) -> None:
+        if len(self.events) < MOST_EVENTS:
+            self.events.append(event)
+        else:
+            self.whole = False
+
+    def _warps(self, lanes: Ints) -> dict[int, int]:
+        """The warps of lanes of recorded blocks, and a bit for each lane."""
+        threads = self._threads
+        assert threads is not None
+        found: dict[int, int] = {}
+        mine = lanes[threads.of_block[lanes] < self.blocks]
+        if not mine.size or not self.whole:
+            return found
+        warps, bits = threads.base_warp[mine], np.int64(1) << threads.lane[mine]
+        first = np.flatnonzero(np.diff(warps, prepend=-1))
+        masks = np.bitwise_or.reduceat(bits, first)
+        for warp, mask in zip(warps[first].tolist(), masks.tolist(), strict=True):
+            found[warp] = found.get(warp, 0) | mask
+        return found
+
+
+def _name(barrier: LoggedBarrier) -> str:
+    """A barrier as an element of the variable that holds it, or by its byte."""
+    address = barrier.offset - barrier.block * barrier.region.stride
+    for first, end, words in barrier.region.spans:
+        if first <= address < end:
+            name, byte = words.removeprefix("shared "), address - first
+            if end - first == 8:
+                return name
+            arrays = end - first <= 512 and not words.startswith("dynamic")
+            return f"{name}[{byte // 8}]" if arrays else f"the barrier at byte {byte:,} of {name}"
+    return f"the barrier at byte {address:,}"
+
+
+def first_rows(chunks: Ints, across: int, rows: int, most_rows: int, most: int) -> Ints:
+    """The places of the first chunks of the first rows of a box, (rows, chunks), of its chunks in order.
+
+    >>> first_rows(np.arange(0, 96, 16), 3, 2, 8, 2).tolist()
+    [[0, 16], [48, 64]]
+    """
+    return np.asarray(chunks[: len(chunks) // across * across].reshape(-1, across)[: min(rows, most_rows), :most])
