@@ -289,12 +289,13 @@ extern "C" __global__ void pieces(const float* a, const float* b, float* c, int 
 """
 
 
-def test_the_command_explains_a_pipeline(
+def test_the_command_explains_a_pipeline_on_its_page_and_in_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kernel, data = tmp_path / "pieces.cu", tmp_path / "x.json"
+    pytest.importorskip("altair", reason="the report's lab extra is not installed")
+    kernel, page, data = tmp_path / "pieces.cu", tmp_path / "page.html", tmp_path / "x.json"
     kernel.write_text(PRODUCT, encoding="utf-8")
-    command = ["tilewright", "explain", str(kernel), "--size", "2x32x96", "--json", str(data)]
+    command = ["tilewright", "explain", str(kernel), "--size", "2x32x96", "--json", str(data), "--report", str(page)]
     monkeypatch.setattr("sys.argv", command)
     assert run_command_line() == 0
     (explanation,) = read_explanations(data)
@@ -308,3 +309,6 @@ def test_the_command_explains_a_pipeline(
     assert drawn(explanation.pipeline) == rows
     show_explanations(Console(width=80), [explanation])
     assert "\n".join(rows) in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert "<h3>The pipeline</h3>" in text
+    assert text.count("The phases of full[0]: stage 0 is full</title>") == 1

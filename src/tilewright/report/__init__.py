@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from ..records.bench import BenchRecord
     from ..records.explanation import Explanation
+    from ..records.pipeline import Pipeline
     from ..records.scaling import ScalingPoint
     from ..records.timeline import Timeline
 
 __all__ = [
+    "pipeline_html",
     "render",
     "render_explanation",
     "render_scaling",
@@ -93,6 +95,15 @@ def save_figures(
     without the ``lab`` extra.
     """
     return _lab("figures").save_figures(records, directory, formats, themes=themes)
+
+
+def pipeline_html(pipeline: Pipeline, ident: str) -> str:
+    """The pictures of an asynchronous kernel as a part of another page, such as a notebook's: who waits for whom, the phases
+    of barriers, swizzled tiles. Empty if there are none; ``ident`` is an identifier that nothing else of the page has.
+
+    Raises UnavailableError without the ``lab`` extra.
+    """
+    return _lab("pipeline_section").pipeline_html(pipeline, ident)
 
 
 def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) -> str:

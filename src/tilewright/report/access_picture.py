@@ -33,11 +33,11 @@ Touched = list[list[tuple[int, int]] | None]
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing, the sentence that says the same, and what the request in it costs: sectors or wavefronts."""
+    """A drawing, the sentence that says the same, and what the request in it costs (sectors, wavefronts) if it shows one."""
 
     svg: Markup
     caption: str
-    cost: int
+    cost: int = 0
 
 
 def ranges(access: Access) -> Touched:

@@ -11,6 +11,7 @@ from ..records.explanation import Explanation
 from . import counter_table, explain_facts, explain_findings, html
 from .explain_theme import theme
 from .occupancy_chart import occupancy_chart
+from .pipeline_section import pipeline_pictures
 from .roofline import memory_levels, roofline
 from .source_view import source_view
 from .words import shortly
@@ -63,6 +64,7 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
         "file": e.file,
         "printed": e.printed,
         "source": source_view(e, ident),
+        "pipeline": pipeline_pictures(e.pipeline, f"{ident}-pipeline"),
         "defects": e.defects,
         "totals": explain_facts.totals_row(e),
         "bars": explain_facts.bars(e),

@@ -276,7 +276,9 @@ def _panel(group: list[Access], ident: str) -> Panel:
     """One panel for a group of ``_alike``; the picture is of the first access."""
     total = _summed(group)
     kind = _KINDS.get(total.kind, total.kind)
-    title = f"{total.space.capitalize()} {kind}, {with_noun(total.nbytes, 'byte')} a lane"
+    title = f"{total.space.capitalize()} {kind}"
+    if total.nbytes:
+        title += f", {with_noun(total.nbytes, 'byte')} a lane"
     if len(group) > 1:
         title += f": {len(group)} instructions alike"
     facts = f"{with_noun(total.cost, total.unit[:-1])} for {with_noun(total.requests, 'request')}"

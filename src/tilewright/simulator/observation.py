@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
+from ..errors import UnavailableError
 from ..records.explanation import Access
 from ..records.legible import legible
 from ..records.pipeline import Pipeline
 from ..records.source_rows import SourceRow, source_rows
+from ..report import pipeline_html
 from ..report.listing import listing_html
 from ..runtime.gpu.cubin import Resources
 from . import listing
@@ -65,7 +68,7 @@ class Observation:
     def _repr_html_(self) -> str:
         notes = [f"note: {note}" for note in self.notes]
         below = [*self._without_line, *self._below, *notes]
-        return listing_html(self._title, self._rows, below)
+        return listing_html(self._title, self._rows, below) + self._pictures()
 
     @property
     def _title(self) -> str:
@@ -83,6 +86,15 @@ class Observation:
     def _timeline(self) -> list[str]:
         """The timeline of the pipeline as text; empty if there is none."""
         return timeline_lines(self.pipeline) if self.pipeline else []
+
+    def _pictures(self) -> str:
+        """The pictures of the pipeline; without the libraries that draw them its timeline as text."""
+        if self.pipeline is None:
+            return ""
+        try:
+            return pipeline_html(self.pipeline, f"pipeline-{id(self):x}")
+        except UnavailableError:
+            return f"<pre>{escape(chr(10).join(self._timeline))}</pre>"
 
     @property
     def _below(self) -> list[str]:
