@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
-from tables import accuracy, cluster, course, cpu, front, gpu, listed, stream, warps
+from tables import accuracy, cluster, course, cpu, front, gpu, listed, pipelines, stream, warps
 from tables.common import ROOT, records_of
 
 from tilewright.__main__ import run_command_line
@@ -178,6 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
     draw("cpu-ladder-float32")
     draw("cuda-ladder-h200", suffix="-cuda")
     warps.save(FIGURES)
+    pipelines.save(FIGURES)
     return 0
 
 

@@ -96,6 +96,35 @@ def test_documents_show_what_the_commands_print(build: ModuleType, path: Path) -
     assert build.written(path) == path.read_text(encoding="utf-8")
 
 
+#: The pictures of pipelines; those that take no second are compared in every run.
+PICTURES = [
+    "ring-timeline",
+    "ring-full",
+    "ring-empty",
+    *(
+        pytest.param(name, marks=pytest.mark.thorough)
+        for name in ("product-timeline", *(f"swizzle-{kind}" for kind in ("none", 32, 64, 128, "contradicted")))
+    ),
+]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_show_what_the_microscope_records(build: ModuleType, name: str) -> None:
+    if build.differing():
+        pytest.skip(f"other versions than docs/constraints.txt has: {'; '.join(build.differing())}")
+    assert name in build.pipelines.PICTURES
+    for theme, end in (("light", ""), ("dark", "-dark")):
+        path = ROOT / "docs" / "figures" / f"{name}{end}.svg"
+        assert build.pipelines.drawn(name, theme) == path.read_text(encoding="utf-8"), "run python docs/build.py"
+
+
+def test_every_picture_of_a_pipeline_is_compared_and_shown(build: ModuleType) -> None:
+    compared = {each if isinstance(each, str) else each.values[0] for each in PICTURES}
+    assert compared == set(build.pipelines.PICTURES)
+    chapter = (ROOT / "docs" / "asynchronous.md").read_text(encoding="utf-8")
+    assert all(f"figures/{name}.svg" in chapter and f"figures/{name}-dark.svg" in chapter for name in compared)
+
+
 def test_a_document_depends_on_no_version_of_a_dependency(
     build: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
