@@ -223,6 +223,16 @@ def test_a_kernel_without_barriers_has_no_pipeline() -> None:
     assert "pipeline" not in str(found)
 
 
+def test_a_barrier_for_which_nothing_waits_has_phases_but_no_timeline() -> None:
+    log = EventLog()
+    source = "() { __shared__ u64 b; if (!threadIdx.x) { INIT(&b, 1); ARRIVE(&b); WAIT(&b, 0); } }"
+    assert run_async(source, [], 1, 32, log=log).findings == []
+    found = pipeline_of(log)
+    assert found is not None
+    assert (found.rows, timeline_lines(found)) == ([], [])
+    assert [event.what for event in found.barriers[0].events] == ["init", "arrive", "pass"]
+
+
 def test_a_long_run_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     long = pipeline(60)
     assert (long.whole, long.steps) == (False, STEPS)
@@ -238,7 +248,10 @@ def test_a_long_run_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_text_fits_80_columns() -> None:
-    for made in (pipeline(), pipeline(60), pipeline(7, *WRONG_BYTES), replace(pipeline(), rows=[])):
+    named = [replace(row, name=f"warps {', '.join(map(str, range(0, 32, 2)))}") for row in pipeline(60).rows]
+    long = replace(pipeline(60), rows=named, whole=True)
+    assert timeline_lines(long)[0].endswith(", the first 13.5 steps")
+    for made in (long, pipeline(), pipeline(60), pipeline(7, *WRONG_BYTES), replace(pipeline(), rows=[])):
         assert all(len(line) <= 80 for line in timeline_lines(made))
     assert "warps 0–3  .....00001111" in str(ring())
 

@@ -24,6 +24,8 @@ def pipeline_of(log: EventLog) -> Pipeline | None:
         return Pipeline(log.block, 0, log.whole, [], [], tiles) if tiles else None
     timing = PipelineTiming(log)
     rows, steps = timing.rows()
+    if not any(span.kind != "work" for row in rows for span in row.spans):
+        rows, steps = [], 0  # nothing waited, and nothing was copied or multiplied
     whole = log.whole and steps <= STEPS and len(rows) <= ROWS
     return Pipeline(log.block, min(steps, STEPS), whole, rows[:ROWS], timing.histories(), tiles)
 

@@ -7,11 +7,13 @@ import textwrap
 from ..records.pipeline import ASK, Pipeline, PipelineRow
 
 WIDTH = 80
+#: The most characters of a row's name.
+LONGEST_NAME = 24
 _LETTERS = {"wait": ".", "ask": "+", "copy": "~", "full": "="}
 LEGEND = (
     "A step is a copy, or what a warp does between two waits; steps do not measure time. + asks for copies, ~ a copy is "
-    "under way, = the stage is full, . waits, ! waits for ever, a digit: the stage with which warps work, ? before its "
-    "copy has come."
+    "under way, = the stage is full, . waits, ! waits for ever, a digit: the stage with which warps work (# without "
+    "one), ? before its copy has come."
 )
 
 
@@ -19,11 +21,12 @@ def timeline_lines(pipeline: Pipeline) -> list[str]:
     """A line for each row of the timeline under a title, and a legend; none if there is no timeline."""
     if not pipeline.rows:
         return []
-    name = max(len(row.name) for row in pipeline.rows) + 2
+    name = min(max(len(row.name) for row in pipeline.rows), LONGEST_NAME) + 2
     columns = min(round(pipeline.steps / ASK), WIDTH - name)
-    first = "" if pipeline.whole else f", the first {columns * ASK:g} steps"
+    whole = pipeline.whole and columns * ASK >= pipeline.steps
+    first = "" if whole else f", the first {columns * ASK:g} steps"
     title = f"pipeline of {pipeline.block}{first}"
-    lines = [f"{row.name:<{name}}{_letters(pipeline, row, columns)}".rstrip() for row in pipeline.rows]
+    lines = [f"{row.name[:LONGEST_NAME]:<{name}}{_letters(pipeline, row, columns)}".rstrip() for row in pipeline.rows]
     return [title, *lines, *textwrap.wrap(LEGEND, WIDTH)]
 
 
