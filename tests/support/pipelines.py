@@ -59,7 +59,7 @@ def tile(swizzle: int, row_bytes: int = 128, *, read_with: int | None = None) ->
 
 
 def in_code() -> Pipeline:
-    """A pipeline of two turns, with a wait that never ends."""
+    """A pipeline of one copy that is used once, with a wait that never ends."""
     spans = [
         PipelineSpan("wait", 0, 1.25, "0", 0, "waits for phase 0 of <full>", 9, "stage 0"),
         PipelineSpan("multiply", 1.25, 2.25, "0", 0, "multiplies", 9),

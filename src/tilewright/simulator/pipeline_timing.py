@@ -2,8 +2,8 @@
 
 The interpreter's order of warps is one of many that are possible, and its copies arrive as late as they can. So the
 timeline does not show this order, but what it proves: which arrivals and bytes completed the phase that a warp waited for.
-A warp's run is cut into turns, each from one wait to the next. A turn begins when the one before it has ended and the phase
-is complete; it takes one step, or ``ASK`` if all that it did was to ask for copies.
+A warp's run is cut into intervals, each from one wait to the next. An interval begins when the one before it has ended and
+the phase is complete; it takes one step, or ``ASK`` if all that the warp did was to ask for copies.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .machine.event_log import EventLog, LoggedEvent
 
 
 @dataclass
-class _Turn:
+class _Interval:
     """What a warp does from one wait to the next; ``barrier`` is -1 where no wait for an mbarrier came before it."""
 
     warp: int
@@ -39,7 +39,7 @@ class _Turn:
     copies: list[LoggedEvent] = field(default_factory=list)
     products: int = 0
     arrivals: int = 0
-    free: float = 0  # when the turn before it ended
+    free: float = 0  # when the interval before it ended
     begin: float = 0
     end: float = 0
 
@@ -56,41 +56,37 @@ class _Copy:
 
 
 class PipelineTiming:
-    """Cuts the run into turns, and gives each its time."""
+    """Cuts the run into intervals, and gives each its time."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
-        self.stages = sorted({e.barrier for e in log.events if e.what == "copy" and self._is_own(e.barrier)})
+        first = range(log.warps_of_block)  # the warps of the block that is shown
+        self.own = {e.barrier for e in log.events if e.what == "init" and any(warp in first for warp in e.warps)}
+        self.stages = sorted({e.barrier for e in log.events if e.what == "copy"} & self.own)
         self.with_bytes = {e.barrier for e in log.events if e.what in ("copy", "bytes", "expect")}
-        self.turns: dict[int, list[_Turn]] = {}
-        self.of_event: list[list[_Turn]] = [self._join(event) for event in log.events]
+        self.intervals: dict[int, list[_Interval]] = {}
+        self.of_event: list[list[_Interval]] = [self._join(event) for event in log.events]
         self.done: dict[tuple[int, int], float] = {}  # barrier, phase → when it was complete
         self.copies: dict[int, _Copy] = {}  # by number
-        self.last: dict[
-            tuple[int, int], int
-        ] = {}  # barrier, phase → the warp whose arrival completed it, -1 for a copy
+        # Barrier, phase → the warp whose arrival completed it, -1 for a copy.
+        self.last: dict[tuple[int, int], int] = {}
         self.stuck: list[tuple[int, LoggedEvent]] = []
         self._run()
         self.freed_by = self._pair()
 
-    def _is_own(self, barrier: int) -> bool:
-        """Whether a barrier belongs to the block that is shown."""
-        found = [e for e in self.log.events if e.barrier == barrier and e.what == "init"]
-        return any(warp // self.log.warps_of_block == 0 for e in found for warp in e.warps)
-
-    def _join(self, event: LoggedEvent) -> list[_Turn]:
-        """The turns that an event begins, or to which it belongs."""
+    def _join(self, event: LoggedEvent) -> list[_Interval]:
+        """The intervals that an event begins, or to which it belongs."""
         found = []
         for warp, lanes in event.warps.items():
-            mine = self.turns.setdefault(warp, [_Turn(warp)])
+            mine = self.intervals.setdefault(warp, [_Interval(warp)])
             if event.what == "pass":
                 last = mine[-1]
                 if (last.barrier, last.phase) == (event.barrier, event.phase - 1) and not last.lanes & lanes:
                     last.lanes |= lanes  # other threads of the warp, which wait with it
                     continue
-                mine.append(_Turn(warp, event.barrier, event.phase - 1, lanes, event))
+                mine.append(_Interval(warp, event.barrier, event.phase - 1, lanes, event))
             elif event.what == "meet":
-                mine.append(_Turn(warp))
+                mine.append(_Interval(warp))
             elif event.what == "copy":
                 mine[-1].copies.append(event)
             elif event.what == "product":
@@ -100,45 +96,43 @@ class PipelineTiming:
             found.append(mine[-1])
         return found
 
-    def _length(self, turn: _Turn) -> float:
-        """The steps that a turn takes."""
-        if turn.products:
+    def _length(self, interval: _Interval) -> float:
+        """The steps that an interval takes."""
+        if interval.products:
             return 1
-        if turn.copies:
+        if interval.copies:
             return ASK
-        if turn.barrier < 0:
+        if interval.barrier < 0:
             return 0
-        return 1 if turn.arrivals or turn.barrier in self.with_bytes else ASK
+        return 1 if interval.arrivals or interval.barrier in self.with_bytes else ASK
 
     def _run(self) -> None:
         latest: dict[int, float] = {}  # barrier → the latest arrival of its phase
         phases: dict[int, int] = {}
         last: dict[int, int] = {}  # barrier → whose arrival that is, -1 for a copy
-        ends: dict[int, float] = {}  # warp → when its last turn ended
-        for turns in self.turns.values():
-            turns[0].end = ends[turns[0].warp] = self._length(turns[0])
-        for event, turns in zip(self.log.events, self.of_event, strict=True):
+        ends: dict[int, float] = {}  # warp → when its last interval ended
+        for intervals in self.intervals.values():
+            intervals[0].end = ends[intervals[0].warp] = self._length(intervals[0])
+        for event, intervals in zip(self.log.events, self.of_event, strict=True):
             what, barrier = event.what, event.barrier
             if what in ("pass", "meet"):
-                ready = max((ends[turn.warp] for turn in turns), default=0) if what == "meet" else 0
-                for turn in turns:
-                    turn.free = ends[turn.warp]
-                    turn.begin = max(turn.free, ready, self.done.get((barrier, turn.phase), 0))
-                    turn.end = ends[turn.warp] = turn.begin + self._length(turn)
+                ready = max((ends[interval.warp] for interval in intervals), default=0) if what == "meet" else 0
+                for interval in intervals:
+                    interval.free = ends[interval.warp]
+                    interval.begin = max(interval.free, ready, self.done.get((barrier, interval.phase), 0))
+                    interval.end = ends[interval.warp] = interval.begin + self._length(interval)
             elif what == "init":
                 phases[barrier], latest[barrier] = 0, 0
             elif what == "copy":
-                asked = max((turn.end for turn in turns), default=0)
-                freed = max(((turn.barrier, turn.phase) for turn in turns), default=(-1, -1))
+                asked = max((interval.end for interval in intervals), default=0)
+                freed = max(((interval.barrier, interval.phase) for interval in intervals), default=(-1, -1))
                 self.copies[event.copy] = _Copy(barrier, event.phase, asked, asked + 1, freed)
             elif what in ("arrive", "expect", "bytes"):
                 copy = self.copies.get(event.copy)
-                time = copy.end if copy else max((turn.end for turn in turns), default=0)
+                time = copy.end if copy else max((interval.end for interval in intervals), default=0)
                 if time >= latest.get(barrier, 0):
-                    latest[barrier], last[barrier] = (
-                        time,
-                        -1 if copy else max((turn.warp for turn in turns), default=-1),
-                    )
+                    latest[barrier] = time
+                    last[barrier] = -1 if copy else max((interval.warp for interval in intervals), default=-1)
                 if copy:
                     copy.phase = event.phase - (event.phase > phases.get(barrier, 0))
             elif what == "stuck":
@@ -162,9 +156,9 @@ class PipelineTiming:
 
     def rows(self) -> tuple[list[PipelineRow], float]:
         """The rows of the timeline, and the steps that the block takes, as far as it was recorded."""
-        own = {warp: turns for warp, turns in self.turns.items() if warp < self.log.warps_of_block}
-        spans = {warp: self._spans(warp, turns) for warp, turns in own.items()}
-        with_products = any(turn.products for turns in own.values() for turn in turns)
+        own = {warp: intervals for warp, intervals in self.intervals.items() if warp < self.log.warps_of_block}
+        spans = {warp: self._spans(warp, intervals) for warp, intervals in own.items()}
+        with_products = any(interval.products for intervals in own.values() for interval in intervals)
         groups: dict[tuple[object, ...], list[int]] = {}
         for warp, of_warp in sorted(spans.items()):
             if of_warp:
@@ -190,35 +184,38 @@ class PipelineTiming:
         by = f"stage {self._label(where[0])}" if last < 0 else names.get(last, self._who([last]))
         return replace(span, by=by, words=f"{span.words}, which {by} complete{'s' * (not by.startswith('warps'))}")
 
-    def _spans(self, warp: int, turns: Sequence[_Turn]) -> list[tuple[PipelineSpan, tuple[int, int]]]:
+    def _spans(self, warp: int, intervals: Sequence[_Interval]) -> list[tuple[PipelineSpan, tuple[int, int]]]:
         """What a warp does, each with the barrier and phase that it waited for before."""
         found: list[tuple[PipelineSpan, tuple[int, int]]] = []
-        for turn in turns:
-            line, stage = _line(turn.event), self._label(turn.barrier)
-            what = f"phase {turn.phase} (parity {turn.phase & 1}) of {self._name(turn.barrier)}"
-            if turn.begin > turn.free and turn.barrier >= 0:
-                span = PipelineSpan("wait", turn.free, turn.begin, stage, turn.phase, f"waits for {what}", line)
-                found.append((span, (turn.barrier, turn.phase)))
-            if turn.end == turn.begin:
+        for interval in intervals:
+            line, stage = _line(interval.event), self._label(interval.barrier)
+            what = f"phase {interval.phase} (parity {interval.phase & 1}) of {self._name(interval.barrier)}"
+            if interval.begin > interval.free and interval.barrier >= 0:
+                span = PipelineSpan(
+                    "wait", interval.free, interval.begin, stage, interval.phase, f"waits for {what}", line
+                )
+                found.append((span, (interval.barrier, interval.phase)))
+            if interval.end == interval.begin:
                 continue
-            after = f"after {what if turn.phase >= 0 else f'{self._name(turn.barrier)}, which it may pass at once'}"
-            span = PipelineSpan("work", turn.begin, turn.end, stage, turn.phase, f"works {after}", line)
-            if turn.products:
-                words = f"multiplies ({turn.products} wgmma) {after}" if turn.barrier >= 0 else "multiplies"
-                span = PipelineSpan("multiply", turn.begin, turn.end, stage, turn.phase, words, line)
-            elif turn.copies:
-                into = turn.copies[0]
-                nbytes = sum(copy.amount for copy in turn.copies)
+            name = self._name(interval.barrier)
+            after = f"after {what}" if interval.phase >= 0 else f"after {name}, which it may pass at once"
+            span = PipelineSpan("work", interval.begin, interval.end, stage, interval.phase, f"works {after}", line)
+            if interval.products:
+                words = f"multiplies ({interval.products} wgmma) {after}" if interval.barrier >= 0 else "multiplies"
+                span = PipelineSpan("multiply", interval.begin, interval.end, stage, interval.phase, words, line)
+            elif interval.copies:
+                into = interval.copies[0]
+                nbytes = sum(copy.amount for copy in interval.copies)
                 words = f"asks for {nbytes:,} bytes at {self._name(into.barrier)}, phase {into.phase}"
                 label = self._label(into.barrier)
-                span = PipelineSpan("ask", turn.begin, turn.end, label, into.phase, words, _line(into))
-            found.append((span, (turn.barrier, turn.phase)))
+                span = PipelineSpan("ask", interval.begin, interval.end, label, into.phase, words, _line(into))
+            found.append((span, (interval.barrier, interval.phase)))
         for stuck, event in self.stuck:
             if stuck == warp:
                 what = f"phase {event.phase} (parity {event.amount}) of {self._name(event.barrier)}"
                 stage = self._label(event.barrier)
                 words = f"waits for ever for {what}"
-                span = PipelineSpan("wait", turns[-1].end, None, stage, event.phase, words, _line(event))
+                span = PipelineSpan("wait", intervals[-1].end, None, stage, event.phase, words, _line(event))
                 found.append((span, (event.barrier, event.phase)))
         return found
 
@@ -243,19 +240,22 @@ class PipelineTiming:
         return found
 
     def _freed(self, stage: int, phase: int, following: list[_Copy], complete: float) -> float:
-        """When a stage may be filled again: the phase that the next copies waited for is complete, or the last turn ends
+        """When a stage may be filled again: the phase that the next copies waited for is complete, or the last interval ends
         that waited for this one."""
         freed = [self.done.get(c.freed, 0) for c in following if c.freed[0] == self.freed_by.get(stage, -2)]
-        used = [t.end for turns in self.turns.values() for t in turns if (t.barrier, t.phase) == (stage, phase)]
+        every = (interval for intervals in self.intervals.values() for interval in intervals)
+        used = [interval.end for interval in every if (interval.barrier, interval.phase) == (stage, phase)]
         return max(complete, *(freed or used or [complete]))
 
     # ---- barriers
 
     def histories(self) -> list[BarrierHistory]:
         """The first events at the barriers of the first stage; without stages at the first barriers that are waited for."""
-        waited = [e.barrier for e in self.log.events if e.what in ("pass", "stuck") and self._is_own(e.barrier)]
-        first = [self.stages[0], self.freed_by.get(self.stages[0], -1)] if self.stages else []
-        chosen = list(dict.fromkeys([b for b in [*first, *waited] if b >= 0]))[: BARRIERS if not first else len(first)]
+        waited = [e.barrier for e in self.log.events if e.what in ("pass", "stuck") and e.barrier in self.own]
+        chosen = list(dict.fromkeys(waited))
+        if self.stages:
+            first = self.stages[0]
+            chosen = [first, self.freed_by[first]] if first in self.freed_by else [first]
         return [self._history(barrier) for barrier in chosen[:BARRIERS]]
 
     def _history(self, barrier: int) -> BarrierHistory:
@@ -281,7 +281,7 @@ class PipelineTiming:
         """The number of the stage to which a barrier belongs; empty for none."""
         if barrier in self.stages:
             return str(self.stages.index(barrier))
-        for stage, other in getattr(self, "freed_by", {}).items():
+        for stage, other in self.freed_by.items():
             if other == barrier:
                 return str(self.stages.index(stage))
         name = self._name(barrier)
