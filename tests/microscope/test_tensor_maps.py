@@ -73,7 +73,7 @@ def test_a_store_clips_the_box_but_moves_whole_chunks(case: MapCase) -> None:
         if 0 <= y0 + i < t.sizes[1] and 0 <= x0 + j < columns:
             right[y0 + i, x0 + j] = case.source.array[1 + i, j]
     np.testing.assert_array_equal(after.view(np.uint8), right.view(np.uint8))
-    over = columns > t.sizes[0] and x0 + t.box[0] > t.sizes[0]
+    over = x0 < t.sizes[0] < min(columns, x0 + t.box[0])
     assert [f.kind for f in findings] == [NEIGHBOURS] * over
 
 
@@ -91,15 +91,16 @@ def test_integer_reductions() -> None:
             case.after in ("add", "min", "max", "and", "or", "xor")
             and case.source.tensor.type == "u32"
             and not case.bulk
+            and "rows" not in case.name
         ):
             (_, after), findings = simulated(case)
             assert findings == []
             assert case.target is not None
             right = case.target.array.copy()
-            new = case.source.array[2:, : 64 - 3]
+            new = case.source.array[2:, : 64 - 4]
             how = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
                    "xor": np.bitwise_xor}[case.after]  # fmt: skip
-            right[:6, 3:] = how(right[:6, 3:], new)
+            right[:6, 4:] = how(right[:6, 4:], new)
             np.testing.assert_array_equal(after, right)
 
 

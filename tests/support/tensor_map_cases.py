@@ -1,6 +1,7 @@
 """Small kernels for every form of the copy engine: a box is loaded, copied to an array byte by byte, and stored or reduced.
 
-``test_tensor_maps.py`` compares them with NumPy.
+``test_tensor_maps.py`` compares them with NumPy and with what ``benchmarks/record_tensor_maps.py`` records on a GPU. Boxes
+begin at multiples of 16 bytes of a row, but for those of ``misaligned_cases``, which a GPU stops as an illegal instruction.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class MapCase:
     @property
     def rank(self) -> int:
         return len(self.at)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What a GPU's record of it holds: the box as it lay in shared memory, and the second array where it changes."""
+        return ("box", "memory") if self.after else ("box",)
 
     @property
     def arguments(self) -> list[Any]:
@@ -143,8 +149,13 @@ WORDS = {"u8": "u1", "u16": "u2", "u32": "u4", "s32": "i4", "u64": "u8", "s64": 
          "f64": "f8", "tf32": "f4", "f32_ftz": "f4", "tf32_ftz": "f4"}  # fmt: skip
 
 
+def unit(kind: str) -> int:
+    """The elements of 16 bytes: the innermost coordinate of a box is a multiple of it."""
+    return 16 // np.dtype(WORDS[kind]).itemsize
+
+
 def cases() -> Iterator[MapCase]:
-    """All cases."""
+    """All cases that a GPU runs."""
     yield from load_cases()
     yield from store_cases()
     yield from reduce_cases()
@@ -159,30 +170,34 @@ def load_cases() -> Iterator[MapCase]:
                 name = f"load {rank}d {kind} {where}"
                 data = Draw(name).bits(shape, WORDS[kind])
                 place = [n - b + 1 if at is None else at for n, b in zip(shape, box, strict=True)][::-1]
+                place[0] = -(-place[0] // unit(kind)) * unit(kind) - (unit(kind) if where == "before" else 0)
                 yield MapCase(name, TensorMap(data, box, data_type=kind), tuple(place))
     for swizzle in (0, 32, 64, 128):
         for inner in (4, 8, 16, 32):
             if not swizzle or 4 * inner <= swizzle:
                 name = f"swizzle {swizzle} of {4 * inner} bytes"
                 data = Draw(name).bits((50, 64), "f4")
-                yield MapCase(name, TensorMap(data, (32, inner), swizzle=swizzle), (3, 30))
+                yield MapCase(name, TensorMap(data, (32, inner), swizzle=swizzle), (4, 30))
     for every in ((2, 1), (3, 2), (4, 1)):
         name = f"element strides {every}"
         data = Draw(name).bits((40, 64), "u4")
-        yield MapCase(name, TensorMap(data, (11, 32), element_strides=every), (-3, 32))
+        yield MapCase(name, TensorMap(data, (11, 32), element_strides=every), (-4, 32))
     for kind in ("f16", "bf16", "f32", "f64", "tf32", "f32_ftz", "tf32_ftz"):
         for fill in ("zero", "nan"):
             name = f"{kind} filled with {fill}"
             data = Draw(name).bits((9, 40), WORDS[kind])
-            yield MapCase(name, TensorMap(data, (4, 32), data_type=kind, oob_fill=fill), (-3, 7))
+            yield MapCase(name, TensorMap(data, (4, 32), data_type=kind, oob_fill=fill), (-unit(kind), 7))
+            inside = TensorMap(data, (4, 16), shape=(9, 21), strides=(40 * data.itemsize, data.itemsize), data_type=kind,
+                               oob_fill=fill)  # fmt: skip
+            yield MapCase(f"{name}, from the middle of 16 bytes", inside, (16, -1))
 
 
 def store_cases() -> Iterator[MapCase]:
     """Boxes are drawn from one array and stored to another, whose rows may be no multiple of 16 bytes."""
     for kind, columns, at in (
-        *(("f32", n, x) for n in (9, 10, 11, 12) for x in (0, 3, -5)),
-        *(("f16", n, x) for n in (13, 16, 17) for x in (0, 5, -1)),
-        *(("u8", n, x) for n in (5, 31) for x in (0, 3, -7)),
+        *(("f32", n, x) for n in (9, 10, 11, 12) for x in (0, 4, -4)),
+        *(("f16", n, x) for n in (13, 16, 17) for x in (0, 8, -8)),
+        *(("u8", n, x) for n in (5, 31) for x in (0, 16, -16)),
         ("f64", 7, 2),
     ):
         name = f"store {kind} rows of {columns} from {at}"
@@ -196,7 +211,7 @@ def store_cases() -> Iterator[MapCase]:
         name = f"store {rank}d"
         box = (*[2] * (rank - 1), 16)
         data, memory = Draw(name).bits(shape, "f4"), Draw(f"{name} into").bits(shape, "f4")
-        place = tuple([n - 2 for n in shape[::-1]])
+        place = (shape[-1] // 4 * 4 - 4, *[n - 2 for n in shape[-2::-1]])
         yield MapCase(name, TensorMap(data, box), (0,) * rank, "store", TensorMap(memory, box), place)
 
 
@@ -215,8 +230,25 @@ def reduce_cases() -> Iterator[MapCase]:
                 draw, word = Draw(name), WORDS[kind]
                 data, memory = (draw.numbers((8, 64), word, kind) for _ in range(2))
                 typed = {"and": "b", "or": "b", "xor": "b"}.get(after, kind[0]) + kind[1:] if kind != "bf16" else kind
+                at = (0, 0) if bulk else (unit(kind), -2)
                 yield MapCase(
                     *(name, TensorMap(data, (8, 64), data_type=kind), (0, 0), after),
-                    *(TensorMap(memory, (8, 64), data_type=kind), (0 if bulk else 3, 0 if bulk else -2)),
+                    *(TensorMap(memory, (8, 64), data_type=kind), at),
                     bulk=typed if bulk else "",
                 )
+                if after in ("add", "max") and not bulk:  # rows that end within 16 bytes
+                    rows = {"shape": (8, 61), "strides": (64 * memory.itemsize, memory.itemsize)}
+                    yield MapCase(
+                        *(f"{name}, rows of 61", TensorMap(data, (8, 64), data_type=kind), (0, 0), after),
+                        *(TensorMap(memory, (8, 64), data_type=kind, **rows), (0, 1)),
+                    )
+
+
+def misaligned_cases() -> Iterator[MapCase]:
+    """Boxes that begin between multiples of 16 bytes of a row."""
+    for kind, x, after in (("f32", 1, ""), ("f16", -1, ""), ("u8", 8, ""), ("f64", 1, ""), ("f32", 2, "store"),
+                           ("u32", 3, "add")):  # fmt: skip
+        name = f"misaligned {after or 'load'} {kind} from {x}"
+        data = Draw(name).bits((9, 64), WORDS[kind])
+        tile = TensorMap(data, (4, 32), data_type=kind)
+        yield MapCase(name, tile, (0 if after else x, 1), after, tile, (x if after else 0, 1))
