@@ -166,7 +166,13 @@ def in_shared(box: np.ndarray, swizzle: int) -> np.ndarray:
     ("swizzle", "box", "x0", "y0"),
     [
         *((swizzle, (32, swizzle // 4), 0, 0) for swizzle in (32, 64, 128)),
-        *((0, (16, 64), 0, 0), (0, (8, 4), 5, 3), (128, (16, 32), 48, 30), (64, (8, 16), -3, -2), (32, (8, 8), 99, 99)),
+        *(
+            (0, (16, 64), 0, 0),
+            (0, (8, 4), 4, 3),
+            (128, (16, 32), 48, 30),
+            (64, (8, 16), -4, -2),
+            (32, (8, 8), 100, 99),
+        ),
     ],
 )
 def test_boxes_of_a_matrix(swizzle: int, box: tuple[int, int], x0: int, y0: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import tilewright as tw
 from support.async_sources import found, run_async
-from support.tensor_map_cases import MapCase, cases
+from support.tensor_map_cases import MapCase, cases, misaligned_cases
 from tilewright.errors import OperandError, UnavailableError, UsageError
 from tilewright.simulator.findings import NEIGHBOURS
 from tilewright.simulator.machine.tensor_map import BoxedTensor
@@ -83,6 +83,16 @@ def test_overrun_rows_are_named() -> None:
     assert (
         "rows of 40 bytes are no multiple of 16: it overwrites 8 bytes after each, the last at element [6, 10]" in text
     )
+
+
+@pytest.mark.parametrize("case", list(misaligned_cases()), ids=lambda case: case.name)
+def test_a_box_begins_at_a_multiple_of_16_bytes_of_a_row(case: MapCase) -> None:
+    """A GPU stops the others as an illegal instruction: loads, stores and reductions."""
+    (_, after), (finding,) = simulated(case)
+    x = (case.to if case.after else case.at)[0] * case.source.tensor.itemsize
+    assert finding.kind == "misaligned"
+    assert f"the box begins at byte {x} of a row, which is no multiple of 16" in finding.text
+    np.testing.assert_array_equal(after, case.source.array)
 
 
 def test_integer_reductions() -> None:

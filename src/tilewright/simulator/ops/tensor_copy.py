@@ -95,7 +95,13 @@ class TensorCopy:
         return [(lane, self.tensor(at, lane), tuple(place)) for lane, at, place in lanes]
 
     def window(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> Window | None:
-        """Where a box lies in global memory; None, and a finding, if the tensor reaches outside its array."""
+        """Where a box lies in global memory; None, and a finding, if the tensor reaches outside its array, or if the box
+        begins between multiples of 16 bytes of a row."""
+        column = place[0] * tensor.itemsize
+        if column % CHUNK:
+            text = f"the box begins at byte {column} of a row, which is no multiple of {CHUNK}: a GPU stops the kernel there"
+            engine.report("misaligned", lane, tensor.address, text)
+            return None
         extent = sum((n - 1) * step for n, step in zip(tensor.sizes, tensor.strides, strict=True)) + tensor.itemsize
         found = engine.in_global(tensor.address, extent, lane)
         if found is None:
