@@ -11,6 +11,8 @@ import ctypes
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,15 @@ from tilewright.simulator.machine.tensor_map import TensorMap
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.tensor_map_cases import MapCase, cases, misaligned_cases
+from support.tensor_map_cases import MapCase, cases, stopped_cases
 
 Array = np.ndarray[Any, Any]
 #: The driver's names of the types.
 NAMES = {"u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "s32": "INT32", "u64": "UINT64", "s64": "INT64", "f16": "FLOAT16",
          "f32": "FLOAT32", "f64": "FLOAT64", "bf16": "BFLOAT16", "f32_ftz": "FLOAT32_FTZ", "tf32": "TFLOAT32",
          "tf32_ftz": "TFLOAT32_FTZ"}  # fmt: skip
-#: Processes that are begun: a launch that the GPU stops ends all GPU work of its process.
-MOST_PROCESSES = 16
+#: Seconds after which no more processes are begun: a launch that the GPU stops ends all GPU work of its process.
+MOST_SECONDS = 45
 
 
 def encoded(given: TensorMap, pointer: int) -> Array:
@@ -73,11 +75,11 @@ def made_on_gpu(case: MapCase) -> list[Array]:
 
 
 def every_case() -> list[MapCase]:
-    return [*cases(), *misaligned_cases()]
+    return [*cases(), *stopped_cases()]
 
 
-def record(out: Path, start: int) -> int:
-    """Run the cases from ``start`` on; returns the number of the first after one that the GPU stopped, or of all."""
+def record(out: Path, start: int) -> None:
+    """Run the cases from ``start`` to one that the GPU stops, and write what they made, and the number of the next case."""
     recorded: dict[str, Array] = {}
     every = every_case()
     reached = len(every)
@@ -88,39 +90,41 @@ def record(out: Path, start: int) -> int:
         except LaunchError as error:
             found = re.search(r"CUDA_ERROR_\w+", str(error))
             recorded[f"{case.name}|stopped"] = np.array(found[0] if found else str(error))
-            if not case.name.startswith("misaligned") or not found or "ILLEGAL_INSTRUCTION" not in found[0]:
+            if not case.name.startswith("stopped ") or not found or "ILLEGAL_INSTRUCTION" not in found[0]:
                 print(f"{case.name} differs: stopped: {error}", flush=True)
             reached = number + 1
             break
         recorded |= {f"{case.name}|{part}": array for part, array in zip(case.parts, made, strict=False)}
-        if case.name.startswith("misaligned"):
+        if case.name.startswith("stopped "):
             print(f"{case.name} differs: the GPU ran it; here {[f.kind for f in findings]}", flush=True)
         for part, array, expected in zip(("box", "memory"), made, predicted, strict=True):
             if array.tobytes() != expected.tobytes():
                 print(f"{case.name} differs: {part}: {difference(array, expected, case)}", flush=True)
-    np.savez_compressed(out / f"part-{start}.npz", **recorded)  # type: ignore[arg-type]
-    return reached
+    np.savez_compressed(out, next=reached, **recorded)  # type: ignore[arg-type]
 
 
 def main() -> int:
     out = Path(sys.argv[1])
-    out.mkdir(parents=True, exist_ok=True)
     if len(sys.argv) > 2:
-        (out / "next").write_text(str(record(out, int(sys.argv[2]))))
+        record(out, int(sys.argv[2]))
         return 0
-    start, total, text = 0, len(every_case()), ""
-    for _ in range(MOST_PROCESSES):
-        command = [sys.executable, __file__, str(out), str(start)]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        text += made.stdout + made.stderr[-2000:] * bool(made.returncode)
-        start = int((out / "next").read_text()) if not made.returncode else total
-        if start >= total:
-            break
-    parts = [np.load(path) for path in sorted(out.glob("part-*.npz"))]
-    whole = {name: part[name] for part in parts for name in part.files}
-    np.savez_compressed(out / "tensor-maps-h200.npz", **whole)
+    out.mkdir(parents=True, exist_ok=True)
+    start, total, text, whole = 0, len(every_case()), "", dict[str, Array]()
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        while start < total and time.perf_counter() - begun < MOST_SECONDS:
+            part = Path(folder, f"{start}.npz")
+            command = [sys.executable, __file__, str(part), str(start)]
+            made = subprocess.run(command, capture_output=True, text=True, check=False)
+            text += made.stdout
+            if made.returncode:
+                text += made.stderr[-2000:]
+                break
+            whole |= np.load(part)
+            start = int(whole.pop("next"))
+    np.savez_compressed(out / "tensor-maps-h200.npz", **whole)  # type: ignore[arg-type]
     seen = {name.rpartition("|")[0] for name in whole}
-    print(text[-9000:] + f"{len(seen)} of {total} cases recorded, {text.count(' differs: ')} differences")
+    print(text[-8000:] + f"{len(seen)} of {total} cases recorded, {text.count(' differs: ')} differences")
     return 0 if len(seen) == total and " differs: " not in text else 1
 
 

@@ -1,7 +1,7 @@
 """Small kernels for every form of the copy engine: a box is loaded, copied to an array byte by byte, and stored or reduced.
 
-``test_tensor_maps.py`` compares them with NumPy and with what ``benchmarks/record_tensor_maps.py`` records on a GPU. Boxes
-begin at multiples of 16 bytes of a row, but for those of ``misaligned_cases``, which a GPU stops as an illegal instruction.
+``test_tensor_maps.py`` compares them with NumPy and with what ``benchmarks/record_tensor_maps.py`` records on a GPU, which
+stops ``stopped_cases`` as illegal instructions.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class MapCase:
     def arguments(self) -> list[Any]:
         """Maps, the array that receives the box, the second array, bytes, and coordinates."""
         target = self.target or self.source
-        seen = np.full(self.source.tensor.box_bytes, 0xEE, np.uint8)
+        seen = np.full(max(self.source.tensor.shared_bytes, target.tensor.shared_bytes), 0xEE, np.uint8)
         places = [np.int32(c) for c in (*pad(self.at), *pad(self.to))]
-        return [self.source, target, seen, target.array, np.uint32(seen.size), *places]
+        sizes = [np.uint32(n) for n in (seen.size, self.source.tensor.box_bytes)]
+        return [self.source, target, seen, target.array, *sizes, *places]
 
     def compiled(self) -> Compiled:
         return compiled_kernel(self.rank, self.after, self.bulk)
@@ -100,17 +101,22 @@ def compiled_kernel(rank: int, after: str, bulk: str) -> Compiled:
         )
     places = ", ".join(f"int {letter}{i}" for letter in "pq" for i in range(5))
     source = f"""{PRELUDE}
-extern "C" __global__ void k(MAP a, MAP c, unsigned char* seen, unsigned char* memory, u32 bytes, {places}) {{
+extern "C" __global__ void k(MAP a, MAP c, unsigned char* seen, unsigned char* memory, u32 room, u32 bytes, {places}) {{
     __shared__ alignas(1024) unsigned char box[{ROOM}]; __shared__ u64 b;
+    for (u32 i = threadIdx.x; i < room; i += 32) box[i] = seen[i];
+    FENCE();
     if (threadIdx.x == 0) {{
         INIT(&b, 1);
         FENCE_INIT();
+    }}
+    __syncthreads();
+    if (threadIdx.x == 0) {{
         ARRIVE_EXPECT(&b, bytes);
         {load}
     }}
     __syncthreads();
     WAIT(&b, 0);
-    for (u32 i = threadIdx.x; i < bytes; i += 32) seen[i] = box[i];
+    for (u32 i = threadIdx.x; i < room; i += 32) seen[i] = box[i];
     if (threadIdx.x == 0) {{
         {store if after else ""}
         COMMIT();
@@ -134,6 +140,17 @@ class Draw:
         """Any bits."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         return np.frombuffer(self.random.bytes(size), dtype).reshape(shape).copy()
+
+    def floats(self, shape: Sequence[int], dtype: str) -> Array:
+        """Any bits; of floats of 32 bits with many that are subnormal, infinite, NaN, the largest, or between two tf32."""
+        words = self.bits(shape, dtype)
+        if dtype != "f4":
+            return words
+        kind, w = self.random.integers(0, 8, shape), words.view(np.uint32)
+        w = np.where(kind == 0, w | 0x7F800000, np.where(kind == 1, w & 0x807FFFFF, w))
+        w = np.where(kind == 2, w & 0xFFFFE000 | 0x1000, np.where(kind == 3, w & 0x80001FFF | 0x7F7FE000, w))
+        w = np.where(self.random.random(shape) < 1 / 16, w & 0xFF800000, w)
+        return np.asarray(w, np.uint32).view(np.float32)
 
     def numbers(self, shape: Sequence[int], dtype: str, kind: str) -> Array:
         """Numbers for a reduction: floats of any size, subnormal, infinite and NaN among them; others any bits."""
@@ -185,7 +202,7 @@ def load_cases() -> Iterator[MapCase]:
     for kind in ("f16", "bf16", "f32", "f64", "tf32", "f32_ftz", "tf32_ftz"):
         for fill in ("zero", "nan"):
             name = f"{kind} filled with {fill}"
-            data = Draw(name).bits((9, 40), WORDS[kind])
+            data = Draw(name).floats((9, 40), WORDS[kind])
             yield MapCase(name, TensorMap(data, (4, 32), data_type=kind, oob_fill=fill), (-unit(kind), 7))
             inside = TensorMap(data, (4, 16), shape=(9, 21), strides=(40 * data.itemsize, data.itemsize), data_type=kind,
                                oob_fill=fill)  # fmt: skip
@@ -195,9 +212,9 @@ def load_cases() -> Iterator[MapCase]:
 def store_cases() -> Iterator[MapCase]:
     """Boxes are drawn from one array and stored to another, whose rows may be no multiple of 16 bytes."""
     for kind, columns, at in (
-        *(("f32", n, x) for n in (9, 10, 11, 12) for x in (0, 4, -4)),
-        *(("f16", n, x) for n in (13, 16, 17) for x in (0, 8, -8)),
-        *(("u8", n, x) for n in (5, 31) for x in (0, 16, -16)),
+        *(("f32", n, x) for n in (9, 10, 11, 12) for x in (0, 4)),
+        *(("f16", n, x) for n in (13, 16, 17) for x in (0, 8)),
+        *(("u8", n, x) for n in (5, 31) for x in (0, 16)),
         ("f64", 7, 2),
     ):
         name = f"store {kind} rows of {columns} from {at}"
@@ -214,23 +231,31 @@ def store_cases() -> Iterator[MapCase]:
         place = (shape[-1] // 4 * 4 - 4, *[n - 2 for n in shape[-2::-1]])
         yield MapCase(name, TensorMap(data, box), (0,) * rank, "store", TensorMap(memory, box), place)
 
+    for swizzle in (32, 64, 128):
+        for inner in (16, 32, 64, 128):
+            if inner <= swizzle:
+                name = f"store from swizzle {swizzle} of {inner} bytes"
+                data, memory = Draw(name).bits((32, 32), "f4"), Draw(f"{name} into").bits((32, 64), "f4")
+                target = TensorMap(memory, (24, inner // 4), swizzle=swizzle)
+                yield MapCase(name, TensorMap(data, (32, 32)), (0, 0), "store", target, (4, 3))
+
 
 def reduce_cases() -> Iterator[MapCase]:
     integers = ("u32", "s32", "u64", "s64")
     kinds = {
-        "add": (*integers, "f16", "bf16", "f32", "f64"),
+        "add": (*integers[:3], "f16", "bf16", "f32", "f64"),
         **dict.fromkeys(("min", "max"), (*integers, "f16", "bf16")),
         **dict.fromkeys(("and", "or", "xor"), ("u32", "u64")),
         **dict.fromkeys(("inc", "dec"), ("u32",)),
     }
     for after, types in kinds.items():
         for kind in types:
-            for bulk in (False, True) if (after, kind) != ("add", "s64") else (False,):
+            for bulk in (False, True):
                 name = f"{'bulk ' * bulk}{after} {kind}"
                 draw, word = Draw(name), WORDS[kind]
                 data, memory = (draw.numbers((8, 64), word, kind) for _ in range(2))
                 typed = {"and": "b", "or": "b", "xor": "b"}.get(after, kind[0]) + kind[1:] if kind != "bf16" else kind
-                at = (0, 0) if bulk else (unit(kind), -2)
+                at = (0, 0) if bulk else (unit(kind), 2)
                 yield MapCase(
                     *(name, TensorMap(data, (8, 64), data_type=kind), (0, 0), after),
                     *(TensorMap(memory, (8, 64), data_type=kind), at),
@@ -244,11 +269,13 @@ def reduce_cases() -> Iterator[MapCase]:
                     )
 
 
-def misaligned_cases() -> Iterator[MapCase]:
-    """Boxes that begin between multiples of 16 bytes of a row."""
-    for kind, x, after in (("f32", 1, ""), ("f16", -1, ""), ("u8", 8, ""), ("f64", 1, ""), ("f32", 2, "store"),
-                           ("u32", 3, "add")):  # fmt: skip
-        name = f"misaligned {after or 'load'} {kind} from {x}"
-        data = Draw(name).bits((9, 64), WORDS[kind])
-        tile = TensorMap(data, (4, 32), data_type=kind)
-        yield MapCase(name, tile, (0 if after else x, 1), after, tile, (x if after else 0, 1))
+def stopped_cases() -> Iterator[MapCase]:
+    """Boxes that begin between multiples of 16 bytes of a row, that are stored from before the tensor, and a sum that the
+    copy engine does not form."""
+    for kind, at, after in (("f32", (1, 1), ""), ("f16", (-1, 1), ""), ("u8", (8, 1), ""), ("f64", (1, 1), ""),
+                            ("f32", (2, 1), "store"), ("u32", (3, 1), "add"), ("f32", (-4, 1), "store"),
+                            ("f32", (0, -1), "store"), ("f32", (-4, 1), "add"), ("f32", (0, -1), "add"),
+                            ("f32", (0, -4), "store"), ("s64", (0, 1), "add")):  # fmt: skip
+        name = f"stopped {after or 'load'} {kind} at {at}"
+        tile = TensorMap(Draw(name).bits((9, 64), WORDS[kind]), (4, 32), data_type=kind)
+        yield MapCase(name, tile, (0, 1) if after else at, after, tile, at if after else (0, 1))

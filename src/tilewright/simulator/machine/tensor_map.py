@@ -55,8 +55,18 @@ class BoxedTensor:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of a box in shared memory."""
+        """Bytes of a box, which its copy completes at a barrier."""
         return math.prod(self.counts) * self.itemsize
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row of a box in shared memory: a swizzle spreads narrower rows to its own width."""
+        return self.swizzle or self.counts[0] * self.itemsize
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that a box takes, with the unused ones between narrow rows."""
+        return math.prod(self.counts[1:]) * self.pitch
 
     @classmethod
     def decode(cls, data: bytes) -> BoxedTensor | None:

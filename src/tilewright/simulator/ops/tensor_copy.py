@@ -1,7 +1,8 @@
 """``cp.async.bulk.tensor``: boxes of an array, by a tensor map (PTX ISA 9.7.9.27.1).
 
-A box lies in shared memory row by row, swizzled as the map says. Loads clip it at every element, and fill what lies
-outside; stores and reductions move chunks of 16 bytes, so the last chunk of a row may overwrite what follows the row.
+A box lies in shared memory row by row, swizzled as the map says; a swizzle spreads rows that are narrower than it to its
+own width. Loads clip it at every element, and fill what lies outside; stores and reductions move chunks of 16 bytes, so the
+last chunk of a row may overwrite what follows the row. These rules are those of an H200.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..machine.memory import Region
 from ..machine.origins import Box
 from ..machine.spaces import WINDOW
 from ..machine.tensor_map import MAP_BYTES, SWIZZLES, BoxedTensor
-from ..machine.transfers import CHUNK, chunks_of
+from ..machine.transfers import CHUNK
 from ..machine.values import DTYPES, Array, Bools, Ints
 from ._table import Step, UnknownInstruction
 from .access import Address, address, note_update, note_work
@@ -148,7 +149,9 @@ def _view(region: Region, first: int, tensor: BoxedTensor) -> Array:
 
 def _chunks(place: SharedRange, tensor: BoxedTensor) -> Ints:
     """Where the chunks of a box lie in the region of shared memory: in order of the box, swizzled by their addresses."""
-    inside = chunks_of(place.first - place.start, tensor.box_bytes)
+    across = tensor.counts[0] * tensor.itemsize // CHUNK
+    rows, columns = np.divmod(np.arange(tensor.box_bytes // CHUNK, dtype=np.int64), across)
+    inside = place.first - place.start + rows * tensor.pitch + columns * CHUNK
     return place.start + swizzled(inside, SWIZZLES.index(tensor.swizzle))
 
 
@@ -199,7 +202,7 @@ def _load(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
         chosen = [None] * active.size if masks is None else each(masks, active)
         rows = zip(copy.boxes(active), places(into, active), places(barriers, active), chosen, strict=True)
         for (lane, tensor, at), target, wait, mask in rows:
-            place, barrier = engine.in_shared(target, tensor.box_bytes, lane, BOX_ALIGN), engine.barrier(wait, lane)
+            place, barrier = engine.in_shared(target, tensor.shared_bytes, lane, BOX_ALIGN), engine.barrier(wait, lane)
             if place is None or barrier is None:
                 engine.give_up(barrier, tensor.box_bytes)
                 continue
@@ -225,9 +228,8 @@ def _scatter(cells: Array, chunks: Ints, data: Array, note: Callable[[Ints], Non
 
 def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window | None, lane: int) -> Array:
     """The bytes of a box, with what lies outside the tensor filled."""
-    box = np.zeros(tensor.counts[::-1], f"u{tensor.itemsize}")
-    if tensor.fill == "nan":
-        box[...] = NAN_FILL[tensor.type]
+    halves = np.full(tensor.box_bytes // 2, NAN_FILL if tensor.fill == "nan" else 0, np.uint16)
+    box = halves.view(f"u{tensor.itemsize}").reshape(tensor.counts[::-1])
     if window is not None and not window.empty:
         if window.region.shadow is not None:
             offsets = _elements(tensor, window)
@@ -248,11 +250,8 @@ def _converted(words: Array, kind: str) -> Array:
     return words
 
 
-#: The bits with which ``oob_fill="nan"`` fills.
-NAN_FILL = {
-    "f16": 0x7FFF, "bf16": 0x7FFF, "f64": 0x7FFFFFFFFFFFFFFF,
-    **dict.fromkeys(("f32", "f32_ftz", "tf32", "tf32_ftz"), 0x7FFFFFFF),
-}  # fmt: skip
+#: The bits with which ``oob_fill="nan"`` fills: the same 16 in every type.
+NAN_FILL = 0x7FF7
 
 
 def _store(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Step:
@@ -262,7 +261,7 @@ def _store(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Step:
     def store(sel: Ints | None) -> None:
         active = lanes.every if sel is None else sel
         for (lane, tensor, at), source in zip(copy.boxes(active), places(out_of, active), strict=True):
-            place = engine.in_shared(source, tensor.box_bytes, lane, BOX_ALIGN)
+            place = engine.in_shared(source, tensor.shared_bytes, lane, BOX_ALIGN)
             window = copy.window(engine, tensor, at, lane)
             if place is None or window is None:
                 continue
