@@ -1,8 +1,9 @@
 """What a GPU counts of each form of ``mma.sync``, and how long it takes: ``record_mma.py OUT.jsonl`` (Hopper, with ncu).
 
-Two kernels for each form: a warp executes ``REPEATS`` instructions, each of which needs the sum of the one before it
-(``chains`` 1), or of which four neighbours are independent (``chains`` 4). A line of the record has the counters of one
-kernel, the cycles between its first instruction and the end of its last, and the tensor-core instructions of its binary.
+Two kernels for each form: a warp executes ``REPEATS`` instructions, each with an A of its own, and each of which needs the
+sum of the one before it (``chains`` 1), or of which four neighbours are independent (``chains`` 4). A line of the record has
+the counters of one kernel, the cycles between its first instruction and the end of its last, and the tensor-core
+instructions of its binary.
 Exits with 1 if the instructions counted are no multiple of ``REPEATS``.
 """
 
@@ -48,12 +49,13 @@ def kernel(name: str, form: str, sums: tuple[str, str, int], a: int, b: int, cha
     operands = "d" if typed == "double" else "r"
     places = [", ".join(f"%{i}" for i in range(first, first + n)) for first, n in ((0, d), (d, a), (d + a, b))]
     outputs = ", ".join(f'"+{letter}"(d[i % {chains}][{i}])' for i in range(d))
-    inputs = ", ".join(f'"{operands}"(x[{i}])' for i in range(a + b))
+    inputs = ", ".join(f'"{operands}"(x[{i}]{" + i" if not i else ""})' for i in range(a + b))
     line = f"mma.sync.aligned.{form} {{{places[0]}}}, {{{places[1]}}}, {{{places[2]}}}, {{{places[0]}}};"
     return f"""
 extern "C" __global__ void __launch_bounds__(32) {name}(long long* cycles, double* sums, const unsigned* seeds)
 {{
-    {typed} d[{chains}][{d}] = {{}};
+    {typed} d[{chains}][{d}];
+    for (int i = 0; i < {chains * d}; i++) d[i % {chains}][i / {chains}] = i + threadIdx.x;
     {"double" if operands == "d" else "unsigned"} x[{a + b}];
     for (int i = 0; i < {a + b}; i++) x[i] = seeds[threadIdx.x + i];
     long long begun = clock64();
