@@ -7,6 +7,9 @@ are ``five-kernels-h200.json``, and of ``twelve.cu``:
   per tile, base + 0, 4, ... 124; the binary has 8 ``LDS.128`` in their place, and 32 ``LDS`` for B, whose words lie
   128 bytes apart. The PTX has 16,384 load instructions, machine and profiler count 10,240; each broadcast LDS.128 takes
   two wavefronts, 12,288 in all. ``tile2d`` has 8 ``LDS`` + 2 ``LDS.128`` per step, x 128 steps = the 1,280 counted.
+- **Unrolling.** A loop that ptxas unrolls holds its accesses several times. Where a round moves an address by less than a
+  wide access, those of several rounds become one: ``column_8_8`` of ``unrolled.cu`` reads 32 bytes of a row by four rounds
+  of two ``ld.shared.f32``, which the binary has as two ``LDS.128``: 768 loads in place of 2,304.
 - **Predication.** A short branch becomes a guard, and a guarded instruction is issued by every warp that reaches
   it, even if no lane is active. ``vec`` copies B in an unrolled loop whose remainder has 3 stores, of which a warp
   executes 2 per tile (``st.shared.v4``). The third is ``@P0 STS.128`` in the basic block of the second and is issued too:
@@ -24,15 +27,17 @@ re-rolled it, or keeps registers in local memory) keeps its PTX counts and is li
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from .counted_loops import CountedLoops, Stride
 from .disassembly import VOTES, Group, MachineInstruction, access_group
 from .instructions import Instruction
-from .program import Program
+from .program import MOST_CODE, Program
 from .variables import SIZES
 
 
@@ -49,6 +54,7 @@ class PtxAccess:
     offset: int
     nbytes: int
     loop: bool = False  # whether it lies between a backward jump and its target
+    stride: Stride | None = None  # in a loop of a constant number of rounds
 
     @property
     def group(self) -> Group:
@@ -58,7 +64,7 @@ class PtxAccess:
 
 def ptx_accesses(program: Program) -> list[PtxAccess]:
     """Accesses of a program, in order; for loads and stores with base and offset of their addresses as the PTX has them."""
-    accesses = []
+    accesses, loops = [], CountedLoops(program)
     back = [(program.labels.get(i.operands[0], i.index), i.index) for i in program.code if i.parts[0] == "bra"]
     for block in program.blocks:
         loop = any(first <= block.first <= last for first, last in back)
@@ -70,7 +76,10 @@ def ptx_accesses(program: Program) -> list[PtxAccess]:
                 fusible = kind in ("ld", "st")
                 key = (block.index, base, written[base]) if fusible else (ins.index,)
                 number = int(offset or "0", 0) if fusible else 0
-                accesses.append(PtxAccess(ins.index, ins.file, ins.line, space, kind, key, number, nbytes, loop))
+                stride = loops.stride(block, base, ins.index) if fusible and not ins.guard else None
+                accesses.append(
+                    PtxAccess(ins.index, ins.file, ins.line, space, kind, key, number, nbytes, loop, stride)
+                )
             if ins.operands and ins.parts[0] not in ("st", "bra") and not ins.operands[0].startswith("["):
                 written.update(re.findall(r"%[\w.]+", ins.operands[0]))
     return accesses
@@ -101,13 +110,15 @@ _T = TypeVar("_T", PtxAccess, MachineInstruction)
 class MachineAccesses:
     """How the machine executes PTX accesses, by index of the instruction.
 
-    ``widths``: bytes per lane where they differ from the PTX, 0 where a neighbouring access moves them. ``issues``:
+    ``widths``: bytes per lane where they differ from the PTX, 0 where a neighbouring access moves them. ``rounds``: the
+    same for each of the rounds that ptxas unrolled into one, where these differ. ``issues``:
     guarded accesses, each with an instruction of the PTX that is executed as often as the guarded one is issued.
     ``opcodes``: of atomics and asynchronous copies. ``elected``: atomics that one lane executes for its whole warp.
     ``doubts``: what could not be matched, as pairs of accesses and the reason.
     """
 
     widths: dict[int, int] = field(default_factory=dict)
+    rounds: dict[int, tuple[int, ...]] = field(default_factory=dict)
     issues: dict[PtxAccess, int] = field(default_factory=dict)
     opcodes: dict[int, str] = field(default_factory=dict)
     elected: set[int] = field(default_factory=set)
@@ -133,6 +144,9 @@ def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruct
     votes = {(i.file, i.line) for i in code if i.opcode.split(".")[0] in VOTES}
     pairs: list[tuple[PtxAccess, MachineInstruction]] = []
     for place, ptx, sass, changes in _matched(_grouped(accesses), _grouped([i for i in code if i.memory])):
+        if changes is None and (rounds := _fuse_rounds(ptx, sass)) is not None:
+            machine.rounds |= rounds
+            continue
         if changes is None:
             machine.doubts.append(
                 (place, f"the PTX has {_widths(ptx)}, the machine {_widths(sass)}{_fewer(ptx, sass)}")
@@ -244,6 +258,33 @@ def _fuse(ptx: Sequence[PtxAccess], sass: Sequence[MachineInstruction]) -> dict[
                 del left[access]
     result = Counter(a.nbytes for a in left) + Counter(width for width in changes.values() if width)
     return changes if result == goal else None
+
+
+def _fuse_rounds(ptx: Sequence[PtxAccess], sass: Sequence[MachineInstruction]) -> dict[int, tuple[int, ...]] | None:
+    """The width of each access of the PTX in every round of those that ptxas unrolled into one; None if fusing them cannot
+    explain the machine's accesses, or if it can do so in several ways."""
+    common = math.gcd(*(access.stride.rounds for access in ptx if access.stride))
+    for rounds in (n for n in range(2, common + 1) if common % n == 0):
+        unrolled = [_in_round(access, i) for access in ptx for i in range(rounds if access.stride else 1)]
+        changes = _fuse(unrolled, sass)
+        if changes and not _ambiguous(unrolled, changes) and not any(ins.guard for ins in sass):
+            return {
+                access.index: tuple(
+                    changes.get(_in_round(access, i).index, access.nbytes)
+                    for i in range(rounds if access.stride else 1)
+                )
+                for access in ptx
+            }
+    return None
+
+
+def _in_round(access: PtxAccess, number: int) -> PtxAccess:
+    """An access in a round of its loop; indices are in order of the unrolled loop."""
+    index = access.index + number * MOST_CODE
+    if (stride := access.stride) is None:
+        return replace(access, index=index)
+    place = access.offset + stride.start + number * stride.step
+    return replace(access, index=index, base=(*access.base[:1], *stride.roots), offset=place)
 
 
 def _ambiguous(ptx: Sequence[PtxAccess], changes: dict[int, int]) -> bool:

@@ -56,11 +56,12 @@ class Survey:
     def on_access(
         self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
     ) -> None:
-        self.counters.on_access(space, kind, ins, warps, lanes, addresses, nbytes)
-        execution = self.counters.executed(space, kind, ins, warps, lanes, addresses, nbytes)
-        if execution is None:
-            return
-        self._place(ins)
+        for execution in self.counters.count(space, kind, ins, warps, lanes, addresses, nbytes):
+            self._place(ins)
+            self._survey(execution)
+
+    def _survey(self, execution: Execution) -> None:
+        space = execution.space
         example = self._examples.setdefault(execution.key, _Example())
         look = example.looked_at < LOOKED_AT
         if space == "shared" and not look:

@@ -16,7 +16,17 @@ from ..assembly.instructions import Instruction
 from ..assembly.ptxas import MachineAccesses, PtxAccess
 from .banks import ATOMIC, copy_wavefronts, shared_wavefronts
 from .hardware_names import FIELDS, names
-from .sectors import IDLE, Ints, atomic_sectors, by_warp, copied_sectors, first_lanes, global_sectors, local_sectors
+from .sectors import (
+    IDLE,
+    WARP,
+    Ints,
+    atomic_sectors,
+    by_warp,
+    copied_sectors,
+    first_lanes,
+    global_sectors,
+    local_sectors,
+)
 from .work import UnitWork
 
 Key = tuple[int, str, str]  # index of the instruction, space, kind
@@ -65,6 +75,26 @@ class Execution:
         return (self.ins.index, self.space, self.kind)
 
 
+class Turns:
+    """How often each thread has executed an instruction, modulo the rounds that one round of the machine's loop holds."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds, self._turn = rounds, np.zeros(0, np.uint16)
+
+    def next(self, threads: Ints) -> Ints:
+        """The turns of threads that execute the instruction once more, the first of which is 0.
+
+        >>> turns = Turns(2)
+        >>> turns.next(np.array([0, 5])), turns.next(np.array([5])), turns.next(np.array([0, 5]))
+        (array([0, 0]), array([1]), array([1, 0]))
+        """
+        if (most := int(threads.max(initial=-1))) >= self._turn.size:
+            self._turn = np.concatenate([self._turn, np.zeros(most + 1, np.uint16)])
+        turn = self._turn[threads]
+        self._turn[threads] = (turn + 1) % self._rounds
+        return turn.astype(np.int64)
+
+
 class Counters:
     """An observer that counts, by instruction and in total.
 
@@ -79,6 +109,7 @@ class Counters:
         self._seen: dict[Key, Tally] = {}
         self._sources: dict[int, Execution] = {}  # the global half of each copy, by instruction
         self._fresh: set[int] = set()  # copies whose shared half is still to come
+        self._turns: dict[int, Turns] = {}
         self.machine = machine or MachineAccesses()
         self.doubts = {group for group, _ in self.machine.doubts}
         self.standing_for = standing_for or np.ones_like
@@ -94,9 +125,39 @@ class Counters:
         nbytes: int,
     ) -> None:
         """Count one execution: flat arrays over active threads; warp numbers are unique over the whole grid."""
-        execution = self.executed(space, kind, ins, warps, lanes, addresses, nbytes)
-        if execution is None:
-            return
+        self.count(space, kind, ins, warps, lanes, addresses, nbytes)
+
+    def count(
+        self,
+        space: str,
+        kind: str,
+        ins: Instruction | PtxAccess,
+        warps: Ints,
+        lanes: Ints,
+        addresses: Ints,
+        nbytes: int,
+    ) -> list[Execution]:
+        """``on_access``; returns the accesses of the machine: one for each width, none where another instruction moves these
+        bytes."""
+        warps, lanes, addresses = (np.asarray(of_threads) for of_threads in (warps, lanes, addresses))
+        widths = self.machine.rounds.get(ins.index)
+        if widths is None:
+            parts = [(np.s_[:], self.machine.widths.get(ins.index, nbytes))]
+        else:
+            turns = self._turns.setdefault(ins.index, Turns(len(widths)))
+            width = np.array(widths)[turns.next(warps * WARP + lanes)]
+            parts = [(width == size, size) for size in sorted(set(widths))]
+        executions = [
+            execution
+            for some, size in parts
+            if (execution := self._executed(space, kind, ins, warps[some], lanes[some], addresses[some], size))
+        ]
+        for execution in executions:
+            self._add(execution)
+        return executions
+
+    def _add(self, execution: Execution) -> None:
+        space, kind, ins = execution.space, execution.kind, execution.ins
         if kind == "cp.async" and space == "shared":
             if ins.index not in self._fresh:  # every lane fills with zeros: a copy without a global half
                 self._sources.pop(ins.index, None)
@@ -132,7 +193,7 @@ class Counters:
         for name in ("requests", "bytes", "sectors", "wavefronts", "cycles"):
             setattr(tally, name, getattr(tally, name) + times * getattr(work, name))
 
-    def executed(
+    def _executed(
         self,
         space: str,
         kind: str,
@@ -142,8 +203,7 @@ class Counters:
         addresses: Ints,
         nbytes: int,
     ) -> Execution | None:
-        """The access as the machine executes it; None if nothing is counted."""
-        nbytes = self.machine.widths.get(ins.index, nbytes)
+        """An access of ``nbytes`` per lane, as the machine executes it; None if nothing is counted."""
         if space not in FIELDS or not np.size(warps) or not nbytes:
             return None  # parameters and constants use no data pipe; 0 bytes: a neighbouring access moves them
         if space == "global" and kind in ATOMIC:
