@@ -1,9 +1,13 @@
-"""Tensor maps: boxes of every rank, type, swizzle and place against NumPy; rows that a store overruns; what is refused."""
+"""Tensor maps: boxes of every rank, type, swizzle and place against NumPy, and bit for bit against an NVIDIA H200
+(``data/tensor-maps-h200.npz``, which ``benchmarks/record_tensor_maps.py`` writes); rows that a store overruns; what is
+refused, by the driver or by the GPU.
+"""
 
 # ruff: noqa: E501 - CUDA keeps its own lines
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 import tilewright as tw
 from support.async_sources import found, run_async
 from support.tensor_map_cases import MapCase, cases, stopped_cases, unit
+from support.twelve_kernels import DATA
 from tilewright.errors import OperandError, UnavailableError, UsageError
 from tilewright.simulator.findings import NEIGHBOURS
 from tilewright.simulator.machine.tensor_map import BoxedTensor
@@ -104,10 +109,12 @@ def test_overrun_rows_are_named() -> None:
     )
 
 
-STOPPED = [case for case in stopped_cases() if (case.to if case.after else case.at)[0] % unit(case.source.tensor.type)]
+STOPPED = list(stopped_cases())
+MISALIGNED = [case for case in STOPPED if (case.to if case.after else case.at)[0] % unit(case.source.tensor.type)]
+BEFORE = [case for case in STOPPED if case.after and min(case.to) < 0]
 
 
-@pytest.mark.parametrize("case", STOPPED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", MISALIGNED, ids=lambda case: case.name)
 def test_a_box_begins_at_a_multiple_of_16_bytes_of_a_row(case: MapCase) -> None:
     """A GPU stops the others as an illegal instruction: loads, stores and reductions."""
     (_, after), (finding,) = simulated(case)
@@ -115,6 +122,38 @@ def test_a_box_begins_at_a_multiple_of_16_bytes_of_a_row(case: MapCase) -> None:
     assert finding.kind == "misaligned"
     assert f"the box begins at byte {x} of a row, which is no multiple of 16" in finding.text
     np.testing.assert_array_equal(after, case.source.array)
+
+
+@pytest.mark.parametrize("case", BEFORE, ids=lambda case: case.name)
+def test_only_a_load_may_begin_before_the_tensor(case: MapCase) -> None:
+    (_, after), (finding,) = simulated(case)
+    dimension = 0 if case.to[0] < 0 else 1
+    assert finding.kind == "out of bounds"
+    assert f"the box begins at {min(case.to)} of dimension {dimension}, before the tensor" in finding.text
+    np.testing.assert_array_equal(after, case.source.array)
+
+
+@functools.cache
+def recorded() -> dict[str, Array]:
+    """What an H200 made of the cases: ``benchmarks/record_tensor_maps.py``."""
+    with np.load(DATA / "tensor-maps-h200.npz") as arrays:
+        return dict(arrays)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bits_are_those_of_an_h200(case: MapCase) -> None:
+    made, _ = simulated(case)
+    for part, array in zip(case.parts, made, strict=False):
+        assert array.tobytes() == recorded()[f"{case.name}|{part}"].tobytes(), part
+
+
+def test_what_an_h200_stops_is_reported() -> None:
+    names = {name for name in recorded() if name.endswith("|stopped")}
+    assert names == {f"{case.name}|stopped" for case in STOPPED}
+    assert {str(recorded()[name]) for name in names} == {"CUDA_ERROR_ILLEGAL_INSTRUCTION"}
+    (sum_of_s64,) = [case for case in STOPPED if case not in MISALIGNED + BEFORE]
+    with pytest.raises(UsageError, match=r"cannot reduce elements of type s64 by \.add"):
+        simulated(sum_of_s64)
 
 
 def test_integer_reductions() -> None:

@@ -115,6 +115,17 @@ class TensorCopy:
             within.append(slice(first, stop))
         return Window(*found, tuple(inside[::-1]), tuple(within[::-1]))
 
+    def begins_outside(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> bool:
+        """Whether a box begins before the tensor, as only that of a load may; reports it."""
+        for dimension, at in enumerate(place):
+            if at < 0:
+                text = (
+                    f"the box begins at {at} of dimension {dimension}, before the tensor: a GPU stops the kernel there"
+                )
+                engine.report("out of bounds", lane, tensor.address, text)
+                return True
+        return False
+
 
 def tensor_copy(ins: Instruction, lanes: Lanes) -> Step:
     """The step of an instruction of the ``cp.async.bulk.tensor`` family."""
@@ -240,16 +251,17 @@ def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: W
 
 
 def _converted(words: Array, kind: str) -> Array:
-    """Loaded words of a type: tf32 is rounded to the nearest, to even, but not Inf and NaN; ``_ftz`` flushes subnormals."""
-    if kind.startswith("tf32"):
-        finite = words & 0x7F800000 != 0x7F800000
-        rounded = words + (np.uint32(0xFFF) + (words >> 13 & 1)) & np.uint32(0xFFFFE000)
-        words = np.where(finite, rounded, words)
-    if kind.endswith("_ftz"):
-        words = np.where(words & 0x7F800000 == 0, words & np.uint32(1 << 31), words)
-    return words
+    """Loaded words of a type: tf32 is rounded to the nearest, to even, and every NaN becomes one. The types that end in
+    ``_ftz`` load the same bits as the others, subnormal ones too."""
+    if not kind.startswith("tf32"):
+        return words
+    finite, nan = words & 0x7F800000 != 0x7F800000, words & 0x7FFFFFFF > 0x7F800000
+    rounded = words + (np.uint32(0xFFF) + (words >> 13 & 1)) & np.uint32(0xFFFFE000)
+    return np.where(nan, NAN_TF32, np.where(finite, rounded, words))
 
 
+#: What becomes of every NaN that is loaded as tf32.
+NAN_TF32 = np.uint32(0x7FFFE000)
 #: The bits with which ``oob_fill="nan"`` fills: the same 16 in every type.
 NAN_FILL = 0x7FF7
 
@@ -263,7 +275,7 @@ def _store(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Step:
         for (lane, tensor, at), source in zip(copy.boxes(active), places(out_of, active), strict=True):
             place = engine.in_shared(source, tensor.shared_bytes, lane, BOX_ALIGN)
             window = copy.window(engine, tensor, at, lane)
-            if place is None or window is None:
+            if place is None or window is None or copy.begins_outside(engine, tensor, at, lane):
                 continue
             chunks = _chunks(place, tensor)
             if not window.empty:
@@ -290,7 +302,8 @@ def _put(
     update: Update | None = None
     if operation:
         kind = tensor.type.removesuffix("_ftz")
-        if kind in ("u8", "u16", "tf32") or (operation in ("inc", "dec") and kind != "u32"):
+        known = {"inc": kind == "u32", "dec": kind == "u32", "add": kind != "s64"}.get(operation, True)
+        if kind in ("u8", "u16", "tf32") or not known:
             raise UnknownInstruction(ins, f"cannot reduce elements of type {tensor.type} by .{operation}")
         update = reduction(operation, kind)
     window = _past_the_rows(engine, tensor, window, lane)
