@@ -1,4 +1,4 @@
-"""Count on a GPU what the microscope predicts of ``tests/data/unrolled.cu``: ``record_unrolled.py OUTDIR`` (with ncu).
+"""Count on a GPU what the microscope predicts of ``tests/microscope/unrolled.cu``: ``record_unrolled.py OUTDIR`` (with ncu).
 
 Compiles the kernels, checks every answer, and compares the shared memory's counters with those of the microscope for the
 same binary. Exits with 1 if one is wrong that the microscope does not mark as not exact. Of what it writes,
@@ -25,8 +25,8 @@ from tilewright.simulator.counters.tally import Counters
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.twelve_kernels import ARCH, DATA, wrong
-from support.unrolled_kernels import CASES, SOURCE
+from support.twelve_kernels import ARCH, wrong
+from support.unrolled_kernels import CASES, SOURCE, TEXT
 
 COUNTED = [name for name in COUNTERS if re.search(r"shared_op_(ld|st)\.|op_shared_(ld|st)\.", name)]
 
@@ -34,7 +34,7 @@ COUNTED = [name for name in COUNTERS if re.search(r"shared_op_(ld|st)\.|op_share
 def main() -> int:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    compiled = compile_source((DATA / SOURCE).read_text(), name=SOURCE, arch=ARCH)
+    compiled = compile_source(TEXT, name=SOURCE, arch=ARCH)
     note = f"// {SOURCE}, compiled by {compiler()} for {ARCH}. Written by benchmarks/record_unrolled.py.\n"
     text = disassembly.disassemble(compiled.cubin)
     (out / "unrolled.ptx").write_text(note + without_debug(compiled.ptx))

@@ -7,8 +7,8 @@ import doctest
 import numpy as np
 import pytest
 
-from support.twelve_kernels import ARCH, DATA, Case, wrong
-from support.unrolled_kernels import CASES, SOURCE
+from support.twelve_kernels import ARCH, Case, wrong
+from support.unrolled_kernels import CASES, SOURCE, TEXT
 from tilewright.errors import UnavailableError
 from tilewright.runtime.gpu.nvrtc import compile_source
 from tilewright.simulator import RunOptions, simulate
@@ -140,7 +140,7 @@ def test_a_thread_tile_along_one_axis_live() -> None:
     if disassembly.find_tool() is None:
         pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
     try:
-        compiled = compile_source((DATA / SOURCE).read_text(), name=SOURCE, arch=ARCH)
+        compiled = compile_source(TEXT, name=SOURCE, arch=ARCH)
     except UnavailableError as error:
         pytest.skip(f"no CUDA compiler: {error}")
     module, binary = parse_ptx(compiled.ptx), disassembly.parse_sass(disassembly.disassemble(compiled.cubin))

@@ -1,15 +1,17 @@
-"""The launches of ``data/unrolled.cu``, with their right answers."""
+"""The launches of ``microscope/unrolled.cu``, with their right answers."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 
-from support.twelve_kernels import DATA, Case
+from support.twelve_kernels import Case
 from tilewright.lab.explain.stored_launches import StoredLaunch
 
 SOURCE = "unrolled.cu"
+TEXT = (Path(__file__).parents[1] / "microscope" / SOURCE).read_text()
 _KERNEL = re.compile(r"^KERNEL\((\w+), \((\w+)<(\d+), (\d+), (\d+), (\d+)", re.MULTILINE)
 
 
@@ -23,5 +25,5 @@ def _case(entry: str, shape: str, bm: int, bn: int, bk: int, tile: int) -> Case:
 
 CASES = [
     _case(entry, shape, *map(int, numbers))
-    for entry, shape, *numbers in _KERNEL.findall((DATA / SOURCE).read_text())
+    for entry, shape, *numbers in _KERNEL.findall(TEXT)
 ]  # fmt: skip
