@@ -55,7 +55,7 @@ def main_finding(defect: Defect, findings: list[Finding]) -> Finding:
 @pytest.mark.parametrize("defect", DEFECTS, ids=NAMES)
 def test_planted_defect_is_named(defect: Defect) -> None:
     run = execute(defect.source, defect.kernel, **defect.options)
-    assert sorted((f.line, f.kind) for f in run.findings if f.line) == marked(defect.source)
+    assert sorted({(f.line, f.kind) for f in run.findings if f.line}) == marked(defect.source)
     assert [f.kind for f in run.findings if not f.line] == [defect.nowhere] * bool(defect.nowhere)
     found = main_finding(defect, run.findings)
     assert (found.kernel, found.block, found.thread) == ("k", defect.block, defect.thread)

@@ -235,3 +235,28 @@ def test_a_rung_stores_where_its_binary_does(name: str) -> None:
     }
     program = link(parse_ptx(compiled.ptx), entry)
     assert binary == {ins.users.line for ins in program.code if ins.opcode.startswith("st.global")}
+
+
+WRAPPED = """__device__ __forceinline__ void put(float* x, int i) {
+    x[i + 64] = i;
+}
+__device__ __noinline__ void put_far(float* x, int i) {
+    x[i + 96] = i;
+}
+__global__ void k(float* x, float* y)
+{
+    put(x, threadIdx.x);
+    put(y, threadIdx.x);
+    if (threadIdx.x > 3)
+        put_far(x, threadIdx.x); put_far(y, threadIdx.x);
+    put_far(x, threadIdx.x);
+}
+"""
+
+
+def test_each_call_of_a_function_has_a_finding_of_its_own() -> None:
+    """At the function's line, with the line of the call; two calls in one line share a finding."""
+    seen = tw.microscope(WRAPPED, "k", 1, 32, [np.zeros(64, np.float32), np.zeros(64, np.float32)])
+    calls = [(f.line, int(re.findall(r"called from line (\d+)", f.text)[-1])) for f in seen.findings]
+    assert sorted(calls) == [(2, 9), (2, 10), (5, 12), (5, 13)]
+    assert {f.kind for f in seen.findings} == {"out of bounds"}

@@ -1,4 +1,5 @@
-"""What the microscope finds wrong with a kernel, as plain data: one finding for each kind and source line."""
+"""What the microscope finds wrong with a kernel, as plain data: one finding for each kind and source line, and for each
+line of the kernel that calls the function with that line."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ...errors import UsageError, did_you_mean
-from .instructions import WORD, Function, Instruction, Module, operand_tokens
+from .instructions import WORD, Function, Instruction, Module, Where, operand_tokens
 from .operands import check_operands
 from .variables import Variable
 
@@ -62,7 +62,7 @@ def link(module: Module, entry: str) -> Program:
         raise UsageError(f"the PTX holds no kernel {entry!r}: {did_you_mean(entry, kernels)}")
     program = Program(module.functions[entry])
     program.variables |= module.variables
-    _Linker(module, program).body(module.functions[entry], "", {}, (), None)
+    _Linker(module, program).body(module.functions[entry], "", {}, (), None, ())
     _cut(program)
     return program
 
@@ -77,9 +77,16 @@ class _Linker:
         self.module, self.program, self.calls = module, program, 0
 
     def body(
-        self, function: Function, suffix: str, names: dict[str, str], stack: tuple[str, ...], end: str | None
+        self,
+        function: Function,
+        suffix: str,
+        names: dict[str, str],
+        stack: tuple[str, ...],
+        end: str | None,
+        calls: tuple[Where, ...],
     ) -> None:
-        """Append a function's code with its own names made unique by ``suffix``."""
+        """Append a function's code with its own names made unique by ``suffix``; ``calls`` are where it is called, the
+        innermost first."""
         program = self.program
         own = [*function.registers, *function.variables, *function.labels, *function.tables]
         names = {name: name + suffix for name in own} | names
@@ -96,6 +103,7 @@ class _Linker:
             self.mark(labels_at.get(at, []))
             operands = tuple(WORD.sub(lambda m: names.get(m[0], m[0]), o) if suffix else o for o in ins.operands)
             guard = (names.get(ins.guard[0], ins.guard[0]), ins.guard[1]) if ins.guard else None
+            ins = replace(ins, calls=ins.calls + calls, inlined_at=calls[-1]) if calls else ins
             if ins.parts[0] == "call":
                 check_operands(ins)
                 self.call(replace(ins, operands=operands, guard=guard), (*stack, function.name))
@@ -155,7 +163,7 @@ class _Linker:
         done = f"$done{suffix}"
         if ins.guard:
             self.append(replace(ins, opcode="bra", operands=(done,), guard=(ins.guard[0], not ins.guard[1])))
-        self.body(function, suffix, bound, stack, done)
+        self.body(function, suffix, bound, stack, done, (ins.where, *ins.calls))
         self.mark([done])
 
 

@@ -14,14 +14,18 @@ from .memory import Region
 from .threads import Threads
 from .values import Bools, Dim, Ints, split
 
+#: Kind, file and line, line of PTX where there is no other, and the file and line of the call.
+_Key = tuple[str, str, int, int, str, int]
+
 
 @dataclass
 class Findings:
-    """Collects findings: of each kind the first at a source line, and how many threads showed it."""
+    """Collects findings: of each kind the first at a source line, or at each call of the function with that line, and how
+    many threads showed it."""
 
     kernel: str
-    found: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
-    times: dict[tuple[str, str, int, int], int] = field(default_factory=dict)
+    found: dict[_Key, Finding] = field(default_factory=dict)
+    times: dict[_Key, int] = field(default_factory=dict)
 
     def add(
         self,
@@ -36,7 +40,8 @@ class Findings:
         """Add a finding of ``times`` threads at an instruction, with the first of them; ``ins`` is None at the run's end."""
         place = ins.users if ins else Where()
         ptx = ins.ptx_line if ins and not place.line else 0
-        key = (kind, place.file if ins else text, place.line, ptx)
+        call = _call(ins, place) if ins else Where()
+        key = (kind, place.file if ins else text, place.line, ptx, call.file, call.line)
         self.times[key] = self.times.get(key, 0) + times
         if key not in self.found:
             text += _where_else(ins, place) if ins else ""
@@ -52,10 +57,15 @@ def _where_else(ins: Instruction, place: Where) -> str:
     if not place.line:
         return f" (PTX line {ins.ptx_line})"
     text = f" (in {ins.place()})" if place != ins.where else ""
-    outer = next((call for call in reversed(ins.calls) if not call.in_library), None)
-    if outer is None or outer == place:
+    if not (outer := _call(ins, place)).line:
         return text
     return f"{text} (called from {f'line {outer.line}' if outer.file == place.file else f'{outer.file}:{outer.line}'})"
+
+
+def _call(ins: Instruction, place: Where) -> Where:
+    """The call in the kernel from which an instruction is inlined; without a line if its finding is there anyway."""
+    outer = next((call for call in reversed(ins.calls) if not call.in_library), None)
+    return Where() if outer is None or outer == place else outer
 
 
 class Reports:
