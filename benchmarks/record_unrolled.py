@@ -1,4 +1,4 @@
-"""Count on a GPU what the microscope predicts of ``tests/microscope/unrolled.cu``: ``record_unrolled.py OUTDIR`` (with ncu).
+"""Count on a GPU what the microscope predicts of ``tests/support/unrolled.cu``: ``record_unrolled.py OUTDIR`` (with ncu).
 
 Compiles the kernels, checks every answer, and compares the shared memory's counters with those of the microscope for the
 same binary. Exits with 1 if one is wrong that the microscope does not mark as not exact. Of what it writes,

@@ -1,4 +1,4 @@
-"""The launches of ``microscope/unrolled.cu``, with their right answers."""
+"""The launches of ``unrolled.cu``, with their right answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.twelve_kernels import Case
 from tilewright.lab.explain.stored_launches import StoredLaunch
 
 SOURCE = "unrolled.cu"
-TEXT = (Path(__file__).parents[1] / "microscope" / SOURCE).read_text()
+TEXT = (Path(__file__).parent / SOURCE).read_text()
 _KERNEL = re.compile(r"^KERNEL\((\w+), \((\w+)<(\d+), (\d+), (\d+), (\d+)", re.MULTILINE)
 
 

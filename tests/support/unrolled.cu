@@ -1,5 +1,5 @@
 // Products with a thread tile along one axis or both, whose inner loop the compilers unroll in part: NVVM by two or more, and
-// ptxas again, which then moves the bytes of several rounds with one wide access. support/unrolled_kernels.py launches them.
+// ptxas again, which then moves the bytes of several rounds with one wide access. unrolled_kernels.py launches them.
 
 // Each thread computes TM results of a column of C.
 template <int BM, int BN, int BK, int TM>
