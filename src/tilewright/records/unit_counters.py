@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+#: Instructions of all tensor cores, and the cycles in which these are busy: of ``wgmma`` and of ``mma.sync``.
+TENSOR_INSTRUCTIONS = "sm__inst_executed_pipe_tensor.sum"
+TENSOR_CYCLES = "sm__pipe_tensor_cycles_active.sum"
+_CYCLES = TENSOR_CYCLES, "tensor cores, busy cycles, those of the four of a multiprocessor together"
 #: Memory space and kind of work → field of a tally → the counter's name and its label.
 UNIT_COUNTERS: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
     ("shared", "wgmma"): {
@@ -10,10 +14,11 @@ UNIT_COUNTERS: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
             "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum",
             "wgmma, wavefronts: turns of the 32 banks to read its operands",
         ),
-        "cycles": (
-            "sm__pipe_tensor_cycles_active.sum",
-            "wgmma, busy cycles of tensor cores, four in a multiprocessor",
-        ),
+        "cycles": _CYCLES,
+    },
+    ("registers", "mma"): {
+        "requests": (TENSOR_INSTRUCTIONS, "tensor cores, instructions, of wgmma too, counted per warp"),
+        "cycles": _CYCLES,
     },
     ("shared", "mbarrier"): {},
     ("global", "tma load"): {

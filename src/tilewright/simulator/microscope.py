@@ -219,8 +219,15 @@ def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[Mach
     except UnavailableError as error:
         return MachineAccesses(), [f"{unknown} ({error})"]
     machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
-    reasons = "; ".join(machine.notes)
-    return machine, [f"{ABOUT} counted as in the PTX, because the binary differs: {reasons}"] if reasons else []
+    notes, reasons = list[str](), "; ".join(machine.notes)
+    if reasons:
+        notes.append(f"{ABOUT} counted as in the PTX, because the binary differs: {reasons}")
+    if machine.moves and any(ins.parts[0] in ("mma", "wmma", "wgmma") for ins in program.code):
+        where = ", ".join(map(str, machine.moves))
+        notes.append(
+            f"{ABOUT} instructions and cycles of tensor cores: without HFMA2.MMA (line {where}), which sets registers"
+        )
+    return machine, notes
 
 
 def _read(source: str | Path) -> tuple[str, str]:

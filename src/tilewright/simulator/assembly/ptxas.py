@@ -114,7 +114,8 @@ class MachineAccesses:
     same for each of the rounds that ptxas unrolled into one, where these differ. ``issues``:
     guarded accesses, each with an instruction of the PTX that is executed as often as the guarded one is issued.
     ``opcodes``: of atomics and asynchronous copies. ``elected``: atomics that one lane executes for its whole warp.
-    ``doubts``: what could not be matched, as pairs of accesses and the reason.
+    ``moves``: lines with ``HFMA2.MMA``, by which the tensor core sets a register. ``doubts``:
+    what could not be matched, as pairs of accesses and the reason.
     """
 
     widths: dict[int, int] = field(default_factory=dict)
@@ -122,6 +123,7 @@ class MachineAccesses:
     issues: dict[PtxAccess, int] = field(default_factory=dict)
     opcodes: dict[int, str] = field(default_factory=dict)
     elected: set[int] = field(default_factory=set)
+    moves: list[int] = field(default_factory=list)
     doubts: list[tuple[Group, str]] = field(default_factory=list)
 
     @property
@@ -140,7 +142,7 @@ class MachineAccesses:
 
 def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruction]) -> MachineAccesses:
     """How the machine executes these accesses of the PTX: which it fuses or guards, and which one lane executes."""
-    machine = MachineAccesses()
+    machine = MachineAccesses(moves=sorted({i.line for i in code if i.opcode.startswith("HFMA2.MMA")}))
     votes = {(i.file, i.line) for i in code if i.opcode.split(".")[0] in VOTES}
     pairs: list[tuple[PtxAccess, MachineInstruction]] = []
     for place, ptx, sass, changes in _matched(_grouped(accesses), _grouped([i for i in code if i.memory])):

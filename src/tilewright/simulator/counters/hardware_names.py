@@ -7,7 +7,7 @@ gives them, by a model, even for copies that take none), and bytes.
 
 from __future__ import annotations
 
-from ...records.unit_counters import UNIT_COUNTERS, UNIT_LABELS
+from ...records.unit_counters import TENSOR_INSTRUCTIONS, UNIT_COUNTERS, UNIT_LABELS
 
 #: Kind of access → its part of the name of a counter of compute capability 9.0, and its name in labels.
 _KINDS = {
@@ -54,6 +54,8 @@ def names(space: str, kind: str) -> dict[str, list[str]]:
     'l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum'
     """
     counters = {field: [name] for field, (name, _) in _own(space, kind).items()}
+    if kind == "wgmma":
+        counters["requests"].append(TENSOR_INSTRUCTIONS)
     if (space, kind) in UNIT_COUNTERS:
         return counters
     for field in counters:

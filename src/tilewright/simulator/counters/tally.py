@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...records.unit_counters import TENSOR_CYCLES, TENSOR_INSTRUCTIONS
 from ..assembly.disassembly import access_group
 from ..assembly.instructions import Instruction
 from ..assembly.ptxas import MachineAccesses, PtxAccess
@@ -255,8 +256,13 @@ class Counters:
         return access_group(tally.file, tally.line, tally.space, tally.kind) in self.doubts
 
     def approximate(self) -> frozenset[str]:
-        """The counters, by the hardware's name, to which doubtful accesses add."""
-        return frozenset(name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters())
+        """The counters, by the hardware's name, to which doubtful accesses add, and those of tensor cores where these also
+        set registers."""
+        tallies = self.tallies().values()
+        found = {name for tally in tallies if self.doubtful(tally) for name in tally.counters()}
+        if self.machine.moves and any(tally.cycles for tally in tallies):
+            found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}
+        return frozenset(found)
 
     def total(self) -> dict[str, int]:
         """Every counter that is not 0, by the hardware's name."""

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..assembly.instructions import Instruction, operand_tokens
+from ..counters.work import mma_work
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Ints, per_lane
 from ._table import Step, UnknownInstruction, destination, step
+from .access import note_work
 from .tensor_core import NARROW, PACKED, RESULTS, TensorProduct, factors
 
 LANE = np.arange(32)
@@ -160,6 +162,7 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
     e, sums = PACKED[a_kind], m // (8 if d_kind == "f16" else 4)
     if [len(x) for x in (d, a, b, c)] != [sums, m * k // (32 * e), k // (4 * e), sums]:
         raise UnknownInstruction(ins, "has fragments whose size does not fit its shape")
+    work = mma_work(a_kind, m, k, xor="xor" in ins.parts)
     outs = [destination(lanes, ins, n, raw)[0] for n in d]
     a_in, b_in, c_in = ([lanes.source(n, raw, ins) for n in names] for names in (a, b, c))
 
@@ -172,6 +175,7 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
         D = product.sum(A, B, accumulators(gathered(c_in, rows), d_kind, m))
         for r, out in enumerate(outs):
             out[rows] = result_register(D, d_kind, r)
+        note_work(ins, lanes, work, rows[:, 0])
         lanes.sync_warp(rows.reshape(-1))
 
     return multiply

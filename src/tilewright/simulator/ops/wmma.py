@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..assembly.instructions import Instruction, operand_tokens
+from ..counters.work import mma_work
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
 from ..machine.values import DTYPES, Array, Ints, per_lane
 from ._table import Step, UnknownInstruction, destination, step
-from .access import address, note_read, note_write, visit
+from .access import address, note_read, note_work, note_write, visit
 from .mma import GROUP, MEMBER, gathered, warps_of
 from .tensor_core import PACKED, RESULTS, TensorProduct, factors
 
@@ -237,6 +238,14 @@ class _Move:
         visit(ins, lanes, self.space, "", nbytes, lambda _: where, act)(flat)
 
 
+#: The ``mma.sync`` that ptxas makes of a ``wmma.mma`` for sm_90, by the type of A: the same for every shape.
+_WORK = {
+    **{kind: mma_work(kind, 16, 16, instructions=2) for kind in ("f16", "bf16", "s8", "u8")},
+    "tf32": mma_work("tf32", 16, 4, instructions=4),
+    "f64": mma_work("f64", 8, 4),
+}
+
+
 def _multiply(ins: Instruction, lanes: Lanes) -> Step:
     """``wmma.mma``: D = A·B + C."""
     parts = [p for p in ins.parts[2:] if p not in ("sync", "aligned", "row", "col", "rn", "satfinite")]
@@ -255,6 +264,8 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
         for f, operand in zip((a, b, c), ins.operands[1:], strict=True)
     ]
 
+    work = _WORK[a.kind]
+
     def multiply(sel: Ints | None) -> None:
         rows = warps_of(ins, lanes, sel)
         if not rows.size:
@@ -265,6 +276,7 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
         for r, out in enumerate(outs):
             values = np.ascontiguousarray(D[:, row[r], column[r]])
             out[rows] = values.view(DTYPES[d.register])[..., 0]
+        note_work(ins, lanes, work, rows[:, 0])
         lanes.sync_warp(rows.reshape(-1))
 
     return multiply
