@@ -185,13 +185,20 @@ class Transfers:
     # ---- findings
 
     def end(self) -> None:
-        """The blocks have ended, and all transfers with them: report copies that may still read their shared memory."""
+        """The blocks have ended, and all transfers with them: report copies that may still read their shared memory.
+
+        CUTLASS waits for the last stores of a block. DeepGEMM does not, and relies on GPUs that keep the memory until then.
+        """
         for lane, transfers in self.groups.items():
             for _, transfer in transfers:
                 if not transfer.writes:
                     where = transfer.region.addresses(transfer.chunks[:1])
                     place = transfer.region.words(int(where[0]))
-                    text = f"still reads {place} when its block ends ({_remedy(transfer)}): {transfer.ins.text}"
+                    outlives = "PTX does not promise that shared memory outlives its block"
+                    text = (
+                        f"the block may end while this copy still reads {place}, and {outlives} ({_remedy(transfer)})"
+                    )
+                    text = f"{text}: {transfer.ins.text}"
                     self.reports.report("race", transfer.ins, np.array([lane]), np.ones(1, bool), where, text)
         for transfer in list(self.under_way.values()):
             self.finish(transfer, 0)
