@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -27,14 +28,27 @@ def environment() -> Iterator[None]:
             os.environ[name] = ENVIRONMENT[name]
 
 
-@pytest.fixture(scope="session")
-def workers() -> Iterator[LocalCluster]:
+#: The cluster that runs, if one does.
+_running: list[LocalCluster] = []
+
+
+@pytest.fixture
+def workers() -> LocalCluster:
     """The cluster. No test may kill one of its workers."""
-    for dtype in (np.float32, np.float64):  # compiles once, here; otherwise each worker would
-        a = np.ones((1100, 1100), dtype)
-        tw.multiply(a, a, device="cpu", memory="64MiB")
-    with local_cluster() as cluster:
-        yield cluster
+    if not _running:
+        for dtype in (np.float32, np.float64):  # compiles once, here; otherwise each worker would
+            a = np.ones((1100, 1100), dtype)
+            tw.multiply(a, a, device="cpu", memory="64MiB")
+        _running.append(local_cluster())
+    return _running[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close the cluster after the last test of this folder: idle workers take a tenth of a processor."""
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        while _running:
+            _running.pop().close()
 
 
 @pytest.fixture
