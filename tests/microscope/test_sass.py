@@ -308,6 +308,27 @@ def test_no_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
         disassembly.disassemble(b"")
 
 
+def test_a_binary_is_disassembled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer disassembler and a damaged file of the cache count as a miss."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    tool, calls = tmp_path / "tool", tmp_path / "calls"
+    tool.write_text(f'#!/bin/sh\necho call >>"{calls}"\ncat "$3"\n', encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setattr(disassembly, "find_tool", lambda: tool)
+
+    def count() -> int:
+        assert disassembly.disassemble(b"one") == "one"
+        return calls.read_text(encoding="utf-8").count("call")
+
+    assert [count(), count()] == [1, 1]
+    (cached,) = (tmp_path / "nvdisasm").iterdir()
+    cached.write_bytes(cached.read_bytes()[:-1])
+    assert [count(), count()] == [2, 2]
+    os.utime(tool, (1, 1))
+    assert [count(), count()] == [3, 3]
+    assert disassembly.disassemble(b"two") == "two"
+
+
 def test_the_disassembler_live(tmp_path: Path) -> None:
     """Compile and disassemble here: the captured text is still what the tools say."""
     if disassembly.find_tool() is None:

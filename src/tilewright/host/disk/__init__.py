@@ -143,6 +143,15 @@ class CacheFile:
         """``write`` of a JSON object."""
         return self.write(json.dumps(known, indent=1).encode() + b"\n")
 
+    def read_checked(self) -> bytes | None:
+        """What ``write_checked`` wrote; None where the file is missing or is not what was written."""
+        digest, _, content = (self.read() or b"").partition(b"\n")
+        return content if hashlib.sha256(content).hexdigest().encode() == digest else None
+
+    def write_checked(self, content: bytes) -> Path | None:
+        """``write`` of the content after a line with its digest."""
+        return self.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
     def remove(self) -> bool:
         """Remove it. Returns whether it was there."""
         path = self.path

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
-import hashlib
 import importlib
 import io
 import json
@@ -310,15 +309,14 @@ def _cache_file(key: str) -> CacheFile:
 
 def _cached(key: str) -> _Result | None:
     """The result that is cached under ``key``; None if there is none, or its file is incomplete."""
-    digest, _, body = (_cache_file(key).read() or b"").partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != digest:
+    content = _cache_file(key).read_checked()
+    if content is None:
         return None
-    cached = json.loads(body)
+    cached = json.loads(content)
     return cached["ptx"], base64.b64decode(cached["cubin"]), cached["log"], cached["lowered"]
 
 
 def _cache(key: str, compiled: _Result) -> None:
     ptx, cubin, log, lowered = compiled
     stored = {"ptx": ptx, "cubin": base64.b64encode(cubin).decode(), "log": log, "lowered": lowered}
-    body = json.dumps(stored).encode()
-    _cache_file(key).write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    _cache_file(key).write_checked(json.dumps(stored).encode())
