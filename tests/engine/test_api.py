@@ -706,7 +706,7 @@ def test_callers_on_many_threads_do_not_meet(monkeypatch: pytest.MonkeyPatch, tm
     from tilewright.runtime.cpu import runner as cpu
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    cpu.compiled.cache_clear()
+    cpu._compiled.cache_clear()
     host._runner.cache_clear()
     start, failures = threading.Barrier(8), []
 

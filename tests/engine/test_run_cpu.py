@@ -16,7 +16,7 @@ import pytest
 from tilewright.catalog import catalog, load_file
 from tilewright.errors import CacheWarning, ShapeError, UsageError
 from tilewright.kernels import Kernel
-from tilewright.runtime.cpu.runner import runner
+from tilewright.runtime.cpu.runner import compiled, runner
 
 LADDER = [kernel for kernel in catalog().values() if not kernel.is_reference]
 
@@ -71,6 +71,19 @@ def test_parameters_reach_the_kernel(compiled: bool, tmp_path: Path) -> None:
 
 
 # ---- what is compiled again ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_unsigned_integers_run_the_code_of_signed_ones(dtype: str) -> None:
+    """Nothing is compiled for them; what they multiply to is in ``test_dtypes``."""
+    kernel = catalog()["cpu/ikj_threads"]
+    code = compiled(kernel, np.dtype(dtype))
+    assert compiled(kernel, np.dtype(f"u{dtype}")) is code
+    large = np.array([[np.iinfo(f"u{dtype}").max]], f"u{dtype}")
+    c = np.zeros_like(large)
+    runner(kernel, large.dtype)(large, large, c)
+    assert c == 1
+
 
 #: Compiles kernels for a dtype and prints what C became and how often the cache was hit and missed.
 PROCESS = """

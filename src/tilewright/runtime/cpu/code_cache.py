@@ -26,6 +26,17 @@ from ...kernels.blocking import in_force
 _SETTINGS = ("OPT", "BOUNDSCHECK", "LOOP_VECTORIZE", "SLP_VECTORIZE", "DEBUGINFO_DEFAULT", "ENABLE_PROFILING")
 
 
+def code_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype whose machine code multiplies ``dtype``: itself, and for unsigned integers the signed ones of the same bits.
+
+    Modulo 2^bits the sums of products are the same, so one compilation serves both.
+
+    >>> code_dtype(np.dtype("uint16")), code_dtype(np.dtype("float32"))
+    (dtype('int16'), dtype('float32'))
+    """
+    return np.dtype(f"int{8 * dtype.itemsize}") if dtype.kind == "u" else dtype
+
+
 class _Locator(caching._CacheLocator):
     """Places machine code in the user's private directory, under a key of everything that determines it.
 

@@ -23,7 +23,7 @@ from ...errors import ShapeError, UsageError
 from ...host.steps import announced
 from ...kernels import Kernel
 from ...operands import as_row_major, writeable_alias
-from .code_cache import CodeCache
+from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
 from .standby import CompiledStandby, call_words, source_of
 from .stop import run_stoppable
@@ -39,14 +39,18 @@ _STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 # ---- compile ---------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
 def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
     """The kernel's machine code for ``dtype``: loaded from the cache on disk, or compiled now (about 1 s).
 
-    Compiled on another thread: an interrupt would leave the compiler's locks taken and its registries half filled. Raises
-    UnavailableError if ``$NUMBA_DISABLE_JIT`` is set.
+    It takes matrices of ``code_dtype(dtype)``. Raises UnavailableError if ``$NUMBA_DISABLE_JIT`` is set.
     """
     need_jit(kernel.name)
+    return _compiled(kernel, code_dtype(dtype))
+
+
+@functools.cache
+def _compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
+    """On another thread: an interrupt would leave the compiler's locks taken and its registries half filled."""
     return run_on_thread(functools.partial(_compile, kernel, dtype))
 
 
@@ -143,7 +147,14 @@ def runner(
         return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
     if not kernel.compiled:
         return functools.partial(kernel.function, **params) if params else kernel.function
-    machine_code = compiled(kernel, dtype)
+    stored = _STORAGE.get(dtype.name, code_dtype(dtype))
+    run = _runner_of_code(kernel, compiled(kernel, dtype), threads, params, add)
+    return run if stored == dtype else functools.partial(_run_as, stored, run)
+
+
+def _runner_of_code(
+    kernel: Kernel, machine_code: Callable[..., None], threads: int, params: dict[str, Any], add: bool
+) -> Product:
     code = functools.partial(machine_code, **params) if params else machine_code
     if kernel.shared == "team":
         if threads > 1:
@@ -178,6 +189,11 @@ def _checked(kernel: Kernel, params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
+def _run_as(stored: np.dtype, run: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """``run`` on the same bits as elements of ``stored``."""
+    run(a.view(stored), b.view(stored), c.view(stored))
+
+
 def _run_composed(
     function: Callable[..., None],
     team: Composer,
@@ -210,8 +226,6 @@ def _run_team(
     _check_shapes(a, b, c)
     if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
         a, b, c = b.T, a.T, c.T
-    if c.dtype.name in _STORAGE:
-        a, b, c = (x.view(_STORAGE[c.dtype.name]) for x in (a, b, c))
     a, b = writeable_alias(a), writeable_alias(b)
     shape = (*c.shape, a.shape[1])
     elements = kernel.workspace(*shape) if kernel.workspace else 0

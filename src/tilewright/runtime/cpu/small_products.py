@@ -34,7 +34,7 @@ from numba.core.ccallback import CFunc
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from . import small_products_code as code
-from .code_cache import CodeCache
+from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
 from .small_products_code import KERNEL
 
@@ -130,6 +130,7 @@ def _numpy_functions() -> Any:
     return (ctypes.c_int64 * 95).from_address(pointer(_multiarray_umath._ARRAY_API, None))
 
 
+@functools.cache
 def _machine_code(dtype: np.dtype) -> Any:
     """The kernel's loop over a batch, compiled for ``dtype``."""
     njit: Any = nb.njit
@@ -159,10 +160,10 @@ def _learned(dtype: np.dtype, most_work: int) -> Short:
         facts[code.MOST_WORK // 8] = most_work
         dtypes = facts[code.DTYPES // 8 :].reshape(-1, code.WORDS_OF_DTYPE)
         if function is not decline and id(dtype) not in dtypes[:, 0] and not dtypes[-1, 0]:
-            compiled = _machine_code(dtype)
+            compiled = _machine_code(code_dtype(dtype))
             address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
             dtypes[np.flatnonzero(dtypes[:, 0] == 0)[0]] = id(dtype), address, dtype.itemsize
-            _alive.extend((compiled, dtype))
+            _alive.append(dtype)
         return function
 
 
