@@ -22,6 +22,13 @@ def few_operand_sets(monkeypatch) -> None:
 
 
 @pytest.fixture
+def given_peaks(monkeypatch) -> None:
+    """What a plan predicts is computed from these figures; on a busy machine measuring takes seconds in each process."""
+    for measured in ("peak_gflops", "bandwidth_gbs", "cache_bandwidth_gbs"):
+        monkeypatch.setattr(f"tilewright.planning.prediction.{measured}", lambda dtype, threads: 20.0 * threads)
+
+
+@pytest.fixture
 def cli(monkeypatch, capsys, tmp_path, few_operand_sets):
     """Runs a command in an empty folder, in this process."""
     monkeypatch.chdir(tmp_path)

@@ -149,6 +149,7 @@ def test_an_affinity_mask_set_after_import_counts() -> None:
     assert child(f"{ASK}; {pin}; {ASK}").splitlines()[1] == "1 1"
 
 
+@pytest.mark.usefixtures("given_peaks")
 def test_a_quota_of_one_core_is_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a container of eight CPUs that may use one; with none of them to spare, a product starts no worker."""
     for name, text in {

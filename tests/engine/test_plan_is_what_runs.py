@@ -39,6 +39,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
     return found
 
 
+@pytest.mark.usefixtures("given_peaks")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("a", "b", "options"),

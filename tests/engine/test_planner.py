@@ -119,6 +119,7 @@ def test_a_wider_error_bound_is_taken_on_request_alone(ladder: Ladder) -> None:
         chosen(dtype="int8", algorithm="strassen")
 
 
+@pytest.mark.usefixtures("given_peaks")
 def test_a_wider_error_bound_is_said(ladder: Ladder) -> None:
     ladder(
         rung(1, error_bound=lambda m, n, k, leaf: 3.0 * m if m > leaf else None, params={"leaf": 64}, tunable={"leaf"})
@@ -145,6 +146,7 @@ def test_a_dtype_with_a_kernel_of_its_own_is_not_converted(ladder: Ladder) -> No
         *(("float64", "float64"), ("complex128", "complex128"), ("int8", "int8"), ("bool", "float32")),
     ],
 )
+@pytest.mark.usefixtures("given_peaks")
 def test_the_highest_precision_is_the_next_wider_dtype_rounded_once(dtype: str, compute: str) -> None:
     plan = make_plan(Problem(300, 200, 100, dtype, precision="highest"))
     assert plan.compute == compute
@@ -209,6 +211,7 @@ def test_without_a_limit_threads_are_the_usable_cores(monkeypatch: pytest.Monkey
     assert make_plan(Problem(4096, 4096, 4096)).threads == tw.get_threads() <= machine().usable_cores
 
 
+@pytest.mark.usefixtures("given_peaks")
 @pytest.mark.parametrize(("batch", "bands"), [(0, 1), (1, 1), (20, 1), (100, 3), (1000, 8), (1_000_000, 8)])
 def test_a_batch_of_small_products_is_cut_between_them(batch: int, bands: int) -> None:
     with tw.use_threads(8):
