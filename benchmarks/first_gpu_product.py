@@ -1,7 +1,8 @@
 """Where the first GPU product of a process spends its time: ``first_gpu_product.py OUT.json [--n 49152] [--device cuda:0]``.
 
 Every part runs in a process of its own. ``steps`` times one thing after the other: imports, the driver, the context,
-page-locking, GPU memory, compilation; ``memory`` times the first touch of host memory. ``plain`` times whole calls of
+page-locking, GPU memory, compilation; ``memory`` times the first touch of host memory. ``forms`` compares the code that the
+laboratory compiles with that of products: seconds to compile, milliseconds of a product. ``plain`` times whole calls of
 ``multiply`` and ``matmul``, imports included, with nothing else in the process. ``product`` times
 ``tilewright.multiply`` of NumPy arrays several times, and within each call the functions named in ``TIMED``, by the union
 of their spans over all threads; a thread samples where all threads are. The product runs with an empty cache (cold), then
@@ -17,6 +18,7 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import itertools
 import json
 import mmap
 import os
@@ -493,6 +495,51 @@ def compile_steps(options: argparse.Namespace) -> dict[str, Any]:
     return out
 
 
+def forms(options: argparse.Namespace) -> dict[str, Any]:
+    """Each kernel as the laboratory compiles it and as products do (``given`` in its header): seconds to compile, seconds of
+    a product, both in turns, and that the bits are the same."""
+    import numpy as np
+
+    from tilewright.planning.choice import choose_gpu
+    from tilewright.runtime.gpu.device import open_device
+    from tilewright.runtime.gpu.nvrtc import compile_kernel
+
+    gpu, out = open_device(), {}
+    for dtype, n in (("float32", 8192), ("float32", 4096), ("float64", 8192)):
+        choice = choose_gpu(dtype, n, n, n, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name, adds=True)
+        kernel, params = choice.kernel, dict(choice.params)
+        launch, given = kernel.launch(n, n, n, **params), kernel.holds(n, n, n, **params)
+        rng = np.random.default_rng(n)
+        a, b = (gpu.put(rng.random((n, n), np.float32).astype(dtype) - 0.5) for _ in range(2))
+        for add in (False, True):
+            ways: dict[str, Any] = {}
+            subsets = (
+                set(some) for count in range(len(given) + 1) for some in itertools.combinations(sorted(given), count)
+            )
+            for macros in subsets:
+                name = " ".join(sorted(macros)) or "general"
+                with fresh_cache(), taking(out, f"{dtype} {n} add={add}: compile {name}"):
+                    compiled = compile_kernel(kernel, macros, arch=gpu.arch, add=add, **params)
+                c = gpu.put(np.ones((n, n), dtype))
+                args = (a, b, c, np.int32(n), np.int32(n), np.int32(n))
+                run = gpu.prepare(
+                    compiled, compiled.entry(kernel.entry), launch.grid, launch.block, args, launch.shared_bytes
+                )
+                run()
+                gpu.wait()
+                ways[name] = run, gpu.get(c, dtype, (n, n)), []
+            assert len({result.tobytes() for _, result, _ in ways.values()}) == 1, "other bits"
+            timer = gpu.timer()
+            for turn in range(20):
+                for run, _, times in list(ways.values())[:: 1 - turn % 2 * 2]:
+                    timer.start()
+                    run()
+                    times.append(timer.stop())
+            for name, (_, _, times) in ways.items():
+                out[f"{dtype} {n} add={add}: product {name}"] = round(1e3 * sorted(times)[len(times) // 2], 4)
+    return {"forms": out}
+
+
 @contextlib.contextmanager
 def fresh_cache() -> Iterator[None]:
     before = os.environ.get("TILEWRIGHT_CACHE")
@@ -524,6 +571,7 @@ PROCESSES = (
     ("warm again", product, 1, "first"),
     ("cold on a warm machine", product, 2, "second"),
     ("steps", steps, 0, "third"),
+    ("forms", forms, 0, "third"),
     ("multiply, cold", plain, 3, "fourth"),
     ("multiply, warm", plain, 3, "fourth"),
     ("multiply, warm again", plain, 3, "fourth"),
@@ -606,6 +654,7 @@ def print_short(record: dict[str, Any]) -> None:
                 print(f"    lane {lane:19} {span}")
         for part in (
             "plain",
+            "forms",
             "imports_and_context",
             "memory_steps",
             "locking_steps",

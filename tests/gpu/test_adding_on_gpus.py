@@ -119,3 +119,45 @@ def test_what_a_header_says_of_it(tmp_path) -> None:
     path.write_text(header.format("1"))
     with pytest.raises(HeaderError, match="adds must be true or false, got 1"):
         load_cuda_file(path)
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("add", [False, True], ids=["C = AB", "C += AB"])
+@pytest.mark.parametrize("shape", [(64, 64, 16), (139, 76, 10), (65, 132, 8)], ids=str)
+@pytest.mark.parametrize("kernel", [x for x in ADDING if x.given], ids=lambda kernel: kernel.name)
+def test_code_that_a_size_does_not_need_changes_no_bit(
+    kernel: CudaKernel, shape: tuple[int, int, int], add: bool
+) -> None:
+    (m, n, k), params, rng = shape, SMALL.get(kernel.name, {}), np.random.default_rng(2)
+    given = kernel.holds(m, n, k, **params)
+    assert "C_ALIGNED" in given
+    a, b, c = (rng.uniform(-1, 1, size).astype(kernel.dtypes[0]) for size in ((m, k), (k, n), (m, n)))
+    both = binary(kernel, add), compile_kernel(kernel, given, add=add, **params)
+    assert len(both[1].ptx) < 0.9 * len(both[0].ptx)
+    assert both[1].resources[kernel.entry].local_bytes == 0
+    first, second = (added(kernel, compiled, a, b, c.copy()).tobytes() for compiled in both)
+    assert first == second
+
+
+def test_which_macros_are_given() -> None:
+    banks, tensor = cuda_catalog()["cuda/register_banks"], cuda_catalog()["cuda/dgemm_tensor"]
+    assert banks.holds(4096, 4096, 4095) == {"C_ALIGNED", "NO_STRIPS"}
+    assert banks.holds(128 + 9, 256 + 12, 1) == {"C_ALIGNED", "NO_STRIPS"}
+    assert banks.holds(128 + 8, 256, 1) == banks.holds(128, 256 + 8, 1) == {"C_ALIGNED"}, "the last 8 are a strip"
+    assert banks.holds(128 + 8, 256 + 8, 1, STRIPS=0) == {"C_ALIGNED", "NO_STRIPS"}
+    assert banks.holds(128, 255, 1) == {"NO_STRIPS"}
+    assert tensor.holds(4096, 4096, 4096) == set()
+    with pytest.raises(
+        UsageError, match=r"cuda/dgemm_tensor: C_ALIGNED, NO_STRIPS is not in the table given of its header"
+    ):
+        compile_kernel(tensor, ["C_ALIGNED", "NO_STRIPS"])
+
+
+@pytest.mark.parametrize("name", ["aligned", "TILE"])
+def test_what_cannot_be_given(tmp_path, name: str) -> None:
+    path = tmp_path / "f.cu"
+    lines = 'idea = "x"', "block = [1]", 'grid = ["m"]', "[params]", "TILE = { default = 1, values = [1] }", "[given]"
+    header = "\n".join([*lines, f"{name} = 1"])
+    path.write_text(f"/*\n{header}\n*/\n__global__ void f() {{}}\n")
+    with pytest.raises(HeaderError, match=f"given.{name}: must be a macro in capitals that is no parameter"):
+        load_cuda_file(path)

@@ -182,6 +182,29 @@ def test_every_preset_is_right(kernel: Any, i: int, shape: tuple[int, int, int])
 # ---- prepared products
 
 
+def forget_products() -> None:
+    gpu_product._prepared.cache_clear()
+    gpu_product._loaded.cache_clear()
+
+
+def test_addresses_decide_which_form_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = fake.Gpu(1 << 16)
+    device.executes = True
+    monkeypatch.setattr(gpu_product, "_compilations", {})
+    forget_products()
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(-8, 9, (10, 3)).astype("f4"), rng.integers(-8, 9, (3, 12)).astype("f4")
+    first, second, result = device.put(a), device.put(np.zeros(40, "f4")), device.put(np.zeros(120, "f4"))
+    product = prepare_gpu_product(device, BANKS, "float32", 10, 12, 3, params=BANKS.presets[0].params)
+    for shift, forms in ((0, [["C_ALIGNED", "NO_STRIPS"]]), (4, [["C_ALIGNED", "NO_STRIPS"], []])):
+        device.seen(second.pointer + shift, "f4", (3, 12), (12, 1))[...] = b
+        product(first.pointer, second.pointer + shift, result.pointer, 77)
+        np.testing.assert_array_equal(device.get(result, "f4", (10, 12)), a @ b)
+        device.fill(result, 0xFF)
+        assert [sorted(form.given) for form, _ in gpu_product._compilations] == forms
+    forget_products()
+
+
 def test_a_product_is_prepared_once() -> None:
     device: Any = fake.Gpu(1 << 16)
     a = device.put(np.arange(6, dtype="f4"))
@@ -199,21 +222,21 @@ def test_a_product_is_prepared_once() -> None:
 def test_a_kernel_is_compiled_ahead_on_threads_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = fake.Gpu(1 << 16)
     monkeypatch.setattr(gpu_product, "_compilations", {})
-    gpu_product._prepared.cache_clear()
+    forget_products()
     compiling, may_end = threading.Barrier(3), threading.Event()
     begun: list[bool] = []
 
-    def slow(kernel: Any, *, arch: str, add: bool, **params: int) -> Any:
+    def slow(kernel: Any, given: Any, *, arch: str, add: bool, **params: int) -> Any:
         begun.append(add)
         compiling.wait(30)
         assert may_end.wait(30)
         if len(begun) == 2:
             raise CompileError("only this once")
-        return compile_kernel(kernel, arch=arch, add=add, **params)
+        return compile_kernel(kernel, given, arch=arch, add=add, **params)
 
     monkeypatch.setattr(gpu_product, "compile_kernel", slow)
     for _ in range(2):
-        gpu_product.compile_ahead(device, BANKS, {})
+        gpu_product.compile_ahead(device, BANKS, {}, [(2, 2, 3), (5, 2, 4)])  # of the same form
     compiling.wait(30)  # both are under way at once, and nobody waits for them
     assert sorted(begun) == [False, True]
     may_end.set()
@@ -224,7 +247,7 @@ def test_a_kernel_is_compiled_ahead_on_threads_and_once(monkeypatch: pytest.Monk
         device, BANKS, "float32", 2, 2, 3
     )
     assert len(begun) == 3
-    gpu_product._prepared.cache_clear()
+    forget_products()
 
 
 def test_products_that_are_nothing() -> None:

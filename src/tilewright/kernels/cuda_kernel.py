@@ -101,6 +101,7 @@ class CudaKernel:
     formulas: dict[str, Expression] = field(default_factory=dict)
     boxes: dict[str, tuple[Expression, Expression]] = field(default_factory=dict)
     persistent: bool = False
+    given: dict[str, Expression] = field(default_factory=dict)
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,6 +171,11 @@ class CudaKernel:
         values = {**params, LINE: 128 // itemsize}
         rows, columns = (side(**values) for side in self.boxes[operand])
         return rows, columns
+
+    def holds(self, m: int, n: int, k: int, **params: int) -> frozenset[str]:
+        """The macros of ``given`` whose conditions hold for a size, if the operands lie at multiples of 16 bytes."""
+        values = {"m": m, "n": n, "k": k} | self.params | params
+        return frozenset(name for name, condition in self.given.items() if condition(**values))
 
     def launch(self, m: int, n: int, k: int, **params: int) -> Launch:
         """How to launch it for C[m×n] = A[m×k]·B[k×n]; ``params`` are those that differ from the defaults.

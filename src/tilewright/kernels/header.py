@@ -28,6 +28,9 @@
     [formulas]                                      # counts by hand, for whole blocks; explain compares its own with them
     global_load_sectors = "m * n // 32 * k * 5"
 
+    [given]                                         # macros for sizes that need less code; each also says that
+    C_ALIGNED = "n % 4 == 0"                        # addresses are multiples of 16 bytes
+
     [[presets]]                                     # parameters for sizes at which the defaults leave multiprocessors idle
     rate = 80                                       # their speed at large sizes, in percent of the defaults'; needs a tile
     when = "m * n < 65536"                          # where matmul may take them; default everywhere
@@ -40,7 +43,8 @@
 Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile`` and the formulas are arithmetic
 over m, n, k and the parameters (see ``expression``); ``suits`` and ``when`` are over m, n and k. A formula is named after
 what it counts: ``global`` or ``shared``, ``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory
-``wavefronts``). Lines with ``//`` or ``#`` may precede the comment.
+``wavefronts``). A macro of ``given`` is set where the condition holds; without it the kernel must be right for every size
+and address. Lines with ``//`` or ``#`` may precede the comment.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
 any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged. One
@@ -133,8 +137,10 @@ _KEYS = (
     "persistent",
     "boxes",
     "formulas",
+    "given",
     "params",
 )
+_MACRO = r"[A-Z][A-Z0-9_]*"
 _FORMULA = r"global_(load|store)_(requests|sectors)|shared_(load|store)_(requests|wavefronts)"
 
 
@@ -182,6 +188,7 @@ class _Header:
             formulas={name: self._formula(name, text, sizes) for name, text in self._table("formulas").items()},
             boxes={name: self._box(name, sides, [*names, LINE]) for name, sides in self._table("boxes").items()},
             persistent=self._truth("persistent"),
+            given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},
         )
         try:
             kernel.launch(1, 1, 1)
@@ -238,6 +245,11 @@ class _Header:
         rows, columns = (self._expression(f"boxes.{name}[{i}]", text, names) for i, text in enumerate(sides))
         return rows, columns
 
+    def _given(self, name: str, text: Any, names: list[str]) -> Expression:
+        if not re.fullmatch(_MACRO, name) or name in names:
+            raise _WrongError(f"given.{name}: must be a macro in capitals that is no parameter, such as C_ALIGNED")
+        return self._expression(f"given.{name}", text, names)
+
     def _string(self, key: str, default: str, pattern: str = "", rule: str = "text") -> str:
         value = self.toml.get(key, default)
         if not isinstance(value, str) or (key in self.toml and pattern and not re.fullmatch(pattern, value, re.ASCII)):
@@ -278,7 +290,7 @@ class _Header:
 
     def _parameter(self, name: str, table: Any) -> Parameter:
         key = f"params.{name}"
-        if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name in RESERVED:
+        if not re.fullmatch(_MACRO, name) or name in RESERVED:
             raise _WrongError(f"{key}: a parameter becomes a macro, so its name must be capitals, such as TILE")
         if not isinstance(table, dict) or not (
             set(table) <= {"default", "values"} or set(table) <= {"default", "min", "max", "step"}

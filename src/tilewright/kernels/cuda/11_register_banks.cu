@@ -19,6 +19,10 @@ constraints = [
 ]
 tile = ["BN", "BM"]
 
+[given]
+C_ALIGNED = "n % 4 == 0"
+NO_STRIPS = "max(STRIPS == 0, ((m - 1) % BM >= 8) * ((n - 1) % BN >= 8))"
+
 [formulas]
 global_load_sectors = "m * n * k // 8 // BN + m * n * k // 8 // BM"
 
@@ -186,7 +190,7 @@ __device__ __forceinline__ void multiply(
     // that one instruction stores lie in consecutive registers, two in either bank. So copies are stored, and the compiler must
     // not see that they are copies: zero is 0 because k is not negative, which the compiler does not know.
     const int zero = k >> 31;
-    const bool c_aligned = rows_are_aligned(c, n);
+    const bool c_aligned = C_ALIGNED || rows_are_aligned(c, n);
     #pragma unroll
     for (int r = 0; r < TM; r++) {
         const unsigned row = top + y + row_of(r);
@@ -216,9 +220,9 @@ register_banks(const float* a, const float* b, float* c, int m, int n, int k)
 
     // Strips (see edges.cuh) come last: they are short, and fill multiprocessors that the last whole tiles leave idle.
     // If all of C is one strip, STRIPS = 0 is better: one thread for each column, along all of k, has too few loads under way.
-    const int thin = STRIPS ? THIN : 0;
+    const int thin = STRIPS && !NO_STRIPS ? THIN : 0;
     const unsigned down = (m - 1 - thin + BM) / BM, across = (n - 1 - thin + BN) / BN;
-    if (blockIdx.x >= down * across) {
+    if (!NO_STRIPS && blockIdx.x >= down * across) {
         const unsigned strip = blockIdx.x - down * across, of_rows = m > down * BM ? (n - 1) / BN + 1 : 0;
         const int top = (strip < of_rows ? down : strip - of_rows) * BM, left = (strip < of_rows ? strip : across) * BN;
         a += (size_t)top * k, b += left, c += (size_t)top * n + left;

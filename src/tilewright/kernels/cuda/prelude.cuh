@@ -9,6 +9,15 @@
 #define ACCUMULATE 0
 #endif
 
+// The library compiles a kernel without code that the size at hand does not need: the conditions of the header's table
+// ``given`` say which.
+#ifndef C_ALIGNED
+#define C_ALIGNED 0  // rows of C begin at multiples of 16 bytes
+#endif
+#ifndef NO_STRIPS
+#define NO_STRIPS 0  // whole tiles cover C (see edges.cuh)
+#endif
+
 template <typename T>
 __device__ __forceinline__ void store(T* to, T value)
 {

@@ -13,7 +13,7 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -75,14 +75,25 @@ class Compiled:
 # ---- compile ---------------------------------------------------------------------------------------------------------
 
 
-def compile_kernel(kernel: CudaKernel, *, arch: str = DEFAULT_ARCH, add: bool | int = False, **params: int) -> Compiled:
-    """``kernel`` compiled with ``params``, and defaults for the others; with ``add`` its product is added to C.
+def compile_kernel(
+    kernel: CudaKernel,
+    given: Collection[str] = (),
+    /,
+    *,
+    arch: str = DEFAULT_ARCH,
+    add: bool | int = False,
+    **params: int,
+) -> Compiled:
+    """``kernel`` compiled with ``params``, and defaults for the others; with ``add`` its product is added to C. Macros of
+    ``kernel.given`` leave out what sizes and addresses that fulfil their conditions do not need.
 
-    Raises what ``compile_with`` raises, and UsageError for a kernel that cannot ``add``.
+    Raises what ``compile_with`` raises, and UsageError for a kernel that cannot ``add``, or has no such macro.
     """
     if add and not kernel.adds:
         raise UsageError(f"{kernel.name} cannot add to C")
-    return compile_with(kernel, params, arch, _ADD if add else {})
+    if unknown := set(given) - kernel.given.keys():
+        raise UsageError(f"{kernel.name}: {', '.join(sorted(unknown))} is not in the table given of its header")
+    return compile_with(kernel, params, arch, (_ADD if add else {}) | dict.fromkeys(given, 1))
 
 
 def compile_with(

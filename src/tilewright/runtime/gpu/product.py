@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,20 @@ MOST = 2**31 - 1024
 
 #: Parameters, by name.
 Chosen = tuple[tuple[str, int], ...]
+
+#: Bytes of which all addresses must be multiples where a macro of a kernel's table ``given`` is set.
+ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class ProductForm:
+    """How a kernel is compiled: whether it adds to C, its parameters, and the macros of its table ``given`` that are set."""
+
+    kernel: CudaKernel
+    add: bool
+    chosen: Chosen
+    given: frozenset[str] = frozenset()
+
 
 #: Only one thread at a time may load kernels.
 _lock = threading.Lock()
@@ -49,7 +64,8 @@ def prepare_gpu_product(
 
     ``params`` are the kernel's parameters that differ from the defaults. The device must be the calling thread's current one
     now and at each call. A call takes microseconds and returns when the work is queued; an error that stops the kernel is
-    raised when a thread waits for the stream.
+    raised when a thread waits for the stream. The first call with an address that is no multiple of ALIGNMENT compiles once
+    more, if the kernel has a table ``given``.
 
     Raises UsageError for a dtype, a size or parameters that the kernel does not take, or if it cannot ``add``; CompileError;
     LaunchError if the GPU refuses the launch.
@@ -70,10 +86,27 @@ def _prepared(
     if not 0 <= min(shape) <= max(shape) <= MOST:
         m, n, k = shape
         raise UsageError(f"m={m}, n={n}, k={k}: a product on a GPU has sizes from 0 to {MOST}")
-    params = dict(chosen)
-    compiled = _compilation(kernel, device.arch, add, chosen).result()
-    launch = kernel.launch(*shape, **params)
-    if not launch.blocks or (add and not shape[2]):
+    given = kernel.holds(*shape, **dict(chosen))
+    aligned = _loaded(device, ProductForm(kernel, add, chosen, given), shape)
+    if not given:
+        return aligned
+
+    def product(a: int, b: int, c: int, stream: Any) -> None:
+        if (a | b | c) % ALIGNMENT == 0:
+            aligned(a, b, c, stream)
+            return
+        with _lock:
+            anywhere = _loaded(device, ProductForm(kernel, add, chosen), shape)
+        anywhere(a, b, c, stream)
+
+    return product
+
+
+@functools.lru_cache(maxsize=4096)
+def _loaded(device: Device, form: ProductForm, shape: tuple[int, int, int]) -> GpuProduct:
+    kernel, compiled = form.kernel, _compilation(form, device.arch).result()
+    launch = kernel.launch(*shape, **dict(form.chosen))
+    if not launch.blocks or (form.add and not shape[2]):
         return _nothing
     run = device.launcher(compiled, compiled.entry(kernel.entry), launch.grid, launch.block, launch.shared_bytes)
     rows, columns, steps = (np.int32(size) for size in shape)
@@ -85,19 +118,22 @@ def _prepared(
     return product
 
 
-def compile_ahead(device: Device, kernel: CudaKernel, params: Mapping[str, int]) -> None:
-    """Begin to compile a kernel, both for C = A·B and for C += A·B, on threads of their own, unless this has begun before.
+def compile_ahead(
+    device: Device, kernel: CudaKernel, params: Mapping[str, int], shapes: Iterable[tuple[int, int, int]]
+) -> None:
+    """Begin to compile a kernel for products of ``shapes`` (m, n, k), both for C = A·B and for C += A·B, on threads of their
+    own, unless this has begun before.
 
-    ``prepare_gpu_product`` waits for the compilation that it needs, and raises its error. A compilation takes seconds, and
-    two can run at once.
+    ``prepare_gpu_product`` waits for the compilation that it needs, and raises its error.
     """
-    for add in (False, True):
-        _compilation(kernel, device.arch, add, _chosen(params))
+    for given in {kernel.holds(*shape, **params) for shape in shapes}:
+        for add in (False, True):
+            _compilation(ProductForm(kernel, add, _chosen(params), given), device.arch)
 
 
-def _compilation(kernel: CudaKernel, arch: str, add: bool, chosen: Chosen) -> Future[Compiled]:
+def _compilation(form: ProductForm, arch: str) -> Future[Compiled]:
     """The compilation of a kernel, which begins once, and again only after it has failed."""
-    key = kernel, arch, add, chosen
+    key = form, arch
     with _beginning:
         job = _compilations.get(key)
         if job is None or (job.done() and job.exception() is not None):
@@ -106,9 +142,10 @@ def _compilation(kernel: CudaKernel, arch: str, add: bool, chosen: Chosen) -> Fu
         return job
 
 
-def _compile(job: Future[Compiled], kernel: CudaKernel, arch: str, add: bool, chosen: Chosen) -> None:
+def _compile(job: Future[Compiled], form: ProductForm, arch: str) -> None:
     try:
-        job.set_result(compile_kernel(kernel, arch=arch, add=add, **dict(chosen)))
+        compiled = compile_kernel(form.kernel, form.given, arch=arch, add=form.add, **dict(form.chosen))
+        job.set_result(compiled)
     except BaseException as error:  # raised again by ``prepare_gpu_product``
         job.set_exception(error)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,7 @@ from ...planning.choice import Choice
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.product import GpuProduct, compile_ahead, prepare_gpu_product
 from ...runtime.gpu.stream import Event, Stream
+from ..plan.grid import Grid, Tile
 from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import StreamPlan
 from .cached_sources import CachedSources
@@ -42,6 +44,8 @@ from .peers import LentBlock, Peers
 STREAMS_IN = 4
 #: The fewest bytes of a part, where a block is divided among all threads: some 3,000 parts a second can be handed out.
 LEAST_PART = 4 << 20
+#: Slots begin at multiples of so many bytes, which kernels need for wide accesses.
+SLOT_ALIGNMENT = 256
 
 
 class GpuPlace:
@@ -65,13 +69,13 @@ class GpuPlace:
         self._sink = sink
         self._dtype = np.dtype(plan.dtype)
         self._choice = choice
-        compile_ahead(gpu, choice.kernel, choice.params)
+        compile_ahead(gpu, choice.kernel, choice.params, _block_shapes(plan.grid))
         gpu.make_current()
         self._events = _GpuEvents(gpu, events or Events())
         chunks = chunks or Chunks()
         self._chunk, self._workers = chunks.size, workers
         with contextlib.ExitStack() as taken:  # releases what was taken if a later step fails
-            memory = gpu.reserve(plan.place_bytes)
+            memory = gpu.reserve(plan.place_bytes + sum(plan.slots) * SLOT_ALIGNMENT)
             taken.callback(memory.close)
             self._memory = memory.pointer
             self._slots = self._addresses(plan)
@@ -229,7 +233,7 @@ class GpuPlace:
         for (operand, elements), count in zip(sizes.items(), plan.slots, strict=True):
             for slot in range(count):
                 addresses[operand, slot] = at
-                at += elements * plan.itemsize
+                at += math.ceil(elements * plan.itemsize / SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         return addresses
 
     def _make_current(self) -> None:
@@ -259,6 +263,13 @@ class _GpuEvents:
             if end.done() and end.exception() is None:
                 at = (self._zero_s + event.since(self._zero) for event in (begun, end.result()))
                 self.host.add(lane, name, *at)
+
+
+def _block_shapes(grid: Grid) -> Iterator[tuple[int, int, int]]:
+    """The shapes (m, n, k) of a plan's products: all but the last tiles and steps have the same."""
+    down, across = grid.tiles
+    sizes = {grid.size(Tile(i, j)) for i in {0, max(0, down - 1)} for j in {0, max(0, across - 1)}}
+    return ((m, n, depth) for m, n in sizes for depth in grid.depths())
 
 
 def _done_future(event: Event) -> Future[Event]:

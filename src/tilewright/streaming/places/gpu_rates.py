@@ -56,7 +56,7 @@ def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     cached = file.read_as(lambda fields: GpuRates(**{**fields, "wave": tuple(fields["wave"])}))
     if cached is not None:
         return cached
-    compile_ahead(gpu, choice.kernel, choice.params)
+    compile_ahead(gpu, choice.kernel, choice.params, [(SIDE, SIDE, DEEP)])
     staged = _stage_rates() if machine().usable_cores >= ROOMY else None  # while the kernel compiles
     gpu.make_current()
     into, back = _link_rates(gpu)
