@@ -132,6 +132,16 @@ def test_lines_at_the_edge_of_a_box(nbytes: int, inside: int) -> None:
     assert total == {128: 579, 64: 323, 32: 195}[nbytes]  # as counted: benchmarks/asynchronous-h200.jsonl
 
 
+#: How the copies of a small launch arrive, by hand: rounds and phases of a block, bytes of its first round and of a later.
+ROUNDS = {
+    "bulk copy": (1, 1, (8192 + 8192 + 3616) / 3, 8192),
+    "ring": (2, 6, 4 * 4096, 4096 + 1536),  # 43 rows: five stages of 8 rows, one of 3; the consumers hold no stage
+    "product bf16": (2, 5, 4 * 32768, 32768),  # five steps in four stages
+    "store epilogue": (2, 5, 3 * 24576, 2 * 24576),
+    "stmatrix": (0, 0, 0, 0),  # plain loads
+}
+
+
 @functools.cache
 def recorded() -> dict[tuple[str, str], dict[str, Any]]:
     """What was counted of each asynchronous kernel, by its name and size."""
@@ -155,6 +165,11 @@ def test_counts_of_the_asynchronous_kernels_are_those_of_the_gpu(name: str) -> N
     ours = {key: value for key, value in seen.counters.items() if key in UNIT_LABELS}
     assert ours or name == "stmatrix"
     assert {key: counted[key] for key in ours} == ours
+    rounds = seen.run.rounds
+    found = rounds.rounds, rounds.phases, rounds.first, rounds.under_way
+    assert found == pytest.approx(ROUNDS.get(name, found))
+    inside = sum(access.bytes for access in seen.accesses if access.kind == "tma load")
+    assert inside <= rounds.blocks * rounds.bytes <= rounds.blocks * rounds.most  # of boxes, the filled part too
     missed = {key for key, value in counted.items() if key in UNIT_LABELS and value and key not in ours}
     # It has HFMA2.MMA, by which the tensor core sets a register: one instruction and two cycles each.
     assert missed == ({CYCLES, INSTRUCTIONS} if name == "ring" else set())

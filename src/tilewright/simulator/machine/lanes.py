@@ -52,7 +52,7 @@ class Lanes(Threads):
         registers = at_launch(launch.program.entry, self.threads, launch.options.registers)
         self.register_pool = RegisterPool(self.reports, registers)
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
-        self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride)
+        self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride, launch.rounds)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
         self.origins = Origins()
         self.warpgroups = Warpgroups(self, self.clocks, self.reports, launch.program.code)

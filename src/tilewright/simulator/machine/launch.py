@@ -16,6 +16,7 @@ from ..assembly.provenance import operand_names, pointers_written
 from ..assembly.variables import SIZES, Variable
 from .arguments import SimulatedBlocks, checked_array, chosen_values, is_pointer, parameter_bytes, size_in_words
 from .clusters import cluster_dimensions
+from .copy_rounds import CopyRounds
 from .memory import SLOT, Region, Sized, padded, variable_layout
 from .options import RunOptions
 from .printed import Printed
@@ -56,7 +57,7 @@ class SimulatedLaunch:
         self.values: list[bytes] = []
         self.windows: dict[str, list[Sized]] = {}
         self.contents: dict[str, dict[str, bytes]] = {}
-        self.findings, self.printed = Findings(program.entry.name), Printed()
+        self.findings, self.printed, self.rounds = Findings(program.entry.name), Printed(), CopyRounds()
         self.looked, self.handed = (
             np.zeros(blocks.count, np.int8),
             np.zeros(blocks.count, np.int32),

@@ -20,6 +20,7 @@ import numpy as np
 from ..assembly.instructions import Instruction
 from ..findings import BARRIER_MISUSE, BYTE_COUNT, MISSING_FENCE, WRONG_PARITY
 from .clocks import Clocks, thread_of
+from .copy_rounds import CopyRounds
 from .event_log import EventLog
 from .memory import Region
 from .reports import Reports
@@ -88,8 +89,8 @@ class Mbarrier:
 class Mbarriers:
     """The barriers of a batch, by their offset in the shared memory of all its blocks."""
 
-    def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, stride: int) -> None:
-        self.threads, self.clocks, self.reports, self.stride = threads, clocks, reports, stride
+    def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, stride: int, rounds: CopyRounds) -> None:
+        self.threads, self.clocks, self.reports, self.stride, self.rounds = threads, clocks, reports, stride, rounds
         self.at: dict[int, Mbarrier] = {}
         # Copies that have not arrived: instruction, barrier, bytes, transfers, the lane that asked, number in the log.
         self.coming: list[tuple[Instruction, Mbarrier, int, Sequence[Pending], Ints, int]] = []
@@ -226,6 +227,7 @@ class Mbarriers:
     def deliver(self) -> bool:
         """All bytes that are on their way arrive; returns whether there were any."""
         coming, self.coming = self.coming, []
+        self.rounds.add((int(self.threads.blocks[to.block]), to.offset, count) for _, to, count, _, _, _ in coming)
         for ins, barrier, count, copies, by, number in coming:
             if self.at.get(barrier.offset) is barrier:
                 barrier.copies += [(barrier.phase, copy) for copy in copies]

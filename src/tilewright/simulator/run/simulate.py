@@ -15,6 +15,7 @@ from ..assembly.parser import parse_ptx
 from ..assembly.program import Program, link
 from ..findings import Finding
 from ..machine.arguments import dimensions
+from ..machine.copy_rounds import BlockRounds
 from ..machine.lanes import Lanes
 from ..machine.launch import SimulatedLaunch
 from ..machine.options import WHOLE_RUN, Progress, RunOptions
@@ -30,7 +31,7 @@ class Run:
     """The result of a simulated kernel: ``arrays`` has one entry per argument, None for an argument that is no array.
 
     An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end. ``printed``
-    is what the threads printed, in order of block and thread.
+    is what the threads printed, in order of block and thread; ``rounds``: how the copies of a block arrived.
     """
 
     kernel: str
@@ -41,6 +42,7 @@ class Run:
     blocks_total: int
     complete: bool = field(default=True)
     printed: str = ""
+    rounds: BlockRounds = field(default_factory=BlockRounds)
 
     @property
     def sampled(self) -> bool:
@@ -116,7 +118,15 @@ def run_program(
         launch.report_unwritten()
     arrays = tuple(launch.result(i, a) for i, a in enumerate(args))
     counts = (steps, blocks_run, launch.blocks.total)
-    return Run(program.entry.name, arrays, launch.findings.list(), *counts, complete, launch.printed.text())
+    return Run(
+        program.entry.name,
+        arrays,
+        launch.findings.list(),
+        *counts,
+        complete,
+        launch.printed.text(),
+        launch.rounds.of_blocks(),
+    )
 
 
 def _run(launch: SimulatedLaunch) -> tuple[int, bool]:
