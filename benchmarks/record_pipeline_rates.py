@@ -212,6 +212,12 @@ def moves() -> Iterator[Row]:
         yield {"kind": "copy", "bytes": nbytes, "seconds": seconds, "tb_per_s": 2 * nbytes / seconds / 1e12}
 
 
+def in_short(row: Row) -> str:
+    """A row without its names; times in µs."""
+    values = {key: 1e6 * value if key == "seconds" else value for key, value in row.items()}
+    return " ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values.values())
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -219,6 +225,7 @@ def main() -> int:
     environment["date"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     rows: list[Row] = [{"kind": "pipeline rates", "schema": 1, "environment": environment}]
     failed = []
+    open_device()  # makes its context the current one
     with Path(sys.argv[1]).open("w") as file:
         file.write(json.dumps(rows[0]) + "\n")
         for part in (launches, latencies, rings, moves, kernels):
@@ -227,9 +234,7 @@ def main() -> int:
                     rows.append(row)
                     file.write(json.dumps(row) + "\n")
                     file.flush()
-                    print(
-                        *(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True
-                    )
+                    print(in_short(row), flush=True)
             except Exception as error:  # the other parts are still measured
                 failed.append(f"{part.__name__}: {type(error).__name__}: {error}")
     wrong = [row for row in rows[1:] if "seconds" in row and not 0 < row["seconds"] < 1]
