@@ -58,6 +58,7 @@ class SimulatedLaunch:
         self.windows: dict[str, list[Sized]] = {}
         self.contents: dict[str, dict[str, bytes]] = {}
         self.findings, self.printed, self.rounds = Findings(program.entry.name), Printed(), CopyRounds()
+        self.warp_instructions = 0  # of the PTX, executed so far
         self.looked, self.handed = (
             np.zeros(blocks.count, np.int8),
             np.zeros(blocks.count, np.int32),

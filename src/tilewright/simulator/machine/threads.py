@@ -28,6 +28,7 @@ class Threads:
         self.cluster = Cluster(cluster, self.of_block)
         self.lane = self.tid % 32
         self.warp = np.zeros(self.size, np.int64)  # within the grid
+        self.warps = copies * -(-self.threads // 32)
         self.base_warp = self.of_block * (-(-self.threads // 32)) + self.tid // 32  # within the batch
         self.blocks = np.zeros(copies, np.int64)  # of the run, in order: (copies,)
         self.grid_blocks = np.zeros(copies, np.int64)  # of the grid: (copies,)

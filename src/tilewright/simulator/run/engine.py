@@ -140,6 +140,8 @@ class Engine:
             self.gathering.meet([(segment.collective, sel)])
         self.stillness.disturbed |= segment.stores
         self.steps += len(segment.steps) + 1
+        warps = self.lanes.warps if sel is None else int(np.count_nonzero(np.diff(self.lanes.base_warp[sel]))) + 1
+        self.lanes.launch.warp_instructions += warps * segment.instructions
         self.tick()
         if self.timed:
             self.lanes.tick(self.steps)

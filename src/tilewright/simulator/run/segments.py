@@ -36,6 +36,7 @@ class Segment:
     index: Array | None = None
     form: Form | None = None
     of_cluster: bool = False  # whether it ends with a barrier of a cluster
+    instructions: int = 0
 
 
 def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
@@ -73,6 +74,7 @@ def _bind(
         stores=any(stores(i) for i in code),
         last=code[-1],
         wait=Wait(code[0], lanes) if is_mbarrier_wait(code[0]) else None,
+        instructions=len(code),
     )
     for ins in straight:
         for step in _steps(ins, lanes, has_fences):

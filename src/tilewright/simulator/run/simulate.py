@@ -31,7 +31,8 @@ class Run:
     """The result of a simulated kernel: ``arrays`` has one entry per argument, None for an argument that is no array.
 
     An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end. ``printed``
-    is what the threads printed, in order of block and thread; ``rounds``: how the copies of a block arrived.
+    is what the threads printed, in order of block and thread; ``rounds``: how the copies of a block arrived;
+    ``warp_instructions``: instructions of the PTX, executed by a warp each.
     """
 
     kernel: str
@@ -42,6 +43,7 @@ class Run:
     blocks_total: int
     complete: bool = field(default=True)
     printed: str = ""
+    warp_instructions: int = 0
     rounds: BlockRounds = field(default_factory=BlockRounds)
 
     @property
@@ -125,6 +127,7 @@ def run_program(
         *counts,
         complete,
         launch.printed.text(),
+        launch.warp_instructions,
         launch.rounds.of_blocks(),
     )
 
