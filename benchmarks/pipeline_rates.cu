@@ -119,16 +119,6 @@ extern "C" __global__ void copy_latency(const char* x, long long* cycles, int by
     }
 }
 
-// Cycles of a load of four bytes by one thread.
-extern "C" __global__ void load_latency(const char* x, long long* cycles, int count, int apart)
-{
-    for (int i = 0; i < count; i++) {
-        const long long begin = clock64();
-        const int value = *(const volatile int*)(x + (long long)i * apart);
-        cycles[i] = clock64() - begin + (value == 12345);
-    }
-}
-
 // The write of a tile of 128 × 128 numbers as wgmma's accumulators hold it, by blocks of 256 threads.
 extern "C" __global__ void write_tiles(float* c, int n)
 {

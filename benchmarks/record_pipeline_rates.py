@@ -5,7 +5,7 @@ Lines of the record, by ``kind``:
 - "kernel": the seconds of each asynchronous kernel of the tests at each size;
 - "ring": a ring with its copies or products left out, or with both: its seconds, and the median of what its blocks' clocks
   showed: cycles until the first stage is full, cycles of a step, and GHz;
-- "launch": an empty kernel by blocks and threads; "latency": cycles of one copy or load; "write", "copy": seconds.
+- "launch": an empty kernel by blocks and threads; "latency": cycles of one bulk copy; "write", "copy": seconds.
 
 Seconds are those of a launch in a CUDA graph of several, so that the host's speed does not matter.
 """
@@ -168,18 +168,16 @@ def launches() -> Iterator[Row]:
 
 
 def latencies() -> Iterator[Row]:
-    """One copy or one load after another: of lines that no one touched since 128 MB of others, and again at once."""
+    """One bulk copy after another: of lines that no one touched since 128 MB of others, and again at once."""
     gpu, count, apart = open_device(), 64, 1 << 20
     array = gpu.put(np.ones(count * apart, np.uint8))
     other = gpu.put(np.zeros(1 << 27, np.uint8))
     cycles = gpu.put(np.zeros(count, np.int64))
     half = [np.uint64(other.pointer), np.uint64(other.pointer + (1 << 26)), np.int64(1 << 22)]
     flush = launcher(function("copy"), (1056,), 256, 0, *half)
-    for nbytes in (4, 128, 1024, 4096, 8192, 16384, 32768):
-        more = [np.int32(nbytes)] if nbytes > 4 else []
-        args = [np.uint64(array.pointer), np.uint64(cycles.pointer), *more, np.int32(count), np.int32(apart)]
-        loaded = function("copy_latency" if more else "load_latency", 32768)
-        submit = launcher(loaded, (1,), 32 if more else 1, 32768, *args)
+    for nbytes in (128, 1024, 4096, 8192, 16384, 32768):
+        args = [np.uint64(array.pointer), np.uint64(cycles.pointer), np.int32(nbytes), np.int32(count), np.int32(apart)]
+        submit = launcher(function("copy_latency", 32768), (1,), 32, 32768, *args)
         submit()
         for memory in ("HBM", "L2"):
             if memory == "HBM":
@@ -222,6 +220,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     environment = {**tools(), "compiler": compiler(), "arch": ARCH}
+    environment["command"] = "python benchmarks/record_pipeline_rates.py OUT.jsonl"
     environment["date"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     rows: list[Row] = [{"kind": "pipeline rates", "schema": 1, "environment": environment}]
     failed = []
