@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
-from tables import accuracy, cluster, course, cpu, front, gpu, listed, pipelines, stream, warps
+from tables import accuracy, cluster, course, cpu, front, gpu, listed, pipeline_times, pipelines, stream, warps
 from tables.common import ROOT, records_of
 
 from tilewright.__main__ import run_command_line
@@ -71,6 +71,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "error levels": accuracy.error_levels,
     "error s1": accuracy.error_of_s1,
     "counted h200": lambda: gpu.counted("explain-measured-h200"),
+    "pipelines h200": pipeline_times.pipelines,
     **{f"rung {name}": partial(course.rung, name) for name in course.rungs()},
     "course cpu": lambda: course.machine(course.CPU),
     "course cuda": lambda: course.machine(course.CUDA),

@@ -20,7 +20,7 @@ from tilewright import report
 from tilewright.__main__ import run_command_line
 from tilewright.errors import RecordError
 from tilewright.records.bench import BenchRecord, from_line, read_records, to_line
-from tilewright.records.explanation import from_dict, holds_explanations, read_explanations
+from tilewright.records.explanation import TimePart, from_dict, holds_explanations, read_explanations
 from tilewright.records.explanation_rules import _WIDEST
 from tilewright.records.json_data import DEEPEST, dumped, holds_kind, is_tame
 from tilewright.records.timeline import MOST_LANES, Piece, read_timelines, write_timelines
@@ -138,13 +138,14 @@ def changed_at(data: Any, path: str, value: Any) -> Any:
 
 EXPLAINED: dict[str, list[Any]] = {
     **{key: [-1, 0.5, None, 2**64, GIANT] for key in ("accesses.0.line", "accesses.0.sectors", "accesses.0.least")},
-    "accesses.0.nbytes": [0, _WIDEST + 1, 2**60, "4"],
+    "accesses.0.nbytes": [-1, _WIDEST + 1, 2**60, "4"],
     "accesses.0.lanes": [[0] * 33, [-1], ["0"], [0.5], 5, [2**64]],
+    **{"predicted.0.seconds": [-1, NAN, "1"], "predicted.0.name": [3], "predicted.0.because": [None]},
     **{"bounds.0.rate": [0, -1, NAN], "bounds.0.amount": [INF], "bounds.0.unit": [3]},
     **{"defects.0.block": [[1]], "defects.0.thread": [5], "defects.0.line": [-1], "defects.0.text": [None]},
     "occupancy.by_registers": [[1, 2], [[1]], [[1, None]], "x"],
     **{"occupancy.limits": [[]], "occupancy.limiting": [5], "occupancy.warps": ["8"]},
-    **{key: [5, [5], None, {}] for key in ("accesses", "formulas", "bounds", "defects")},
+    **{key: [5, [5], None, {}] for key in ("accesses", "formulas", "bounds", "defects", "predicted")},
     **{"counters": [{"x": NAN}], "params": [{"x": []}], "notes": [[3]], "source": [None], "m": [-1], "gpu": [[]]},
     **{"launch.grid": [5], "launch.block": [[1, 2, 3, 4]], "launch.threads": [-1]},
     **{
@@ -161,7 +162,11 @@ EXPLAINED: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("path", EXPLAINED)
 def test_a_field_of_an_explanation_is_named(path: str) -> None:
-    made = replace(explanations.with_defect(explanations.coalesced()), pipeline=pipelines.in_code())
+    made = replace(
+        explanations.with_defect(explanations.coalesced()),
+        pipeline=pipelines.in_code(),
+        predicted=[TimePart("fill", 1e-6)],
+    )
     data = json.loads(json.dumps(made.as_dict()))
     assert from_dict(data, "file") == replace(from_dict(data, "file"), pipeline=made.pipeline)
     name = path.replace(".0.", "[0].")

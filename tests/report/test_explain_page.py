@@ -30,7 +30,7 @@ from support.explanations import (
 )
 from tilewright import report
 from tilewright.errors import RecordError
-from tilewright.records.explanation import Access, Bound, Defect, Explanation, Formula
+from tilewright.records.explanation import Access, Bound, Defect, Explanation, Formula, TimePart
 from tilewright.report import explain_facts, explain_findings
 from tilewright.report.source_view import source_view
 
@@ -267,7 +267,8 @@ def test_text_from_explanations_is_escaped_everywhere():
         accesses=[Access(2, EVIL, EVIL, 4, 1, 4, sectors=1, least=1, lanes=[0] * 32),
                   Access(2, "shared", EVIL, 4, 1, 4, wavefronts=1, least=1, lanes=[0] * 32)],
         counters={EVIL: 1}, formulas=[Formula(EVIL, EVIL, EVIL, 1.0, 2.0)], bounds=[Bound(EVIL, 1.0, "bytes", 1.0)],
-        defects=[Defect(EVIL, 2, (0, 0, 0), (0, 0, 0), EVIL)], verified={"ok": True, "of": EVIL, "reason": EVIL},
+        defects=[Defect(EVIL, 2, (0, 0, 0), (0, 0, 0), EVIL)],
+        predicted=[TimePart(EVIL, 1.0, EVIL)], verified={"ok": True, "of": EVIL, "reason": EVIL},
         run={"words": EVIL, "exact": False}, notes=[EVIL],
         measured={"counters": {EVIL: 1}, "by_line": {"2": {EVIL: EVIL}}, "environment": evil}, environment=evil,
     )  # fmt: skip

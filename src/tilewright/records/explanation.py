@@ -94,6 +94,16 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class TimePart:
+    """A part of the time that a launch is predicted to take: launch, fill, steady state or epilogue. ``because`` says what
+    takes that long."""
+
+    name: str
+    seconds: float
+    because: str = ""
+
+
+@dataclass(frozen=True)
 class Defect:
     """A defect that the microscope found; ``block`` and ``thread`` are the first in which it occurred."""
 
@@ -121,7 +131,8 @@ class Explanation:
     seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound), ``measured`` (counters,
     by_line, environment) or None. ``included``: the text of each included file that has accesses or defects.
     ``printed``: what the kernel's threads printed. ``approximate``: the ``counters`` that are not exact. ``pipeline``: what
-    one block did at its mbarriers, None if it has none.
+    one block did at its mbarriers, None if it has none. ``predicted``: the parts of the time of a pipelined kernel, empty for
+    others and where the rates of the card were not measured.
     """
 
     kernel: str
@@ -151,6 +162,7 @@ class Explanation:
     printed: str = ""
     approximate: list[str] = field(default_factory=list)
     pipeline: Pipeline | None = None
+    predicted: list[TimePart] = field(default_factory=list)
     schema: int = SCHEMA
     kind: str = KIND
 
@@ -168,6 +180,12 @@ class Explanation:
     def bound(self) -> Bound | None:
         """What limits the kernel: the resource that takes longest; None where the GPU's rates are not known."""
         return max(self.bounds, key=lambda bound: bound.seconds, default=None)
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """The time that the launch is predicted to take; None where none is predicted, or it is not meaningful."""
+        known = self.predicted and not self.unrated
+        return sum(part.seconds for part in self.predicted) if known else None
 
     @property
     def busy(self) -> tuple[int, int]:
@@ -219,7 +237,7 @@ class Explanation:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-_NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": Defect}
+_NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": Defect, "predicted": TimePart}
 
 
 def from_dict(data: Any, where: str) -> Explanation:
@@ -231,11 +249,17 @@ def from_dict(data: Any, where: str) -> Explanation:
         raise RecordError(f"{where}: schema must be {SCHEMA}, got {value_excerpt(data.get('schema'))}")
     check_explanation(data, where)
     try:
-        nested = {name: [_known(kind, item) for item in data[name]] for name, kind in _NESTED.items()}
+        nested = {name: [_known(kind, item) for item in _items(data, name)] for name, kind in _NESTED.items()}
         pipeline = pipeline_from(data["pipeline"]) if data.get("pipeline") else None
         return _known(Explanation, data | nested | {"pipeline": pipeline})
     except (TypeError, KeyError) as error:
         raise RecordError(f"{where}: is an incomplete explanation: {error}") from None
+
+
+def _items(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects of a list; files of earlier versions have no predicted time."""
+    items: list[dict[str, Any]] = data.get(name, []) if name == "predicted" else data[name]
+    return items
 
 
 def _known(kind: Any, data: dict[str, Any]) -> Any:

@@ -47,7 +47,7 @@ _RULES: dict[str, Rule] = {
     "pipeline": nullable(OBJECT),
     "included": mapping("an object of texts", TEXT.holds),
     **dict.fromkeys(("about", "gpu", "launch", "resources", "occupancy", "verified", "run", "environment"), OBJECT),
-    **dict.fromkeys(("accesses", "formulas", "bounds", "defects"), OBJECTS),
+    **dict.fromkeys(("accesses", "formulas", "bounds", "defects", "predicted"), OBJECTS),
 }
 
 #: The rules of the objects in lists.
@@ -67,6 +67,7 @@ _ITEMS: dict[str, dict[str, Rule]] = {
         **{"name": TEXT, "unit": TEXT, "amount": POSITIVE},
         "rate": Rule("a number above 0", lambda x: is_number(x) and x > 0),
     },
+    "predicted": {"name": TEXT, "because": TEXT, "seconds": POSITIVE},
     "defects": {"kind": TEXT, "text": TEXT, "file": TEXT, "line": COUNT, "block": _TRIPLE, "thread": _TRIPLE},
 }
 

@@ -58,6 +58,21 @@ def bars(e: Explanation) -> list[dict[str, Any]]:
     ]
 
 
+def predicted(e: Explanation) -> list[dict[str, Any]]:
+    """The parts of the predicted time in their order, with their share in percent; empty where none is predicted."""
+    whole = e.predicted_seconds
+    return [
+        {
+            "name": part.name,
+            "time": duration(part.seconds),
+            "words": part.because,
+            "width": round(100 * part.seconds / whole, 2),
+        }
+        for part in (e.predicted if whole else ())
+        if whole
+    ]
+
+
 def _rate(rate: float, unit: str) -> str:
     """A rate with its unit.
 

@@ -14,7 +14,7 @@ from .occupancy_chart import occupancy_chart
 from .pipeline_section import pipeline_pictures
 from .roofline import memory_levels, roofline
 from .source_view import source_view
-from .words import shortly
+from .words import duration, shortly
 
 
 def render_explanation(explanations: Sequence[Explanation], *, title: str | None = None) -> str:
@@ -68,6 +68,8 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
         "defects": e.defects,
         "totals": explain_facts.totals_row(e),
         "bars": explain_facts.bars(e),
+        "predicted": explain_facts.predicted(e),
+        "time": duration(e.predicted_seconds) if e.predicted_seconds else "",
         "levels": [(level.name, shortly(level.intensity), level.limits) for level in memory_levels(e)],
         "counters": counter_table.counters(e),
         "measured": e.measured is not None,

@@ -75,11 +75,39 @@ LIMITS = {
 
 
 @dataclass(frozen=True)
+class PipelineRates:
+    """What the time of a pipelined kernel is made of on a card, as measured: seconds, GB/s, and MHz.
+
+    ``launch``: from one launch to the next, if each is over at once. ``block_interval``: from the start of a block to that
+    of the next on the same multiprocessor. ``block_start``: until a block asks for data. ``l2_latency``: until a copy has
+    arrived from the L2 cache; ``memory_latency``: how much longer from device memory. ``hand_over``: from the end of a warp
+    group's products to its next, in the next stage. ``l2_first_gbs``: reads from the L2 cache, of bytes that one block
+    reads; ``l2_gbs``: of those that others have just read. ``memory_gbs``: of device memory, reads and writes together. Data
+    that are used by launch after launch stay in the L2 cache if they have at most ``l2_bytes``. ``tensor_clock_mhz``: the
+    clock while tensor cores and copies work. ``instruction_cycles``: from an instruction to one that needs its result.
+    """
+
+    launch: float
+    block_interval: float
+    block_start: float
+    l2_latency: float
+    memory_latency: float
+    hand_over: float
+    l2_first_gbs: float
+    l2_gbs: float
+    l2_write_gbs: float
+    memory_gbs: float
+    l2_bytes: int
+    tensor_clock_mhz: float
+    instruction_cycles: int
+
+
+@dataclass(frozen=True)
 class GpuModel:
     """One card. Clock in MHz (boost; what peaks are computed from), peaks in GFLOPS, bandwidth in GB/s (10^9).
 
     ``tensor_gflops``: of matrix instructions on "tf32", "f16", "bf16" that sum in float32, without sparsity, as datasheets
-    have them (from Hopper on at a clock below the boost).
+    have them (from Hopper on at a clock below the boost). ``rates``: None for a card that was not measured.
     """
 
     name: str
@@ -92,6 +120,7 @@ class GpuModel:
     bandwidth_gbs: float | None
     source: str
     tensor_gflops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    rates: PipelineRates | None = None
 
     @property
     def limits(self) -> Limits:
@@ -111,14 +140,22 @@ class GpuModel:
 
 def _card(
     name: str, cc: tuple[int, int], sms: int, mhz: int, fp32: int, fp64: float, bandwidth: float, source: str,
-    *, fp64_tensor: int | None = None, **tensor: float,
+    *, fp64_tensor: int | None = None, rates: PipelineRates | None = None, **tensor: float,
 ) -> GpuModel:  # fmt: skip
     """A card from operations per cycle and multiprocessor; an FMA counts two. ``tensor`` in TFLOPS, as in datasheets."""
     per_op = sms * mhz / 1000
     fp64_peak = fp64_tensor and fp64_tensor * per_op
     peaks = {name: 1e3 * tflops for name, tflops in tensor.items()}
-    return GpuModel(name, cc, sms, mhz, fp32 * per_op, fp64 * per_op, fp64_peak, bandwidth, source, peaks)
+    return GpuModel(name, cc, sms, mhz, fp32 * per_op, fp64 * per_op, fp64_peak, bandwidth, source, peaks, rates)
 
+
+#: Of an H200: ``benchmarks/pipeline-rates-h200.jsonl``, from which a test derives each; but the size of L2, which is the
+#: datasheet's, and the latency of arithmetic of 32 bits, which is that of Volta (arXiv 1804.06826).
+_H200 = PipelineRates(
+    launch=0.65e-6, block_interval=0.08e-6, block_start=0.33e-6, l2_latency=0.24e-6, memory_latency=0.37e-6,
+    hand_over=0.115e-6, l2_first_gbs=9080, l2_gbs=14760, l2_write_gbs=6200, memory_gbs=3955, l2_bytes=50_000_000,
+    tensor_clock_mhz=1730, instruction_cycles=4,
+)  # fmt: skip
 
 #: Every card the sources used (S0-S4), later data-centre cards, and common consumer cards.
 GPUS = (
@@ -148,7 +185,7 @@ GPUS = (
     _card("H100", (9, 0), 132, 1980, 256, 128, 3350, "H100 SXM5 datasheet: 67 TFLOPS, HBM3 3.35 TB/s",
           fp64_tensor=256, tf32=494.7, f16=989.4, bf16=989.4),
     _card("H200", (9, 0), 132, 1980, 256, 128, 4800, "H200 SXM datasheet: 67 TFLOPS, HBM3e 4.8 TB/s",
-          fp64_tensor=256, tf32=494.7, f16=989.4, bf16=989.4),
+          fp64_tensor=256, tf32=494.7, f16=989.4, bf16=989.4, rates=_H200),
     GpuModel("B200", (10, 0), 148, 1965, 75000, 37000, 37000, 8000,
         "DGX/HGX B200 datasheets, an eighth of the eight cards' figures, which give no boost clock; 148 "
         "multiprocessors and the highest clock, 1965 MHz, as the driver reports them",

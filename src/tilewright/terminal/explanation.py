@@ -167,7 +167,20 @@ def _show_bounds(console: Console, e: Explanation) -> None:
                 bound.name, quantity(bound.seconds, "s"), f"[dim]{bound.amount:,.0f} {bound.unit} at {rate}[/]"
             )
         console.print(table, highlight=False)
+        _show_predicted(console, e)
     console.print()
+
+
+def _show_predicted(console: Console, e: Explanation) -> None:
+    """The predicted time of a pipelined kernel, part by part."""
+    if e.predicted_seconds is None:
+        return
+    console.print()
+    console.print(f"Predicted: {quantity(e.predicted_seconds, 's')}, part by part:", **_PLAIN)
+    table = _table("", "time", "")
+    for part in e.predicted:
+        table.add_row(part.name, quantity(part.seconds, "s"), Text(part.because, style="dim"))
+    console.print(table, highlight=False)
 
 
 def _show_source(console: Console, e: Explanation) -> None:

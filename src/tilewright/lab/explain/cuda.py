@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
-from ...records.explanation import Defect, Explanation
+from ...records.explanation import Defect, Explanation, TimePart
 from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.assembly.source_files import file_label
 from ...simulator.findings import LAUNCH, STEP_LIMIT
@@ -26,6 +26,8 @@ from ..verify.verify import Check, Oracle
 from .bounds import ArithmeticUnit, LeastWork, arithmetic_unit, time_bounds, unknown
 from .checked_launch import SIZES, CheckedLaunch, check_launch
 from .formulas import formulas_of
+from .pipeline_time import predicted_time
+from .pipeline_work import TENSOR_CYCLES, work_of
 
 
 def explain(
@@ -62,6 +64,7 @@ def explain_launch(
     )
     source = KernelSource(kernel.source, str(kernel.path), p.compiled)
     observed = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
+    tensor_cycles = observed.counters.get(TENSOR_CYCLES, 0)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic_unit(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
     run, accesses, approximate = _run(p, observed), observed.accesses, observed.approximate
@@ -84,7 +87,7 @@ def explain_launch(
         accesses=accesses,
         counters=observed.counters,
         formulas=formulas_of(kernel, *size, p.params, observed.accesses),
-        bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, observed.accesses),
+        bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, observed.accesses, tensor_cycles),
         defects=_defects(kernel, observed),
         verified=_verified(kernel, a, b, observed),
         run=run,
@@ -92,12 +95,21 @@ def explain_launch(
         printed=observed.printed,
         approximate=sorted(approximate),
         pipeline=observed.pipeline,
+        predicted=_predicted(p, observed, [a, b, c, *size]),
         notes=list(
             dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
         ),
         environment=environment(operands=f"uniform [-1, 1), seed {seed}")
         | {"compiler": compiler(), "arch": p.arch, **p.compiler_options},
     )
+
+
+def _predicted(p: CheckedLaunch, observed: Observation, args: Sequence[Any]) -> list[TimePart]:
+    """The parts of the predicted time of a pipelined kernel; empty for another, and for a run that was stopped."""
+    needs = p.compiled.resources[p.program.entry.name]
+    shared = needs.shared_bytes + p.launch.shared_bytes
+    work = work_of(observed, args, threads=p.launch.threads, registers=needs.registers, shared_bytes=shared)
+    return predicted_time(work, p.card) if work.pipelined and observed.run.complete else []
 
 
 def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

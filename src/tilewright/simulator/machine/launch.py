@@ -59,6 +59,7 @@ class SimulatedLaunch:
         self.contents: dict[str, dict[str, bytes]] = {}
         self.findings, self.printed, self.rounds = Findings(program.entry.name), Printed(), CopyRounds()
         self.warp_instructions = 0  # of the PTX, executed so far
+        self.multiplying: set[int] = set()  # warp groups of a block that have executed wgmma
         self.looked, self.handed = (
             np.zeros(blocks.count, np.int8),
             np.zeros(blocks.count, np.int32),

@@ -140,6 +140,7 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
             return
         first = rows[:, 0]
         note_work(ins, lanes, work, first)
+        lanes.launch.multiplying.update((lanes.tid[first] // 128).tolist())
         b_bits = per_lane(b_in, first)
         a_bits = b_bits if form.from_registers else per_lane(a_in[0], first)
         # Groups with the same descriptors, of different blocks, are one product.

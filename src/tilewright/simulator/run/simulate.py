@@ -32,7 +32,8 @@ class Run:
 
     An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end. ``printed``
     is what the threads printed, in order of block and thread; ``rounds``: how the copies of a block arrived;
-    ``warp_instructions``: instructions of the PTX, executed by a warp each.
+    ``warp_instructions``: instructions of the PTX, executed by a warp each; ``multiplying_groups``: warp groups
+    of a block that execute wgmma.
     """
 
     kernel: str
@@ -44,6 +45,7 @@ class Run:
     complete: bool = field(default=True)
     printed: str = ""
     warp_instructions: int = 0
+    multiplying_groups: int = 0
     rounds: BlockRounds = field(default_factory=BlockRounds)
 
     @property
@@ -128,6 +130,7 @@ def run_program(
         complete,
         launch.printed.text(),
         launch.warp_instructions,
+        len(launch.multiplying),
         launch.rounds.of_blocks(),
     )
 

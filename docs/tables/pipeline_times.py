@@ -1,0 +1,47 @@
+"""The predicted time of the asynchronous kernels beside the measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tilewright.lab.explain.pipeline_time import predicted_time
+from tilewright.lab.explain.pipeline_work import PipelineWork
+from tilewright.records.explanation import TimePart
+from tilewright.simulator.gpus import find_gpu
+
+from .common import RECORDS, linked, table
+
+#: The records of what was counted, and of what was measured.
+WORK, MEASURED = "pipeline-work", "pipeline-rates-h200"
+
+
+def pipelines() -> str:
+    """A row for each launch: its parts, what limits its steady state, and both times, in µs."""
+    seconds = {(row["kernel"], row["size"]): row["seconds"] for row in _rows(MEASURED) if row["kind"] == "kernel"}
+    extents = {(row["kernel"], row["size"]): row["extents"] for row in _rows("asynchronous-h200")}
+    rows = [["kernel", "launch and fill", "steady state", "epilogue", "predicted", "measured", "off", "bound by"]]
+    off = []
+    for row in _rows(WORK):
+        launch = row.pop("kernel"), row.pop("size")
+        parts = predicted_time(PipelineWork(**row), find_gpu("H200"))
+        predicted, measured = sum(part.seconds for part in parts), seconds[launch]
+        off.append(predicted / measured - 1)
+        begin, steady, end = parts[0].seconds + parts[1].seconds, parts[2].seconds, parts[3].seconds
+        times = [f"{1e6 * each:.1f}" for each in (begin, steady, end, predicted, measured)]
+        size = " × ".join(f"{extent:,}" for extent in extents[launch])
+        rows.append([f"{launch[0]}, {size}", *times, f"{off[-1]:+.0%}", limit_of(parts[2])])
+    text = table(rows).replace("---: |\n", "--- |\n")  # the last column has words
+    within = sum(abs(each) <= 0.2 for each in off)
+    said = f"Times in µs. {within} of {len(off)} are within 20 %, {sum(abs(each) <= 0.1 for each in off)} within 10 %."
+    return f"{text}\n\n{said} Counted: {linked(WORK)}; measured on an H200: {linked(MEASURED)}."
+
+
+def limit_of(steady: TimePart) -> str:
+    """What limits the steady state."""
+    return steady.because.removeprefix("bound by ").partition(":")[0]
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    _, *rows = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    return rows
