@@ -58,7 +58,8 @@ def time_bounds(
     four sectors of global memory, or a wavefront of shared memory. Fewer blocks than multiprocessors leave some idle.
     A kernel with ``wgmma`` also has a bound by its tensor cores: the cycles that its instructions keep them busy, which
     depend on their type. One whose data the copy engine moves past L1 has a bound by the L2 cache, where its rate was
-    measured. Latency is not modelled, so all bounds are optimistic.
+    measured: by the bytes that arrive, so that those of a multicast count at each block that gets them. Latency is not
+    modelled, so all bounds are optimistic.
     """
     limits = []
     busy = min(blocks, card.sms)
