@@ -131,8 +131,8 @@ class Explanation:
     seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound), ``measured`` (counters,
     by_line, environment) or None. ``included``: the text of each included file that has accesses or defects.
     ``printed``: what the kernel's threads printed. ``approximate``: the ``counters`` that are not exact. ``pipeline``: what
-    one block did at its mbarriers, None if it has none. ``predicted``: the parts of the time of a pipelined kernel, empty for
-    others and where the rates of the card were not measured.
+    one block did at its mbarriers, None if it has none. ``predicted``: the parts of the time of a pipelined kernel, empty
+    for others and where the rates of the card were not measured.
     """
 
     kernel: str
