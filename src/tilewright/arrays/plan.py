@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
-from ..planning.boxed import BoxedShape, candidates, why_first
+from ..planning.boxed import BoxedShape, ranked_candidates, why_first
 from ..planning.choice import Choice, choose_gpu
 from ..planning.plan import Plan, Rows, rate_text
 from ..problem import Problem
@@ -98,7 +98,7 @@ def gpu_plan(order: Order, gpu: Device) -> GpuPlan:
     parts, predicted = 1, None
     if choice.kernel.boxes and min(m, n, k, problem.batch):
         lines = all(starts_lines(place.used) for place in (order.p, order.q))
-        ways = candidates(choice.kernel, BoxedShape(order.compute, m, n, k, problem.batch, lines), gpu.sms)
+        ways = ranked_candidates(choice.kernel, BoxedShape(order.compute, m, n, k, problem.batch, lines), gpu.sms)
         choice = replace(choice, params=ways[0].params, why_params=why_first(ways))
         parts, predicted = ways[0].parts, ways[0].seconds
     launch = choice.kernel.launch(m, n, k, **choice.params)

@@ -54,12 +54,12 @@ class Candidate:
     seconds: float
 
 
-def candidates(kernel: CudaKernel, product: BoxedShape, sms: int) -> list[Candidate]:
+def ranked_candidates(kernel: CudaKernel, product: BoxedShape, sms: int) -> list[Candidate]:
     """Every way that the kernel's header names, the fastest first; on a GPU with ``sms`` multiprocessors.
 
     >>> from tilewright.catalog import cuda_engine
     >>> hopper, product = cuda_engine()["cuda/hopper"], BoxedShape("bfloat16", 4096, 4096, 4096, 1, True)
-    >>> [(c.params["BN"], c.parts) for c in candidates(hopper, product, 132)][:1]
+    >>> [(c.params["BN"], c.parts) for c in ranked_candidates(hopper, product, 132)][:1]
     [(256, 1)]
     """
     ways: list[dict[str, int]] = [{}, *(preset.params for preset in kernel.presets)]
@@ -72,7 +72,7 @@ def candidates(kernel: CudaKernel, product: BoxedShape, sms: int) -> list[Candid
 
 
 def why_first(found: list[Candidate]) -> str:
-    """Why the first of these candidates was chosen, with the next ones and their predicted times."""
+    """Why the first of these ranked_candidates was chosen, with the next ones and their predicted times."""
     first, others = found[0], found[1:4]
     lost = [f"{_name(other, first)} {seconds_text(other.seconds)}" for other in others]
     return f"predicted to be the fastest, {seconds_text(first.seconds)}" + (f"; {', '.join(lost)}" if lost else "")
