@@ -147,11 +147,18 @@ def memory_and_flow(text: str) -> str:
     names = "|".join([*disassembly.MEMORY, *disassembly.ENDS_BLOCK, *disassembly.VOTES])
     opcodes = re.compile(rf"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(?:{names})\b")
     kept = [line.rstrip() for line in text.splitlines() if wanted.match(line) or opcodes.match(line)]
-    lines = [re.sub(r'File "[^"]*?([^/"]+)"', r'File "\1"', line) for line in kept]
-    # Of source lines with nothing under them only the last is needed.
-    return "\n".join(
-        line for line, then in zip(lines, [*lines[1:], ""], strict=True) if not ("//## File" in line and "//## File" in then)
-    ) + "\n"  # fmt: skip
+    lines = [re.sub(r'(File|inlined at) "[^"]*?([^/"]+)"', r'\1 "\2"', line) for line in kept]
+    # A place is a row, or several of which each but the last names the call of an inlined function. Of places with nothing
+    # under them only the last is needed.
+    place, inlined, needed = list[str](), False, list[str]()
+    for line in lines:
+        if "//## File" in line:
+            place = [*place, line] if inlined else [line]
+            inlined = "inlined at" in line
+        else:
+            needed += [*place, line]
+            place, inlined = [], False
+    return "\n".join(needed) + "\n"
 
 
 # ---- on the machine with the GPU -------------------------------------------------------------------------------------

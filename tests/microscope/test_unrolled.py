@@ -1,13 +1,21 @@
-"""Loops that ptxas unrolls again: which rounds one wide access serves, read from the loop's shape in PTX and binary."""
+"""Loops that ptxas unrolls again: which rounds one wide access serves, read from the loop's shape in PTX and binary.
+
+An H200 counted 14 such kernels (``benchmarks/unrolled-counters-h200.jsonl``); PTX and disassembly of their binary are in
+``data/counted``.
+"""
 
 from __future__ import annotations
 
 import doctest
+import functools
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from support.twelve_kernels import ARCH, Case, wrong
+from support.twelve_kernels import ARCH, DATA, Case, wrong
 from support.unrolled_kernels import CASES, SOURCE, TEXT
 from tilewright.errors import UnavailableError
 from tilewright.runtime.gpu.nvrtc import compile_source
@@ -21,6 +29,7 @@ from tilewright.simulator.counters import tally
 from tilewright.simulator.counters.tally import Counters
 
 LOADS = "smsp__inst_executed_op_shared_ld.sum"
+RECORD = Path(__file__).parents[2] / "benchmarks" / "unrolled-counters-h200.jsonl"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 
 #: A loop of rounds of 8 bytes; what stands in the place of START, STEP, TEST and BASE changes its shape.
@@ -132,6 +141,30 @@ def counted(
     assert wrong(case, run.arrays) == []
     assert run.findings == []
     return watch, machine.notes
+
+
+HEAD, *ROWS = map(json.loads, RECORD.read_text(encoding="utf-8").splitlines())
+
+
+@functools.cache
+def code() -> tuple[Module, dict[str, list[MachineInstruction]]]:
+    at = DATA / "counted" / SOURCE
+    return parse_ptx(at.with_suffix(".ptx").read_text()), disassembly.parse_sass(at.with_suffix(".sass").read_text())
+
+
+@pytest.mark.parametrize(("case", "row"), list(zip(CASES, ROWS, strict=True)), ids=[case.name for case in CASES])
+def test_counts_are_those_of_an_h200(case: Case, row: dict[str, Any]) -> None:
+    watch, notes = counted(*code(), case)
+    ours = watch.total()
+    assert notes == []
+    assert row["case"] == case.name
+    assert {name: ours[name] for name in HEAD["counters"] if ours.get(name)} == row["counters"]
+
+
+def test_the_ptx_alone_would_be_far_off() -> None:
+    times = {case.name: counted(code()[0], None, case)[0].total()[LOADS] / row["counters"][LOADS]
+             for case, row in zip(CASES[:2], ROWS[:2], strict=True)}  # fmt: skip
+    assert times == {"column_8_8": 3, "column_16_8": 3}
 
 
 def test_a_thread_tile_along_one_axis_live() -> None:
