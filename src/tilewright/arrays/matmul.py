@@ -19,7 +19,7 @@ from .launches import Launches, prepare_launches
 from .layouts import layouts_of
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
-from .order import arrange, product_dtype
+from .order import arrange, dtype_on_gpu
 from .plan import GpuPlan, gpu_plan
 
 
@@ -115,7 +115,7 @@ def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, precision: str)
     first, second = GpuArray(*x), GpuArray(*y)
     target = None if out is None else GpuArray(*out)
     gpu = gpu_at(first.device)
-    compute = computed_on_gpu(product_dtype(first.dtype, second.dtype), precision, gpu.capability)
+    compute = computed_on_gpu(dtype_on_gpu(first.dtype, second.dtype), precision, gpu.capability)
     layouts = layouts_of(choose_gpu(compute, 1, 1, 1, capability=gpu.capability).kernel)
     order = arrange(first, second, target, disjoint=disjoint, views=views, compute=compute, layouts=layouts)
     return gpu_plan(order, gpu)

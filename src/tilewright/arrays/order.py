@@ -73,10 +73,10 @@ class Order:
         return self.p.original.rows, self.q.original.columns, self.p.original.columns
 
 
-def product_dtype(x: str, y: str) -> str:
+def dtype_on_gpu(x: str, y: str) -> str:
     """The dtype of the product of two dtypes: the narrowest that represents both.
 
-    >>> product_dtype("bfloat16", "float16"), product_dtype("float16", "float16"), product_dtype("bfloat16", "float64")
+    >>> dtype_on_gpu("bfloat16", "float16"), dtype_on_gpu("float16", "float16"), dtype_on_gpu("bfloat16", "float64")
     ('float32', 'float16', 'float64')
     """
     if x == y:
@@ -100,7 +100,7 @@ def arrange(
     dtype to multiply in, if not that of the operands. ``layouts``: what the kernel reads as it is. Raises ShapeError.
     """
     shapes = combine_shapes(x.shape, y.shape)
-    dtype = product_dtype(x.dtype, y.dtype)
+    dtype = dtype_on_gpu(x.dtype, y.dtype)
     compute = compute or dtype
     shape = shapes.result
     if out is not None and out.shape != shape:

@@ -72,7 +72,7 @@ def ranked_candidates(kernel: CudaKernel, product: BoxedShape, sms: int) -> list
 
 
 def why_first(found: list[Candidate]) -> str:
-    """Why the first of these ranked_candidates was chosen, with the next ones and their predicted times."""
+    """Why the first of these candidates was chosen, with the next ones and their predicted times."""
     first, others = found[0], found[1:4]
     lost = [f"{_name(other, first)} {seconds_text(other.seconds)}" for other in others]
     return f"predicted to be the fastest, {seconds_text(first.seconds)}" + (f"; {', '.join(lost)}" if lost else "")
