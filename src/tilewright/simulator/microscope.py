@@ -176,9 +176,10 @@ class _Surveyor:
         self.second = Counters(machine, standing_for=standing[1]) if blocks else None
 
     def on_access(self, *access: Any) -> None:
-        self.first.on_access(*access)
-        if self.second is not None:
-            self.second.on_access(*access)
+        for costs in self.first.counters.costs(*access):
+            self.first.add(costs)
+            if self.second is not None:
+                self.second.add(costs)
 
     def on_work(self, *work: Any) -> None:
         self.first.on_work(*work)

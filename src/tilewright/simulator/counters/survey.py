@@ -14,7 +14,7 @@ from ...records.explanation import Access
 from ..assembly.instructions import Instruction
 from ..assembly.source_files import file_label
 from .sectors import IDLE, LINE, SECTOR, Ints, count_distinct
-from .tally import Counters, Execution, Key
+from .tally import Counters, Key, WarpCosts
 from .work import UnitWork
 
 #: Executions of an instruction that are examined for the example.
@@ -42,7 +42,7 @@ def least_sectors(table: Ints, nbytes: int) -> Ints:
 
 
 class Survey:
-    """An observer that forwards every access to ``counters`` and records least costs and examples.
+    """Forwards every cost to ``counters`` and records least costs and examples.
 
     ``main`` is the kernel's own file. An access in a header that is not the user's counts at the line of the call.
     """
@@ -53,26 +53,23 @@ class Survey:
         self._examples: dict[Key, _Example] = {}
         self._places: dict[int, tuple[str, int]] = {}
 
-    def on_access(
-        self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int
-    ) -> None:
-        for execution in self.counters.count(space, kind, ins, warps, lanes, addresses, nbytes):
-            self._place(ins)
-            self._survey(execution)
-
-    def _survey(self, execution: Execution) -> None:
-        space = execution.space
+    def add(self, costs: WarpCosts) -> None:
+        """Add what ``counters.costs`` found."""
+        self.counters.add(costs)
+        execution, space = costs.execution, costs.execution.space
+        assert isinstance(execution.ins, Instruction)
+        self._place(execution.ins)
         example = self._examples.setdefault(execution.key, _Example())
         look = example.looked_at < LOOKED_AT
         if space == "shared" and not look:
             return
         if space != "shared":
             table, weights = execution.table, self.counters.standing_for(execution.ids)
-            least = least_sectors(table, execution.nbytes) if space == "global" else self.counters.cost(execution)[0]
+            least = least_sectors(table, execution.nbytes) if space == "global" else costs.cost
             self._least[execution.key] = self._least.get(execution.key, 0) + int(least @ weights)
         if look:
             example.looked_at += 1
-            self._look(example, execution)
+            self._look(example, costs)
 
     def on_work(self, work: UnitWork, ins: Instruction, warps: Ints) -> None:
         self.counters.on_work(work, ins, warps)
@@ -85,10 +82,10 @@ class Survey:
         if ins.index not in self._places:
             self._places[ins.index] = (file_label(ins.users.file, self.main), ins.users.line)
 
-    def _look(self, example: _Example, execution: Execution) -> None:
-        table, (cost, _) = execution.table, self.counters.cost(execution)
+    def _look(self, example: _Example, costs: WarpCosts) -> None:
+        table, cost = costs.execution.table, costs.cost
         # On a tie take the request with the most lanes: a full warp shows more than a remainder.
-        worst = int(np.argmax(cost * 64 + (table != IDLE).sum(axis=1)))
+        worst = int(np.argmax(cost * 64 + costs.lanes))
         if cost[worst] > example.cost:
             example.cost = int(cost[worst])
             example.origin = int(table[worst].min()) // LINE * LINE

@@ -76,6 +76,19 @@ class Execution:
         return (self.ins.index, self.space, self.kind)
 
 
+@dataclass(frozen=True)
+class WarpCosts:
+    """What an execution costs in each of its warps: ``cost`` is wavefronts in shared memory, elsewhere sectors, and
+    ``passes`` the same without bank conflicts."""
+
+    execution: Execution
+    lanes: Ints  # active ones
+    cost: Ints
+    passes: Ints
+    #: Of the shared half of a copy past L1: the key of its global half, and the sectors that it takes more.
+    copied: tuple[Key, Ints] | None = None
+
+
 class Turns:
     """How often each thread has executed an instruction, modulo the rounds that one round of the machine's loop holds."""
 
@@ -126,9 +139,10 @@ class Counters:
         nbytes: int,
     ) -> None:
         """Count one execution: flat arrays over active threads; warp numbers are unique over the whole grid."""
-        self.count(space, kind, ins, warps, lanes, addresses, nbytes)
+        for costs in self.costs(space, kind, ins, warps, lanes, addresses, nbytes):
+            self.add(costs)
 
-    def count(
+    def costs(
         self,
         space: str,
         kind: str,
@@ -137,9 +151,9 @@ class Counters:
         lanes: Ints,
         addresses: Ints,
         nbytes: int,
-    ) -> list[Execution]:
-        """``on_access``; returns the accesses of the machine: one for each width, none where another instruction moves these
-        bytes."""
+    ) -> list[WarpCosts]:
+        """What ``on_access`` adds, before warps are weighted: the accesses of the machine, one for each width, none where
+        another instruction moves these bytes."""
         warps, lanes, addresses = (np.asarray(of_threads) for of_threads in (warps, lanes, addresses))
         widths = self.machine.rounds.get(ins.index)
         if widths is None:
@@ -153,37 +167,44 @@ class Counters:
             for some, size in parts
             if (execution := self._executed(space, kind, ins, warps[some], lanes[some], addresses[some], size))
         ]
-        for execution in executions:
-            self._add(execution)
-        return executions
+        return [self._costs_of(execution) for execution in executions]
 
-    def _add(self, execution: Execution) -> None:
+    def _costs_of(self, execution: Execution) -> WarpCosts:
+        """The global half of a copy must be reported before its shared half."""
         space, kind, ins = execution.space, execution.kind, execution.ins
+        copied = None
         if kind == "cp.async" and space == "shared":
             if ins.index not in self._fresh:  # every lane fills with zeros: a copy without a global half
                 self._sources.pop(ins.index, None)
             self._fresh.discard(ins.index)
-        tally = self._seen.setdefault(
-            execution.key, Tally(execution.space, execution.kind, ins.file, ins.line, execution.nbytes)
-        )
-        weights = self.standing_for(execution.ids)
-        active = int((execution.table != IDLE).sum(axis=1) @ weights)
-        tally.requests += int(weights.sum())
-        tally.lanes += active
-        tally.bytes += active * execution.nbytes
-        cost, passes = self.cost(execution)
-        if space == "shared":
-            tally.wavefronts += int(cost @ weights)
-            tally.conflicts += int((cost - passes) @ weights)
-        else:
-            tally.sectors += int(cost @ weights)
+        cost, passes = self._cost(execution)
         if kind == "cp.async" and space == "global":
             self._sources[ins.index] = execution
             self._fresh.add(ins.index)
         elif kind == "cp.async" and self._past_l1(ins) and (read := self._sources.get(ins.index)):
             sources = _in_rows_of(execution, read)
-            more = copied_sectors(sources, execution.table) - global_sectors(sources, execution.nbytes)
-            self._seen[read.key].sectors += int(more @ weights)
+            copied = read.key, copied_sectors(sources, execution.table) - global_sectors(sources, execution.nbytes)
+        return WarpCosts(execution, (execution.table != IDLE).sum(axis=1), cost, passes, copied)
+
+    def add(self, costs: WarpCosts) -> None:
+        """Add costs, those of each warp as often as it stands for others."""
+        execution, ins = costs.execution, costs.execution.ins
+        tally = self._seen.setdefault(
+            execution.key, Tally(execution.space, execution.kind, ins.file, ins.line, execution.nbytes)
+        )
+        weights = self.standing_for(execution.ids)
+        active = int(costs.lanes @ weights)
+        tally.requests += int(weights.sum())
+        tally.lanes += active
+        tally.bytes += active * execution.nbytes
+        if execution.space == "shared":
+            tally.wavefronts += int(costs.cost @ weights)
+            tally.conflicts += int((costs.cost - costs.passes) @ weights)
+        else:
+            tally.sectors += int(costs.cost @ weights)
+        if costs.copied is not None:
+            read, more = costs.copied
+            self._seen[read].sectors += int(more @ weights)
 
     def on_work(self, work: UnitWork, ins: Instruction, warps: Ints) -> None:
         """Count what an instruction did in another unit, once for each of ``warps``."""
@@ -214,11 +235,8 @@ class Counters:
             table = first_lanes(table)
         return Execution(space, kind, ins, nbytes, ids, table)
 
-    def cost(self, execution: Execution) -> tuple[Ints, Ints]:
-        """Cost of each warp, and its cost without bank conflicts: wavefronts in shared memory, elsewhere sectors, twice.
-
-        The global half of a copy must be reported before its shared half.
-        """
+    def _cost(self, execution: Execution) -> tuple[Ints, Ints]:
+        """``cost`` and ``passes`` of ``WarpCosts``."""
         table, nbytes, kind = execution.table, execution.nbytes, execution.kind
         if execution.space != "shared":
             local = execution.space == "local"
