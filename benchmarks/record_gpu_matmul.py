@@ -104,7 +104,7 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
 
     torch.backends.cuda.matmul.allow_tf32 = False
     known = environment(
-        operands="uniform[-1,1)", command=f"python benchmarks/record_gpu_matmul.py {path} {what}".strip()
+        operands="uniform[-1,1)", command=f"python benchmarks/record_gpu_matmul.py OUT.jsonl {what}".strip()
     )
     known |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
     lines = [{"kind": "gpu matmul header", "schema": 1, "environment": known}]

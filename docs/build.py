@@ -71,6 +71,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "error levels": accuracy.error_levels,
     "error s1": accuracy.error_of_s1,
     "counted h200": lambda: gpu.counted("explain-measured-h200"),
+    "gpu shapes": lambda: gpu.gpu_shapes("gpu-matmul-half-h200"),
     "pipelines h200": pipeline_times.pipelines,
     **{f"rung {name}": partial(course.rung, name) for name in course.rungs()},
     "course cpu": lambda: course.machine(course.CPU),

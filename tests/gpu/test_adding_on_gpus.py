@@ -133,7 +133,7 @@ def test_code_that_a_size_does_not_need_changes_no_bit(
     assert "C_ALIGNED" in given
     a, b, c = (rng.uniform(-1, 1, size).astype(kernel.dtypes[0]) for size in ((m, k), (k, n), (m, n)))
     both = binary(kernel, add), compile_kernel(kernel, given, add=add, **params)
-    assert len(both[1].ptx) < 0.9 * len(both[0].ptx)
+    assert len(both[1].ptx) < len(both[0].ptx)
     assert both[1].resources[kernel.entry].local_bytes == 0
     first, second = (added(kernel, compiled, a, b, c.copy()).tobytes() for compiled in both)
     assert first == second

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import doctest
 import itertools
 import sys
@@ -24,6 +25,8 @@ from tilewright.runtime.gpu.launch import extent
 from tilewright.runtime.gpu.memory import HostPages, Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
 
+#: Bytes of the kernel's parameters.
+WIDTHS = (8, 4, 4, 2)
 BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "")
 
 
@@ -70,7 +73,7 @@ class Stand:
         self.fails, self.launches, self.shared, self.calls = fails, [], [], []  # type: ignore[var-annotated]
         self.events: list[StandEvent] = []
         self.current: list[int] = []
-        self.streams: list[StandStream] = []
+        self.streams: list[int] = []
         self.status = Status.CUDA_SUCCESS
 
     def do(self, what: str, result: Any = None) -> Any:
@@ -78,10 +81,17 @@ class Stand:
             raise RuntimeError(self.fails[what])
         return result
 
-    def launched(self, stream: StandStream, *launch: Any) -> None:
-        self.do("launch")
+    def launched(self, _function: int, *given: int) -> tuple[Any]:
+        """The driver's ``cuLaunchKernel``: a size, a stream, and where the addresses of the arguments are."""
+        *size, shared_bytes, stream, address, _ = given
+        if "launch" in self.fails:
+            return (SimpleNamespace(name=self.fails["launch"]),)
+        places = (ctypes.c_void_p * len(WIDTHS)).from_address(address)
+        args = [int.from_bytes(ctypes.string_at(at, width), "little") for at, width in zip(places, WIDTHS, strict=True)]
         self.streams.append(stream)
-        self.launches.append(launch)
+        config = SimpleNamespace(grid=tuple(size[:3]), block=tuple(size[3:]), shmem_size=shared_bytes)
+        self.launches.append((config, tuple(args)))
+        return (Status.CUDA_SUCCESS,)
 
     def note(self, *what: Any) -> None:
         """Something asked of ``cuda.core``, which raises its errors."""
@@ -99,7 +109,7 @@ class Stand:
             num_regs=40, shared_size_bytes=1024, local_size_bytes=0, max_threads_per_block=256,
             max_dynamic_shared_size_bytes=48 << 10,
         )  # fmt: skip
-        kernel = SimpleNamespace(attributes={}, arguments_info=[(0, 8), (8, 4), (12, 4), (16, 2)], handle=7)
+        kernel = SimpleNamespace(attributes={}, arguments_info=[(0, width) for width in WIDTHS], handle=7)
         limits = {f"max_{name}_dim_{axis}": 1024 for name in ("block", "grid") for axis in "xyz"}
         streams = itertools.count(3)
         gpu = SimpleNamespace(
@@ -116,10 +126,10 @@ class Stand:
         core = SimpleNamespace(
             ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: code), LaunchConfig=SimpleNamespace,
             EventOptions=dict, Stream=SimpleNamespace(from_handle=lambda handle: StandStream(self, handle)),
-            launch=lambda stream, config, kernel, *args: self.launched(stream, config, args),
         )  # fmt: skip
         played = SimpleNamespace(
-            CUresult=Status, CUdevice=int, CUfunction_attribute=SimpleNamespace(
+            CUresult=Status, CUdevice=int, CUfunction=int, cuLaunchKernel=self.launched,
+            CUfunction_attribute=SimpleNamespace(
                 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8),
             cuKernelSetAttribute=lambda *args: (self.shared.append(args), (self.status,))[1],
             cuMemcpyHtoDAsync=lambda *_: (self.status,), cuMemcpyDtoHAsync=lambda *_: (self.status,),
@@ -165,7 +175,6 @@ def test_arguments_take_the_width_of_the_parameter() -> None:
     config, args = launch(Stand(), (None, -1, 0.5, np.float16(1)), (2, 3), (32, 2))
     assert (config.grid, config.block, config.shmem_size) == ((2, 3, 1), (32, 2, 1), 0)
     assert args == (4096, 0xFFFFFFFF, np.float32(0.5).view(np.uint32), np.float16(1).view(np.uint16))
-    assert [getattr(value, "nbytes", 8) for value in args] == [8, 4, 4, 2]
 
 
 @pytest.mark.parametrize(
@@ -329,19 +338,15 @@ def test_streams_and_events() -> None:
             refused()
 
 
-def test_launches_find_a_stream_by_its_handle_until_it_is_closed() -> None:
+def test_launches_go_to_the_stream_with_a_handle() -> None:
     stand = Stand()
     gpu = stand.open()
     stream = gpu.new_stream()
     launch = gpu.launcher(BINARY, "k", 2, 64)
-    for handle in (stream.handle, 99):
-        launch(handle, 1, 2, 3, 4)
-    launch(stream.handle, 1, 2, 3, 4)
-    assert [used.handle for used in stand.streams] == [4, 99, 4]
-    assert stand.streams[0] is stand.streams[2] is stream._stream
-    stream.close()
-    launch(4, 1, 2, 3, 4)
-    assert stand.streams[-1] is not stream._stream, "another stream may have got its handle"
+    for handle in (stream.handle, 99, 0):
+        launch(handle, 1, 2, 3, np.int16(-4))
+    assert stand.streams == [4, 99, 0]
+    assert stand.launches[-1][1] == (1, 2, 3, 0xFFFC)
 
 
 def test_streams_of_libraries_are_ordered_while_the_gpu_is_current() -> None:
