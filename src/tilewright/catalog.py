@@ -12,6 +12,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, overload
@@ -97,9 +98,18 @@ def remade(kernel: Kernel, chosen: Blocking) -> Kernel:
         return _loaded(kernel.path, f"tilewright_blocking_{fingerprint(chosen)}_{kernel.path.stem}")
 
 
+class _FromSource(SourceFileLoader):
+    """Compiles a file each time: bytecode that is kept beside it is known by time and size, which an edit may leave as they
+    are."""
+
+    def get_code(self, fullname: str) -> Any:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def _loaded(path: Path, name: str) -> Kernel:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
+    if path.suffix != ".py" or spec is None or spec.loader is None:
         raise UsageError(f"kernel file {path}: must be a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
