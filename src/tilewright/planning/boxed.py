@@ -23,8 +23,10 @@ _MULTIPLIER = 2.75e12
 _CACHE, _CACHE_ACROSS_LINES = ((40e6, 106e9), (600e6, 72e9), (math.inf, 62e9)), 50e9
 #: The time of a step in a cluster, whose blocks wait for each other, over that of a block alone.
 _CLUSTERED = 1.03
-#: Bytes a second of the GPU's memory, in whole; by boxes of fewer bytes across, in proportion to the square root.
+#: Bytes a second of the GPU's memory, in whole; of B by boxes of fewer bytes across, in proportion to the square root.
 _MEMORY, _ACROSS = 3.9e12, 512
+#: The share of the shorter of two times that the longer one does not hide.
+_UNHIDDEN = 0.1
 #: Seconds of a launch, of the fill and the stores of a tile, and of adding up parts before it moves anything.
 _LAUNCH_S, _TILE_S, _ADD_S = 2.5e-6, 1e-6, 2.5e-6
 #: A part of k has at least so many steps, and there are so many parts at most.
@@ -122,9 +124,9 @@ def _candidate(kernel: CudaKernel, given: Mapping[str, int], parts: int, product
     step_s = max(multiply_s * (_CLUSTERED if params["CLUSTER"] > 1 else 1), moved_s) + moved_s / 100
     waves = -(-blocks // sms)
     tiles_s = waves * (_TILE_S + part_steps(_steps(product), parts) * step_s)
-    memory = _MEMORY * min(1, math.sqrt(width * size / _ACROSS))
-    memory_s = (m * k + k * n + m * n) * size * product.batch / memory
-    seconds = _LAUNCH_S + max(tiles_s, memory_s)
+    across = min(1, math.sqrt(min(width, n) * size / _ACROSS))
+    memory_s = (m * k + k * n / across + m * n) * size * product.batch / _MEMORY
+    seconds = _LAUNCH_S + max(tiles_s, memory_s) + _UNHIDDEN * min(tiles_s, memory_s)
     if parts > 1:
         seconds += _ADD_S + m * n * product.batch * (4 * parts + size) / _MEMORY
     return Candidate(params, parts, seconds)
