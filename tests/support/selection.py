@@ -25,7 +25,7 @@ TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16
 SLOW_S = 0.6
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
 #: One in so many of the further cases of tables runs in each share.
-PARTS = 16
+PARTS = 24
 
 
 class Clock:
