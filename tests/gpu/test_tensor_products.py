@@ -16,7 +16,7 @@ from tilewright.arrays import libraries
 from tilewright.arrays.copies import prepare_copy
 from tilewright.arrays.gpu_array import Matrix
 from tilewright.catalog import cuda_engine
-from tilewright.planning.boxed import BoxedShape, ranked_candidates
+from tilewright.planning.ways import EngineShape, ways
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -231,7 +231,7 @@ def test_conversions_round_once(gpu: Any, source: str, target: str) -> None:
 
 def test_few_tiles_and_a_long_k_are_cut_into_parts() -> None:
     def best(m: int, n: int, k: int) -> Any:
-        return ranked_candidates(HOPPER, BoxedShape("bfloat16", m, n, k, 1, True), 132)[0]
+        return ways(HOPPER, EngineShape("bfloat16", "bfloat16", m, n, k), 132)[0]
 
     assert best(4096, 4096, 4096).parts == 1
     assert best(64, 64, 65536).parts > 32

@@ -124,16 +124,15 @@ class SimulatedGpu:
         self.error = f"{entry}: it reads or writes memory that is not there ({bad[0].text})" if bad else self.error
 
     def run_boxed(
-        self, compiled: Compiled, entry: str, size: Any, operands: Any, structure: bytes, mapped: Any, pointer: int
+        self, compiled: Compiled, entry: str, size: Any, operands: Any, structure: bytes, mapped: Any, pointers: Any
     ) -> None:
         """As ``Device.boxed_launcher`` launches it."""
         grid, block, shared = size
-        views = [self._from(Memory(SimpleNamespace(handle=at), 0)) for at in (*mapped, pointer)]
+        views = [self._from(Memory(SimpleNamespace(handle=at), 0)) for at in (*mapped, *pointers)]
         given: list[Any] = [view.copy() for view in views]
         maps = [_map(*each) for each in zip(operands, given, strict=False)]
-        done = simulate(
-            parsed(compiled.ptx), entry, grid, block, [*maps, given[-1], structure], RunOptions(shared_bytes=shared)
-        )
+        arguments = [*maps, *given[len(maps) :], structure]
+        done = simulate(parsed(compiled.ptx), entry, grid, block, arguments, RunOptions(shared_bytes=shared))
         for view, before, after in zip(views, given, done.arrays, strict=False):
             assert after is not None
             changed = before != after.reshape(-1).view(np.uint8)

@@ -61,9 +61,9 @@ class Gpu(SimulatedGpu):
     def boxed_launcher(self, compiled: Any, entry: str, size: Any, operands: Any, structure: bytes) -> Any:
         """Executed by the microscope, always."""
 
-        def launch(stream: int, mapped: Any, pointer: int) -> None:
+        def launch(stream: int, mapped: Any, pointers: Any) -> None:
             self.launches.append((entry, stream))
-            self.run_boxed(compiled, entry, size, operands, structure, mapped, pointer)
+            self.run_boxed(compiled, entry, size, operands, structure, mapped, pointers)
 
         return launch
 

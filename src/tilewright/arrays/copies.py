@@ -20,6 +20,9 @@ ROW_THREADS, ROW_PARTS, PART_BYTES = 256, 8, 1024
 #: The most blocks of a launch, enough to fill any GPU; with more tiles, each block copies several.
 MOST_BLOCKS = 1 << 16
 
+#: Bytes a second that copies read and write, and that sums of parts do; and seconds of one more launch.
+_COPIED, _ADDED, _LAUNCH_S = 2.4e12, 3.9e12, 2.5e-6
+
 #: ``copy(source, target, stream)``: addresses, and the handle of a stream.
 Copy = Callable[[int, int, int], None]
 
@@ -49,10 +52,20 @@ def prepare_copy(device: Device, source: Matrix, target: Matrix, *, own: bool = 
     return copy
 
 
-def prepare_sum(device: Device, parts: int, batch: int, target: Matrix, next_target: int) -> Copy:
-    """A function that adds the float32 sums of ``parts`` of k, which follow each other for each product of a batch, into
-    matrices like ``target``, ``next_target`` elements apart: in a fixed order, rounded once."""
-    compiled = _compiled("add_parts", device.arch, target.dtype)
+def copy_seconds(source: Matrix, target: Matrix) -> float:
+    """The predicted time of a copy."""
+    return _LAUNCH_S + (source.nbytes + target.nbytes) / _COPIED
+
+
+def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
+    """The predicted time of adding parts of k, of so many elements of all products."""
+    return _LAUNCH_S + elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
+
+
+def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Copy:
+    """A function that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
+    batch, into matrices like ``target``, ``next_target`` elements apart: in a fixed order, rounded once."""
+    compiled = _compiled("add_parts", device.arch, target.dtype, sums)
     blocks = min(-(-target.rows * target.columns * batch // 32), MOST_BLOCKS)
     launch = device.launcher(compiled, "add_parts", blocks, 256)
     sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, next_target)))
@@ -84,8 +97,9 @@ def _copy_of_rows(device: Device, source: Matrix, target: Matrix) -> Copy:
 
 
 @functools.cache
-def _compiled(name: str, arch: str, out: str = "") -> Compiled:
-    return compile_file(PACK / f"{name}.cu", arch=arch, defines={"OUT": out.upper()} if out else {})
+def _compiled(name: str, arch: str, out: str = "", sums: str = "") -> Compiled:
+    defines = {"OUT": out.upper(), "SUM": sums.upper()} if out else {}
+    return compile_file(PACK / f"{name}.cu", arch=arch, defines=defines)
 
 
 def _nothing(source: int, target: int, stream: int) -> None:

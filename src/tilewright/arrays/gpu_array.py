@@ -58,8 +58,13 @@ class Matrix(NamedTuple):
     row: int
     column: int
     dtype: str
-    #: Whether it, and every other matrix of its batch, begins at a whole granule.
-    aligned: bool = True
+    #: Bytes, at most a granule, of which its address and those of all others of its batch are multiples.
+    alignment: int = GRANULE
+
+    @property
+    def aligned(self) -> bool:
+        """Whether it begins at a whole granule."""
+        return self.alignment == GRANULE
 
     @property
     def transposed(self) -> Matrix:

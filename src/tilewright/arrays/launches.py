@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..planning.boxed import LINE_BYTES, part_steps
+from ..planning.ways import part_steps, sums_dtype
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
+from ..runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 from .copies import Copy, prepare_copy, prepare_sum
-from .gpu_array import Matrix, collapsed
+from .gpu_array import GRANULE, Matrix, collapsed
 from .layouts import is_down
 from .order import Order
 from .plan import GpuPlan
@@ -70,19 +71,24 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
     """Compile and load the copies and kernels of a plan. Raises what ``prepare_gpu_product`` does."""
     order = plan.order
     with gpu:
-        steps = _batch_steps(order) if plan.kernel.boxes and all(order.mnk) else None
+        in_engine = bool(plan.kernel.boxes or plan.kernel.strides)
+        steps = _batch_steps(order) if in_engine and all(order.mnk) else None
         at_once = order.workspace_bytes == 0 and (not order.batch or steps is not None)
-        if not plan.kernel.boxes:
+        if not in_engine:
             product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
         elif not all(order.mnk):
             product = _cleared(gpu, order.c.used)
-        else:
+        elif plan.kernel.boxes:
             product = prepare_boxed_product(gpu, plan.kernel, _boxed(plan, steps if at_once else None), plan.params)
+        else:
+            strided = _strided(plan, steps if at_once else None)
+            product = prepare_strided_product(gpu, plan.kernel, strided, plan.params)
         sizes = list(steps or (0, 0, 0))
         adding = None
         if plan.parts > 1:
-            batch = plan.problem.batch if at_once else 1
-            adding = prepare_sum(gpu, plan.parts, batch, order.c.used, sizes[2] if at_once else 0)
+            batch = math.prod(order.batch) if at_once else 1
+            sums = sums_dtype(plan.compute)
+            adding = prepare_sum(gpu, plan.parts, batch, sums, order.c.used, sizes[2] if at_once else 0)
         before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
         copies = tuple((i, prepare_copy(gpu, place.original, place.used, own=True)) for i, place in before)
         after = prepare_copy(gpu, order.c.used, order.c.original) if order.c.at is not None else None
@@ -93,20 +99,55 @@ def _boxed(plan: GpuPlan, steps: Sequence[int] | None) -> BoxedProduct:
     """The product for a kernel with boxes: of all the batch, whose operands are ``steps`` apart, or of one of it."""
     order = plan.order
     a, b, c = (place.used for place in (order.p, order.q, order.c))
-    nexts = steps if steps is not None and order.batch else (0, 0, 0)
-    batch = math.prod(order.batch) if steps is not None else 1
+    nexts, batch = _nexts(order, steps)
+    m, n, k = order.mnk
     of_a, of_b = _laid(a, nexts[0]), _laid(b, nexts[1])
     if plan.parts == 1:
-        return BoxedProduct(plan.compute, c.dtype, *order.mnk, batch, of_a, of_b, Laid(c.row, nexts[2]), c.aligned)
+        return BoxedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, Laid(c.row, nexts[2]), c.aligned)
+    parts = plan.parts, _part_steps(plan)
+    return BoxedProduct(
+        plan.compute, sums_dtype(plan.compute), m, n, k, batch, of_a, of_b, Laid(n, m * n), True, *parts
+    )
+
+
+def _strided(plan: GpuPlan, steps: Sequence[int] | None) -> StridedProduct:
+    """The same for a kernel of strides."""
+    order = plan.order
+    a, b, c = (place.used for place in (order.p, order.q, order.c))
+    nexts, batch = _nexts(order, steps)
     m, n, k = order.mnk
-    length = part_steps(-(-k * itemsize_of(plan.compute) // LINE_BYTES), plan.parts)
-    sums = Laid(n, m * n)
-    return BoxedProduct(plan.compute, "float32", m, n, k, batch, of_a, of_b, sums, True, plan.parts, length)
+    of_a, of_b, of_c = (_strides(*each) for each in zip((a, b, c), nexts, strict=True))
+    if plan.parts == 1:
+        return StridedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, of_c)
+    sums, parts = sums_dtype(plan.compute), (plan.parts, _part_steps(plan))
+    aligned = math.gcd(GRANULE, m * n * itemsize_of(sums))
+    return StridedProduct(
+        plan.compute, sums, m, n, k, batch, of_a, of_b, Strides(n, 1, m * n, alignment=aligned), *parts
+    )
+
+
+def _nexts(order: Order, steps: Sequence[int] | None) -> tuple[Sequence[int], int]:
+    """The elements to the operands of the next product, and the number of products of a launch."""
+    if steps is None or not order.batch:
+        return (0, 0, 0), 1
+    return steps, math.prod(order.batch)
+
+
+def _part_steps(plan: GpuPlan) -> int:
+    return part_steps(plan.kernel, plan.params, plan.compute, plan.order.mnk[2], plan.parts)
 
 
 def _laid(matrix: Matrix, step: int) -> Laid:
     down = is_down(matrix)
     return Laid(matrix.column if down else matrix.row, step, down)
+
+
+def _strides(matrix: Matrix, step: int) -> Strides:
+    """How it lies; a stride that is never used is 1, so that a kernel finds elements that follow each other."""
+    down = is_down(matrix)
+    row = 1 if down and matrix.rows == 1 else matrix.row
+    column = 1 if not down and matrix.columns == 1 else matrix.column
+    return Strides(row, column, step, down, matrix.alignment)
 
 
 def _batch_steps(order: Order) -> tuple[int, ...] | None:

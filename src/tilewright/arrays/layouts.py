@@ -73,6 +73,27 @@ class Boxes:
         return ("ab"[operand] + "_down" * down) in self.kernel.boxes and (size == 2 or along_k)
 
 
+@dataclass(frozen=True)
+class Strided:
+    """Kernels whose operands are pointers and strides, for which their table ``strides`` says what they read as it lies."""
+
+    kernel: CudaKernel
+
+    def fits(self, operand: int, matrix: Matrix) -> bool:
+        rows = matrix.columns == 1 or matrix.column == 1
+        columns = matrix.rows == 1 or matrix.row == 1
+        return {"any": True, "either": rows or columns, "rows": rows, "columns": columns}[self._rule(operand)]
+
+    def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:
+        rule = self._rule(operand)
+        if rule == "columns" or (rule != "rows" and is_down(matrix)):
+            return row_major_matrix(matrix.columns, matrix.rows, dtype).transposed
+        return row_major_matrix(matrix.rows, matrix.columns, dtype)
+
+    def _rule(self, operand: int) -> str:
+        return self.kernel.strides["abc"[operand]]
+
+
 def is_down(matrix: Matrix) -> bool:
     """Whether the elements of a column follow each other rather than those of a row.
 
@@ -90,4 +111,4 @@ def starts_lines(matrix: Matrix) -> bool:
 
 def layouts_of(kernel: CudaKernel) -> Layouts:
     """The layouts that a kernel takes."""
-    return Boxes(kernel) if kernel.boxes else RowMajor()
+    return Boxes(kernel) if kernel.boxes else Strided(kernel) if kernel.strides else RowMajor()

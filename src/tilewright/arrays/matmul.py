@@ -11,15 +11,15 @@ import math
 from typing import Any
 
 from ..errors import OperandError, UsageError
-from ..planning.choice import check_words, choose_gpu, computed_on_gpu
+from ..planning.choice import check_words, computed_on_gpu
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device, gpu_at
 from .gpu_array import GpuArray
 from .launches import Launches, prepare_launches
-from .layouts import layouts_of
+from .layouts import Layouts
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
-from .order import arrange, dtype_on_gpu
+from .order import Order, arrange, dtype_on_gpu
 from .plan import GpuPlan, gpu_plan
 
 
@@ -115,10 +115,13 @@ def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, precision: str)
     first, second = GpuArray(*x), GpuArray(*y)
     target = None if out is None else GpuArray(*out)
     gpu = gpu_at(first.device)
-    compute = computed_on_gpu(dtype_on_gpu(first.dtype, second.dtype), precision, gpu.capability)
-    layouts = layouts_of(choose_gpu(compute, 1, 1, 1, capability=gpu.capability).kernel)
-    order = arrange(first, second, target, disjoint=disjoint, views=views, compute=compute, layouts=layouts)
-    return gpu_plan(order, gpu)
+
+    def arranged(compute: str, layouts: Layouts, swapped: bool | None) -> Order:
+        return arrange(
+            first, second, target, disjoint=disjoint, views=views, compute=compute, layouts=layouts, swapped=swapped
+        )
+
+    return gpu_plan(arranged, computed_on_gpu(dtype_on_gpu(first.dtype, second.dtype), precision), gpu)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -93,11 +93,13 @@ def arrange(
     views: bool,
     compute: str = "",
     layouts: Layouts = _ROW_MAJOR,
+    swapped: bool | None = None,
 ) -> Order:
     """The order for two operands and ``out``, if any; only whether their addresses are whole granules matters.
 
     ``disjoint``: ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``compute``: the
-    dtype to multiply in, if not that of the operands. ``layouts``: what the kernel reads as it is. Raises ShapeError.
+    dtype to multiply in, if not that of the operands. ``layouts``: what the kernel reads as it is. ``swapped``: whether
+    Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less. Raises ShapeError.
     """
     shapes = combine_shapes(x.shape, y.shape)
     dtype = dtype_on_gpu(x.dtype, y.dtype)
@@ -111,22 +113,23 @@ def arrange(
     batch, m = shapes.batch, shapes.m
     if batch and not any(b_steps) and (rows := _as_one(x, out, shapes)) is not None:
         m, batch, a_steps, b_steps = m * math.prod(batch), (), (), ()
-        a, views = Matrix(m, shapes.k, *rows, x.dtype, x.pointer % GRANULE == 0), False
+        a, views = Matrix(m, shapes.k, *rows, x.dtype, math.gcd(GRANULE, x.pointer)), False
     if out is None:
         c, c_steps = row_major_matrix(m, shapes.n, dtype), _steps(batch, m * shapes.n)
-        c = c._replace(aligned=not batch or m * shapes.n * itemsize_of(dtype) % GRANULE == 0)
+        c = c._replace(alignment=math.gcd(GRANULE, m * shapes.n * itemsize_of(dtype) if batch else 0))
     elif batch == shapes.batch:
         c, c_steps = _matrix(out, (m, shapes.n), batch, rows=are_matrices[0], columns=are_matrices[1])
     else:
         c, c_steps = row_major_matrix(m, shapes.n, out.dtype), ()
     straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
-    swapped = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
+    turned = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
     may_be_view = views and out is None and len(shape) - len(batch) == 2
-    is_swapped = _bytes_copied(swapped, compute, layouts, disjoint, may_be_view) < _bytes_copied(
-        straight, compute, layouts, disjoint, False
-    )
-    (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = swapped if is_swapped else straight
-    transposed = is_swapped and may_be_view and not layouts.fits(2, c) and c.dtype == compute
+    is_swapped = swapped
+    if swapped is None:
+        fewest = _bytes_copied(turned, compute, layouts, disjoint, may_be_view)
+        is_swapped = fewest < _bytes_copied(straight, compute, layouts, disjoint, False)
+    (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = turned if is_swapped else straight
+    transposed = bool(is_swapped) and may_be_view and not layouts.fits(2, c) and c.dtype == compute
     if transposed:
         c, shape = c._replace(row=c.columns, column=1), (*batch, c.rows, c.columns)
     places, workspace = [], 0
@@ -138,7 +141,7 @@ def arrange(
         )
         workspace += -(-copy.span_bytes // _ALIGNMENT) * _ALIGNMENT if is_copied else 0
     first, second, result = places
-    return Order(shapes, batch, dtype, compute, is_swapped, first, second, result, shape, transposed, workspace)
+    return Order(shapes, batch, dtype, compute, bool(is_swapped), first, second, result, shape, transposed, workspace)
 
 
 def _bytes_copied(
@@ -166,8 +169,8 @@ def _matrix(
     outer = len(x.shape) - rows - columns
     inner = iter(x.strides[outer:])
     steps = tuple(0 if n == 1 else step for n, step in zip(x.shape[:outer], x.strides[:outer], strict=True))
-    aligned = not any(place % GRANULE for place in (x.pointer, *(step * itemsize_of(x.dtype) for step in steps)))
-    matrix = Matrix(*sizes, next(inner) if rows else 0, next(inner) if columns else 0, x.dtype, aligned)
+    alignment = math.gcd(GRANULE, x.pointer, *(step * itemsize_of(x.dtype) for step in steps))
+    matrix = Matrix(*sizes, next(inner) if rows else 0, next(inner) if columns else 0, x.dtype, alignment)
     return matrix, (0,) * (len(batch) - outer) + steps
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
-from ..planning.boxed import BoxedShape, ranked_candidates, why_first
-from ..planning.choice import Choice, choose_gpu
+from ..planning.choice import Choice, choose_gpu, engine_on_gpu
 from ..planning.plan import Plan, Rows, rate_text
-from ..problem import Problem
+from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
+from ..problem import Problem, itemsize_of
 from ..runtime.gpu.device import Device
-from .layouts import starts_lines
+from .copies import copy_seconds, sum_seconds
+from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines
 from .order import Order
 
 
@@ -55,13 +59,14 @@ class GpuPlan(Plan):
 
     @property
     def parts_bytes(self) -> int:
-        """Bytes for the sums of parts of k, which are float32; none if k is not cut."""
+        """Bytes for the sums of parts of k; none if k is not cut."""
         m, n, _ = self.order.mnk
-        return 4 * m * n * self.parts * self.problem.batch if self.parts > 1 else 0
+        size = itemsize_of(sums_dtype(self.compute))
+        return size * m * n * self.parts * math.prod(self.order.batch) if self.parts > 1 else 0
 
     @property
     def predicted_s(self) -> float | None:
-        """Predicted seconds on an idle GPU, without copies; None for kernels without a model."""
+        """Predicted seconds on an idle GPU, copies included; None for kernels without a model."""
         return self.predicted
 
     def rows(self) -> Rows:
@@ -77,7 +82,9 @@ class GpuPlan(Plan):
             ("computes", "Cᵀ = Bᵀ·Aᵀ, so that less is copied" if self.swapped else "C = A·B"),
         ]
         if self.parts > 1:
-            rows.append(("k", f"in {self.parts} parts, whose float32 sums are added in a fixed order"))
+            rows.append(
+                ("k", f"in {self.parts} parts, whose {sums_dtype(self.compute)} sums are added in a fixed order")
+            )
         if self.predicted is not None:
             rows.append(("predicted", rate_text(self.problem, self.predicted)))
         if self.compute != self.problem.dtype:
@@ -89,20 +96,87 @@ class GpuPlan(Plan):
         ]
 
 
-def gpu_plan(order: Order, gpu: Device) -> GpuPlan:
-    """The plan for operands in this order on a GPU. Raises DTypeError where no kernel is for them."""
-    m, n, k = order.mnk
+#: ``arranged(compute, layouts, swapped)``: the order of the operands for a kernel, see ``order.arrange``.
+Arranged = Callable[[str, Layouts, bool | None], Order]
+
+
+def gpu_plan(arranged: Arranged, computes: Sequence[str], gpu: Device) -> GpuPlan:
+    """The plan on a GPU: of all ways of the engine's kernels the one that is predicted to be the fastest, copies included;
+    else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the shape.
+
+    Raises DTypeError where no kernel is for them.
+    """
+    for compute in computes:
+        found = _by_engine(arranged, compute, gpu)
+        if found is not None:
+            return found
+    for compute in computes:
+        order = arranged(compute, RowMajor(), None)
+        m, n, k = order.mnk
+        with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
+            choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
+            return _plan(order, choice, gpu)
+    raise AssertionError(computes)
+
+
+def _by_engine(arranged: Arranged, compute: str, gpu: Device) -> GpuPlan | None:
+    """The plan by the engine's kernels; None if there is none for this product."""
+    found: list[tuple[Way, float, str, Order]] = []
+    for kernel in engine_on_gpu(compute, gpu.capability):
+        layouts = layouts_of(kernel)
+        for swapped in (False, True) if kernel.strides and kernel.strides["c"] != "rows" else (None,):
+            order = arranged(compute, layouts, swapped)
+            m, n, k = order.mnk
+            batch = math.prod(order.batch)
+            if not min(m, n, k, batch):
+                return _plan(order, Choice(kernel, compute, kernel.params, "there is nothing to multiply"), gpu)
+            if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=batch):
+                copied = _copies_s(order)
+                text = "; ".join(order.copies) or "no copies"
+                found += [
+                    (way, way.seconds + copied + _sums_s(order, way), text, order)
+                    for way in ways(kernel, _shape(order), gpu.sms, gpu.name)
+                ]
+    if not found:
+        return None
+    found.sort(key=lambda each: each[1])
+    way, seconds, _, order = found[0]
+    why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
+    choice = Choice(way.kernel, compute, way.params, why, why_first([each[:3] for each in found]))
+    return _plan(order, choice, gpu, way.parts, seconds)
+
+
+def _plan(
+    order: Order, choice: Choice[CudaKernel], gpu: Device, parts: int = 1, predicted: float | None = None
+) -> GpuPlan:
     shapes = order.shapes
-    choice = choose_gpu(order.compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
     problem = Problem(shapes.m, shapes.n, shapes.k, order.dtype, math.prod(shapes.batch))
-    parts, predicted = 1, None
-    if choice.kernel.boxes and min(m, n, k, problem.batch):
-        lines = all(starts_lines(place.used) for place in (order.p, order.q))
-        ways = ranked_candidates(choice.kernel, BoxedShape(order.compute, m, n, k, problem.batch, lines), gpu.sms)
-        choice = replace(choice, params=ways[0].params, why_params=why_first(ways))
-        parts, predicted = ways[0].parts, ways[0].seconds
-    launch = choice.kernel.launch(m, n, k, **choice.params)
+    launch = choice.kernel.launch(*order.mnk, **choice.params)
     return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted)
+
+
+def _shape(order: Order) -> EngineShape:
+    p, q, c = (place.used for place in (order.p, order.q, order.c))
+    lines = starts_lines(p) and starts_lines(q)
+    batch = math.prod(order.batch)
+    return EngineShape(order.compute, c.dtype, *order.mnk, batch, lines, is_down(p), not is_down(q))
+
+
+def _copies_s(order: Order) -> float:
+    """Seconds of the copies before and after, of all products."""
+    before = sum(copy_seconds(x.original, x.used) for x in (order.p, order.q) if x.is_copied)
+    after = copy_seconds(order.c.used, order.c.original) if order.c.is_copied else 0
+    return math.prod(order.batch) * (before + after)
+
+
+def _sums_s(order: Order, way: Way) -> float:
+    m, n, _ = order.mnk
+    c = order.c.used
+    return (
+        sum_seconds(way.parts, m * n * math.prod(order.batch), sums_dtype(order.compute), c.dtype)
+        if way.parts > 1
+        else 0
+    )
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:

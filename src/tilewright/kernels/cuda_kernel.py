@@ -10,14 +10,17 @@ from typing import Any
 
 from ..errors import UsageError, did_you_mean
 from .expression import Expression
+from .parameters import Parameter
 
 #: What every GPU since compute capability 3.0 can launch: threads a block; threads along x, y, z; blocks along x, y, z.
 MOST_THREADS = 1024
 MOST_BLOCK = (1024, 1024, 64)
 MOST_GRID = (2**31 - 1, 65535, 65535)
 
-#: In the boxes of a kernel, the elements of 128 bytes.
+#: In boxes, steps and times of a kernel, the elements of 128 bytes.
 LINE = "LINE"
+#: The names that a time may use, besides the parameters and LINE; ``header`` explains them.
+TIMED = ("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "blocks", "lines", "a_down", "b_across")
 
 Dim3 = tuple[int, int, int]
 
@@ -39,23 +42,6 @@ class Launch:
     def threads(self) -> int:
         """Threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A number of the kernel that can be chosen: its default and the values it may take."""
-
-    name: str
-    default: int
-    values: tuple[int, ...] | range
-
-    @property
-    def rule(self) -> str:
-        """The values that it may have, as text."""
-        if isinstance(self.values, range):
-            step = f" in steps of {self.values.step}" if self.values.step > 1 else ""
-            return f"from {self.values[0]} to {self.values[-1]}{step}"
-        return f"one of {', '.join(map(str, self.values))}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +86,10 @@ class CudaKernel:
     presets: tuple[Preset, ...] = ()
     formulas: dict[str, Expression] = field(default_factory=dict)
     boxes: dict[str, tuple[Expression, Expression]] = field(default_factory=dict)
+    strides: dict[str, str] = field(default_factory=dict)
     persistent: bool = False
+    step: Expression | None = None
+    time: dict[str, Expression] = field(default_factory=dict)
     given: dict[str, Expression] = field(default_factory=dict)
     source_hash: str = field(init=False)
 
@@ -171,6 +160,17 @@ class CudaKernel:
         values = {**params, LINE: 128 // itemsize}
         rows, columns = (side(**values) for side in self.boxes[operand])
         return rows, columns
+
+    def step_of_k(self, itemsize: int, params: Mapping[str, int]) -> int:
+        """Elements of k of which the parts of a long k consist; 0 where k is not cut."""
+        return 0 if self.step is None else self.step(**params, **{LINE: 128 // itemsize})
+
+    def seconds(self, **values: float) -> float:
+        """The predicted time of a launch, of a kernel with a table ``time``: for all parameters and what TIMED names."""
+        known = {LINE: 128 // int(values["size"]), **values}
+        for name, expression in self.time.items():
+            known[name] = expression(**known)
+        return float(known["seconds"])
 
     def holds(self, m: int, n: int, k: int, **params: int) -> frozenset[str]:
         """The macros of ``given`` whose conditions hold for a size, if the operands lie at multiples of 16 bytes."""

@@ -1,4 +1,4 @@
-"""Whole-number arithmetic as text: grid, block, memory and parameters in a kernel's header.
+"""Arithmetic as text in a kernel's header: of whole numbers for grid, block, memory and parameters, of real ones for times.
 
 A header may come from any file, so an expression is never run as Python: it is parsed, every node must be one of the few
 kinds of arithmetic, and those are computed here.
@@ -7,6 +7,7 @@ kinds of arithmetic, and those are computed here.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,15 +28,18 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-_FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "cdiv": cdiv}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "cdiv": cdiv, "sqrt": math.sqrt}
 #: How many arguments each function takes, at least and at most.
-_ARGUMENTS = {"min": (2, 9), "max": (2, 9), "cdiv": (2, 2)}
-_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], int]] = {
+_ARGUMENTS = {"min": (2, 9), "max": (2, 9), "cdiv": (2, 2), "sqrt": (1, 1)}
+#: What only expressions of real numbers have.
+_REAL = frozenset({"sqrt"})
+_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
+    ast.Div: operator.truediv,
 }
 _COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
@@ -62,21 +66,26 @@ class Expression:
     tree: ast.expr
 
     @classmethod
-    def parse(cls, text: str | int, names: Iterable[str]) -> Expression:
-        """Raises UsageError for anything that is not arithmetic over ``names``."""
+    def parse(cls, text: str | float, names: Iterable[str], *, real: bool = False) -> Expression:
+        """Raises UsageError for anything that is not arithmetic over ``names``: of whole numbers, or of ``real`` ones.
+
+        >>> Expression.parse("sqrt(n) / 2e3", ["n"], real=True)(n=4)
+        0.001
+        """
         text = str(text).strip()
         if len(text) > LONGEST:
             raise UsageError(f"expression of {len(text)} characters: {LONGEST} at most")
         try:
             tree = ast.parse(text, mode="eval").body
-            _check(tree, frozenset(names))
+            _check(tree, frozenset(names), real)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             reason = str(error) if isinstance(error, UsageError) else "it does not parse"
             rule = "whole numbers, names, + - * // %, comparisons, min, max and cdiv"
+            rule = f"{rule}, and as a time real numbers, / and sqrt" if real else rule
             raise UsageError(f"expression {text!r}: {reason}; it may hold {rule}") from None
         return cls(text, tree)
 
-    def __call__(self, **values: int) -> int:
+    def __call__(self, **values: Any) -> Any:
         """The value (of a comparison: True or False). Raises UsageError where it divides by zero."""
         try:
             return _value(self.tree, values)
@@ -90,10 +99,12 @@ class Expression:
         return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)) - _FUNCTIONS.keys()
 
 
-def _check(node: ast.expr, names: frozenset[str]) -> None:
+def _check(node: ast.expr, names: frozenset[str], real: bool) -> None:
     """Raises UsageError at the first node that is not arithmetic."""
     match node:
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return
+        case ast.Constant(value=float()) if real:
             return
         case ast.Name(id=name):
             if name not in names:
@@ -101,26 +112,26 @@ def _check(node: ast.expr, names: frozenset[str]) -> None:
             return
         case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
             parts = [node.operand]
+        case ast.BinOp(op=ast.Div()) if not real:
+            raise UsageError("/ may give a fraction: write // or cdiv(a, b)")
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
             parts = [node.left, node.right]
         case ast.Compare(ops=ops) if all(type(op) in _COMPARISONS for op in ops):
             parts = [node.left, *node.comparators]
-        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS and (real or name not in _REAL):
             least, most = _ARGUMENTS[name]
             if not least <= len(node.args) <= most:
                 raise UsageError(f"{name} takes {least} numbers{' or more' * (most > least)}, got {len(node.args)}")
             parts = node.args
-        case ast.BinOp(op=ast.Div()):
-            raise UsageError("/ may give a fraction: write // or cdiv(a, b)")
         case _:
             raise UsageError(f"{ast.unparse(node)!r} is not arithmetic")
     for part in parts:
-        _check(part, names)
+        _check(part, names, real)
 
 
-def _value(node: ast.expr, values: Mapping[str, int]) -> int:
+def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
     match node:
-        case ast.Constant(value=int() as value):
+        case ast.Constant(value=int() | float() as value):
             return value
         case ast.Name(id=name):
             return values[name]

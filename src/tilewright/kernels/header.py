@@ -15,7 +15,8 @@
     spills = ["sm_80"]                              # architectures where not all registers fit; default none
     adds = true                                     # compiled with ACCUMULATE it adds to C (see prelude.cuh); default false
     notes = ["Anything else worth knowing."]
-    suits = "n >= 8"                                # where matmul prefers it to the rungs below; default: where none does
+    suits = "n >= 8"                                # where matmul prefers it to the rungs below; default: where none does.
+                                                    # Of the engine's kernels (also over batch): where it is considered
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
 
     persistent = true                               # a block takes one part of C after another; default false
@@ -24,6 +25,16 @@
     a = ["BM", "LINE"]                              # of A, whose rows lie in memory one after another
     a_down = ["LINE", "64"]                         # of A whose columns do, as it lies; without this key it is copied first
                                                     # LINE: the elements of 128 bytes
+
+    [strides]                                       # operands come as pointers and strides; what it reads as it lies:
+    a = "either"                                    # "any" strides, or elements that follow each other along "rows", along
+    b = "rows"                                      # "columns", or "either" way
+    c = "rows"
+
+    step = "BK"                                     # a long k may be cut into parts, whole steps of so many elements
+    [time]                                          # predicted seconds of a launch: expressions of real numbers, each over
+    tiles = "cdiv(blocks, sms) * part * 2e-9"       # those above it, the parameters, LINE and ``cuda_kernel.TIMED``
+    seconds = "2.5e-6 + tiles"                      # the last
 
     [formulas]                                      # counts by hand, for whole blocks; explain compares its own with them
     global_load_sectors = "m * n // 32 * k * 5"
@@ -48,7 +59,11 @@ and address. Lines with ``//`` or ``#`` may precede the comment.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
 any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged. One
-with ``boxes`` is the engine's, and takes what ``runtime.gpu.boxed_product`` gives it.
+with ``boxes`` or ``strides`` is the engine's: ``runtime.gpu.boxed_product`` and ``strided_product`` say what it takes.
+
+In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
+read and stored, ``blocks`` those of the whole launch; ``lines`` is 1 where rows of A and B begin at whole 128-byte lines,
+``a_down`` where columns of A follow each other in memory, ``b_across`` where rows of B do.
 """
 
 from __future__ import annotations
@@ -59,8 +74,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeaderError, UsageError, did_you_mean
-from .cuda_kernel import LINE, CudaKernel, Parameter, Preset
-from .expression import RESERVED, Expression
+from .cuda_kernel import LINE, TIMED, CudaKernel, Preset
+from .expression import Expression
+from .parameters import MACRO, WrongHeaderError, parameter_of
 
 #: A header that suits a kernel of 32 × 32 threads a block, one for each element of C.
 TEMPLATE = """\
@@ -91,7 +107,7 @@ def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
     try:
         header = _Header(_toml(source))
         return header.kernel(name=name, order=order, path=path, source=source, entry=_only_function(source) or entry)
-    except _WrongError as error:
+    except WrongHeaderError as error:
         raise HeaderError(f"kernel file {path}: {error}") from None
 
 
@@ -101,19 +117,15 @@ def _only_function(source: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-class _WrongError(Exception):
-    """A header that is missing or wrong; the message does not name the file yet."""
-
-
 def _toml(source: str) -> dict[str, Any]:
     match = re.match(_ABOVE + r"/\*(.*?)\*/", source, re.DOTALL)
     if match is None:
-        raise _WrongError(f"has no header: {_EXAMPLE}")
+        raise WrongHeaderError(f"has no header: {_EXAMPLE}")
     above = "\n" * source.count("\n", 0, match.start(1))  # so that TOML's errors name the lines of the file
     try:
         return tomllib.loads(above + match[1].replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:  # TOML's own error is a ValueError, as is that of a number too long
-        raise _WrongError(f"its first block comment is not TOML: {error}; {_EXAMPLE}") from None
+        raise WrongHeaderError(f"its first block comment is not TOML: {error}; {_EXAMPLE}") from None
 
 
 _KEYS = (
@@ -136,11 +148,14 @@ _KEYS = (
     "presets",
     "persistent",
     "boxes",
+    "strides",
+    "step",
+    "time",
     "formulas",
     "given",
     "params",
 )
-_MACRO = r"[A-Z][A-Z0-9_]*"
+_STRIDES = ("any", "either", "rows", "columns")
 _FORMULA = r"global_(load|store)_(requests|sectors)|shared_(load|store)_(requests|wavefronts)"
 
 
@@ -151,13 +166,13 @@ class _Header:
         self.toml = toml
         for key in toml:
             if key not in _KEYS:
-                raise _WrongError(f"{key} is not a key of a header: {did_you_mean(key, _KEYS)}")
+                raise WrongHeaderError(f"{key} is not a key of a header: {did_you_mean(key, _KEYS)}")
         for key in ("idea", "block", "grid"):
             if key not in toml:
-                raise _WrongError(f"{key} is missing: {_EXAMPLE}")
+                raise WrongHeaderError(f"{key} is missing: {_EXAMPLE}")
 
     def kernel(self, *, entry: str, **known: Any) -> CudaKernel:
-        parameters = tuple(self._parameter(name, table) for name, table in self._table("params").items())
+        parameters = tuple(parameter_of(name, table) for name, table in self._table("params").items())
         names = [p.name for p in parameters]
         sizes = ["m", "n", "k", *names]
         kernel = CudaKernel(
@@ -183,23 +198,47 @@ class _Header:
             precision=self._string("precision", "standard", r"\w+", 'a precision, such as "tf32"'),
             spills=self._strings("spills"),
             adds=self._truth("adds"),
-            suits=self._expression("suits", self.toml["suits"], ["m", "n", "k"]) if "suits" in self.toml else None,
+            suits=self._suits(),
             presets=self._presets(),
             formulas={name: self._formula(name, text, sizes) for name, text in self._table("formulas").items()},
             boxes={name: self._box(name, sides, [*names, LINE]) for name, sides in self._table("boxes").items()},
+            strides=self._strides(),
             persistent=self._truth("persistent"),
+            step=self._expression("step", self.toml["step"], [*names, LINE]) if "step" in self.toml else None,
+            time=self._time(names),
             given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},
         )
         try:
             kernel.launch(1, 1, 1)
         except UsageError as error:
-            raise _WrongError(f"its own defaults are refused: {error}") from None
+            raise WrongHeaderError(f"its own defaults are refused: {error}") from None
         for i, preset in enumerate(kernel.presets):
             try:
                 kernel.launch(1, 1, 1, **preset.params)
             except UsageError as error:
-                raise _WrongError(f"presets[{i}] is refused: {error}") from None
+                raise WrongHeaderError(f"presets[{i}] is refused: {error}") from None
         return kernel
+
+    def _suits(self) -> Expression | None:
+        engine = {"boxes", "strides"} & set(self.toml)
+        names = ["m", "n", "k", *(["batch"] if engine else [])]
+        return self._expression("suits", self.toml["suits"], names) if "suits" in self.toml else None
+
+    def _strides(self) -> dict[str, str]:
+        table = self._table("strides")
+        if table and (set(table) != set("abc") or not set(table.values()) <= set(_STRIDES)):
+            raise WrongHeaderError(f"strides must have a, b and c, each one of {', '.join(_STRIDES)}, got {table!r}")
+        return table
+
+    def _time(self, params: list[str]) -> dict[str, Expression]:
+        known: dict[str, Expression] = {}
+        for name, text in self._table("time").items():
+            if not re.fullmatch(r"[a-z_]+", name) or name in TIMED:
+                raise WrongHeaderError(f"time.{name}: must be a word of small letters that has no other meaning")
+            known[name] = self._expression(f"time.{name}", text, [*TIMED, LINE, *params, *known], real=True)
+        if known and list(known)[-1] != "seconds":
+            raise WrongHeaderError(f"time: the last of its expressions must be seconds, got {list(known)[-1]}")
+        return known
 
     def _presets(self) -> tuple[Preset, ...]:
         found = []
@@ -211,17 +250,17 @@ class _Header:
                 or type(table["rate"]) is not int
                 or table["rate"] < 1
             ):
-                raise _WrongError(f"presets[{i}] must have rate, from 1, and params, got {table!r}")
+                raise WrongHeaderError(f"presets[{i}] must have rate, from 1, and params, got {table!r}")
             when = self._expression(f"presets[{i}].when", table.get("when", 1), ["m", "n", "k"])
             found.append(Preset(table["rate"], when, table["params"]))
         if found and "tile" not in self.toml:
-            raise _WrongError("tile is missing, by which presets are compared")
+            raise WrongHeaderError("tile is missing, by which presets are compared")
         return tuple(found)
 
     def _presets_given(self) -> list[Any]:
         value = self.toml.get("presets", [])
         if not isinstance(value, list):
-            raise _WrongError(f"presets must be tables [[presets]], got {value!r}")
+            raise WrongHeaderError(f"presets must be tables [[presets]], got {value!r}")
         return value
 
     def _tile(self, names: list[str]) -> tuple[Expression, ...]:
@@ -229,87 +268,61 @@ class _Header:
             return ()
         tile = self._dimensions("tile", names)
         if len(tile) != 2:
-            raise _WrongError(f"tile must be two expressions, for width and height, got {self.toml['tile']!r}")
+            raise WrongHeaderError(f"tile must be two expressions, for width and height, got {self.toml['tile']!r}")
         return tile
 
     def _formula(self, name: str, text: Any, names: list[str]) -> Expression:
         if not re.fullmatch(_FORMULA, name):
-            raise _WrongError(f"formulas.{name}: must be named after what it counts, such as global_load_sectors")
+            raise WrongHeaderError(f"formulas.{name}: must be named after what it counts, such as global_load_sectors")
         return self._expression(f"formulas.{name}", text, names)
 
     def _box(self, name: str, sides: Any, names: list[str]) -> tuple[Expression, Expression]:
         if not re.fullmatch(r"[abc](_down)?", name) or not isinstance(sides, list) or len(sides) != 2:
-            raise _WrongError(
+            raise WrongHeaderError(
                 f"boxes.{name} must be a, b or c, or these with _down, and two expressions, got {sides!r}"
             )
         rows, columns = (self._expression(f"boxes.{name}[{i}]", text, names) for i, text in enumerate(sides))
         return rows, columns
 
     def _given(self, name: str, text: Any, names: list[str]) -> Expression:
-        if not re.fullmatch(_MACRO, name) or name in names:
-            raise _WrongError(f"given.{name}: must be a macro in capitals that is no parameter, such as C_ALIGNED")
+        if not re.fullmatch(MACRO, name) or name in names:
+            raise WrongHeaderError(f"given.{name}: must be a macro in capitals that is no parameter, such as C_ALIGNED")
         return self._expression(f"given.{name}", text, names)
 
     def _string(self, key: str, default: str, pattern: str = "", rule: str = "text") -> str:
         value = self.toml.get(key, default)
         if not isinstance(value, str) or (key in self.toml and pattern and not re.fullmatch(pattern, value, re.ASCII)):
-            raise _WrongError(f"{key} must be {rule}, got {value!r}")
+            raise WrongHeaderError(f"{key} must be {rule}, got {value!r}")
         return value
 
     def _strings(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         value = self.toml.get(key, list(default))
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value) or (default and not value):
-            raise _WrongError(f"{key} must be a list of text, got {value!r}")
+            raise WrongHeaderError(f"{key} must be a list of text, got {value!r}")
         return tuple(value)
 
     def _truth(self, key: str) -> bool:
         value = self.toml.get(key, False)
         if type(value) is not bool:
-            raise _WrongError(f"{key} must be true or false, got {value!r}")
+            raise WrongHeaderError(f"{key} must be true or false, got {value!r}")
         return value
 
     def _table(self, key: str) -> dict[str, Any]:
         value = self.toml.get(key, {})
         if not isinstance(value, dict):
-            raise _WrongError(f"{key} must be a table [{key}], got {value!r}")
+            raise WrongHeaderError(f"{key} must be a table [{key}], got {value!r}")
         return value
 
     def _dimensions(self, key: str, names: list[str]) -> tuple[Expression, ...]:
         value = self.toml[key]
         if not isinstance(value, list) or not 1 <= len(value) <= 3:
-            raise _WrongError(f"{key} must be a list of one to three expressions, for x, y and z, got {value!r}")
+            raise WrongHeaderError(f"{key} must be a list of one to three expressions, for x, y and z, got {value!r}")
         return tuple(self._expression(f"{key}[{i}]", text, names) for i, text in enumerate(value))
 
-    def _expression(self, key: str, text: Any, names: list[str]) -> Expression:
-        if type(text) not in (str, int):
-            raise _WrongError(f"{key} must be an expression or a whole number, got {text!r}")
+    def _expression(self, key: str, text: Any, names: list[str], *, real: bool = False) -> Expression:
+        if type(text) not in ((str, int, float) if real else (str, int)):
+            raise WrongHeaderError(f"{key} must be an expression or a whole number, got {text!r}")
         try:
-            return Expression.parse(text, names)
+            return Expression.parse(text, names, real=real)
         except UsageError as error:
-            raise _WrongError(f"{key}: {error}") from None
-
-    def _parameter(self, name: str, table: Any) -> Parameter:
-        key = f"params.{name}"
-        if not re.fullmatch(_MACRO, name) or name in RESERVED:
-            raise _WrongError(f"{key}: a parameter becomes a macro, so its name must be capitals, such as TILE")
-        if not isinstance(table, dict) or not (
-            set(table) <= {"default", "values"} or set(table) <= {"default", "min", "max", "step"}
-        ):
-            rule = "{ default = 32, values = [8, 16, 32] } or { default = 32, min = 8, max = 64, step = 8 }"
-            raise _WrongError(f"{key} must look like {rule}, got {table!r}")
-        for part, value in table.items():
-            numbers, rule = (value, "a list of whole numbers") if part == "values" else ([value], "a whole number")
-            if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
-                raise _WrongError(f"{key}.{part} must be {rule}, got {value!r:.80}")
-            if any(abs(number) >= 1 << 31 for number in numbers):
-                raise _WrongError(f"{key}.{part} must be below 2^31, because it becomes an int of the source")
-        for part in ("default",) if "values" in table else ("default", "min", "max"):
-            if part not in table:
-                raise _WrongError(f"{key}.{part} is missing")
-        step = table.get("step", 1)
-        if step < 1:
-            raise _WrongError(f"{key}.step must be at least 1, got {step}")
-        values = tuple(table["values"]) if "values" in table else range(table["min"], table["max"] + 1, step)
-        if table["default"] not in values:
-            raise _WrongError(f"{key}.default must be one of its allowed values, got {table['default']}")
-        return Parameter(name, table["default"], values)
+            raise WrongHeaderError(f"{key}: {error}") from None

@@ -147,23 +147,30 @@ def _highest_first(algorithm: str) -> tuple[Kernel, ...]:
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
-def computed_on_gpu(dtype: str, precision: str, capability: str) -> str:
-    """The dtype in which a GPU of that compute capability multiplies arrays of ``dtype``: with "highest" the widest,
-    otherwise its own if there is a kernel for it.
+def computed_on_gpu(dtype: str, precision: str) -> tuple[str, ...]:
+    """The dtypes in which a GPU may multiply arrays of ``dtype``, of which the first that has a kernel for the shape is
+    taken: with "highest" the widest, otherwise its own, or one that holds all of its values.
 
-    >>> [computed_on_gpu("float16", "standard", capability) for capability in ("9.0", "8.0")]
-    ['float16', 'float32']
+    >>> computed_on_gpu("float16", "standard"), computed_on_gpu("float16", "highest")
+    (('float16', 'float32'), ('float64',))
     """
     if precision == "highest":
-        return _WIDEST.get(dtype, dtype)
-    return dtype if _able_on_gpu(dtype, capability) else _COMPUTED_IN.get(dtype, dtype)
+        return (_WIDEST.get(dtype, dtype),)
+    return tuple(dict.fromkeys((dtype, _COMPUTED_IN.get(dtype, dtype))))
+
+
+@functools.cache
+def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
+    """The engine's kernels for a dtype on a GPU of that compute capability."""
+    able = (kernel for kernel in cuda_engine().values() if dtype in kernel.dtypes and kernel.fits(capability))
+    return tuple(able)
 
 
 def choose_gpu(
     dtype: str, m: int, n: int, k: int, *, capability: str, sms: int = 132, gpu: str = "", adds: bool = False
 ) -> Choice[CudaKernel]:
-    """The engine's kernel, else the highest rung, for C[m×n] = A[m×k]·B[k×n] of ``dtype`` on the GPU named ``gpu``, of that
-    compute capability and with ``sms`` multiprocessors; with ``adds`` only one that can add to C.
+    """The highest rung for C[m×n] = A[m×k]·B[k×n] of ``dtype`` on the GPU named ``gpu``, of that compute capability and with
+    ``sms`` multiprocessors; with ``adds`` only one that can add to C.
 
     Its parameters are those that ``tilewright tune`` found for this GPU and size; otherwise a preset of the kernel;
     otherwise its defaults. Raises DTypeError where no kernel is for the dtype.
@@ -184,14 +191,13 @@ def choose_gpu(
 
 def _suiting_gpu(dtype: str, m: int, n: int, k: int, capability: str, adds: bool) -> tuple[CudaKernel, str]:
     able = [kernel for kernel in _able_on_gpu(dtype, capability) if kernel.adds or not adds]
-    if able and able[0].boxes:
-        return able[0], f"the engine's kernel for {dtype} on compute capability {capability}"
     for kernel in able:
         if kernel.suits is not None and kernel.suits(m=m, n=n, k=k):
             return kernel, f"the highest rung for {dtype} that suits this shape, on compute capability {capability}"
     rest = next((kernel for kernel in able if kernel.suits is None), None)
     if rest is None:
-        known = sorted({dtype for kernel in _on_gpus() for dtype in kernel.dtypes if kernel.precision == "standard"})
+        every = [*_on_gpus(), *cuda_engine().values()]
+        known = sorted({dtype for kernel in every for dtype in kernel.dtypes if kernel.precision == "standard"})
         what = f"adds products of {dtype} to C" if adds else f"multiplies {dtype}"
         raise DTypeError(f"no kernel {what} on compute capability {capability}: {', '.join(known)} have kernels")
     return rest, f"the highest rung for {dtype} that compute capability {capability} has; none above suits"
@@ -202,5 +208,5 @@ def _able_on_gpu(dtype: str, capability: str) -> list[CudaKernel]:
 
 
 def _on_gpus() -> list[CudaKernel]:
-    """All kernels for GPUs: the engine's, then the rungs, the highest first."""
-    return [*cuda_engine().values(), *sorted(cuda_catalog().values(), key=lambda kernel: -kernel.order)]
+    """The rungs, the highest first."""
+    return sorted(cuda_catalog().values(), key=lambda kernel: -kernel.order)

@@ -5,6 +5,7 @@ entry = "hopper"
 dtypes = ["bfloat16", "float16"]
 capability = "9.0a"
 persistent = true
+step = "LINE"
 block = ["128 * (BM // 64 + 1)"]
 grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
 shared = "STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES"
@@ -17,6 +18,18 @@ a_down = ["LINE", "64"]
 b = ["LINE // CLUSTER", "64"]
 b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "64"]
+
+# A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster
+# gets its rows of A and its share of B. The rates are those of an H200, as its power allows for long.
+[time]
+multiply = "BM * BN * LINE / (5.5e12 / size) * (1 + 0.03 * (CLUSTER > 1))"
+operands = "(m * k + k * n) * size * batch"
+cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
+load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 50e9))"
+tiles = "cdiv(blocks, sms) * (1e-6 + cdiv(part, LINE) * (max(multiply, load) + load / 100))"
+across = "min(1, sqrt(min(BN, n) * size / 512))"
+memory = "(m * k + k * n / across + m * n) * size * batch / 3.9e12"
+seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 
 [[presets]]
 rate = 100

@@ -100,7 +100,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple
 
     def product(a: int, b: int, c: int, stream: Any) -> None:
         handle = stream if type(stream) is int else int(getattr(stream, "handle", stream))
-        run(handle, (a, b, c if in_boxes else a), c)
+        run(handle, (a, b, c if in_boxes else a), (c,))
 
     return product
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from .driver import call, driver
 
-#: ``launch(stream, mapped, pointer)``: the addresses of the operands that have maps, and one that the kernel gets itself.
-BoxedLauncher = Callable[[int, Sequence[int], int], None]
+#: ``launch(stream, mapped, pointers)``: the addresses of the operands that have maps, and those that the kernel gets itself.
+BoxedLauncher = Callable[[int, Sequence[int], Sequence[int]], None]
 
 #: Names of dtypes in the driver. Other elements travel as bytes.
 _TYPES = {"bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64"}
@@ -55,23 +55,27 @@ class BoxedOperand(NamedTuple):
 
 
 class BoxedArguments:
-    """The memory of a launch's arguments: a tensor map for each operand, an address, and a structure that stays the same."""
+    """The memory of a launch's arguments: a tensor map for each operand, addresses, and a structure that stays the same."""
 
-    def __init__(self, operands: Sequence[BoxedOperand], structure: bytes, mapped: Sequence[int], pointer: int) -> None:
+    def __init__(
+        self, operands: Sequence[BoxedOperand], structure: bytes, mapped: Sequence[int], pointers: Sequence[int]
+    ) -> None:
         self._maps = [operand.encoded(at) for operand, at in zip(operands, mapped, strict=True)]
         self._at = list(mapped)
-        self._pointer = ctypes.c_uint64(pointer)
+        self._pointers = (ctypes.c_uint64 * len(pointers))(*pointers)
         self._structure = ctypes.create_string_buffer(structure, len(structure))
         places = [each.getPtr() for each in self._maps]
-        places += [ctypes.addressof(self._pointer), ctypes.addressof(self._structure)]
+        first = ctypes.addressof(self._pointers)
+        places += [*(first + 8 * i for i in range(len(pointers))), ctypes.addressof(self._structure)]
         self._places = (ctypes.c_void_p * len(places))(*places)
         #: Where the addresses of the arguments are, as a launch takes them.
         self.address = ctypes.addressof(self._places)
 
-    def change(self, mapped: Sequence[int], pointer: int) -> None:
+    def change(self, mapped: Sequence[int], pointers: Sequence[int]) -> None:
         """The arguments of the next launch."""
         for i, (now, then) in enumerate(zip(mapped, self._at, strict=True)):
             if now != then:
                 call("a tensor map", "cuTensorMapReplaceAddress", self._maps[i], now)
                 self._at[i] = now
-        self._pointer.value = pointer
+        for i, pointer in enumerate(pointers):
+            self._pointers[i] = pointer

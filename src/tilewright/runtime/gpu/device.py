@@ -308,7 +308,7 @@ class Device:
         operands: Sequence[BoxedOperand],
         structure: bytes,
     ) -> BoxedLauncher:
-        """A launch of a kernel that takes a tensor map of each operand, an address and a structure, given as its bytes.
+        """A launch of a kernel that takes tensor maps of ``operands``, addresses and a structure, given as its bytes.
 
         ``size`` is the number of blocks, of their threads, and of the bytes of their dynamic shared memory.
         """

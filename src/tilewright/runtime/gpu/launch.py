@@ -128,17 +128,18 @@ class Kernels:
         )
         kernel = self._load(compiled, entry)
         self._check(what, self.attributes(compiled, entry), (grid, 1, 1), (block, 1, 1), shared_bytes)
-        self._allow_shared(what, kernel, shared_bytes)
+        if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
+            self._allow_shared(what, kernel, shared_bytes)
         function, run = driver().CUfunction(int(kernel.handle)), driver().cuLaunchKernel
         unused: list[BoxedArguments] = []
 
-        def launch(stream: int, mapped: Sequence[int], pointer: int) -> None:
+        def launch(stream: int, mapped: Sequence[int], pointers: Sequence[int]) -> None:
             # Two threads must not use the same arguments at once; pop and append of a list are not divided.
             try:
                 arguments = unused.pop()
-                arguments.change(mapped, pointer)
+                arguments.change(mapped, pointers)
             except IndexError:
-                arguments = BoxedArguments(operands, structure, mapped, pointer)
+                arguments = BoxedArguments(operands, structure, mapped, pointers)
             status = run(function, grid, 1, 1, block, 1, 1, shared_bytes, stream, arguments.address, 0)[0]
             unused.append(arguments)
             if status != 0:

@@ -1,12 +1,17 @@
-// Adds the sums of the parts of k in float32, always in the same order, and rounds once. All parts of one product of a batch follow
-// each other.
+// Adds the sums of the parts of k in their own type, always in the same order, and rounds once. All parts of one product of a batch
+// follow each other.
+#include "../strided.cuh"
 
-#define BFLOAT16 0
-#define FLOAT16 1
-#define FLOAT32 2
-#if OUT == FLOAT32
-typedef float Out;
-__device__ __forceinline__ Out rounded(float x) { return x; }
+#if SUM == FLOAT64
+typedef double Sum;
+#elif SUM == INT32
+typedef int Sum;
+#else
+typedef float Sum;
+#endif
+#if OUT == SUM
+typedef Sum Out;
+__device__ __forceinline__ Out rounded(Sum x) { return x; }
 #else
 typedef unsigned short Out;
 __device__ __forceinline__ Out rounded(float x)
@@ -22,17 +27,17 @@ constexpr int WARPS = 8;
 
 // A warp adds up 32 elements of its eighth of the parts, and the first warp the eighths.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-add_parts(const float* parts, Out* c, long long rows, long long columns, long long row_c, long long next_c, int count, int batch)
+add_parts(const Sum* parts, Out* c, long long rows, long long columns, long long row_c, long long next_c, int count, int batch)
 {
-    __shared__ float sums[WARPS][32];
+    __shared__ Sum sums[WARPS][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = (int)((long long)warp * count / WARPS), stop = (int)((long long)(warp + 1) * count / WARPS);
     const long long size = rows * columns, all = size * batch;
     for (long long start = blockIdx.x * 32ll; start < all; start += gridDim.x * 32ll) {
         const long long i = start + lane, z = i / size, at = i - z * size, row = at / columns;
-        float sum = 0;
+        Sum sum = 0;
         if (i < all) {
-            const float* from = parts + z * count * size + at;
+            const Sum* from = parts + z * count * size + at;
             #pragma unroll 8
             for (int p = first; p < stop; p++) sum += from[p * size];
         }

@@ -1,0 +1,154 @@
+"""The ways in which the engine's kernels can compute a product on a GPU, each with its predicted time.
+
+A kernel's header names its sets of parameters and predicts the time of a launch (its table ``time``). Where C has too few
+tiles for all multiprocessors, k can be cut into parts, whose sums another kernel adds in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ..host.machine import seconds_text
+from ..kernels.cuda_kernel import CudaKernel
+from ..problem import itemsize_of
+from .tuned import best_params
+
+#: Bytes of a line of the GPU's caches.
+LINE_BYTES = 128
+#: A part of k has at least so many steps, and there are so many parts at most.
+_LEAST_STEPS, _MOST_PARTS = 4, 256
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """The product as a kernel sees it. ``out``: the dtype that it stores. ``lines``: rows of A and of B begin at multiples
+    of 128 bytes. ``a_down``: columns of A follow each other in memory; ``b_across``: rows of B do."""
+
+    dtype: str
+    out: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    lines: bool = True
+    a_down: bool = False
+    b_across: bool = True
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute a product: a kernel, its parameters, the parts of k, and the predicted seconds of the launch."""
+
+    kernel: CudaKernel
+    params: Mapping[str, int]
+    parts: int
+    seconds: float
+
+
+def ways(kernel: CudaKernel, product: EngineShape, sms: int, gpu: str = "") -> list[Way]:
+    """Every way that the kernel's header names, the fastest first; on a GPU with ``sms`` multiprocessors. If ``tilewright
+    tune`` found parameters for the GPU of that name, only with these.
+
+    >>> from tilewright.catalog import cuda_engine
+    >>> hopper, product = cuda_engine()["cuda/hopper"], EngineShape("bfloat16", "bfloat16", 4096, 4096, 4096)
+    >>> [(way.params["BN"], way.parts) for way in ways(hopper, product, 132)][:1]
+    [(256, 1)]
+    """
+    shape = product.m, product.n, product.k
+    tuned = best_params(kernel, gpu, product.dtype, shape) if gpu else None
+    m, n, k = shape
+    sets = [{}, *(preset.params for preset in kernel.presets if preset.when(m=m, n=n, k=k))]
+    found = []
+    for given in sets if tuned is None else [tuned]:
+        params = kernel.checked(given)
+        blocks = kernel.launch(*shape, **params).blocks * product.batch
+        for parts in _parts(kernel, params, product, blocks, sms):
+            found.append(Way(kernel, params, parts, _seconds(kernel, params, product, parts, blocks, sms)))
+    return sorted(found, key=lambda way: way.seconds)
+
+
+def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int, parts: int) -> int:
+    """The steps of each part of k but the last, which may be shorter.
+
+    >>> from tilewright.catalog import cuda_engine
+    >>> part_steps(cuda_engine()["cuda/hopper"], {}, "bfloat16", 640, 3)
+    4
+    """
+    return _part_steps(-(-k // kernel.step_of_k(itemsize_of(dtype), params)), parts)
+
+
+def why_first(found: list[tuple[Way, float, str]]) -> str:
+    """Why the first of these ways was chosen: it and the next ones with their times in seconds, in which copies count, and
+    what is copied."""
+    (first, seconds, copied), others = found[0], found[1:4]
+    lost = [f"{_name(way, text, first, copied)} {seconds_text(other)}" for way, other, text in others]
+    return f"predicted to be the fastest, {seconds_text(seconds)}" + (f"; {', '.join(lost)}" if lost else "")
+
+
+def _name(way: Way, copied: str, first: Way, first_copied: str) -> str:
+    """What is different in another way."""
+    changed = [way.kernel.name] if way.kernel is not first.kernel else []
+    changed += [f"{name}={value}" for name, value in way.params.items() if first.params.get(name) != value]
+    if way.parts != first.parts:
+        changed.append(f"{way.parts} part{'s' * (way.parts > 1)} of k")
+    if copied != first_copied:
+        changed.append(copied)
+    return ", ".join(changed)
+
+
+def _part_steps(steps: int, parts: int) -> int:
+    return -(-steps // parts)
+
+
+def _parts(kernel: CudaKernel, params: Mapping[str, int], product: EngineShape, blocks: int, sms: int) -> Iterator[int]:
+    yield 1
+    step = kernel.step_of_k(itemsize_of(product.dtype), params)
+    if not step:
+        return
+    steps = -(-product.k // step)
+    fill = sms // max(1, blocks)
+    wanted = {min(parts, steps // _LEAST_STEPS, _MOST_PARTS) for parts in (fill // 2, fill, 2 * fill)}
+    yield from sorted({-(-steps // _part_steps(steps, parts)) for parts in wanted if parts > 1} - {1})
+
+
+def _seconds(
+    kernel: CudaKernel, params: Mapping[str, int], product: EngineShape, parts: int, blocks: int, sms: int
+) -> float:
+    part = product.k
+    if parts > 1:
+        part = part_steps(kernel, params, product.dtype, product.k, parts) * kernel.step_of_k(
+            itemsize_of(product.dtype), params
+        )
+    return kernel.seconds(
+        **params,
+        m=product.m,
+        n=product.n,
+        k=product.k,
+        batch=product.batch,
+        parts=parts,
+        part=part,
+        size=itemsize_of(product.dtype),
+        out_size=itemsize_of(product.out if parts == 1 else sums_dtype(product.dtype)),
+        sms=sms,
+        blocks=blocks * parts,
+        lines=product.lines,
+        a_down=product.a_down,
+        b_across=product.b_across,
+    )
+
+
+def sums_dtype(compute: str) -> str:
+    """The dtype of sums of products.
+
+    >>> sums_dtype("bfloat16"), sums_dtype("int8"), sums_dtype("complex128")
+    ('float32', 'int32', 'complex128')
+    """
+    exact = {
+        "int8": "int32",
+        "uint8": "int32",
+        "float64": "float64",
+        "complex64": "complex64",
+        "complex128": "complex128",
+    }
+    return exact.get(compute, "float32")
