@@ -127,6 +127,13 @@ def test_anything_else_is_refused(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(("text", "value"), [("m / 8", 12.5), ("2.5e-6", 2.5e-6), ("sqrt(m) + (n > 3) / 2", 10.5)])
+def test_times_are_real_numbers(text: str, value: float) -> None:
+    assert Expression.parse(text, SIZES, real=True)(**SIZES) == value
+    with pytest.raises(UsageError):
+        Expression.parse(text, SIZES)
+
+
 @given(st.text(max_size=40))
 def test_no_text_does_more_than_be_refused(text: str) -> None:
     try:
@@ -212,6 +219,19 @@ WRONG = [
     (LEAST.replace("[32, 32]", "[1, 1, 1, 1]"), "block must be a list of one to three"),
     (LEAST.replace("[32, 32]", "[32.5]"), "block[0] must be an expression or a whole number, got 32.5"),
     (LEAST.replace("[32, 32]", "[true]"), "block[0] must be an expression or a whole number, got True"),
+    (
+        LEAST + "[strides]\na = 'any'\nb = 'rows'\n",
+        "strides must have a, b and c, each one of any, either, rows, columns",
+    ),
+    (LEAST + "[strides]\na = 'any'\nb = 'rows'\nc = 'all'\n", "strides must have a, b and c"),
+    (LEAST + "[time]\ntiles = 1\n", "time: the last of its expressions must be seconds, got tiles"),
+    (LEAST + "[time]\nseconds = 'later'\nlater = 1\n", "time.seconds: expression 'later': later is not known"),
+    (
+        LEAST + "[time]\nparts = 1\nseconds = 2\n",
+        "time.parts: must be a word of small letters that has no other meaning",
+    ),
+    (LEAST + "step = 'WORD'\n", "step: expression 'WORD': WORD is not known"),
+    (LEAST + "suits = 'batch > 1'\n", "suits: expression 'batch > 1': batch is not known"),
     (LEAST + f"[params]\nTILE = {{ default = {2**31}, min = 1, max = {2**62} }}\n", "must be below 2^31"),
     (LEAST + f"[params]\nTILE = {{ default = {10**3000}, values = [{10**3000}] }}\n", "must be below 2^31"),
     (LEAST + "x = " + "[" * 3000 + "\n", "is not TOML"),
