@@ -2,8 +2,9 @@
 
     python benchmarks/record_gpu_matmul.py [benchmarks/gpu-matmul-h200.jsonl]
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-half-h200.jsonl half
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-full-h200.jsonl full
 
-The second measures bfloat16 and float16, also of odd and thin shapes and batches.
+The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 and float64.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
@@ -28,13 +29,15 @@ from tilewright.lab.inputs.environment import environment
 
 SIZES = (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)
 SAMPLES = 7
-#: (batch, m, n, k) of 16-bit products.
+#: (batch, m, n, k) of the products by shape, and the dtypes of each set of them.
+DTYPES = {"": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float64")}
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
     *((1, n, n, n) for n in (1537, 3000, 4095, 4097, 7777)),
     (1, 4097, 4101, 4099), (1, 16, 8192, 8192), (1, 8192, 8192, 16), (1, 8192, 16, 8192), (1, 64, 64, 65536),
     (1, 4, 14336, 4096), (1, 1, 28672, 8192), (1, 512, 512, 16384), (1, 100, 100, 100000), (1, 32, 32, 1048576),
-    (64, 512, 512, 512), (4096, 32, 32, 32),
+    (1, 8192, 8192, 64), (1, 1, 8192, 8192), (1, 64, 8192, 8192),
+    (64, 512, 512, 512), (4096, 32, 32, 32), (100000, 8, 8, 8),
 ]  # fmt: skip
 #: A run of calls lasts at least so long, and so many rows are verified of products of more multiply-adds than these.
 LEAST_S, ROWS, MOST = 0.015, 64, 2**33
@@ -108,9 +111,8 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
     )
     known |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
     lines = [{"kind": "gpu matmul header", "schema": 1, "environment": known}]
-    dtypes = ("bfloat16", "float16") if what == "half" else ("float32", "float64")
-    for dtype in dtypes:
-        for shape in SHAPES if what == "half" else [(1, n, n, n) for n in SIZES]:
+    for dtype in DTYPES[what]:
+        for shape in SHAPES if what else [(1, n, n, n) for n in SIZES]:
             lines.append(line := record(torch, shape, dtype))
             print(
                 f"{dtype} {shape}: {line['gflops']:9.1f} GFLOPS, R {line['ratio']:.3f}, {line['why'][:60]}", flush=True

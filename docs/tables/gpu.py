@@ -83,23 +83,26 @@ def gpu_arrays_of(name: str) -> list[dict[str, Any]]:
     return lines
 
 
-def gpu_shapes(name: str) -> str:
-    """The same for products of 16-bit arrays: a row for each shape."""
-    first, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
-    dtypes = list(dict.fromkeys(line["dtype"] for line in lines))
+def gpu_shapes(*names: str) -> str:
+    """The same for products of many shapes: a row for each."""
+    first: dict[str, Any] = {}
     by_shape: dict[str, dict[str, Any]] = {}
-    for line in lines:
-        m, n, k = (f"{line[side]:,}" for side in "mnk")
-        shape = f"{m}³" if m == n == k else f"{m} × {k} × {n}"
-        by_shape.setdefault(f"{line['batch']:,} of {shape}" if line["batch"] > 1 else shape, {})[line["dtype"]] = line
-    rows = [["m × k × n", *dtypes]]
-    for shape, of in by_shape.items():
-        rows.append([shape, *(f"{of[d]['gflops'] / 1000:.1f} ({of[d]['ratio']:.2f})" for d in dtypes)])
+    records, dtypes = [], []
+    for name in names:
+        first, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+        records.append(f"{linked(name)}, made by `{command(first['environment'])}`")
+        dtypes += list(dict.fromkeys(line["dtype"] for line in lines))
+        for line in lines:
+            m, n, k = (f"{line[side]:,}" for side in "mnk")
+            shape = f"{m}³" if m == n == k else f"{m} × {k} × {n}"
+            shape = f"{line['batch']:,} of {shape}" if line["batch"] > 1 else shape
+            by_shape.setdefault(shape, {})[line["dtype"]] = f"{line['gflops'] / 1000:.1f} ({line['ratio']:.2f})"
+    rows = [["m × k × n", *dtypes], *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items())]
     known = first["environment"]
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
-        f"the same run, both as a user calls them. {known['gpu']}, PyTorch {known['torch']}. "
-        f"Record: {linked(name)}, made by `{command(known)}`."
+        f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
+        f"Records: {'; '.join(records)}."
     )
 
 
