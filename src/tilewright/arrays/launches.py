@@ -17,7 +17,7 @@ from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
 from ..runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 from .copies import Copy, prepare_copy, prepare_sum
 from .gpu_array import GRANULE, Matrix, collapsed
-from .layouts import is_down
+from .layouts import is_down, strides_of
 from .order import Order
 from .plan import GpuPlan
 
@@ -116,7 +116,7 @@ def _strided(plan: GpuPlan, steps: Sequence[int] | None) -> StridedProduct:
     a, b, c = (place.used for place in (order.p, order.q, order.c))
     nexts, batch = _nexts(order, steps)
     m, n, k = order.mnk
-    of_a, of_b, of_c = (_strides(*each) for each in zip((a, b, c), nexts, strict=True))
+    of_a, of_b, of_c = (strides_of(*each) for each in zip((a, b, c), nexts, strict=True))
     if plan.parts == 1:
         return StridedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, of_c)
     sums, parts = sums_dtype(plan.compute), (plan.parts, _part_steps(plan))
@@ -140,14 +140,6 @@ def _part_steps(plan: GpuPlan) -> int:
 def _laid(matrix: Matrix, step: int) -> Laid:
     down = is_down(matrix)
     return Laid(matrix.column if down else matrix.row, step, down)
-
-
-def _strides(matrix: Matrix, step: int) -> Strides:
-    """How it lies; a stride that is never used is 1, so that a kernel finds elements that follow each other."""
-    down = is_down(matrix)
-    row = 1 if down and matrix.rows == 1 else matrix.row
-    column = 1 if not down and matrix.columns == 1 else matrix.column
-    return Strides(row, column, step, down, matrix.alignment)
 
 
 def _batch_steps(order: Order) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ..kernels.cuda_kernel import CudaKernel
 from ..problem import itemsize_of
+from ..runtime.gpu.strided_product import Strides
 from .gpu_array import GRANULE, Matrix, row_major_matrix
 
 #: Bytes of a line of the GPU's caches; rows of a copy for boxes begin at whole lines.
@@ -107,6 +108,15 @@ def starts_lines(matrix: Matrix) -> bool:
     """Whether what follows each other begins at whole lines of the GPU's caches."""
     outer, step = (matrix.columns, matrix.column) if is_down(matrix) else (matrix.rows, matrix.row)
     return outer == 1 or step * itemsize_of(matrix.dtype) % _LINE_BYTES == 0
+
+
+def strides_of(matrix: Matrix, step: int = 0) -> Strides:
+    """How a matrix lies, and the next of its batch, ``step`` elements further; a stride that is never used is 1, so that a
+    kernel finds elements that follow each other."""
+    down = is_down(matrix)
+    row = 1 if down and matrix.rows == 1 else matrix.row
+    column = 1 if not down and matrix.columns == 1 else matrix.column
+    return Strides(row, column, step, down, matrix.alignment)
 
 
 def layouts_of(kernel: CudaKernel) -> Layouts:

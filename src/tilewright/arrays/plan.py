@@ -15,8 +15,9 @@ from ..planning.plan import Plan, Rows, rate_text
 from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
 from ..problem import Problem, itemsize_of
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copy_seconds, sum_seconds
-from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines
+from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines, strides_of
 from .order import Order
 
 
@@ -159,7 +160,8 @@ def _shape(order: Order) -> EngineShape:
     p, q, c = (place.used for place in (order.p, order.q, order.c))
     lines = starts_lines(p) and starts_lines(q)
     batch = math.prod(order.batch)
-    return EngineShape(order.compute, c.dtype, *order.mnk, batch, lines, is_down(p), not is_down(q))
+    vectors = (vector_bytes(strides_of(x), x.dtype, (x.rows, x.columns)) for x in (p, q))
+    return EngineShape(order.compute, c.dtype, *order.mnk, batch, lines, is_down(p), not is_down(q), *vectors)
 
 
 def _copies_s(order: Order) -> float:

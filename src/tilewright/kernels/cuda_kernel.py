@@ -20,7 +20,10 @@ MOST_GRID = (2**31 - 1, 65535, 65535)
 #: In boxes, steps and times of a kernel, the elements of 128 bytes.
 LINE = "LINE"
 #: The names that a time may use, besides the parameters and LINE; ``header`` explains them.
-TIMED = ("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "blocks", "lines", "a_down", "b_across")
+TIMED = (
+    *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "blocks"),
+    *("lines", "a_down", "b_across", "a_vector", "b_vector"),
+)
 
 Dim3 = tuple[int, int, int]
 

@@ -63,7 +63,8 @@ with ``boxes`` or ``strides`` is the engine's: ``runtime.gpu.boxed_product`` and
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
 read and stored, ``blocks`` those of the whole launch; ``lines`` is 1 where rows of A and B begin at whole 128-byte lines,
-``a_down`` where columns of A follow each other in memory, ``b_across`` where rows of B do.
+``a_down`` where columns of A follow each other in memory, ``b_across`` where rows of B do; ``a_vector`` and ``b_vector``
+are the most bytes that one access may have.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ _LEAST_STEPS, _MOST_PARTS = 4, 256
 @dataclass(frozen=True)
 class EngineShape:
     """The product as a kernel sees it. ``out``: the dtype that it stores. ``lines``: rows of A and of B begin at multiples
-    of 128 bytes. ``a_down``: columns of A follow each other in memory; ``b_across``: rows of B do."""
+    of 128 bytes. ``a_down``: columns of A follow each other in memory; ``b_across``: rows of B do. ``a_vector``,
+    ``b_vector``: the most bytes that one access may have."""
 
     dtype: str
     out: str
@@ -34,6 +35,8 @@ class EngineShape:
     lines: bool = True
     a_down: bool = False
     b_across: bool = True
+    a_vector: int = 16
+    b_vector: int = 16
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,8 @@ def _seconds(
         lines=product.lines,
         a_down=product.a_down,
         b_across=product.b_across,
+        a_vector=product.a_vector,
+        b_vector=product.b_vector,
     )
 
 

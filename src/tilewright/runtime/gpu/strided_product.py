@@ -74,9 +74,9 @@ def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: tup
         "OUT": p.out.upper(),
         "A_DOWN": int(p.a.down),
         "B_ACROSS": int(not p.b.down),
-        "A_VECTOR": _vector(p.a, p.dtype, (p.m, p.k)),
-        "B_VECTOR": _vector(p.b, p.dtype, (p.k, p.n)),
-        "C_VECTOR": _vector(p.c, p.out, (p.m, p.n)),
+        "A_VECTOR": vector_bytes(p.a, p.dtype, (p.m, p.k)),
+        "B_VECTOR": vector_bytes(p.b, p.dtype, (p.k, p.n)),
+        "C_VECTOR": vector_bytes(p.c, p.out, (p.m, p.n)),
     }
     compiled = _compiled(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)
@@ -102,8 +102,12 @@ def _compiled(
     return compile_with(kernel, dict(chosen), arch, dict(macros))
 
 
-def _vector(laid: Strides, dtype: str, shape: tuple[int, int]) -> int:
-    """The most bytes of an access at the start of every row, or where ``down`` of every column."""
+def vector_bytes(laid: Strides, dtype: str, shape: tuple[int, int]) -> int:
+    """The most bytes that an access may have at the start of every row, or where ``down`` of every column.
+
+    >>> vector_bytes(Strides(24, 1), "bfloat16", (8, 20)), vector_bytes(Strides(20, 1), "bfloat16", (8, 20))
+    (16, 8)
+    """
     size = itemsize_of(dtype)
     (outer, step), (inner, along) = ((shape[0], laid.row), (shape[1], laid.column))[:: -1 if laid.down else 1]
     if along != 1 and inner > 1:
