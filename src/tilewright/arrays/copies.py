@@ -68,7 +68,7 @@ def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matri
     compiled = _compiled("add_parts", device.arch, target.dtype, sums)
     blocks = min(-(-target.rows * target.columns * batch // 32), MOST_BLOCKS)
     launch = device.launcher(compiled, "add_parts", blocks, 256)
-    sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, next_target)))
+    sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, next_target)))
     counts = np.int32(parts), np.int32(batch)
 
     def add(source: int, target: int, stream: int) -> None:

@@ -27,7 +27,8 @@ constexpr int WARPS = 8;
 
 // A warp adds up 32 elements of its eighth of the parts, and the first warp the eighths.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-add_parts(const Sum* parts, Out* c, long long rows, long long columns, long long row_c, long long next_c, int count, int batch)
+add_parts(const Sum* parts, Out* c, long long rows, long long columns, long long row_c, long long column_c, long long next_c, int count,
+          int batch)
 {
     __shared__ Sum sums[WARPS][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -46,7 +47,7 @@ add_parts(const Sum* parts, Out* c, long long rows, long long columns, long long
         if (warp == 0 && i < all) {
             #pragma unroll
             for (int w = 1; w < WARPS; w++) sum += sums[w][lane];
-            c[z * next_c + row * row_c + (at - row * columns)] = rounded(sum);
+            c[z * next_c + row * row_c + (at - row * columns) * column_c] = rounded(sum);
         }
         __syncthreads();
     }
