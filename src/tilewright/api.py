@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .arrays.libraries import is_on_gpu
+from .arrays.repeated import short_ways
 from .errors import MemoryLimitError, ShapeError, UsageError
 from .operands import admit, admit_out, can_write, native
 from .planning.host import HostPlan, host_plan
@@ -66,6 +67,8 @@ def matmul(
     if precision == "standard" and algorithm == "classical" and device is None:
         result = _short(a, b, out)
         if result is not None:
+            return result
+        if out is None and (way := short_ways.get(type(a))) is not None and (result := way(a, b)) is not None:
             return result
     if is_on_gpu(a, b, out):
         if device is not None:

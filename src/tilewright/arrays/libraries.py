@@ -7,6 +7,7 @@ library, so nothing here imports one.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from ..runtime.gpu.driver import device_of
 from . import dlpack
 from .gpu_array import DTYPES, GRANULE, GpuArray, contiguous_strides
 from .matrix import GpuMatrix
+from .repeated import ArrayFunctions, RepeatedProducts
 
 
 class Library:
@@ -27,6 +29,8 @@ class Library:
     a copy."""
 
     name, mutable, views = "", True, True
+    #: The short way for products of its arrays, where there is one.
+    repeated: RepeatedProducts | None = None
 
     def on_gpu(self, x: Any) -> bool:
         """Whether ``x``, an array of this library, is on a GPU."""
@@ -36,10 +40,6 @@ class Library:
         """Address, shape and strides of ``x``, the argument ``name``. Raises OperandError and DTypeError."""
         raise NotImplementedError
 
-    def alike(self, x: Any) -> Any:  # noqa: ARG002
-        """What arrays have in common that are multiplied in the same way, hashable; None where ``view`` must look at it."""
-        return None
-
     def stream(self, device: int) -> int:
         """The handle of the stream on which the caller works now."""
         raise NotImplementedError
@@ -47,6 +47,10 @@ class Library:
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
         """An uninitialised row-major array, allocated for the current stream, and its address. Raises MemoryError."""
         raise NotImplementedError
+
+    def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
+        """A function that allocates such an array as ``empty`` does, but may raise the library's own error."""
+        return lambda: self.empty(shape, dtype, device)[0]
 
     def transposed(self, x: Any) -> Any:
         """A view with its last two axes swapped."""
@@ -118,6 +122,13 @@ class Torch(Library):
         self._devices: dict[int, Any] = {}
         # The function that ``current_stream`` calls; it returns the handle without an object around it.
         self._handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        # The function by which compiled models of PyTorch allocate, on the current GPU.
+        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        self._empty_strided = getattr(guards, "_empty_strided_cuda", None)
+        functions = ArrayFunctions(
+            self._key, operator.methodcaller("data_ptr"), self._handle or self.stream, _is_conjugated
+        )
+        self.repeated = RepeatedProducts(functions)
 
     def on_gpu(self, x: Any) -> bool:
         return bool(x.is_cuda)
@@ -139,10 +150,14 @@ class Torch(Library):
         except RuntimeError as error:  # inside a transformation or a trace a tensor has no memory
             raise OperandError(f"{name} has no memory to read: {str(error).splitlines()[0]}") from None
 
-    def alike(self, x: Any) -> Any:
-        if x.requires_grad or x.is_neg() or x.layout is not self._strided:
+    def _key(self, a: Any, b: Any) -> tuple[Any, int, int] | None:
+        if a.is_neg() or b.is_neg() or ((a.requires_grad or b.requires_grad) and self._torch.is_grad_enabled()):
             return None
-        return x.shape, x.stride(), x.dtype, x.get_device(), x.data_ptr() % GRANULE
+        x, y = a.data_ptr(), b.data_ptr()
+        return (
+            (x % GRANULE, y % GRANULE, a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device),
+            *(x, y),
+        )
 
     def stream(self, device: int) -> int:
         if self._handle is not None:
@@ -158,12 +173,22 @@ class Torch(Library):
             raise MemoryError(str(error).splitlines()[0]) from None
         return x, x.data_ptr()
 
+    def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
+        kind = self._kinds[dtype]
+        if self._empty_strided is not None and 0 not in shape and self._torch.cuda.device_count() == 1:
+            return functools.partial(self._empty_strided, shape, contiguous_strides(shape), kind)
+        return functools.partial(self._torch.empty, shape, dtype=kind, device=self._torch.device("cuda", device))
+
     def transposed(self, x: Any) -> Any:
         return x.transpose(-1, -2)
 
     def written(self, out: Any) -> None:
         if not out.is_inference():
             self._torch.autograd.graph.increment_version(out)  # so that a gradient that needs the old values raises
+
+
+def _is_conjugated(a: Any, b: Any) -> bool:
+    return bool(a.is_conj() or b.is_conj())
 
 
 class Cupy(Library):
@@ -173,6 +198,9 @@ class Cupy(Library):
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
+        self.repeated = RepeatedProducts(
+            ArrayFunctions(self._key, operator.attrgetter("data.ptr"), self.stream, lambda *_: False)
+        )
 
     def on_gpu(self, x: Any) -> bool:
         return isinstance(x, self._cupy.ndarray)
@@ -183,6 +211,10 @@ class Cupy(Library):
             raise OperandError(f"{name} has strides of {x.strides} bytes: they must be whole elements; pass a copy")
         strides = tuple(stride // size for stride in x.strides)
         return GpuArray(int(x.data.ptr), x.shape, strides, dtype, int(x.device.id), x)
+
+    def _key(self, a: Any, b: Any) -> tuple[Any, int, int]:
+        (x, y), gpus = (a.data.ptr, b.data.ptr), (a.device.id, b.device.id)
+        return (x % GRANULE, y % GRANULE, a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype, *gpus), x, y
 
     def stream(self, device: int) -> int:
         return int(self._cupy.cuda.get_current_stream(device).ptr)

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import OperandError, UsageError
 from ..planning.choice import check_words, computed_on_gpu
 from ..problem import itemsize_of
-from ..runtime.gpu.device import Device, gpu_at
+from ..runtime.gpu.device import gpu_at
 from .gpu_array import GpuArray
 from .launches import Launches, prepare_launches
 from .layouts import Layouts
@@ -29,20 +29,12 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
     Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
     little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
     """
-    plain = out is None and precision == "standard" and algorithm == "classical"
-    alike = _alike(a, b) if plain else None
-    if alike in _repeated and (result := _repeat(a, b, *_repeated[alike])) is not None:
-        return result
     _check_words(precision, algorithm)
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
     stream = library.stream(x.device)
     launches = _launches(*_key(x, y, target, library.views, precision))
     order, gpu = launches.plan.order, gpu_at(x.device)
-    if alike is not None and not order.transposed:
-        if len(_repeated) >= _MOST_REPEATED:
-            _repeated.clear()
-        _repeated[alike] = library, gpu, launches
     if target is None:
         result, pointer = _allocated(library, order.shape, order.dtype, x.device, launches.plan)
     else:
@@ -64,36 +56,10 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
         if (owner := library_of(out)) is not None:
             owner.written(out)
         return out
+    if library.repeated is not None and not others and precision == "standard":
+        library.repeated.remember(a, b, launches, gpu, library)
     result = library.answer(result)
     return library.transposed(result) if order.transposed else result
-
-
-#: How products were computed whose operands were alike, so that the next one takes the short way; and how many are kept.
-_repeated: dict[Any, tuple[Library, Device, Launches]] = {}
-_MOST_REPEATED = 1024
-
-
-def _alike(a: Any, b: Any) -> Any:
-    """What two arrays of one library have in common with those whose product takes the same launches; None if unknown."""
-    if type(a) is not type(b) or (library := library_of(a)) is None or (first := library.alike(a)) is None:
-        return None
-    second = library.alike(b)
-    return None if second is None else (library, first, second)
-
-
-def _repeat(a: Any, b: Any, library: Library, gpu: Device, launches: Launches) -> Any:
-    """The product of arrays like those that were multiplied before; None if the GPU has no memory for it."""
-    order = launches.plan.order
-    nbytes, at = launches.workspace_bytes, 0
-    try:
-        result, pointer = library.empty(order.shape, order.dtype, gpu.ordinal)
-        if nbytes:
-            _workspace, at = library.empty((nbytes,), "uint8", gpu.ordinal)
-    except MemoryError:
-        return None
-    with gpu:
-        launches.submit(a.data_ptr(), b.data_ptr(), pointer, at, library.stream(gpu.ordinal))
-    return result
 
 
 def plan_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:

@@ -33,6 +33,7 @@ from numba.core import types
 from numba.core.ccallback import CFunc
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
+from ...codegen.builtin_functions import define_function
 from . import small_products_code as code
 from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
@@ -47,16 +48,9 @@ _alive: list[Any] = []
 _learning = threading.Lock()
 
 
-class _MethodDef(ctypes.Structure):
-    """PyMethodDef of Python's C interface."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("code", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
-
-
 #: The environment variable that, set to 0, sends every product the long way.
 VARIABLE = "TILEWRIGHT_EXPRESS"
 
-_METH_FASTCALL = 0x80
 #: NPY_ABI_VERSION of every NumPy 2. It fixes the positions in NumPy's table of C functions and the fields of an array.
 _NUMPY_ABI = 0x02000000
 _ADDRESS = types.voidptr
@@ -74,11 +68,8 @@ def _function_and_facts() -> tuple[Short, np.ndarray]:
     compiled: Any = CFunc(code.small_product, signature, {}, {"error_model": "numpy"})
     compiled._cache = _cache(code.small_product, facts.dtype)
     compiled.compile()
-    method = _MethodDef(b"small_product", compiled.address, _METH_FASTCALL, None)
-    create = ctypes.pythonapi.PyCFunction_NewEx
-    create.restype, create.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    _alive.extend((compiled, method))
-    return create(ctypes.addressof(method), facts, None), facts
+    _alive.append(compiled)
+    return define_function("small_product", compiled.address)(facts), facts
 
 
 def _cache(function: Any, dtype: np.dtype) -> CodeCache:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .driver import call, driver
+from .recording import RecordedLaunch, recorded_maps
 
 #: ``launch(stream, mapped, pointers)``: the addresses of the operands that have maps, and those that the kernel gets itself.
 BoxedLauncher = Callable[[int, Sequence[int], Sequence[int]], None]
@@ -79,3 +80,7 @@ class BoxedArguments:
                 self._at[i] = now
         for i, pointer in enumerate(pointers):
             self._pointers[i] = pointer
+
+    def recorded(self, what: str, function: int, size: tuple[int, ...]) -> RecordedLaunch | None:
+        """A launch with these arguments as data; None if the addresses in the tensor maps cannot be found."""
+        return recorded_maps(what, function, size, self._maps, self._at, list(self._pointers), self._structure.raw)

@@ -9,7 +9,7 @@ import functools
 import importlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,7 @@ from .driver import attempt, call, driver, first_line, restored_context
 from .launch import Attributes, Extent, Kernels, Launcher, Submission
 from .memory import HostPages, Memory
 from .nvrtc import Compiled
+from .recording import Replay, recorded, recording_with
 from .stream import Event, Stream, Timer
 from .wake import wake
 
@@ -251,6 +252,9 @@ class Device:
 
     def clear(self, stream: int, address: int, rows: int, row_bytes: int, step_bytes: int) -> None:
         """Set the bytes of rows that begin ``step_bytes`` apart to zero, on the stream with that handle; does not wait."""
+        if stream < 0:
+            recording_with(stream).add(None)
+            return
         call("set memory to zero", "cuMemsetD2D8Async", address, step_bytes, 0, row_bytes, rows, stream)
 
     def copy(self, to: Memory, source: Memory) -> None:
@@ -313,3 +317,16 @@ class Device:
         ``size`` is the number of blocks, of their threads, and of the bytes of their dynamic shared memory.
         """
         return self._kernels.boxed_launcher(compiled, entry, size, operands, structure)
+
+    def replay(self, submit: Callable[..., None], alike: Sequence[int]) -> Replay | None:
+        """The launches of ``submit(*addresses, stream)`` as one call, for addresses that are equal to those ``alike`` modulo
+        4,096; None if some of its work is no launch, or has arguments that cannot be recorded.
+
+        ``submit`` is called now, to record its launches. They must depend on the addresses in no other way.
+        """
+        try:
+            with self:
+                recording = recorded(submit, alike)
+            return Replay(recording, alike, int(self.context)) if recording.complete else None
+        except LaunchError:
+            return None

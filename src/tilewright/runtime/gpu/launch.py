@@ -20,6 +20,7 @@ from .boxes import BoxedArguments, BoxedLauncher, BoxedOperand
 from .driver import attempt, call, driver, message
 from .memory import Memory
 from .nvrtc import Compiled
+from .recording import recorded_words, recording_with
 
 #: A launch, or a call of a library, that was checked once; each call submits it again.
 Submission = Callable[[], None]
@@ -106,6 +107,11 @@ class Kernels:
             arguments = unused.pop() if unused else _Slots(len(args))
             for i, arg in enumerate(args):
                 arguments.slots[i] = arg if type(arg) is int else _bits(arg)
+            if stream < 0:
+                pointers = [i for i, arg in enumerate(args) if type(arg) is int]
+                size = (*blocks, *threads, shared_bytes)
+                recording_with(stream).add(recorded_words(what, int(function), size, arguments.slots, pointers))
+                return
             status = run(function, *blocks, *threads, shared_bytes, stream, arguments.address, 0)[0]
             unused.append(arguments)
             if status != 0:
@@ -134,6 +140,11 @@ class Kernels:
         unused: list[BoxedArguments] = []
 
         def launch(stream: int, mapped: Sequence[int], pointers: Sequence[int]) -> None:
+            if stream < 0:
+                arguments = BoxedArguments(operands, structure, mapped, pointers)
+                size = (grid, 1, 1, block, 1, 1, shared_bytes)
+                recording_with(stream).add(arguments.recorded(what, int(function), size))
+                return
             # Two threads must not use the same arguments at once; pop and append of a list are not divided.
             try:
                 arguments = unused.pop()

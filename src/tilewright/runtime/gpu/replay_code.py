@@ -1,0 +1,162 @@
+"""The machine code of ``recording.Replay``: a function that Python calls like a built-in one, compiled once in a process.
+
+It is compiled from LLVM's intermediate representation in some 20 ms, so that no compiler of C is needed. The launches are
+data: the words of a ``bytes`` object, which the function reads one after the other. In C:
+
+    PyObject *replay(PyObject *program, PyObject *const *args, Py_ssize_t count) {
+        int64_t *at = (int64_t *)PyBytes_AsString(program), address[MOST_OPERANDS + 1];
+        read get_current, push, pop, launch, context, operands, launches from at;
+        if (count != operands + 1) { PyErr_BadArgument(); return NULL; }
+        for (i = 0; i < operands; i++) address[i] = PyLong_AsUnsignedLongLong(args[i]);
+        address[operands] = 0;                                  // what no operand is near is added to 0
+        stream = PyLong_AsUnsignedLongLong(args[operands]);
+        if (PyErr_Occurred()) return NULL;
+        PyThreadState *saved = PyEval_SaveThread();             // a launch waits while the stream's queue is full
+        int64_t failed = 0;
+        get_current(&current);
+        if (current != context && (status = push(context)) != 0) failed = launches << 32 | status;
+        for (i = 0; i < launches && !failed; i++) {
+            read function, seven sizes, arguments, addresses, bytes from at;
+            for (j = 0; j < arguments; j++) place[j] = block + next word from at;
+            copy so many bytes from at to block;
+            for (j = 0; j < addresses; j++) {
+                read byte, operand, offset from at;
+                *(int64_t *)(block + byte) = address[operand] + offset;
+            }
+            if ((status = launch(function, sizes, stream, place, NULL)) != 0) failed = i << 32 | status;
+        }
+        if (pushed) pop(&current);
+        PyEval_RestoreThread(saved);
+        return PyLong_FromLongLong(failed);
+    }
+
+The arguments are copied to the stack first: several threads may launch at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core import cgutils
+
+from ...codegen.builtin_functions import define_function
+from ...codegen.vectors import I8, I32, I64
+
+#: Bytes of a tensor map, the most bytes of a launch's arguments, the most arguments of a launch, and the most operands.
+MAP_BYTES, MOST_BYTES, MOST_ARGUMENTS, MOST_OPERANDS = 128, 4096, 64, 8
+
+_ADDRESS = I8.as_pointer()
+#: Keeps the machine code in memory.
+_engines: list[Any] = []
+
+
+def bound_function(program: bytes) -> Callable[..., int]:
+    """The function for one program."""
+    return _definition()(program)
+
+
+@functools.cache
+def _definition() -> Callable[[Any], Callable[..., Any]]:
+    module = ir.Module("replay")
+    kind = ir.FunctionType(_ADDRESS, [_ADDRESS, _ADDRESS.as_pointer(), I64])
+    _Replay(module, ir.Function(module, kind, "replay")).build()
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
+    engine.finalize_object()
+    _engines.append(engine)
+    return define_function("replay", engine.get_function_address("replay"))
+
+
+class _Replay:
+    """Emits the function above. ``word`` emits the reading of the next word of the program."""
+
+    def __init__(self, module: Any, function: Any) -> None:
+        self.module, self.function = module, function
+        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
+
+        def room(kind: Any, count: int = 1, alignment: int = 8) -> Any:
+            place = self.builder.alloca(kind, count)
+            place.align = alignment
+            return place
+
+        self.at, self.current = room(I64.as_pointer()), room(I64)
+        self.failed, self.pushed = room(I64), room(ir.IntType(1))
+        self.address = room(I64, MOST_OPERANDS + 1)
+        self.block, self.places = room(I8, MOST_BYTES, 64), room(_ADDRESS, MOST_ARGUMENTS)
+
+    def build(self) -> None:
+        builder, (program, args, count) = self.builder, self.function.args
+        builder.store(builder.bitcast(self.python("PyBytes_AsString", _ADDRESS, program), I64.as_pointer()), self.at)
+        get_current, push, pop, launch, context, operands, launches = (self.word() for _ in range(7))
+        with builder.if_then(builder.icmp_signed("!=", count, builder.add(operands, I64(1)))):
+            self.python("PyErr_BadArgument", I32)
+            builder.ret(_ADDRESS(None))
+        with cgutils.for_range(builder, operands) as loop:
+            builder.store(self.number(args, loop.index), builder.gep(self.address, [loop.index]))
+        builder.store(I64(0), builder.gep(self.address, [operands]))
+        stream = self.number(args, operands)
+        with builder.if_then(builder.icmp_unsigned("!=", self.python("PyErr_Occurred", _ADDRESS), _ADDRESS(None))):
+            builder.ret(_ADDRESS(None))
+        saved = self.python("PyEval_SaveThread", _ADDRESS)
+        builder.store(I64(0), self.failed)
+        builder.store(ir.IntType(1)(0), self.pushed)
+        self.driver(get_current, self.current)
+        with builder.if_then(builder.icmp_unsigned("!=", builder.load(self.current), context)):
+            self.note(self.driver(push, context), launches)
+            builder.store(builder.not_(self.has_failed()), self.pushed)
+        with cgutils.for_range(builder, launches) as loop:
+            with builder.if_then(self.has_failed()):
+                loop.do_break()
+            self.launch(launch, stream, loop.index)
+        with builder.if_then(builder.load(self.pushed)):
+            self.driver(pop, self.current)
+        self.python("PyEval_RestoreThread", ir.VoidType(), saved)
+        builder.ret(self.python("PyLong_FromLongLong", _ADDRESS, builder.load(self.failed)))
+
+    def launch(self, launch: Any, stream: Any, index: Any) -> None:
+        builder = self.builder
+        function, *sizes, arguments, addresses, nbytes = (self.word() for _ in range(11))
+        with cgutils.for_range(builder, arguments) as loop:
+            builder.store(builder.gep(self.block, [self.word()]), builder.gep(self.places, [loop.index]))
+        source = builder.bitcast(builder.load(self.at), _ADDRESS)
+        cgutils.raw_memcpy(builder, self.block, source, nbytes, 1)
+        builder.store(builder.bitcast(builder.gep(source, [nbytes]), I64.as_pointer()), self.at)
+        with cgutils.for_range(builder, addresses):
+            byte, operand, offset = (self.word() for _ in range(3))
+            value = builder.add(builder.load(builder.gep(self.address, [operand])), offset)
+            builder.store(value, builder.bitcast(builder.gep(self.block, [byte]), I64.as_pointer()))
+        given = [function, *(builder.trunc(size, I32) for size in sizes), stream, self.places, I64(0)]
+        self.note(self.driver(launch, *given), index)
+
+    def note(self, status: Any, number: Any) -> None:
+        """Remember the status of a call, and its number, if it is an error."""
+        builder = self.builder
+        failed = builder.or_(builder.shl(number, I64(32)), builder.zext(status, I64))
+        is_error = builder.icmp_unsigned("!=", status, I32(0))
+        builder.store(builder.select(is_error, failed, I64(0)), self.failed)
+
+    def has_failed(self) -> Any:
+        return self.builder.icmp_unsigned("!=", self.builder.load(self.failed), I64(0))
+
+    def word(self) -> Any:
+        place = self.builder.load(self.at)
+        self.builder.store(self.builder.gep(place, [I64(1)]), self.at)
+        return self.builder.load(place)
+
+    def number(self, args: Any, index: Any) -> Any:
+        argument = self.builder.load(self.builder.gep(args, [index]))
+        return self.python("PyLong_AsUnsignedLongLong", I64, argument)
+
+    def driver(self, address: Any, *args: Any) -> Any:
+        """Call the driver's function at an address; it returns a status."""
+        kind = ir.FunctionType(I32, [arg.type for arg in args])
+        return self.builder.call(self.builder.inttoptr(address, kind.as_pointer()), args)
+
+    def python(self, name: str, result: Any, *args: Any) -> Any:
+        kind = ir.FunctionType(result, [arg.type for arg in args])
+        return self.builder.call(cgutils.get_or_insert_function(self.module, kind, name), args)

@@ -1,0 +1,183 @@
+"""The short way for products of GPU arrays that were computed before, on a simulated GPU."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from support import simulated_libraries as fake
+from tilewright.arrays import libraries, matmul, repeated
+from tilewright.errors import LaunchError, MemoryLimitError, OperandError
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+KINDS = [fake.Tensor, fake.CupyArray]
+SHAPES = [((9, 12), (12, 10)), ((3, 9, 12), (3, 12, 10)), ((3, 9, 12), (12, 10)), ((12,), (12, 10)), ((4, 0), (0, 5))]
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = [fake.Gpu(1 << 21, ordinal) for ordinal in range(2)]
+    fake.install(monkeypatch, found)
+    yield found
+    libraries._known.clear()
+    libraries._instance.cache_clear()
+    repeated.short_ways.clear()
+
+
+@pytest.fixture
+def long_ways(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The products that went the long way."""
+    went, original = list[Any](), matmul.matmul_on_gpu
+
+    def counted(*args: Any) -> Any:
+        went.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(matmul, "matmul_on_gpu", counted)
+    return went
+
+
+def whole(*shape: int, seed: int = 1, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(dtype)
+
+
+def laid(kind: Any, gpu: Any, values: np.ndarray, layout: str) -> Any:
+    if layout == "rows" or values.ndim < 2:
+        return kind.of(gpu, values)
+    if layout == "columns":
+        x = kind.of(gpu, np.ascontiguousarray(values.swapaxes(-1, -2)))
+        return x.like(x.view.swapaxes(-1, -2))
+    wider = np.zeros((*values.shape[:-1], 2 * values.shape[-1] + 3), values.dtype)
+    wider[..., 1:-2:2] = values
+    x = kind.of(gpu, wider)
+    return x.like(x.view[..., 1:-2:2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_products_like_earlier_ones_are_computed_in_one_call(
+    gpus: Any, long_ways: list[Any], kind: Any, shapes: Any
+) -> None:
+    for count, layouts in enumerate(itertools.product(("rows", "columns", "strided"), repeat=2), 1):
+        before = gpus[0].replays
+        for seed in range(4):
+            a, b = whole(*shapes[0], seed=seed), whole(*shapes[1], seed=seed + 9)
+            gap = kind.of(gpus[0], whole(1 + 256 * seed))  # so that the arrays lie elsewhere
+            c = tw.matmul(laid(kind, gpus[0], a, layouts[0]), laid(kind, gpus[0], b, layouts[1]))
+            assert type(c) is kind
+            np.testing.assert_array_equal(c.view, np.matmul(a, b))
+            del gap
+        if min(map(len, shapes)) == 2:
+            assert len(long_ways) == count, "the first of each kind"
+            assert gpus[0].replays == before + 2, "all but the first, and that at which they were recorded"
+    assert all(gpu.current == 0 for gpu in gpus)
+
+
+def test_what_launches_depend_on_is_told_apart(gpus: Any, long_ways: list[Any]) -> None:
+    a, b = whole(8, 8), whole(8, 8, seed=2)
+    x, y, z = (fake.Tensor.of(gpus[0], values) for values in (a, b, np.vstack([a, a])))
+    cases = [
+        (x, y), (x.like(x.view.T), y), (x.like(x.view[:, :7]), y.like(y.view[:7])), (x.like(x.view[:7]), y),
+        (fake.Tensor.of(gpus[0], a.astype("f8")), y), (z.like(z.view.reshape(-1)[1:65].reshape(8, 8)), y),
+        (fake.Tensor.of(gpus[1], a), fake.Tensor.of(gpus[1], b)),
+    ]  # fmt: skip
+    for count, (first, second) in enumerate(cases, 1):
+        for _ in range(3):
+            np.testing.assert_array_equal(tw.matmul(first, second).view, first.view @ second.view)
+        assert len(long_ways) == count
+
+
+def test_streams_are_those_of_the_moment(gpus: Any) -> None:
+    for gpu, kind, first in ((0, fake.Tensor, 100), (1, fake.Tensor, 101), (0, fake.CupyArray, 200)):
+        gpus[gpu].launches.clear()
+        x = kind.of(gpus[gpu], whole(5, 5))
+        for _ in range(4):
+            tw.matmul(x, x)
+        assert [stream for _, stream in gpus[gpu].launches] == [first] * 4
+    sys.modules["torch"].current = 300
+    x = fake.Tensor.of(gpus[0], whole(5, 5))
+    gpus[0].launches.clear()
+    tw.matmul(x, x)
+    assert [stream for _, stream in gpus[0].launches] == [300]
+
+
+def test_gradients_and_negated_values_go_the_long_way(gpus: Any, long_ways: list[Any]) -> None:
+    x = fake.Tensor.of(gpus[0], whole(5, 5))
+    for _ in range(3):
+        tw.matmul(x, x)
+    x.requires_grad = True
+    with pytest.raises(OperandError, match="a requires grad"):
+        tw.matmul(x, x)
+    sys.modules["torch"].grad = False
+    tw.matmul(x, x)
+    assert len(long_ways) == 2, "weights that require a gradient, where none is recorded, take the short way"
+    negated = fake.Tensor.of(gpus[0], whole(5, 5))
+    negated.is_neg = lambda: True
+    negated.resolve_neg = lambda: fake.Tensor.of(gpus[0], -negated.view)
+    np.testing.assert_array_equal(tw.matmul(x, negated).view, -x.view @ negated.view)
+
+
+def test_what_else_is_asked_goes_the_long_way(gpus: Any, long_ways: list[Any]) -> None:
+    x, out = (fake.Tensor.of(gpus[0], whole(5, 5)) for _ in range(2))
+    right = x.view @ x.view
+    for _ in range(3):
+        tw.matmul(x, x)
+    assert tw.matmul(x, x, out=out) is out
+    for c in (out, tw.matmul(x, x, precision="highest"), tw.matmul(x, fake.CupyArray.of(gpus[0], x.view))):
+        np.testing.assert_array_equal(c.view, right)
+    assert len(long_ways) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:
+    x, y = kind.of(gpus[0], whole(300, 2)), kind.of(gpus[0], whole(2, 300))
+    for _ in range(3):
+        tw.matmul(x, y)
+    filler = fake.Storage(gpus[0], ((1 << 21) - 200_000,), np.uint8)
+    launches = len(gpus[0].launches)
+    with pytest.raises(MemoryLimitError, match="needs 360,000 bytes more on GPU 0"):
+        tw.matmul(x, y)
+    del filler
+    assert len(gpus[0].launches) == launches
+    np.testing.assert_array_equal(tw.matmul(x, y).view, x.view @ y.view)
+
+
+def test_launches_that_cannot_be_recorded_are_made_by_python(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake.Gpu, "replay", lambda *_: None)
+    x = fake.Tensor.of(gpus[0], whole(5, 5))
+    for _ in range(4):
+        np.testing.assert_array_equal(tw.matmul(x, x).view, x.view @ x.view)
+    assert len(gpus[0].launches) == 4
+    assert gpus[0].current == 0
+
+
+def test_a_launch_that_fails(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = SimpleNamespace(run=lambda *_: 5, error=lambda status: LaunchError(f"status {status}"))
+    monkeypatch.setattr(fake.Gpu, "replay", lambda *_: failing)
+    x = fake.Tensor.of(gpus[0], whole(5, 5))
+    for _ in range(2):
+        tw.matmul(x, x)
+    with pytest.raises(LaunchError, match="status 5"):
+        tw.matmul(x, x)
+
+
+def test_keys_and_types_are_forgotten_before_they_are_too_many(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated, "_MOST_KEYS", 3)
+    for n in range(1, 9):
+        x = fake.Tensor.of(gpus[0], whole(n, n))
+        for _ in range(3):
+            np.testing.assert_array_equal(tw.matmul(x, x).view, x.view @ x.view)
+    known = libraries.library_of(x).repeated._known
+    assert len(known) <= 3
+    monkeypatch.setattr(repeated, "_MOST_TYPES", len(repeated.short_ways))
+    other = type("Subclass", (fake.Tensor,), {})
+    x = other.of(gpus[0], whole(5, 5))
+    tw.matmul(x, x)
+    assert other not in repeated.short_ways
