@@ -1,0 +1,97 @@
+"""The engine's kernels for float32, float64 and complex numbers, which the microscope executes on a simulated GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support import simulated_libraries as fake
+from tilewright.catalog import cuda_engine
+from tilewright.problem import itemsize_of
+from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+KERNELS = {"float32": "cuda/simt", "float64": "cuda/dmma", "complex64": "cuda/simt_complex", "complex128": "cuda/dmma_complex"}
+#: Small tiles, which take little time in the microscope.
+SMALL = {
+    "float32": {"BM": 32, "BN": 64, "BK": 8, "WM": 32, "WN": 16, "TM": 4, "TN": 4, "STAGES": 3},
+    "complex64": {"BM": 32, "BN": 32, "BK": 8, "WM": 32, "WN": 16, "TM": 4, "TN": 4, "STAGES": 3},
+    "float64": {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 2},
+    "complex128": {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 2},
+}
+
+
+def whole(*shape: int, dtype: str) -> np.ndarray:
+    """Small whole numbers, whose sums are exact."""
+    rng = np.random.default_rng(sum(shape))
+    values = rng.integers(-4, 5, shape)
+    return (values + 1j * rng.integers(-4, 5, shape) if "complex" in dtype else values).astype(dtype)
+
+
+def stored(values: np.ndarray, down: bool, gap: int, dtype: str) -> tuple[np.ndarray, Strides]:
+    """Matrices of a batch in memory by rows, or ``down`` by columns, with a gap after each of these."""
+    lines = values.swapaxes(-1, -2) if down else values
+    memory = np.full((*lines.shape[:-1], lines.shape[-1] + gap), 99, dtype)
+    memory[..., : lines.shape[-1]] = lines
+    step = memory.shape[-1]
+    following = memory.shape[-2] * step if values.ndim > 2 else 0
+    alignment = int(np.gcd(16, following * itemsize_of(dtype)))
+    return memory, Strides(*((1, step) if down else (step, 1)), following, down, alignment)
+
+
+def check(
+    gpu: Any, dtype: str, shape: tuple[int, int, int], params: Mapping[str, int], *, batch: int = 1, parts: int = 1,
+    down: tuple[bool, bool] = (False, False), gaps: tuple[int, int, int] = (0, 0, 0),
+) -> None:  # fmt: skip
+    """Compare a product by the kernel of ``dtype`` with NumPy's, and see that nothing around C is written."""
+    m, n, k = shape
+    a, b = whole(batch, m, k, dtype=dtype), whole(batch, k, n, dtype=dtype)
+    (of_a, laid_a), (of_b, laid_b) = stored(a, down[0], gaps[0], dtype), stored(b, down[1], gaps[1], dtype)
+    of_c, laid_c = stored(np.full((batch * parts, m, n), 7, dtype), False, gaps[2], dtype)
+    kernel = cuda_engine()[KERNELS[dtype]]
+    steps = -(-k // kernel.checked(params)["BK"])
+    memory = [gpu.put(x) for x in (of_a, of_b, of_c)]
+    what = StridedProduct(dtype, dtype, m, n, k, batch, laid_a, laid_b, laid_c, parts, -(-steps // parts))
+    prepare_strided_product(gpu, kernel, what, params)(*(x.pointer for x in memory), 0)
+    got = gpu.get(memory[2], dtype, of_c.shape)
+    for each in memory:
+        each.close()
+    np.testing.assert_array_equal(got[..., :n].reshape(batch, parts, m, n).sum(1), a @ b)
+    np.testing.assert_array_equal(got[..., n:], of_c[..., n:])
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = fake.Gpu(1 << 23)
+    fake.install(monkeypatch, [found])
+    return found
+
+
+@pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)
+@pytest.mark.parametrize("dtype", KERNELS)
+def test_any_layout(gpu: Any, dtype: str, down: tuple[bool, bool]) -> None:
+    for shape, gaps in (((36, 68, 28), (0, 0, 0)), ((33, 35, 21), (0, 0, 0)), ((35, 33, 21), (1, 3, 1)), ((6, 7, 3), (2, 1, 1))):
+        check(gpu, dtype, shape, SMALL[dtype], down=down, gaps=gaps)
+
+
+@pytest.mark.parametrize("dtype", KERNELS)
+def test_batches_and_parts_of_k(gpu: Any, dtype: str) -> None:
+    check(gpu, dtype, (20, 36, 100), SMALL[dtype], batch=3, parts=3)
+    check(gpu, dtype, (33, 31, 131), SMALL[dtype], batch=2, parts=4, down=(True, True))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "params"),
+    [(dtype, params) for dtype, name in KERNELS.items() for params in ({}, *(p.params for p in cuda_engine()[name].presets))],
+    ids=lambda p: p if isinstance(p, str) else "-".join(f"{name}{value}" for name, value in p.items()) or "default",
+)
+def test_every_tile(gpu: Any, dtype: str, params: dict[str, int]) -> None:
+    chosen = cuda_engine()[KERNELS[dtype]].checked(params)
+    shape = chosen["BM"] + 4, chosen["BN"] + 4, 2 * chosen["BK"] * chosen["STAGES"] + 4
+    check(gpu, dtype, shape, params)
+    check(gpu, dtype, shape, params, down=(True, True))
