@@ -16,7 +16,12 @@ from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prep
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
-KERNELS = {"float32": "cuda/simt", "float64": "cuda/dmma", "complex64": "cuda/simt_complex", "complex128": "cuda/dmma_complex"}
+KERNELS = {
+    "float32": "cuda/simt",
+    "float64": "cuda/dmma",
+    "complex64": "cuda/simt_complex",
+    "complex128": "cuda/dmma_complex",
+}
 #: Small tiles, which take little time in the microscope.
 SMALL = {
     "float32": {"BM": 32, "BN": 64, "BK": 8, "WM": 32, "WN": 16, "TM": 4, "TN": 4, "STAGES": 3},
@@ -75,7 +80,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)
 @pytest.mark.parametrize("dtype", KERNELS)
 def test_any_layout(gpu: Any, dtype: str, down: tuple[bool, bool]) -> None:
-    for shape, gaps in (((36, 68, 28), (0, 0, 0)), ((33, 35, 21), (0, 0, 0)), ((35, 33, 21), (1, 3, 1)), ((6, 7, 3), (2, 1, 1))):
+    for shape, gaps in (
+        ((36, 68, 28), (0, 0, 0)),
+        ((33, 35, 21), (0, 0, 0)),
+        ((35, 33, 21), (1, 3, 1)),
+        ((6, 7, 3), (2, 1, 1)),
+    ):
         check(gpu, dtype, shape, SMALL[dtype], down=down, gaps=gaps)
 
 
@@ -87,7 +97,11 @@ def test_batches_and_parts_of_k(gpu: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "params"),
-    [(dtype, params) for dtype, name in KERNELS.items() for params in ({}, *(p.params for p in cuda_engine()[name].presets))],
+    [
+        (dtype, params)
+        for dtype, name in KERNELS.items()
+        for params in ({}, *(p.params for p in cuda_engine()[name].presets))
+    ],
     ids=lambda p: p if isinstance(p, str) else "-".join(f"{name}{value}" for name, value in p.items()) or "default",
 )
 def test_every_tile(gpu: Any, dtype: str, params: dict[str, int]) -> None:

@@ -28,6 +28,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install
 def gpus(monkeypatch) -> Any:
     found = [fake.Gpu(), fake.Gpu(ordinal=1)]
     fake.install(monkeypatch, found)
+    fake.rungs_alone(monkeypatch)
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()

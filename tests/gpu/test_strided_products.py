@@ -104,11 +104,13 @@ def test_any_layout_is_read_as_it_lies(gpu: Any, layouts: tuple[str, str], dtype
 
 @pytest.mark.parametrize("shapes", [
     ((7,), (7, 9)), ((5, 8), (8,)), ((3,), (3,)), ((4, 1, 5, 6), (3, 6, 2)), ((4, 5, 6), (6, 2)), ((5, 0), (0, 4)),
-    ((0, 4), (4, 5)), ((1, 8), (8, 1)),
+    ((0, 4), (4, 5)), ((1, 8), (8, 1)), ((0, 5, 3), (3, 4)),
 ], ids=str)  # fmt: skip
-def test_shapes_are_those_of_matmul(gpu: Any, shapes: Any) -> None:
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_shapes_are_those_of_matmul(gpu: Any, shapes: Any, layout: str) -> None:
     a, b = whole(*shapes[0]), whole(*shapes[1])
-    np.testing.assert_array_equal(tw.matmul(laid(gpu, a, "rows"), laid(gpu, b, "rows")).view, a @ b)
+    layout = layout if min(map(len, shapes)) > 1 else "rows"
+    np.testing.assert_array_equal(tw.matmul(laid(gpu, a, layout), laid(gpu, b, layout)).view, a @ b)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -290,6 +290,11 @@ def cupy_module(gpus: list[Gpu]) -> Any:
     return cupy
 
 
+def rungs_alone(monkeypatch: Any) -> None:
+    """As if the engine had no kernel of its own, so that the ladder's highest rung multiplies."""
+    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", lambda dtype, capability: ())
+
+
 def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     """Fake torch and CuPy over these GPUs; returns both modules."""
     torch, cupy = torch_module(gpus), cupy_module(gpus)

@@ -72,11 +72,12 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
     order = plan.order
     with gpu:
         in_engine = bool(plan.kernel.boxes or plan.kernel.strides)
-        steps = _batch_steps(order) if in_engine and all(order.mnk) else None
+        is_empty = not math.prod((*order.mnk, *order.batch))
+        steps = _batch_steps(order) if in_engine and not is_empty else None
         at_once = order.workspace_bytes == 0 and (not order.batch or steps is not None)
         if not in_engine:
             product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
-        elif not all(order.mnk):
+        elif is_empty:
             product = _cleared(gpu, order.c.used)
         elif plan.kernel.boxes:
             product = prepare_boxed_product(gpu, plan.kernel, _boxed(plan, steps if at_once else None), plan.params)

@@ -83,6 +83,8 @@ class Strided:
     def fits(self, operand: int, matrix: Matrix) -> bool:
         rows = matrix.columns == 1 or matrix.column == 1
         columns = matrix.rows == 1 or matrix.row == 1
+        if min(matrix.row, matrix.column) < 0:
+            return False
         return {"any": True, "either": rows or columns, "rows": rows, "columns": columns}[self._rule(operand)]
 
     def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:
