@@ -68,7 +68,7 @@ def matmul(
         result = _short(a, b, out)
         if result is not None:
             return result
-        if out is None and (way := short_ways.get(type(a))) is not None and (result := way(a, b)) is not None:
+        if (way := short_ways.get(type(a))) is not None and (result := way(a, b, out)) is not None:
             return result
     if is_on_gpu(a, b, out):
         if device is not None:

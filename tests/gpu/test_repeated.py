@@ -125,14 +125,39 @@ def test_gradients_and_negated_values_go_the_long_way(gpus: Any, long_ways: list
 
 
 def test_what_else_is_asked_goes_the_long_way(gpus: Any, long_ways: list[Any]) -> None:
-    x, out = (fake.Tensor.of(gpus[0], whole(5, 5)) for _ in range(2))
+    x = fake.Tensor.of(gpus[0], whole(5, 5))
     right = x.view @ x.view
     for _ in range(3):
         tw.matmul(x, x)
-    assert tw.matmul(x, x, out=out) is out
-    for c in (out, tw.matmul(x, x, precision="highest"), tw.matmul(x, fake.CupyArray.of(gpus[0], x.view))):
-        np.testing.assert_array_equal(c.view, right)
-    assert len(long_ways) == 4
+        for other in (fake.CupyArray.of(gpus[0], x.view), fake.Unknown.of(gpus[0], x.view)):
+            np.testing.assert_array_equal(tw.matmul(x, other).view, right)
+        np.testing.assert_array_equal(tw.matmul(x, x, precision="highest").view, right)
+    assert len(long_ways) == 1 + 3 * 3
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_out_like_an_earlier_one(gpus: Any, long_ways: list[Any], kind: Any, layout: str) -> None:
+    for seed in range(4):
+        a, b = whole(9, 12, seed=seed), whole(12, 10, seed=seed + 9)
+        x, y, out = kind.of(gpus[0], a), kind.of(gpus[0], b), laid(kind, gpus[0], whole(9, 10), layout)
+        tw.matmul(x, y)
+        assert tw.matmul(x, y, out=out) is out
+        np.testing.assert_array_equal(out.view, a @ b)
+        assert getattr(out, "versions", 1) == 1, "its version was counted up once"
+    assert len(long_ways) == 2
+    assert gpus[0].replays == 4
+
+
+def test_out_that_overlaps_an_operand_goes_the_long_way(gpus: Any, long_ways: list[Any]) -> None:
+    values = whole(3, 64)
+    x = fake.Tensor.of(gpus[0], values)
+    parts = [x.like(x.view[i].reshape(8, 8)) for i in range(3)]
+    for first, second, out, ways in ((0, 1, 2, 1), (0, 1, 2, 1), (0, 1, 2, 1), (0, 1, 0, 2), (0, 1, 1, 3)):
+        x.view[...] = values
+        a, b = parts[first].view.copy(), parts[second].view.copy()
+        np.testing.assert_array_equal(tw.matmul(parts[first], parts[second], out=parts[out]).view, a @ b)
+        assert len(long_ways) == ways
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -52,12 +52,12 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
         gpu.order(stream, other.stream(x.device))
     for each in (library, *others):
         each.hold(stream, x.device, (x, y, target, workspace))
+    if library.repeated is not None and not others and precision == "standard" and _disjoint(target, x, y):
+        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, library)
     if target is not None:
         if (owner := library_of(out)) is not None:
             owner.written(out)
         return out
-    if library.repeated is not None and not others and precision == "standard":
-        library.repeated.remember(a, b, launches, gpu, library)
     result = library.answer(result)
     return library.transposed(result) if order.transposed else result
 

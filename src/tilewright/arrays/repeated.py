@@ -1,8 +1,8 @@
 """The short way for products of GPU arrays that are like those of an earlier product.
 
 The first product of its kind is planned, compiled and submitted. All that its launches depend on is the key under which they
-are remembered: both arrays' shapes, strides, dtypes and devices, and their addresses within a granule. The next product with
-that key allocates its result and makes the same launches by one call of machine code.
+are remembered: the arrays' shapes, strides, dtypes and devices, and their addresses within a granule. The next product with
+that key allocates its result, if it has no ``out``, and makes the same launches by one call of machine code.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from ..errors import LaunchError
 
 if TYPE_CHECKING:
     from ..runtime.gpu.device import Device
+    from .gpu_array import GpuArray
     from .launches import Launches
 
-#: For types of arrays, ``way(a, b)``: their product, or None if it must go the long way.
-short_ways: dict[type, Callable[[Any, Any], Any]] = {}
+#: For types of arrays, ``way(a, b, out)``: their product, or None if it must go the long way.
+short_ways: dict[type, Callable[[Any, Any, Any], Any]] = {}
 
 #: The most keys of a library, and the most types.
 _MOST_KEYS, _MOST_TYPES = 1024, 64
 
 
 class ArrayFunctions(NamedTuple):
-    """What the short way needs of a library. ``key(a, b)``: the key and both addresses, or None for arrays that only the
-    long way can judge. ``pointer(x)``: the address of an array. ``stream(ordinal)``: the caller's stream on a GPU.
-    ``unlike(a, b)``: whether values are stored negated or conjugated, asked where the dtype is complex."""
+    """What the short way needs of a library. ``key(a, b)``: the key of two arrays and both addresses, or None for arrays
+    that only the long way can judge. ``pointer(x)``: the address of an array. ``stream(ordinal)``: the caller's stream on a
+    GPU. ``unlike(a, b)``: whether values are stored conjugated, asked where the dtype is complex."""
 
-    key: Callable[[Any, Any], tuple[Any, int, int] | None]
+    key: Callable[[Any, Any], tuple[tuple[Any, ...], int, int] | None]
     pointer: Callable[[Any], int]
     stream: Callable[[int], int]
     unlike: Callable[[Any, Any], bool]
@@ -43,10 +44,14 @@ class Allocating(Protocol):
     def transposed(self, x: Any) -> Any:
         """A view with its last two axes swapped."""
 
+    def written(self, out: Any) -> None:
+        """Called after the work that overwrites ``out`` was submitted."""
+
 
 class _Repeatable(NamedTuple):
     """``run(a, b, c, workspace, stream)`` makes the launches and returns 0, or a status for ``error``; ``result`` and
-    ``workspace`` allocate."""
+    ``workspace`` allocate. Where there is an ``out``, ``extents`` are the first and last byte of a, b and ``out`` from their
+    addresses on, and ``written`` is called with it."""
 
     run: Callable[..., int]
     error: Callable[[int], Exception]
@@ -55,6 +60,8 @@ class _Repeatable(NamedTuple):
     ordinal: int
     transposed: Callable[[Any], Any] | None
     is_complex: bool
+    extents: tuple[tuple[int, int], ...] = ()
+    written: Callable[[Any], None] | None = None
 
 
 class RepeatedProducts:
@@ -65,8 +72,10 @@ class RepeatedProducts:
         self._known: dict[Any, _Repeatable] = {}
         self._types: set[type] = set()
 
-    def product(self, a: Any, b: Any) -> Any:
+    def product(self, a: Any, b: Any, out: Any = None) -> Any:
         """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError."""
+        if out is not None:
+            return self._product_in_place(a, b, out)
         if type(b) not in self._types:
             return None
         try:
@@ -75,31 +84,70 @@ class RepeatedProducts:
                 return None
             key, at_a, at_b = found
             known = self._known.get(key)
-            if known is None:
+            if known is None or (known.is_complex and self._unlike(a, b)):
                 return None
-            run, error, result, workspace, ordinal, transposed, is_complex = known
-            if is_complex and self._unlike(a, b):
-                return None
-            c, at_workspace = result(), 0
+            c, workspace, at_workspace = known.result(), known.workspace, 0
             if workspace is not None:
                 scratch = workspace()
                 at_workspace = self._pointer(scratch)
         except (RuntimeError, MemoryError):  # no memory, or no such array: the long way says which
             return None
-        status = run(at_a, at_b, self._pointer(c), at_workspace, self._stream(ordinal))
+        status = known.run(at_a, at_b, self._pointer(c), at_workspace, self._stream(known.ordinal))
         if status:
-            raise error(status)
-        return c if transposed is None else transposed(c)
+            raise known.error(status)
+        return c if known.transposed is None else known.transposed(c)
 
-    def remember(self, a: Any, b: Any, launches: Launches, gpu: Device, library: Allocating) -> None:
-        """Remember the product of ``a`` and ``b``, which ``launches`` computed on this GPU."""
-        found = self._key(a, b)
-        kinds = {type(a), type(b)}
-        if found is None or len(short_ways.keys() | kinds) > _MOST_TYPES:
+    def _product_in_place(self, a: Any, b: Any, out: Any) -> Any:
+        """The same for a product with ``out``, which must share no byte with the operands."""
+        if type(b) not in self._types or type(out) not in self._types:
+            return None
+        try:
+            found, to = self._key(a, b), self._key(out, out)
+            if found is None or to is None:
+                return None
+            (key, at_a, at_b), at_out = found, to[1]
+            known = self._known.get((*key, to[0]))
+            if known is None or (known.is_complex and (self._unlike(a, b) or self._unlike(out, out))):
+                return None
+            (low_a, high_a), (low_b, high_b), (low, high) = known.extents
+            low, high = at_out + low, at_out + high
+            if (low < at_a + high_a and at_a + low_a < high) or (low < at_b + high_b and at_b + low_b < high):
+                return None
+            workspace, at_workspace = known.workspace, 0
+            if workspace is not None:
+                scratch = workspace()
+                at_workspace = self._pointer(scratch)
+        except (RuntimeError, MemoryError):
+            return None
+        status = known.run(at_a, at_b, at_out, at_workspace, self._stream(known.ordinal))
+        if status:
+            raise known.error(status)
+        assert known.written is not None
+        known.written(out)
+        return out
+
+    def remember(
+        self,
+        arrays: tuple[Any, Any, Any],
+        views: tuple[GpuArray, GpuArray, GpuArray | None],
+        launches: Launches,
+        gpu: Device,
+        library: Allocating,
+    ) -> None:
+        """Remember a product that ``launches`` computed on this GPU: of ``arrays`` a, b and ``out``, which may be None. All
+        are arrays of the library, ``views`` are their addresses and strides, and ``out`` shares no byte with a and b."""
+        a, b, out = arrays
+        found, to = self._key(a, b), None if out is None else self._key(out, out)
+        kinds = {type(x) for x in arrays if x is not None}
+        if found is None or (out is not None and to is None) or len(short_ways.keys() | kinds) > _MOST_TYPES:
             return
         if len(self._known) >= _MOST_KEYS:
             self._known.clear()
-        key, order, nbytes = found[0], launches.plan.order, launches.workspace_bytes
+        key, order, nbytes = (
+            found[0] if to is None else (*found[0], to[0]),
+            launches.plan.order,
+            launches.workspace_bytes,
+        )
         self._known[key] = known = _Repeatable(
             lambda *given: self._recorded(key, known, launches, gpu, given),
             LaunchError,
@@ -108,6 +156,8 @@ class RepeatedProducts:
             gpu.ordinal,
             library.transposed if order.transposed else None,
             order.dtype.startswith("complex"),
+            tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in views if x is not None),
+            library.written,
         )
         self._types |= kinds
         short_ways.update(dict.fromkeys(kinds, self.product))
