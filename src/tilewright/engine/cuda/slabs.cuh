@@ -25,8 +25,9 @@ __device__ __forceinline__ Place place_of_block(const Call& call)
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "what cp.async copies");
-    if (BYTES == 4) copy_async_4(to, from, inside);
+    static_assert(BYTES >= 2 && BYTES <= 16, "an element, or what cp.async copies");
+    if (BYTES == 2) *(unsigned short*)to = inside ? *(const unsigned short*)from : 0;
+    else if (BYTES == 4) copy_async_4(to, from, inside);
     else if (BYTES == 8) copy_async_8(to, from, inside);
     else copy_async_16(to, from, inside);
 }
@@ -44,9 +45,10 @@ __host__ __device__ constexpr int power_of_two(int most)
 // KEEP: registers hold the address of every copy; else that is computed again each time.
 template <typename T, int SIDE, bool ACROSS, int WIDTH, int THREADS, int STEP, int NEXT, int SWIZZLE, bool KEEP>
 struct Slab {
-    // All threads at once copy STEPS steps of PASS places: where not ACROSS, 8 threads copy steps of one place.
-    static constexpr int MOST = THREADS * WIDTH / SIDE, STEPS = ACROSS ? power_of_two(MOST < BK ? MOST : BK) : 8 * WIDTH;
-    static constexpr int PASS = ACROSS ? THREADS / STEPS * WIDTH : THREADS / 8, COPIES = (SIDE - 1) / PASS + 1;
+    // All threads at once copy STEPS steps of PASS places: where not ACROSS, LANES threads copy steps of one place.
+    static constexpr int LANES = BK / WIDTH < 8 ? BK / WIDTH : 8;
+    static constexpr int MOST = THREADS * WIDTH / SIDE, STEPS = ACROSS ? power_of_two(MOST < BK ? MOST : BK) : LANES * WIDTH;
+    static constexpr int PASS = ACROSS ? THREADS / STEPS * WIDTH : THREADS / LANES, COPIES = (SIDE - 1) / PASS + 1;
     static_assert(BK % STEPS == 0, "copies cover the slab");
     static_assert(SWIZZLE == 0 || PASS % 2 == 0, "all places of a thread are odd, or none is");
 
@@ -59,8 +61,8 @@ struct Slab {
         : operand(operand), outer(outer), inner(inner)
     {
         const int thread = threadIdx.x;
-        step = ACROSS ? thread * WIDTH / PASS : thread % 8 * WIDTH;
-        place = ACROSS ? thread * WIDTH % PASS : thread / 8;
+        step = ACROSS ? thread * WIDTH / PASS : thread % LANES * WIDTH;
+        place = ACROSS ? thread * WIDTH % PASS : thread / LANES;
         last = extent - begin - (ACROSS ? WIDTH : 1);
         from[0] = operand + begin * outer + step * inner;
         if (KEEP)
