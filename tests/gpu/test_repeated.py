@@ -13,7 +13,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from tilewright.arrays import libraries, matmul, repeated
-from tilewright.errors import LaunchError, MemoryLimitError, OperandError
+from tilewright.errors import LaunchError, MemoryLimitError, OperandError, UsageError
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -25,6 +25,7 @@ SHAPES = [((9, 12), (12, 10)), ((3, 9, 12), (3, 12, 10)), ((3, 9, 12), (12, 10))
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = [fake.Gpu(1 << 21, ordinal) for ordinal in range(2)]
     fake.install(monkeypatch, found)
+    fake.rungs_alone(monkeypatch)  # which NumPy plays: what the microscope executes is tested in the last test
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()
@@ -131,8 +132,26 @@ def test_what_else_is_asked_goes_the_long_way(gpus: Any, long_ways: list[Any]) -
         tw.matmul(x, x)
         for other in (fake.CupyArray.of(gpus[0], x.view), fake.Unknown.of(gpus[0], x.view)):
             np.testing.assert_array_equal(tw.matmul(x, other).view, right)
-        np.testing.assert_array_equal(tw.matmul(x, x, precision="highest").view, right)
-    assert len(long_ways) == 1 + 3 * 3
+    assert len(long_ways) == 1 + 3 * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_precision_is_part_of_the_key(gpus: Any, kind: Any) -> None:
+    a, b = whole(3, 200), whole(200, 4, seed=2)
+    a[0], b[:, 0] = 0.1, 0.1
+    x, y, out = kind.of(gpus[0], a), kind.of(gpus[0], b), kind.of(gpus[0], whole(3, 4))
+    exact = (a.astype("f8") @ b.astype("f8")).astype("f4")
+    standard = tw.matmul(x, y).view.copy()
+    assert (standard != exact).any()
+    for _ in range(4):
+        for precision, right in (("highest", exact), ("standard", standard)):
+            np.testing.assert_array_equal(tw.matmul(x, y, precision=precision).view, right)
+            np.testing.assert_array_equal(tw.matmul(x, y, out, precision=precision).view, right)
+    assert gpus[0].replays == 2 + 2 + 2 + 3
+    with pytest.raises(UsageError, match="precision 'high' is not known"):
+        tw.matmul(x, y, precision="high")
+    with pytest.raises(UsageError, match="there is classical alone"):
+        tw.matmul(x, y, algorithm="strassen")
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
@@ -206,3 +225,16 @@ def test_keys_and_types_are_forgotten_before_they_are_too_many(gpus: Any, monkey
     x = other.of(gpus[0], whole(5, 5))
     tw.matmul(x, x)
     assert other not in repeated.short_ways
+
+
+def test_kernels_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor maps and pointers, executed by the microscope."""
+    gpu = fake.Gpu(1 << 21)
+    fake.install(monkeypatch, [gpu])
+    for seed in range(3):
+        a, b = whole(8, 16, dtype="float16", seed=seed), whole(16, 8, dtype="float16", seed=seed + 9)
+        gap = fake.Tensor.of(gpu, whole(1 + 256 * seed))
+        c = tw.matmul(fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b))
+        np.testing.assert_array_equal(c.view, a.astype("f8") @ b.astype("f8"))
+        del gap
+    assert gpu.replays == 1

@@ -21,6 +21,7 @@ from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import Order, arrange, dtype_on_gpu
 from .plan import GpuPlan, gpu_plan
+from .repeated import short_ways
 
 
 def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> Any:
@@ -29,6 +30,11 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
     Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
     little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
     """
+    asked = None if precision == "standard" else precision
+    if algorithm == "classical" and (way := short_ways.get(type(a))) is not None:
+        again = way(a, b, out, asked)
+        if again is not None:
+            return again
     _check_words(precision, algorithm)
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
@@ -52,8 +58,8 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
         gpu.order(stream, other.stream(x.device))
     for each in (library, *others):
         each.hold(stream, x.device, (x, y, target, workspace))
-    if library.repeated is not None and not others and precision == "standard" and _disjoint(target, x, y):
-        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, library)
+    if library.repeated is not None and not others and _disjoint(target, x, y):
+        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, library, asked)
     if target is not None:
         if (owner := library_of(out)) is not None:
             owner.written(out)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .gpu_array import GpuArray
     from .launches import Launches
 
-#: For types of arrays, ``way(a, b, out)``: their product, or None if it must go the long way.
-short_ways: dict[type, Callable[[Any, Any, Any], Any]] = {}
+#: For types of arrays, ``way(a, b, out, asked)``: their product, or None if it must go the long way.
+short_ways: dict[type, Callable[..., Any]] = {}
 
 #: The most keys of a library, and the most types.
 _MOST_KEYS, _MOST_TYPES = 1024, 64
@@ -72,10 +72,13 @@ class RepeatedProducts:
         self._known: dict[Any, _Repeatable] = {}
         self._types: set[type] = set()
 
-    def product(self, a: Any, b: Any, out: Any = None) -> Any:
-        """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError."""
+    def product(self, a: Any, b: Any, out: Any = None, asked: str | None = None) -> Any:
+        """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError.
+
+        ``asked``: what else the caller asked for, such as a precision; None for nothing.
+        """
         if out is not None:
-            return self._product_in_place(a, b, out)
+            return self._product_in_place(a, b, out, asked)
         if type(b) not in self._types:
             return None
         try:
@@ -83,7 +86,7 @@ class RepeatedProducts:
             if found is None:
                 return None
             key, at_a, at_b = found
-            known = self._known.get(key)
+            known = self._known.get(key if asked is None else (*key, asked))
             if known is None or (known.is_complex and self._unlike(a, b)):
                 return None
             c, workspace, at_workspace = known.result(), known.workspace, 0
@@ -97,7 +100,7 @@ class RepeatedProducts:
             raise known.error(status)
         return c if known.transposed is None else known.transposed(c)
 
-    def _product_in_place(self, a: Any, b: Any, out: Any) -> Any:
+    def _product_in_place(self, a: Any, b: Any, out: Any, asked: str | None) -> Any:
         """The same for a product with ``out``, which must share no byte with the operands."""
         if type(b) not in self._types or type(out) not in self._types:
             return None
@@ -106,7 +109,7 @@ class RepeatedProducts:
             if found is None or to is None:
                 return None
             (key, at_a, at_b), at_out = found, to[1]
-            known = self._known.get((*key, to[0]))
+            known = self._known.get((*key, to[0], asked))
             if known is None or (known.is_complex and (self._unlike(a, b) or self._unlike(out, out))):
                 return None
             (low_a, high_a), (low_b, high_b), (low, high) = known.extents
@@ -133,6 +136,7 @@ class RepeatedProducts:
         launches: Launches,
         gpu: Device,
         library: Allocating,
+        asked: str | None = None,
     ) -> None:
         """Remember a product that ``launches`` computed on this GPU: of ``arrays`` a, b and ``out``, which may be None. All
         are arrays of the library, ``views`` are their addresses and strides, and ``out`` shares no byte with a and b."""
@@ -143,11 +147,11 @@ class RepeatedProducts:
             return
         if len(self._known) >= _MOST_KEYS:
             self._known.clear()
-        key, order, nbytes = (
-            found[0] if to is None else (*found[0], to[0]),
-            launches.plan.order,
-            launches.workspace_bytes,
-        )
+        order, nbytes, key = launches.plan.order, launches.workspace_bytes, found[0]
+        if to is not None:
+            key = (*key, to[0], asked)
+        elif asked is not None:
+            key = (*key, asked)
         self._known[key] = known = _Repeatable(
             lambda *given: self._recorded(key, known, launches, gpu, given),
             LaunchError,
