@@ -53,8 +53,8 @@ class Gpu(SimulatedGpu):
                 self.recorded.append((launch, args))
                 return
             self.launches.append((entry, stream))
-            if not self.executes and entry not in ("copy_rows", "add_parts"):
-                (self.copied if "_to_" in entry else self.multiplied)(entry, *args)
+            if not self.executes and entry != "add_parts":
+                self.multiplied(entry, *args)
                 return
             given = [Memory(SimpleNamespace(handle=x), 0) if type(x) is int else x for x in args]
             self.prepare(compiled, entry, grid, block, given, shared_bytes)()
@@ -110,11 +110,6 @@ class Gpu(SimulatedGpu):
         size = np.dtype(dtype).itemsize
         start = self.heap[pointer - BASE :][:size].view(dtype)
         return np.lib.stride_tricks.as_strided(start, shape, [s * size for s in strides])
-
-    def copied(self, entry: str, source: int, target: int, rows: int, columns: int, *strides: int) -> None:
-        types = entry.split("_to_")
-        values = self.seen(source, types[0], (rows, columns), strides[:2])
-        self.seen(target, types[1], (rows, columns), strides[2:])[...] = values
 
     def multiplied(self, entry: str, a: int, b: int, c: int, m: int, n: int, k: int) -> None:
         dtype = cuda_catalog()[f"cuda/{entry}"].dtypes[0]

@@ -1,9 +1,12 @@
-"""Copies of a matrix on a GPU in one launch: between any strides, also into another floating-point type."""
+"""Copies of matrices on a GPU, one or two batches of them in one launch: between any strides, also into another type."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,50 +14,179 @@ from ..host.sources import PACKAGE
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.nvrtc import Compiled, compile_file
-from .gpu_array import Matrix
+from .gpu_array import GRANULE, Matrix, merged_axes
+from .order import Order, OrderedMatrix
 
 PACK = PACKAGE / "engine" / "cuda" / "pack"
-TILE, ROWS = 32, 8
-#: Threads of a block that copies rows, the parts of rows that it copies at once, and the bytes of a part.
-ROW_THREADS, ROW_PARTS, PART_BYTES = 256, 8, 1024
-#: The most blocks of a launch, enough to fill any GPU; with more tiles, each block copies several.
-MOST_BLOCKS = 1 << 16
+#: Warps of a block.
+_WARPS = 8
+#: The most blocks of a launch that adds parts; with more elements, each block adds several.
+_MOST_BLOCKS = 1 << 16
+#: Types of C++ by dtype; others are copied as bits.
+_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "bfloat16": "BFloat16",
+    "float16": "Float16",
+    "complex64": "Complex64",
+    "complex128": "Complex128",
+}
+_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "Bits128"}
 
-#: Bytes a second that copies read and write, and that sums of parts do; and seconds of one more launch.
-_COPIED, _ADDED, _LAUNCH_S = 2.4e12, 3.9e12, 2.5e-6
+#: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
+#: launch. Measured on an H200. A copy reads whole sectors.
+_READ, _WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.3e12, 3.2e12, 3.9e12, 2.3e-6, 32
 
-#: ``copy(source, target, stream)``: addresses, and the handle of a stream.
-Copy = Callable[[int, int, int], None]
+#: ``copy(stream, source, target, …)``: the handle of a stream, and the addresses of source and target of each copy.
+Copies = Callable[..., None]
+#: ``add(source, target, stream)``: addresses, and the handle of a stream.
+Add = Callable[[int, int, int], None]
 
 
-def prepare_copy(device: Device, source: Matrix, target: Matrix, *, own: bool = False) -> Copy:
-    """A function that copies a matrix like ``source`` into one like ``target``: compiled and checked now; a call takes
-    microseconds and does not wait for the copy.
+@dataclass(frozen=True)
+class MatrixCopy:
+    """The copy of every matrix like ``source`` of a batch into one like ``target``. Each axis of the batch is its length and
+    the elements from one source to the next and from one target to the next.
 
     Numbers are rounded once, to nearest, ties to even. ``own``: nobody reads what lies between the rows of the target, so
-    it may be written. The GPU must be the thread's current one, here and at each call.
+    it may be written. ``conjugate``: imaginary parts change their sign.
     """
-    if not source.rows * source.columns:
-        return _nothing
-    if source.dtype == target.dtype:
-        for x, y in ((source, target), (source.transposed, target.transposed)):
-            if x.column == y.column == 1 and _is_of_words(y, own):
-                return _copy_of_rows(device, x, y)
-    tiles = -(-source.rows // TILE) * -(-source.columns // TILE)
-    entry = f"{source.dtype}_to_{target.dtype}"
-    launch = device.launcher(_compiled("strided_copy", device.arch), entry, min(tiles, MOST_BLOCKS), (TILE, ROWS))
-    numbers = (source.rows, source.columns, source.row, source.column, target.row, target.column)
-    sizes = tuple(map(np.int64, numbers))
 
-    def copy(source: int, target: int, stream: int) -> None:
-        launch(stream, source, target, *sizes)
+    source: Matrix
+    target: Matrix
+    own: bool = False
+    batch: tuple[tuple[int, ...], ...] = ()
+    conjugate: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Elements of all matrices."""
+        return self.source.rows * self.source.columns * math.prod(axis[0] for axis in self.batch)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time, in a launch with others."""
+        return self.elements * (_moved_bytes(self.source) / _READ + _moved_bytes(self.target) / _WRITTEN)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A copy as its kernel does it: along x the elements of the source follow each other, or are nearest."""
+
+    copy: MatrixCopy
+    down: bool = field(init=False)
+    across: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        source, target = (_direction(m) for m in (self.copy.source, self.copy.target))
+        object.__setattr__(self, "down", source)
+        object.__setattr__(self, "across", source != target)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of an element of source and target."""
+        return itemsize_of(self.copy.source.dtype), itemsize_of(self.copy.target.dtype)
+
+    @property
+    def extents(self) -> tuple[int, int]:
+        """Elements along x and y."""
+        rows, columns = self.copy.source.rows, self.copy.source.columns
+        return (rows, columns) if self.down else (columns, rows)
+
+    def steps(self, matrix: Matrix) -> tuple[int, int]:
+        """Strides along x and y."""
+        return (matrix.row, matrix.column) if self.down else (matrix.column, matrix.row)
+
+    @property
+    def vectors(self) -> tuple[int, int]:
+        """Elements along x and y that a thread copies at once."""
+        size, out = self.sizes
+        return (16 // size, min(8, 16 // out)) if self.across else (16 // min(size, out), 1)
+
+    def macros(self, i: int) -> dict[str, object]:
+        """What the kernel is compiled with for this job, its number ``i``."""
+        (x, y), (size, out) = self.extents, self.sizes
+        source, target = self.copy.source, self.copy.target
+        (from_x, from_y), (to_x, to_y) = self.steps(source), self.steps(target)
+        shifted = math.gcd(source.alignment, from_y * size * (y > 1), *(step * size for _, step, _ in self.copy.batch))
+        inner, count = (to_y, y) if self.across else (to_x, x)
+        outer, rows = (to_x, x) if self.across else (to_y, y)
+        whole = math.gcd(target.alignment, outer * out * (rows > 1), *(step * out for _, _, step in self.copy.batch))
+        same = source.dtype == target.dtype and not self.copy.conjugate
+        types = [_BITS[size]] * 2 if same else [_TYPES[source.dtype], _TYPES[target.dtype]]
+        return {
+            f"FROM_{i}": types[0],
+            f"TO_{i}": types[1],
+            f"ACROSS_{i}": int(self.across),
+            f"LOADS_{i}": int(from_x == 1 or x == 1),
+            f"SHIFTED_{i}": int(shifted % GRANULE != 0),
+            f"STORES_{i}": int((inner == 1 or count == 1) and whole % GRANULE == 0),
+            f"CONJUGATE_{i}": int(self.copy.conjugate),
+        }
+
+    def packed(self, axes: int) -> tuple[bytes, int]:
+        """``Job`` of the kernel as bytes, with so many axes of the batch, and its number of blocks."""
+        copy = self.copy
+        (x, y), (vx, vy) = self.extents, self.vectors
+        (from_x, from_y), (to_x, to_y) = self.steps(copy.source), self.steps(copy.target)
+        outer, rows = (to_x, x) if self.across else (to_y, y)
+        room = max(y if self.across else x, outer if copy.own and rows > 1 else 0)
+        lengths, from_next, to_next = zip(*[(1, 0, 0)] * (axes - len(copy.batch)), *copy.batch, strict=True)
+        (low, high), (to_low, _) = (self.reach(target) for target in (False, True))
+        lanes = _lanes(-(-x // vx), -(-y // vy), self.across)
+        across, down = -(-x // (vx << lanes)), -(-y // (vy * (32 >> lanes)))
+        count = across * down * math.prod(lengths)
+        blocks = -(-count // _WARPS)
+        nbytes = (high - low + 1) * self.sizes[0]
+        long = x, y, from_x, from_y, to_x, to_y, room, -low, -to_low, nbytes, *from_next, *to_next
+        short = *lengths, across, down, count, lanes, blocks
+        packed = struct.pack(f"<{len(long)}q{len(short)}I", *long, *short)
+        return packed + bytes(-len(packed) % 8), blocks
+
+    def reach(self, target: bool) -> tuple[int, int]:
+        """The elements from the first one of all matrices to those at the lowest and the highest address."""
+        matrix = self.copy.target if target else self.copy.source
+        axes = [(matrix.rows, matrix.row), (matrix.columns, matrix.column)]
+        steps = [(n - 1) * step for n, step in (*axes, *((axis[0], axis[1 + target]) for axis in self.copy.batch))]
+        return sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
+
+
+def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
+    """The copy of all matrices of an operand for the kernel, or of its results for the caller."""
+    axes = [axis for axis in zip(order.batch, place.steps, place.used_steps, strict=True) if axis[1]]
+    lengths, steps, used_steps = zip(*axes, strict=True) if axes else ((), (), ())
+    if place is order.c:
+        return MatrixCopy(place.used, place.original, False, tuple(merged_axes(lengths, used_steps, steps)))
+    return MatrixCopy(place.original, place.used, True, tuple(merged_axes(lengths, steps, used_steps)))
+
+
+def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
+    """A function that does one or two copies in one launch: compiled and checked now; a call takes microseconds and does not
+    wait for the copies. The GPU must be the thread's current one, here and at each call."""
+    jobs = [_Job(copy) for copy in copies]
+    used = [i for i, copy in enumerate(copies) if copy.elements]
+    if not used:
+        return _nothing
+    axes = max(1, *(len(copies[i].batch) for i in used))
+    packed = [jobs[i].packed(axes) for i in used]
+    macros: dict[str, object] = {"JOBS": len(used), "AXES": axes}
+    for at, i in enumerate(used):
+        macros |= jobs[i].macros(at)
+    size = sum(blocks for _, blocks in packed), _WARPS * 32, 0
+    structure = b"".join(data for data, _ in packed)
+    run = device.boxed_launcher(_compiled("copy_matrices", device.arch, **macros), "copy_matrices", size, (), structure)
+    lowest = [jobs[i].reach(target)[0] * jobs[i].sizes[target] for i in used for target in (False, True)]
+    given = [2 * i + target for i in used for target in (False, True)]
+
+    def copy(stream: int, *addresses: int) -> None:
+        run(stream, (), [addresses[i] + low for i, low in zip(given, lowest, strict=True)])
 
     return copy
 
 
-def copy_seconds(source: Matrix, target: Matrix) -> float:
-    """The predicted time of a copy."""
-    return _LAUNCH_S + (source.nbytes + target.nbytes) / _COPIED
+def copies_seconds(copies: Sequence[MatrixCopy]) -> float:
+    """The predicted time of copies in one launch."""
+    return _LAUNCH_S + sum(copy.seconds for copy in copies) if copies else 0
 
 
 def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
@@ -62,11 +194,11 @@ def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
     return _LAUNCH_S + elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
 
 
-def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Copy:
+def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:
     """A function that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
     batch, into matrices like ``target``, ``next_target`` elements apart: in a fixed order, rounded once."""
-    compiled = _compiled("add_parts", device.arch, target.dtype, sums)
-    blocks = min(-(-target.rows * target.columns * batch // 32), MOST_BLOCKS)
+    compiled = _compiled("add_parts", device.arch, OUT=target.dtype.upper(), SUM=sums.upper())
+    blocks = min(-(-target.rows * target.columns * batch // 32), _MOST_BLOCKS)
     launch = device.launcher(compiled, "add_parts", blocks, 256)
     sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, next_target)))
     counts = np.int32(parts), np.int32(batch)
@@ -77,30 +209,34 @@ def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matri
     return add
 
 
-def _is_of_words(matrix: Matrix, own: bool) -> bool:
-    """Whether rows begin at multiples of 4 bytes and are whole words, or may be written as such."""
-    row, step = matrix.columns * itemsize_of(matrix.dtype), matrix.row * itemsize_of(matrix.dtype)
-    return matrix.aligned and step % 4 == 0 and (row % 4 == 0 or (own and row + 3 <= step))
+def _moved_bytes(matrix: Matrix) -> int:
+    """Bytes that a copy moves for an element of it: whole sectors."""
+    size, strides = (
+        itemsize_of(matrix.dtype),
+        [abs(matrix.row)] * (matrix.rows > 1) + [abs(matrix.column)] * (matrix.columns > 1),
+    )
+    return max(size, min(_SECTOR, size * min(strides, default=1)))
 
 
-def _copy_of_rows(device: Device, source: Matrix, target: Matrix) -> Copy:
-    size = itemsize_of(source.dtype)
-    blocks = min(-(-source.rows * -(-source.columns * size // PART_BYTES) // ROW_PARTS), MOST_BLOCKS)
-    launch = device.launcher(_compiled("copy_rows", device.arch), "copy_rows", blocks, ROW_THREADS)
-    numbers = (source.rows, source.columns * size, source.row * size, target.row * size)
-    sizes = tuple(map(np.int64, numbers))
+def _direction(matrix: Matrix) -> bool:
+    """Whether the elements of a column are nearer to each other than those of a row."""
+    if 1 in (matrix.rows, matrix.columns):
+        return matrix.columns == 1 and matrix.rows > 1
+    return abs(matrix.row) < abs(matrix.column)
 
-    def copy(source: int, target: int, stream: int) -> None:
-        launch(stream, source, target, *sizes)
 
-    return copy
+def _lanes(x: int, y: int, across: bool) -> int:
+    """The logarithm of the lanes of a warp that lie along x, of so many threads along x and y."""
+    most_x, most_y = ((n - 1).bit_length() for n in (x, y))
+    if not across:
+        return min(most_x, 5)
+    return min(most_x, 5, max(2, 5 - most_y))
 
 
 @functools.cache
-def _compiled(name: str, arch: str, out: str = "", sums: str = "") -> Compiled:
-    defines = {"OUT": out.upper(), "SUM": sums.upper()} if out else {}
-    return compile_file(PACK / f"{name}.cu", arch=arch, defines=defines)
+def _compiled(name: str, arch: str, **macros: object) -> Compiled:
+    return compile_file(PACK / f"{name}.cu", arch=arch, defines=macros)
 
 
-def _nothing(source: int, target: int, stream: int) -> None:
-    """The copy of a matrix without elements."""
+def _nothing(stream: int, *addresses: int) -> None:
+    """The copies of matrices without elements."""

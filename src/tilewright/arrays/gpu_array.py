@@ -116,6 +116,24 @@ def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     return axes[-1][1] if axes else 0
 
 
+def merged_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The axes of arrays of one shape, each as its length and its stride in every array, and as few as possible: axes that
+    can be merged in all arrays are one, axes of length 1 are left out.
+
+    >>> merged_axes((2, 3, 4), (12, 4, 1), (24, 8, 2)), merged_axes((2, 3), (3, 1), (0, 1))
+    ([(24, 1, 2)], [(2, 3, 0), (3, 1, 1)])
+    """
+    axes: list[tuple[int, ...]] = []
+    for n, *steps in zip(shape, *strides, strict=True):
+        if n == 1:
+            continue
+        if axes and all(outer == n * inner for outer, inner in zip(axes[-1][1:], steps, strict=True)):
+            axes[-1] = (axes[-1][0] * n, *steps)
+        else:
+            axes.append((n, *steps))
+    return axes
+
+
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of C order, in elements."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ..planning.ways import part_steps, sums_dtype
 from ..problem import itemsize_of
@@ -15,8 +14,8 @@ from ..runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_produc
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
 from ..runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
-from .copies import Copy, prepare_copy, prepare_sum
-from .gpu_array import GRANULE, Matrix, collapsed
+from .copies import Add, Copies, copy_of, prepare_copies, prepare_sum
+from .gpu_array import GRANULE, Matrix, merged_axes
 from .layouts import is_down, strides_of
 from .order import Order
 from .plan import GpuPlan
@@ -24,83 +23,84 @@ from .plan import GpuPlan
 
 @dataclass(frozen=True)
 class Launches:
-    """All launches of a plan on one GPU, loaded. ``before`` copies operand 0 (P) or 1 (Q) first, ``after`` copies C last.
-    ``at_once``: one launch multiplies the whole batch."""
+    """All launches of a plan on one GPU, loaded: ``before`` copies operands, ``product`` multiplies, ``adding`` adds parts
+    of k, ``after`` copies C. ``copied`` are the operands, 0 (P) and 1 (Q), that ``before`` copies.
+
+    ``offsets``: a launch of the product for each, with bytes to add to the addresses of P, Q and C. There is one if the
+    strides of the batch are one stride for each operand, or none, and more where they are not.
+    """
 
     plan: GpuPlan
     product: GpuProduct
-    before: tuple[tuple[int, Copy], ...]
-    after: Copy | None
-    at_once: bool
-    adding: Copy | None
+    before: Copies | None
+    copied: tuple[int, ...]
+    after: Copies | None
+    offsets: tuple[tuple[int, int, int], ...]
+    adding: Add | None
     workspace_bytes: int
 
     def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
         """Submit all of it to ``stream``, for arrays and workspace at these addresses. The GPU must be the current one."""
         order = self.plan.order
         p, q = (b, a) if order.swapped else (a, b)
-        if self.at_once:
-            self._multiply(p, q, c, workspace, stream)
-            return
-        partial = workspace + order.workspace_bytes
-        copied: list[int | None] = [None, None]
-        for offsets in _offsets(order):
-            original = [p + offsets[0], q + offsets[1], c + offsets[2]]
-            used = list(original)
-            for i, place in enumerate((order.p, order.q, order.c)):
-                if place.at is not None:
-                    used[i] = workspace + place.at
-            for i, copy in self.before:
-                if copied[i] != original[i]:  # a matrix that consecutive products share is copied once
-                    copy(original[i], used[i], stream)
-                    copied[i] = original[i]
-            self._multiply(used[0], used[1], used[2], partial, stream)
-            if self.after is not None:
-                self.after(used[2], original[2], stream)
-
-    def _multiply(self, p: int, q: int, c: int, partial: int, stream: int) -> None:
-        """One launch, and where k is cut, the sum of its parts."""
-        if self.adding is None:
-            self.product(p, q, c, stream)
-        else:
-            self.product(p, q, partial, stream)
-            self.adding(partial, c, stream)
+        result = c
+        if self.before is not None:
+            given = p, q
+            p = p if order.p.at is None else workspace + order.p.at
+            q = q if order.q.at is None else workspace + order.q.at
+            self.before(stream, *(at for i in self.copied for at in (given[i], (p, q)[i])))
+        if order.c.at is not None:
+            c = workspace + order.c.at
+        for to_p, to_q, to_c in self.offsets:
+            if self.adding is None:
+                self.product(p + to_p, q + to_q, c + to_c, stream)
+            else:
+                sums = workspace + order.workspace_bytes
+                self.product(p + to_p, q + to_q, sums, stream)
+                self.adding(sums, c + to_c, stream)
+        if self.after is not None:
+            self.after(stream, c, result)
 
 
 def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
     """Compile and load the copies and kernels of a plan. Raises what ``prepare_gpu_product`` does."""
     order = plan.order
     with gpu:
-        in_engine = bool(plan.kernel.boxes or plan.kernel.strides)
         is_empty = not math.prod((*order.mnk, *order.batch))
-        steps = _batch_steps(order) if in_engine and not is_empty else None
-        at_once = order.workspace_bytes == 0 and (not order.batch or steps is not None)
-        if not in_engine:
-            product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
-        elif is_empty:
+        in_engine = bool(plan.kernel.boxes or plan.kernel.strides) and not is_empty
+        axes = _axes(order)
+        inner = max(axes) if axes and in_engine else (1, 0, 0, 0)
+        offsets = _offsets(order, [axis for axis in axes if axis is not inner])
+        if is_empty:
             product = _cleared(gpu, order.c.used)
+        elif not in_engine:
+            product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
         elif plan.kernel.boxes:
-            product = prepare_boxed_product(gpu, plan.kernel, _boxed(plan, steps if at_once else None), plan.params)
+            product = prepare_boxed_product(gpu, plan.kernel, _boxed(plan, inner), plan.params)
         else:
-            strided = _strided(plan, steps if at_once else None)
-            product = prepare_strided_product(gpu, plan.kernel, strided, plan.params)
-        sizes = list(steps or (0, 0, 0))
+            product = prepare_strided_product(gpu, plan.kernel, _strided(plan, inner), plan.params)
         adding = None
         if plan.parts > 1:
-            batch = math.prod(order.batch) if at_once else 1
-            sums = sums_dtype(plan.compute)
-            adding = prepare_sum(gpu, plan.parts, batch, sums, order.c.used, sizes[2] if at_once else 0)
-        before = [(i, place) for i, place in enumerate((order.p, order.q)) if place.is_copied]
-        copies = tuple((i, prepare_copy(gpu, place.original, place.used, own=True)) for i, place in before)
-        after = prepare_copy(gpu, order.c.used, order.c.original) if order.c.at is not None else None
-    return Launches(plan, product, copies, after, at_once, adding, plan.workspace_bytes)
+            adding = prepare_sum(gpu, plan.parts, inner[0], sums_dtype(plan.compute), order.c.used, inner[3])
+        copied = tuple(i for i, place in enumerate((order.p, order.q)) if place.is_copied and place.matrices)
+        before = prepare_copies(gpu, [copy_of(order, (order.p, order.q)[i]) for i in copied]) if copied else None
+        after = prepare_copies(gpu, [copy_of(order, order.c)]) if order.c.is_copied else None
+    return Launches(plan, product, before, copied, after, offsets, adding, plan.workspace_bytes)
 
 
-def _boxed(plan: GpuPlan, steps: Sequence[int] | None) -> BoxedProduct:
-    """The product for a kernel with boxes: of all the batch, whose operands are ``steps`` apart, or of one of it."""
+#: An axis of the batch: its length, and the elements from one P, Q and C to the next.
+_Axis = tuple[int, ...]
+
+
+def _axes(order: Order) -> list[_Axis]:
+    return merged_axes(order.batch, *(place.used_steps for place in (order.p, order.q, order.c)))
+
+
+def _boxed(plan: GpuPlan, axis: _Axis) -> BoxedProduct:
+    """The products along an axis of the batch for a kernel with boxes."""
     order = plan.order
     a, b, c = (place.used for place in (order.p, order.q, order.c))
-    nexts, batch = _nexts(order, steps)
+    batch, *nexts = axis
     m, n, k = order.mnk
     of_a, of_b = _laid(a, nexts[0]), _laid(b, nexts[1])
     if plan.parts == 1:
@@ -111,11 +111,11 @@ def _boxed(plan: GpuPlan, steps: Sequence[int] | None) -> BoxedProduct:
     )
 
 
-def _strided(plan: GpuPlan, steps: Sequence[int] | None) -> StridedProduct:
+def _strided(plan: GpuPlan, axis: _Axis) -> StridedProduct:
     """The same for a kernel of strides."""
     order = plan.order
     a, b, c = (place.used for place in (order.p, order.q, order.c))
-    nexts, batch = _nexts(order, steps)
+    batch, *nexts = axis
     m, n, k = order.mnk
     of_a, of_b, of_c = (strides_of(*each) for each in zip((a, b, c), nexts, strict=True))
     if plan.parts == 1:
@@ -127,13 +127,6 @@ def _strided(plan: GpuPlan, steps: Sequence[int] | None) -> StridedProduct:
     )
 
 
-def _nexts(order: Order, steps: Sequence[int] | None) -> tuple[Sequence[int], int]:
-    """The elements to the operands of the next product, and the number of products of a launch."""
-    if steps is None or not order.batch:
-        return (0, 0, 0), 1
-    return steps, math.prod(order.batch)
-
-
 def _part_steps(plan: GpuPlan) -> int:
     return part_steps(plan.kernel, plan.params, plan.compute, plan.order.mnk[2], plan.parts)
 
@@ -141,12 +134,6 @@ def _part_steps(plan: GpuPlan) -> int:
 def _laid(matrix: Matrix, step: int) -> Laid:
     down = is_down(matrix)
     return Laid(matrix.column if down else matrix.row, step, down)
-
-
-def _batch_steps(order: Order) -> tuple[int, ...] | None:
-    """The elements from one matrix of the batch to the next for P, Q and C; None where an operand has no such step."""
-    steps = [collapsed(order.batch, place.steps) for place in (order.p, order.q, order.c)]
-    return None if None in steps else tuple(step for step in steps if step is not None)
 
 
 def _cleared(gpu: Device, c: Matrix) -> GpuProduct:
@@ -160,13 +147,12 @@ def _cleared(gpu: Device, c: Matrix) -> GpuProduct:
     return clear
 
 
-def _offsets(order: Order) -> Iterator[tuple[int, int, int]]:
-    """The byte offsets of P, Q and C for each product of a batch."""
-    columns = []
-    for place in (order.p, order.q, order.c):
-        total = np.zeros((1,) * len(order.batch), np.int64)
-        for axis, (n, step) in enumerate(zip(order.batch, place.steps, strict=True)):
-            along = np.arange(n, dtype=np.int64) * step * itemsize_of(place.original.dtype)
-            total = total + along.reshape((n,) + (1,) * (len(order.batch) - axis - 1))
-        columns.append(np.broadcast_to(total, order.batch).ravel().tolist())
-    return zip(*columns, strict=True)
+def _offsets(order: Order, axes: Sequence[_Axis]) -> tuple[tuple[int, int, int], ...]:
+    """The bytes to P, Q and C of each product along these axes."""
+    sizes = [itemsize_of(place.used.dtype) for place in (order.p, order.q, order.c)]
+    found = []
+    for at in itertools.product(*(range(n) for n, *_ in axes)):
+        elements = [sum(i * axis[1 + operand] for i, axis in zip(at, axes, strict=True)) for operand in range(3)]
+        p, q, c = (count * size for count, size in zip(elements, sizes, strict=True))
+        found.append((p, q, c))
+    return tuple(found)

@@ -64,7 +64,7 @@ class Boxes:
         if operand < 2 and not self._reads(operand, down, size):
             down = not down
         inner, outer = (matrix.rows, matrix.columns) if down else (matrix.columns, matrix.rows)
-        step = inner if operand == 2 or outer == 1 else -(-inner * size // _LINE_BYTES) * _LINE_BYTES // size
+        step = inner if operand == 2 or outer == 1 else _padded(inner, size)
         row, column = (1, step) if down else (step, 1)
         return Matrix(matrix.rows, matrix.columns, row, column, dtype)
 
@@ -89,12 +89,19 @@ class Strided:
 
     def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:
         rule = self._rule(operand)
-        if rule == "columns" or (rule != "rows" and is_down(matrix)):
-            return row_major_matrix(matrix.columns, matrix.rows, dtype).transposed
-        return row_major_matrix(matrix.rows, matrix.columns, dtype)
+        down = rule == "columns" or (rule != "rows" and is_down(matrix))
+        inner, outer = (matrix.rows, matrix.columns) if down else (matrix.columns, matrix.rows)
+        step = inner if outer == 1 else _padded(inner, itemsize_of(dtype))
+        return Matrix(matrix.rows, matrix.columns, *((1, step) if down else (step, 1)), dtype)
 
     def _rule(self, operand: int) -> str:
         return self.kernel.strides["abc"[operand]]
+
+
+def _padded(elements: int, size: int) -> int:
+    """The elements from one row of a copy to the next: whole lines, or of short rows whole granules."""
+    unit = _LINE_BYTES if elements * size > _LINE_BYTES else GRANULE
+    return -(-elements * size // unit) * unit // size
 
 
 def is_down(matrix: Matrix) -> bool:

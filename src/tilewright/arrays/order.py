@@ -19,6 +19,8 @@ from .layouts import Layouts, RowMajor
 
 #: Parts of the workspace begin at multiples of this many bytes.
 _ALIGNMENT = 256
+#: Each of the matrices that are copied begins at a whole line of the GPU's caches.
+_LINE_BYTES = 128
 _ROW_MAJOR = RowMajor()
 
 
@@ -26,15 +28,18 @@ _ROW_MAJOR = RowMajor()
 class OrderedMatrix:
     """One of the three matrices of a product: ``original`` is the caller's, ``used`` the one that the kernel works on.
 
-    ``steps``: elements from one matrix to the next along each axis of the batch. ``at``: the byte of the workspace where
-    the kernel's copy begins; None where the kernel uses the caller's matrix.
+    ``steps``: elements from one matrix of the caller to the next along each axis of the batch, ``used_steps`` those of the
+    kernel. ``at``: the byte of the workspace where the kernel's copies begin; None where the kernel uses the caller's
+    matrix. ``matrices``: how many the batch has; one that several products share counts once.
     """
 
     label: str
     original: Matrix
     used: Matrix
     steps: tuple[int, ...]
+    used_steps: tuple[int, ...]
     at: int | None = None
+    matrices: int = 1
 
     @property
     def is_copied(self) -> bool:
@@ -126,37 +131,54 @@ def arrange(
     may_be_view = views and out is None and len(shape) - len(batch) == 2
     is_swapped = swapped
     if swapped is None:
-        fewest = _bytes_copied(turned, compute, layouts, disjoint, may_be_view)
-        is_swapped = fewest < _bytes_copied(straight, compute, layouts, disjoint, False)
+        fewest = _bytes_copied(turned, batch, compute, layouts, disjoint, may_be_view)
+        is_swapped = fewest < _bytes_copied(straight, batch, compute, layouts, disjoint, False)
     (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = turned if is_swapped else straight
     transposed = bool(is_swapped) and may_be_view and not layouts.fits(2, c) and c.dtype == compute
     if transposed:
         c, shape = c._replace(row=c.columns, column=1), (*batch, c.rows, c.columns)
     places, workspace = [], 0
     for i, (label, original, steps) in enumerate(((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps))):
-        copy = layouts.copy(i, original, compute)
-        is_copied = original.dtype != compute or not layouts.fits(i, original) or (label == "C" and not disjoint)
-        places.append(
-            OrderedMatrix(label, original, copy if is_copied else original, steps, workspace if is_copied else None)
-        )
-        workspace += -(-copy.span_bytes // _ALIGNMENT) * _ALIGNMENT if is_copied else 0
+        if original.dtype != compute or not layouts.fits(i, original) or (label == "C" and not disjoint):
+            used = layouts.copy(i, original, compute)
+            nbytes = -(-used.span_bytes // _LINE_BYTES) * _LINE_BYTES
+            used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(compute))
+            places.append(OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps)))
+            workspace += -(-nbytes * places[-1].matrices // _ALIGNMENT) * _ALIGNMENT
+        else:
+            places.append(OrderedMatrix(label, original, original, steps, steps))
     first, second, result = places
     return Order(shapes, batch, dtype, compute, bool(is_swapped), first, second, result, shape, transposed, workspace)
 
 
 def _bytes_copied(
     places: tuple[tuple[str, Matrix, tuple[int, ...]], ...],
+    batch: tuple[int, ...],
     compute: str,
     layouts: Layouts,
     disjoint: bool,
     any_c: bool,
 ) -> int:
-    """Bytes that one product copies. With ``any_c`` C can have any layout."""
+    """Bytes that all products copy. With ``any_c`` C can have any layout."""
     total = 0
-    for i, (label, matrix, _) in enumerate(places):
+    for i, (label, matrix, steps) in enumerate(places):
         fits = matrix.dtype == compute and (layouts.fits(i, matrix) or (label == "C" and any_c))
-        total += 0 if fits and (disjoint or label != "C") else matrix.nbytes
+        total += 0 if fits and (disjoint or label != "C") else matrix.nbytes * _matrices(batch, steps)
     return total
+
+
+def _matrices(batch: tuple[int, ...], steps: tuple[int, ...]) -> int:
+    """How many matrices a batch has, of which several products may share one."""
+    return math.prod(n for n, step in zip(batch, steps, strict=True) if step)
+
+
+def _steps_of_copies(batch: tuple[int, ...], steps: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The elements from one copy to the next along each axis, if copies of ``size`` elements follow each other."""
+    found = []
+    for i, (n, step) in enumerate(zip(batch, steps, strict=True)):
+        following = _matrices(batch[i + 1 :], steps[i + 1 :])
+        found.append(size * following if step and n > 1 else 0)
+    return tuple(found)
 
 
 def _matrix(
@@ -198,4 +220,4 @@ def _copy_text(place: OrderedMatrix, swapped: bool) -> str:
     why = f"{original.order}, {original.dtype}" if original.dtype != place.used.dtype else original.order
     if place.label == "C" and original.is_row_major and original.dtype == place.used.dtype:
         why = "it overlaps an operand"
-    return f"{place.label} ({why}), {place.used.nbytes:,} bytes"
+    return f"{place.label} ({why}), {place.used.nbytes * place.matrices:,} bytes"

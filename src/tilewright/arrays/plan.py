@@ -16,7 +16,7 @@ from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
 from ..problem import Problem, itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.strided_product import vector_bytes
-from .copies import copy_seconds, sum_seconds
+from .copies import copies_seconds, copy_of, sum_seconds
 from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines, strides_of
 from .order import Order
 
@@ -166,9 +166,8 @@ def _shape(order: Order) -> EngineShape:
 
 def _copies_s(order: Order) -> float:
     """Seconds of the copies before and after, of all products."""
-    before = sum(copy_seconds(x.original, x.used) for x in (order.p, order.q) if x.is_copied)
-    after = copy_seconds(order.c.used, order.c.original) if order.c.is_copied else 0
-    return math.prod(order.batch) * (before + after)
+    before, after = [[copy_of(order, x) for x in places if x.is_copied] for places in ((order.p, order.q), (order.c,))]
+    return copies_seconds(before) + copies_seconds(after)
 
 
 def _sums_s(order: Order, way: Way) -> float:
