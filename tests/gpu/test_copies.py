@@ -15,6 +15,7 @@ from support import simulated_libraries as fake
 from tilewright.arrays import libraries
 from tilewright.arrays.copies import MatrixCopy, prepare_copies
 from tilewright.arrays.gpu_array import Matrix
+from tilewright.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -26,6 +27,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 23)
     found.sms = 4
     fake.install(monkeypatch, [found])
+    fake.engine_alone(monkeypatch, cuda_engine()["cuda/hopper"])
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()

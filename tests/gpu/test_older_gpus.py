@@ -27,7 +27,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 22)
     found.sms, found.capability, found.arch = 4, "8.0", "sm_80"
     fake.install(monkeypatch, [found])
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", lambda dtype, _: [MMA] if dtype in MMA.dtypes else [])
+    fake.engine_alone(monkeypatch, MMA)
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()

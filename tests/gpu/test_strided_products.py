@@ -67,9 +67,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     found = fake.Gpu(1 << 22)
     found.sms = 8
     fake.install(monkeypatch, [found])
-    monkeypatch.setattr(
-        "tilewright.arrays.plan.engine_on_gpu", lambda dtype, _: [plain] if dtype in plain.dtypes else []
-    )
+    fake.engine_alone(monkeypatch, plain)
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()

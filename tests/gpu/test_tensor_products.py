@@ -28,15 +28,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 23)
     found.sms = 4
     fake.install(monkeypatch, [found])
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", _hopper)
+    fake.engine_alone(monkeypatch, HOPPER)
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()
-
-
-def _hopper(dtype: str, capability: str) -> list[Any]:
-    """Only this kernel, also for shapes that others serve faster."""
-    return [HOPPER] if dtype in HOPPER.dtypes and HOPPER.fits(capability) else []
 
 
 def whole(*shape: int, dtype: Any = BF16, seed: int = 1) -> np.ndarray:

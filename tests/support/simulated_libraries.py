@@ -84,7 +84,7 @@ class Gpu(SimulatedGpu):
             *addresses, stream = given
 
             def moved(value: Any) -> Any:
-                if isinstance(value, tuple):
+                if isinstance(value, tuple | list):
                     return tuple(map(moved, value))
                 number = (value + apart // 2) // apart - 1 if type(value) is int else -1
                 if not 0 <= number < len(addresses):
@@ -288,6 +288,14 @@ def cupy_module(gpus: list[Gpu]) -> Any:
 def rungs_alone(monkeypatch: Any) -> None:
     """As if the engine had no kernel of its own, so that the ladder's highest rung multiplies."""
     monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", lambda dtype, capability: ())
+
+
+def engine_alone(monkeypatch: Any, kernel: Any) -> None:
+    """As if the engine had this kernel alone, also for shapes that others serve faster."""
+    monkeypatch.setattr(
+        "tilewright.arrays.plan.engine_on_gpu",
+        lambda dtype, capability: [kernel] if dtype in kernel.dtypes and kernel.fits(capability) else [],
+    )
 
 
 def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
