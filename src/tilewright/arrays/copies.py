@@ -179,7 +179,7 @@ def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
     given = [2 * i + target for i in used for target in (False, True)]
 
     def copy(stream: int, *addresses: int) -> None:
-        run(stream, (), [addresses[i] + low for i, low in zip(given, lowest, strict=True)])
+        run(stream, (), tuple(addresses[i] + low for i, low in zip(given, lowest, strict=True)))
 
     return copy
 
