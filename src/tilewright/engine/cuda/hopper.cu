@@ -162,15 +162,27 @@ __device__ __forceinline__ unsigned packed(float low, float high)
 }
 
 #if HALF
-// A warp stores up to 64 elements of a row whose chunks of 16 bytes are swizzled by `turn`, two at once where two lie in one word.
-__device__ __forceinline__ void store_row(Out* to, const Out* from, int turn, int columns)
+// A warp stores 16 rows of up to 64 elements, of which each lane has a word of two; in `from` chunks of 16 bytes are swizzled. A row
+// that begins within a word of C takes one half of each from the lane before.
+__device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*from)[64], int rows, int columns)
 {
-    auto element = [&](int i) { return from[(i / 8 ^ turn) * 8 + i % 8]; };
-    const int lane = threadIdx.x % 32, odd = (unsigned long long)to / 2 % 2, i = 2 * lane - odd;
-    if (i >= 0 && i + 1 < columns) *(Pair*)&to[i] = Pair{ element(i), element(i + 1) };
-    else if (i >= 0 && i < columns) to[i] = element(i);
-    else if (i == -1 && columns > 0) to[0] = element(0);
-    if (odd && lane == 31 && columns == 64) to[63] = element(63);
+    const int lane = threadIdx.x % 32, i = 2 * lane;
+    #pragma unroll
+    for (int r = 0; r < 16; r++) {
+        const unsigned word = ((const unsigned*)from[r])[(lane / 4 ^ r % 8) * 4 + lane % 4];
+        const unsigned before = __shfl_up_sync(0xFFFFFFFF, word, 1);
+        if (r >= rows) continue;
+        Out* row = to + r * step;
+        if ((unsigned long long)row % 4 == 0) {
+            if (i + 1 < columns) *(unsigned*)&row[i] = word;
+            else if (i < columns) row[i] = (Out)word;
+        } else {
+            if (lane > 0 && i < columns) *(unsigned*)&row[i - 1] = before >> 16 | word << 16;
+            else if (lane > 0 && i - 1 < columns) row[i - 1] = (Out)(before >> 16);
+            else if (lane == 0 && columns > 0) row[0] = (Out)word;
+            if (lane == 31 && columns == 64) row[63] = (Out)(word >> 16);
+        }
+    }
 }
 #endif
 
@@ -278,8 +290,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     __syncwarp();  // a warp stores the rows that it has written
                     const int columns = min(64, call.n - left - slab * 64);
                     Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * 64;
-                    for (int r = 0; r < min(16, call.m - top - warp * 16); r++)
-                        store_row(rows + r * call.row_c, to[warp * 16 + r], r % 8, columns);
+                    store_rows(rows, call.row_c, &to[warp * 16], call.m - top - warp * 16, columns);
                 }
             }
 #else
