@@ -19,6 +19,7 @@ from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from ..runtime.gpu.driver import device_of
 from . import dlpack
+from .exchange import exchange_interface
 from .gpu_array import DTYPES, GRANULE, GpuArray, contiguous_strides
 from .matrix import GpuMatrix
 from .repeated import ArrayFunctions, RepeatedProducts
@@ -128,7 +129,9 @@ class Torch(Library):
         functions = ArrayFunctions(
             self._key, operator.methodcaller("data_ptr"), self._handle or self.stream, _is_conjugated
         )
-        self.repeated = RepeatedProducts(functions)
+        parameter = getattr(getattr(torch, "nn", None), "Parameter", torch.Tensor)
+        interface = exchange_interface(torch.Tensor, parameter, torch.is_grad_enabled)
+        self.repeated = RepeatedProducts(self, functions, interface)
 
     def on_gpu(self, x: Any) -> bool:
         return bool(x.is_cuda)
@@ -198,9 +201,8 @@ class Cupy(Library):
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self.repeated = RepeatedProducts(
-            ArrayFunctions(self._key, operator.attrgetter("data.ptr"), self.stream, lambda *_: False)
-        )
+        functions = ArrayFunctions(self._key, operator.attrgetter("data.ptr"), self.stream, lambda *_: False)
+        self.repeated = RepeatedProducts(self, functions, None)
 
     def on_gpu(self, x: Any) -> bool:
         return isinstance(x, self._cupy.ndarray)

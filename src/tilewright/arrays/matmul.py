@@ -59,7 +59,7 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
     for each in (library, *others):
         each.hold(stream, x.device, (x, y, target, workspace))
     if library.repeated is not None and not others and _disjoint(target, x, y):
-        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, library, asked)
+        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, asked)
     if target is not None:
         if (owner := library_of(out)) is not None:
             owner.written(out)

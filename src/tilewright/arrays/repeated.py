@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import LaunchError
+from .exchange import ExchangedProducts, ExchangeInterface
 
 if TYPE_CHECKING:
     from ..runtime.gpu.device import Device
+    from ..runtime.gpu.recording import Replay
     from .gpu_array import GpuArray
     from .launches import Launches
 
@@ -35,8 +37,11 @@ class ArrayFunctions(NamedTuple):
     unlike: Callable[[Any, Any], bool]
 
 
-class Allocating(Protocol):
-    """A library that allocates."""
+class RepeatingLibrary(Protocol):
+    """A library whose products are repeated."""
+
+    def view(self, x: Any, name: str) -> GpuArray:
+        """Address, shape and strides of ``x``."""
 
     def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
         """A function that allocates such an array."""
@@ -50,8 +55,7 @@ class Allocating(Protocol):
 
 class _Repeatable(NamedTuple):
     """``run(a, b, c, workspace, stream)`` makes the launches and returns 0, or a status for ``error``; ``result`` and
-    ``workspace`` allocate. Where there is an ``out``, ``extents`` are the first and last byte of a, b and ``out`` from their
-    addresses on, and ``written`` is called with it."""
+    ``workspace`` allocate. ``extents`` are the first and last byte of a, b and ``out``, if any, from their addresses on."""
 
     run: Callable[..., int]
     error: Callable[[int], Exception]
@@ -61,14 +65,20 @@ class _Repeatable(NamedTuple):
     transposed: Callable[[Any], Any] | None
     is_complex: bool
     extents: tuple[tuple[int, int], ...] = ()
-    written: Callable[[Any], None] | None = None
+    #: The recorded launches; None before they were recorded, and where they cannot be.
+    replay: Replay | None = None
+    is_first: bool = True
 
 
 class RepeatedProducts:
     """The products of one library's arrays that were computed before."""
 
-    def __init__(self, functions: ArrayFunctions) -> None:
+    def __init__(
+        self, library: RepeatingLibrary, functions: ArrayFunctions, exchange: ExchangeInterface | None
+    ) -> None:
+        self._library, self._exchange = library, exchange
         self._key, self._pointer, self._stream, self._unlike = functions
+        self._exchanged: ExchangedProducts | None = None
         self._known: dict[Any, _Repeatable] = {}
         self._types: set[type] = set()
 
@@ -98,6 +108,8 @@ class RepeatedProducts:
         status = known.run(at_a, at_b, self._pointer(c), at_workspace, self._stream(known.ordinal))
         if status:
             raise known.error(status)
+        if known.is_first and asked is None:
+            self._teach(a, b, self._known.get(key, known))
         return c if known.transposed is None else known.transposed(c)
 
     def _product_in_place(self, a: Any, b: Any, out: Any, asked: str | None) -> Any:
@@ -125,8 +137,7 @@ class RepeatedProducts:
         status = known.run(at_a, at_b, at_out, at_workspace, self._stream(known.ordinal))
         if status:
             raise known.error(status)
-        assert known.written is not None
-        known.written(out)
+        self._library.written(out)
         return out
 
     def remember(
@@ -135,7 +146,6 @@ class RepeatedProducts:
         views: tuple[GpuArray, GpuArray, GpuArray | None],
         launches: Launches,
         gpu: Device,
-        library: Allocating,
         asked: str | None = None,
     ) -> None:
         """Remember a product that ``launches`` computed on this GPU: of ``arrays`` a, b and ``out``, which may be None. All
@@ -155,16 +165,16 @@ class RepeatedProducts:
         self._known[key] = known = _Repeatable(
             lambda *given: self._recorded(key, known, launches, gpu, given),
             LaunchError,
-            library.allocation(order.shape, order.dtype, gpu.ordinal),
-            library.allocation((nbytes,), "uint8", gpu.ordinal) if nbytes else None,
+            self._library.allocation(order.shape, order.dtype, gpu.ordinal),
+            self._library.allocation((nbytes,), "uint8", gpu.ordinal) if nbytes else None,
             gpu.ordinal,
-            library.transposed if order.transposed else None,
+            self._library.transposed if order.transposed else None,
             order.dtype.startswith("complex"),
             tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in views if x is not None),
-            library.written,
         )
         self._types |= kinds
-        short_ways.update(dict.fromkeys(kinds, self.product))
+        for kind in kinds:
+            short_ways.setdefault(kind, self.product)
 
     def _recorded(self, key: Any, known: _Repeatable, launches: Launches, gpu: Device, given: Sequence[int]) -> int:
         """Makes the launches of the first repetition and records them: a product that is computed once does not need it."""
@@ -177,7 +187,24 @@ class RepeatedProducts:
 
         replay = gpu.replay(launches.submit, addresses)
         if replay is None:
-            self._known[key] = known._replace(run=by_python)
+            self._known[key] = known._replace(run=by_python, is_first=False)
         else:
-            self._known[key] = known._replace(run=replay.run, error=replay.error)
+            self._known[key] = known._replace(run=replay.run, error=replay.error, replay=replay, is_first=False)
         return by_python(*addresses, stream)
+
+    def _teach(self, a: Any, b: Any, known: _Repeatable) -> None:
+        """Let machine code do the rest of the short way too, where the library has an interface for it."""
+        replay, types = known.replay, () if self._exchange is None else self._exchange.types
+        if self._exchange is None or replay is None or known.transposed is not None or known.is_complex:
+            return
+        if type(a) not in types or type(b) not in types:
+            return
+        if self._exchanged is None:
+            self._exchanged = ExchangedProducts(self._exchange, self.product)
+            short_ways.update(dict.fromkeys(types, self._exchanged.product))
+
+        def failed(status: int) -> None:
+            raise replay.error(status)
+
+        views = self._library.view(a, "a"), self._library.view(b, "b")
+        self._exchanged.learn((a, b), views, (replay.program, known.result, known.workspace, failed))

@@ -99,8 +99,10 @@ class Replay:
             size = -(-len(launch.arguments) // 8) * 8
             program += [_words(size, *launch.places), launch.arguments.ljust(size, b"\0")]
             program += [_words(at, *_operand(launch.arguments, at, alike)) for at in launch.addresses]
+        #: The launches as words, for other machine code.
+        self.program = b"".join(program)
         #: ``run(*addresses, stream)``, a function as Python's built-in ones are.
-        self.run: Callable[..., int] = replay_code.bound_function(b"".join(program))
+        self.run: Callable[..., int] = replay_code.bound_function(self.program)
 
     def error(self, status: int) -> LaunchError:
         """The error for a result of ``run`` that is not 0."""

@@ -4,13 +4,17 @@ It is compiled from LLVM's intermediate representation in some 20 ms, so that no
 data: the words of a ``bytes`` object, which the function reads one after the other. In C:
 
     PyObject *replay(PyObject *program, PyObject *const *args, Py_ssize_t count) {
-        int64_t *at = (int64_t *)PyBytes_AsString(program), address[MOST_OPERANDS + 1];
-        read get_current, push, pop, launch, context, operands, launches from at;
+        int64_t *words = (int64_t *)PyBytes_AsString(program), operands = words[5], address[MOST_OPERANDS + 1];
         if (count != operands + 1) { PyErr_BadArgument(); return NULL; }
         for (i = 0; i < operands; i++) address[i] = PyLong_AsUnsignedLongLong(args[i]);
         address[operands] = 0;                                  // what no operand is near is added to 0
         stream = PyLong_AsUnsignedLongLong(args[operands]);
         if (PyErr_Occurred()) return NULL;
+        return PyLong_FromLongLong(launches(words, address, stream));
+    }
+
+    static int64_t launches(int64_t *at, int64_t *address, int64_t stream) {
+        read get_current, push, pop, launch, context, operands, launches from at;
         PyThreadState *saved = PyEval_SaveThread();             // a launch waits while the stream's queue is full
         int64_t failed = 0;
         get_current(&current);
@@ -27,7 +31,7 @@ data: the words of a ``bytes`` object, which the function reads one after the ot
         }
         if (pushed) pop(&current);
         PyEval_RestoreThread(saved);
-        return PyLong_FromLongLong(failed);
+        return failed;
     }
 
 The arguments are copied to the stack first: several threads may launch at once.
@@ -43,11 +47,13 @@ from llvmlite import binding, ir
 from numba.core import cgutils
 
 from ...codegen.builtin_functions import define_function
-from ...codegen.vectors import I8, I32, I64
+from ...codegen.vectors import I1, I8, I32, I64
 
 #: Bytes of a tensor map, the most bytes of a launch's arguments, the most arguments of a launch, and the most operands.
 MAP_BYTES, MOST_BYTES, MOST_ARGUMENTS, MOST_OPERANDS = 128, 4096, 64, 8
 
+#: The word of a program that says how many operands it has.
+_OPERANDS = 5
 _ADDRESS = I8.as_pointer()
 #: Keeps the machine code in memory.
 _engines: list[Any] = []
@@ -60,63 +66,96 @@ def bound_function(program: bytes) -> Callable[..., int]:
 
 @functools.cache
 def _definition() -> Callable[[Any], Callable[..., Any]]:
-    module = ir.Module("replay")
-    kind = ir.FunctionType(_ADDRESS, [_ADDRESS, _ADDRESS.as_pointer(), I64])
-    _Replay(module, ir.Function(module, kind, "replay")).build()
+    code = Emitter(ir.Module("replay"), "replay", _ADDRESS, [_ADDRESS, _ADDRESS.as_pointer(), I64])
+    builder, (program, args, count) = code.builder, code.function.args
+    words = builder.bitcast(code.python("PyBytes_AsString", _ADDRESS, program), I64.as_pointer())
+    operands, address = builder.load(builder.gep(words, [I64(_OPERANDS)])), code.room(I64, MOST_OPERANDS + 1)
+
+    def number(index: Any) -> Any:
+        return code.python("PyLong_AsUnsignedLongLong", I64, builder.load(builder.gep(args, [index])))
+
+    with builder.if_then(builder.icmp_signed("!=", count, builder.add(operands, I64(1)))):
+        code.python("PyErr_BadArgument", I32)
+        builder.ret(_ADDRESS(None))
+    with cgutils.for_range(builder, operands) as loop:
+        builder.store(number(loop.index), builder.gep(address, [loop.index]))
+    builder.store(I64(0), builder.gep(address, [operands]))
+    stream = number(operands)
+    with builder.if_then(builder.icmp_unsigned("!=", code.python("PyErr_Occurred", _ADDRESS), _ADDRESS(None))):
+        builder.ret(_ADDRESS(None))
+    failed = builder.call(launches_function(code.module), [words, address, stream])
+    builder.ret(code.python("PyLong_FromLongLong", _ADDRESS, failed))
+    return define_function("replay", *compiled_addresses(code.module, "replay"))
+
+
+def compiled_addresses(module: Any, *names: str) -> list[int]:
+    """The addresses of functions of a module, which is compiled now."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     machine = binding.Target.from_default_triple().create_target_machine(jit=True)
     engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
     engine.finalize_object()
     _engines.append(engine)
-    return define_function("replay", engine.get_function_address("replay"))
+    return [int(engine.get_function_address(name)) for name in names]
 
 
-class _Replay:
-    """Emits the function above. ``word`` emits the reading of the next word of the program."""
+class Emitter:
+    """Emits a function into a module: ``builder`` stands at its beginning."""
 
-    def __init__(self, module: Any, function: Any) -> None:
-        self.module, self.function = module, function
-        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
+    def __init__(self, module: Any, name: str, result: Any, kinds: list[Any]) -> None:
+        self.module, self.function = module, ir.Function(module, ir.FunctionType(result, kinds), name)
+        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
 
-        def room(kind: Any, count: int = 1, alignment: int = 8) -> Any:
-            place = self.builder.alloca(kind, count)
-            place.align = alignment
-            return place
+    def room(self, kind: Any, count: int = 1, alignment: int = 8) -> Any:
+        """Memory on the stack."""
+        place = cgutils.alloca_once(self.builder, kind, count)
+        place.align = alignment
+        return place
 
-        self.at, self.current = room(I64.as_pointer()), room(I64)
-        self.failed, self.pushed = room(I64), room(ir.IntType(1))
-        self.address = room(I64, MOST_OPERANDS + 1)
-        self.block, self.places = room(I8, MOST_BYTES, 64), room(_ADDRESS, MOST_ARGUMENTS)
+    def at_address(self, address: Any, result: Any, *args: Any) -> Any:
+        """Call the function at an address."""
+        kind = ir.FunctionType(result, [arg.type for arg in args])
+        return self.builder.call(self.builder.inttoptr(address, kind.as_pointer()), args)
+
+    def python(self, name: str, result: Any, *args: Any) -> Any:
+        """Call a function of Python's C interface."""
+        kind = ir.FunctionType(result, [arg.type for arg in args])
+        return self.builder.call(cgutils.get_or_insert_function(self.module, kind, name), args)
+
+
+def launches_function(module: Any) -> Any:
+    """``launches(words, address, stream)``, emitted into a module."""
+    launches = _Launches(module, "launches", I64, [I64.as_pointer(), I64.as_pointer(), I64])
+    launches.function.linkage = "internal"
+    launches.build()
+    return launches.function
+
+
+class _Launches(Emitter):
+    """Emits the function ``launches`` above. ``word`` emits the reading of the next word of the program."""
 
     def build(self) -> None:
-        builder, (program, args, count) = self.builder, self.function.args
-        builder.store(builder.bitcast(self.python("PyBytes_AsString", _ADDRESS, program), I64.as_pointer()), self.at)
-        get_current, push, pop, launch, context, operands, launches = (self.word() for _ in range(7))
-        with builder.if_then(builder.icmp_signed("!=", count, builder.add(operands, I64(1)))):
-            self.python("PyErr_BadArgument", I32)
-            builder.ret(_ADDRESS(None))
-        with cgutils.for_range(builder, operands) as loop:
-            builder.store(self.number(args, loop.index), builder.gep(self.address, [loop.index]))
-        builder.store(I64(0), builder.gep(self.address, [operands]))
-        stream = self.number(args, operands)
-        with builder.if_then(builder.icmp_unsigned("!=", self.python("PyErr_Occurred", _ADDRESS), _ADDRESS(None))):
-            builder.ret(_ADDRESS(None))
+        builder, (words, self.address, stream) = self.builder, self.function.args
+        self.at, self.current = self.room(I64.as_pointer()), self.room(I64)
+        self.failed, self.pushed = self.room(I64), self.room(I1)
+        self.block, self.places = self.room(I8, MOST_BYTES, 64), self.room(_ADDRESS, MOST_ARGUMENTS)
+        builder.store(words, self.at)
+        get_current, push, pop, launch, context, _, launches = (self.word() for _ in range(7))
         saved = self.python("PyEval_SaveThread", _ADDRESS)
         builder.store(I64(0), self.failed)
-        builder.store(ir.IntType(1)(0), self.pushed)
-        self.driver(get_current, self.current)
+        builder.store(I1(0), self.pushed)
+        self.at_address(get_current, I32, self.current)
         with builder.if_then(builder.icmp_unsigned("!=", builder.load(self.current), context)):
-            self.note(self.driver(push, context), launches)
+            self.note(self.at_address(push, I32, context), launches)
             builder.store(builder.not_(self.has_failed()), self.pushed)
         with cgutils.for_range(builder, launches) as loop:
             with builder.if_then(self.has_failed()):
                 loop.do_break()
             self.launch(launch, stream, loop.index)
         with builder.if_then(builder.load(self.pushed)):
-            self.driver(pop, self.current)
+            self.at_address(pop, I32, self.current)
         self.python("PyEval_RestoreThread", ir.VoidType(), saved)
-        builder.ret(self.python("PyLong_FromLongLong", _ADDRESS, builder.load(self.failed)))
+        builder.ret(builder.load(self.failed))
 
     def launch(self, launch: Any, stream: Any, index: Any) -> None:
         builder = self.builder
@@ -131,7 +170,7 @@ class _Replay:
             value = builder.add(builder.load(builder.gep(self.address, [operand])), offset)
             builder.store(value, builder.bitcast(builder.gep(self.block, [byte]), I64.as_pointer()))
         given = [function, *(builder.trunc(size, I32) for size in sizes), stream, self.places, I64(0)]
-        self.note(self.driver(launch, *given), index)
+        self.note(self.at_address(launch, I32, *given), index)
 
     def note(self, status: Any, number: Any) -> None:
         """Remember the status of a call, and its number, if it is an error."""
@@ -147,16 +186,3 @@ class _Replay:
         place = self.builder.load(self.at)
         self.builder.store(self.builder.gep(place, [I64(1)]), self.at)
         return self.builder.load(place)
-
-    def number(self, args: Any, index: Any) -> Any:
-        argument = self.builder.load(self.builder.gep(args, [index]))
-        return self.python("PyLong_AsUnsignedLongLong", I64, argument)
-
-    def driver(self, address: Any, *args: Any) -> Any:
-        """Call the driver's function at an address; it returns a status."""
-        kind = ir.FunctionType(I32, [arg.type for arg in args])
-        return self.builder.call(self.builder.inttoptr(address, kind.as_pointer()), args)
-
-    def python(self, name: str, result: Any, *args: Any) -> Any:
-        kind = ir.FunctionType(result, [arg.type for arg in args])
-        return self.builder.call(cgutils.get_or_insert_function(self.module, kind, name), args)

@@ -1,0 +1,89 @@
+"""The short way in machine code, for libraries with DLPack's exchange interface for C; see ``exchange_code``."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .gpu_array import GpuArray
+
+#: Words of the interface's table: its version and where its functions are.
+_VERSION, _VIEW, _STREAM_OF, _WORDS = 0, 5, 6, 7
+
+
+class ExchangeInterface(NamedTuple):
+    """Types of arrays that have the interface, its functions ``dltensor_from_py_object_no_sync`` and
+    ``current_work_stream`` as addresses, and whether gradients are recorded now."""
+
+    types: tuple[type, type]
+    view: int
+    stream_of: int
+    grad_enabled: Callable[[], bool]
+
+
+def exchange_interface(first: type, second: type, grad_enabled: Callable[[], bool]) -> ExchangeInterface | None:
+    """The interface of two types of one library; None without one, or in a Python without its global lock."""
+    capsule = getattr(first, "__dlpack_c_exchange_api__", None)
+    if capsule is None or "t" in getattr(sys, "abiflags", "") or sys.implementation.name != "cpython":
+        return None
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    words = (ctypes.c_uint64 * _WORDS).from_address(pointer(capsule, b"dlpack_exchange_api"))
+    if words[_VERSION] & 0xFFFF_FFFF != 1 or not words[_VIEW] or not words[_STREAM_OF]:
+        return None
+    return ExchangeInterface((first, second), words[_VIEW], words[_STREAM_OF], grad_enabled)
+
+
+class ExchangedProducts:
+    """Products that machine code computes: ``product(a, b)``, and by ``otherwise(*args)`` what it does not know."""
+
+    #: The most products that are known at once.
+    MOST = 1024
+
+    def __init__(self, interface: ExchangeInterface, otherwise: Callable[..., Any]) -> None:
+        from . import (
+            exchange_code,
+        )  # compiled at the first repetition: a product that is computed once does not need it
+
+        self._known: dict[bytes, Any] = {}
+        self._interface, self._words = interface, exchange_code.TENSOR_WORDS
+        self._read = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(interface.view)
+        first, second = interface.types
+        objects = ("requires_grad", interface.grad_enabled, "is_neg", otherwise, False, None)
+        #: Objects that the machine code refers to.
+        self._alive = objects
+        facts = exchange_code.Facts(
+            *(id(first), id(second), interface.view, interface.stream_of, id(self._known)), *map(id, objects)
+        )
+        bound = struct.pack(f"<{len(facts)}Q", *facts)
+        self.product, self._learn = (define(bound) for define in exchange_code.definitions())
+
+    def learn(
+        self,
+        arrays: tuple[Any, Any],
+        views: tuple[GpuArray, GpuArray],
+        known: tuple[bytes, Callable[[], Any], Callable[[], Any] | None, Callable[[int], Any]],
+    ) -> None:
+        """Let machine code compute the products of arrays like these, if the interface says of them what Python says.
+
+        ``known``: the program of a ``Replay``, functions that allocate result and workspace, and one that raises an error.
+        """
+        if all(map(self._agrees, arrays, views)):
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            self._learn(*arrays, known)
+
+    def _agrees(self, x: Any, view: GpuArray) -> bool:
+        """Whether the interface reads the same address, device, shape and strides."""
+        words = (ctypes.c_int64 * (self._words + 2))()
+        if type(x) not in self._interface.types or self._read(x, words) != 0:
+            return False
+        address, device, axes, shape, strides, offset = words[: self._words]
+        count = axes & 0xFFFF_FFFF
+        if (address, offset, device, count) != (view.pointer, 0, 2 | view.device << 32, len(view.shape)):
+            return False
+        read = [tuple((ctypes.c_int64 * count).from_address(at)) for at in (shape, strides)] if count else [(), ()]
+        return read == [view.shape, view.strides]

@@ -1,0 +1,270 @@
+"""Machine code of the short way for libraries with DLPack's exchange interface for C, such as PyTorch from 2.10 on.
+
+From Python, reading what a product depends on takes as long as the rest of a short call. Two functions, which Python calls
+like built-in ones, read the tensors' fields by that interface instead. Both are bound to the words of ``Facts``. In C:
+
+    PyObject *product(PyObject *bound, PyObject *const *args, Py_ssize_t count) {        // (a, b) or (a, b, None)
+        struct Facts *facts = (struct Facts *)PyBytes_AsString(bound);
+        if ((count != 2 && count != 3) || (count == 3 && args[2] != Py_None)) goto decline;
+        if (!(key = key_of(args))) goto decline;                      // types are known, sizes and places of both are read
+        known = PyDict_GetItem(facts->known, key);
+        if (!known) goto decline;
+        Py_IncRef(known);                                             // (program, result, workspace, failed)
+        for (x in a, b) if ((x.requires_grad and grad_enabled()) or x.is_neg()) goto decline;
+        result = known[1]();
+        workspace = known[2] is None ? NULL : known[2]();
+        if (no result or no workspace) goto decline;
+        facts->stream_of(CUDA, ordinal of a, &stream);
+        failed = launches(known[0], {addresses of a, b, result, workspace, 0}, stream);
+        Py_DecRef(workspace); Py_DecRef(known);
+        if (failed) { Py_DecRef(result); return known[3](failed); }   // raises
+        return result;
+      decline:
+        PyErr_Clear();
+        return PyObject_Vectorcall(facts->otherwise, args, count, NULL);
+    }
+
+    PyObject *learn(PyObject *bound, PyObject *const *args, Py_ssize_t count) {          // (a, b, known)
+        if (count == 3 && (key = key_of(args))) PyDict_SetItem(facts->known, key, args[2]);
+        return None;
+    }
+
+A key is made of the words of both tensors: the places of their first bytes within a granule, then for each its device, its
+number of axes and dtype, its shape and strides.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from ..codegen.builtin_functions import define_function
+from ..codegen.vectors import I8, I32, I64
+from ..runtime.gpu.replay_code import Emitter, compiled_addresses, launches_function
+from .gpu_array import GRANULE
+
+_OBJECT = I8.as_pointer()
+#: Words of a ``DLTensor``, and which of them are what: the address, the device's type and number, the number of axes and the
+#: dtype, the addresses of shape and strides, and the bytes before the first element.
+TENSOR_WORDS = 6
+_DATA, _DEVICE, _AXES, _SHAPE, _STRIDES, _OFFSET = range(TENSOR_WORDS)
+#: ``kDLCUDA``, and the most axes of an array.
+_CUDA, _MOST_AXES = 2, 8
+
+
+class Facts(NamedTuple):
+    """What the functions read: addresses of two types, of the interface's functions ``dltensor_from_py_object_no_sync`` and
+    ``current_work_stream``, and of objects: the dictionary of what is known, names of attributes, the function that tells
+    whether gradients are recorded, the function for everything else, False and None."""
+
+    first_type: int
+    second_type: int
+    view: int
+    stream_of: int
+    known: int
+    requires_grad: int
+    grad_enabled: int
+    is_neg: int
+    otherwise: int
+    false: int
+    none: int
+
+
+@functools.cache
+def definitions() -> tuple[Callable[[Any], Callable[..., Any]], ...]:
+    """``product`` and ``learn``, to be bound to the words of facts; compiled now."""
+    module, emitters = ir.Module("short way"), {"product": _Product, "learn": _Learn}
+    for name, emitter in emitters.items():
+        emitter(module, name, _OBJECT, [_OBJECT, _OBJECT.as_pointer(), I64]).build()
+    return tuple(map(define_function, emitters, compiled_addresses(module, *emitters)))
+
+
+class _WithKey(Emitter):
+    """What both functions have in common. ``need`` leaves for the block ``declined`` unless a condition holds."""
+
+    def build(self) -> None:
+        """Emit the whole function."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        self.declined = self.function.append_basic_block("declined")
+        self.bound, self.args, self.count = self.function.args
+        words = self.python("PyBytes_AsString", _OBJECT, self.bound)
+        place = self.builder.bitcast(words, I64.as_pointer())
+        self.facts = Facts(*(self.builder.load(self.builder.gep(place, [I64(i)])) for i in range(len(Facts._fields))))
+        self.tensors = [self.room(I64, TENSOR_WORDS + 2) for _ in range(2)]
+
+    def need(self, condition: Any) -> None:
+        following = self.function.append_basic_block("following")
+        self.builder.cbranch(condition, following, self.declined)
+        self.builder.position_at_end(following)
+
+    def equal(self, x: Any, y: Any) -> Any:
+        return self.builder.icmp_unsigned("==", x, y)
+
+    def is_there(self, x: Any) -> Any:
+        return self.builder.icmp_unsigned("!=", x, _OBJECT(None))
+
+    def drop(self, x: Any) -> None:
+        self.python("Py_DecRef", ir.VoidType(), x)
+
+    def object_at(self, address: Any) -> Any:
+        return self.builder.inttoptr(address, _OBJECT)
+
+    def argument(self, i: int) -> Any:
+        return self.builder.load(self.builder.gep(self.args, [I64(i)]))
+
+    def field(self, tensor: Any, i: int) -> Any:
+        return self.builder.load(self.builder.gep(tensor, [I64(i)]))
+
+    def axes(self, tensor: Any) -> Any:
+        return self.builder.and_(self.field(tensor, _AXES), I64(0xFFFF_FFFF))
+
+    def viewed(self, x: Any, tensor: Any) -> None:
+        """Read the fields of an object of the library."""
+        self.need(self.equal(self.at_address(self.facts.view, I32, x, tensor), I32(0)))
+
+    def key(self) -> Any:
+        """The key of the first two arguments, a new object, after their fields were read."""
+        builder = self.builder
+        for i, tensor in enumerate(self.tensors):
+            kind = self.python("PyObject_Type", _OBJECT, self.argument(i))
+            self.drop(kind)  # the object keeps its type
+            kind = builder.ptrtoint(kind, I64)
+            self.need(builder.or_(self.equal(kind, self.facts.first_type), self.equal(kind, self.facts.second_type)))
+            self.viewed(self.argument(i), tensor)
+            self.need(builder.icmp_unsigned("<=", self.axes(tensor), I64(_MOST_AXES)))
+            self.need(self.equal(self.field(tensor, _OFFSET), I64(0)))
+            self.need(builder.icmp_unsigned("!=", self.field(tensor, _STRIDES), I64(0)))
+        words = self.room(I64, 5 + 4 * _MOST_AXES)
+        count = self.room(I64)
+        builder.store(I64(0), count)
+
+        def push(word: Any) -> None:
+            at = builder.load(count)
+            builder.store(word, builder.gep(words, [at]))
+            builder.store(builder.add(at, I64(1)), count)
+
+        first, second = (builder.urem(self.field(tensor, _DATA), I64(GRANULE)) for tensor in self.tensors)
+        push(builder.or_(first, builder.shl(second, I64(8))))
+        for tensor in self.tensors:
+            push(self.field(tensor, _DEVICE))
+            push(self.field(tensor, _AXES))
+            sizes = [builder.inttoptr(self.field(tensor, i), I64.as_pointer()) for i in (_SHAPE, _STRIDES)]
+            with cgutils.for_range(builder, self.axes(tensor)) as loop:
+                for each in sizes:
+                    push(builder.load(builder.gep(each, [loop.index])))
+        nbytes = builder.mul(builder.load(count), I64(8))
+        key = self.python("PyBytes_FromStringAndSize", _OBJECT, builder.bitcast(words, _OBJECT), nbytes)
+        self.need(self.is_there(key))
+        return key
+
+    def none(self) -> None:
+        """Return None."""
+        none = self.object_at(self.facts.none)
+        self.python("Py_IncRef", ir.VoidType(), none)
+        self.builder.ret(none)
+
+
+class _Learn(_WithKey):
+    """Emits ``learn``."""
+
+    def build(self) -> None:
+        self.begin()
+        self.need(self.equal(self.count, I64(3)))
+        key = self.key()
+        self.python("PyDict_SetItem", I32, self.object_at(self.facts.known), key, self.argument(2))
+        self.drop(key)
+        self.none()
+        self.builder.position_at_end(self.declined)
+        self.python("PyErr_Clear", ir.VoidType())
+        self.none()
+
+
+class _Product(_WithKey):
+    """Emits ``product``."""
+
+    def build(self) -> None:
+        self.begin()
+        builder, declined = self.builder, self.declined
+        held, result, workspace = (self.room(_OBJECT) for _ in range(3))
+        for place in (held, result, workspace):
+            builder.store(_OBJECT(None), place)
+        with builder.if_else(self.equal(self.count, I64(3))) as (three, other):
+            with three:
+                self.need(self.equal(builder.ptrtoint(self.argument(2), I64), self.facts.none))
+            with other:
+                self.need(self.equal(self.count, I64(2)))
+        key = self.key()
+        known = self.python("PyDict_GetItem", _OBJECT, self.object_at(self.facts.known), key)
+        self.drop(key)
+        self.need(self.is_there(known))
+        self.python("Py_IncRef", ir.VoidType(), known)
+        builder.store(known, held)
+        program, allocate, allocate_workspace, raise_ = (
+            self.python("PyTuple_GetItem", _OBJECT, known, I64(i)) for i in range(4)
+        )
+        for i in range(2):
+            self.need_plain(self.argument(i))
+        builder.store(self.python("PyObject_CallNoArgs", _OBJECT, allocate), result)
+        made = builder.load(result)
+        self.need(self.is_there(made))
+        address = self.room(I64, 5)
+        place = self.room(I64, TENSOR_WORDS + 2)
+        self.viewed(made, place)
+        for i, value in enumerate((*(self.field(x, _DATA) for x in (*self.tensors, place)), I64(0), I64(0))):
+            builder.store(value, builder.gep(address, [I64(i)]))
+        has_workspace = builder.icmp_unsigned("!=", builder.ptrtoint(allocate_workspace, I64), self.facts.none)
+        with builder.if_then(has_workspace):
+            builder.store(self.python("PyObject_CallNoArgs", _OBJECT, allocate_workspace), workspace)
+            self.need(self.is_there(builder.load(workspace)))
+            self.viewed(builder.load(workspace), place)
+            builder.store(self.field(place, _DATA), builder.gep(address, [I64(3)]))
+        stream, ordinal = (
+            self.room(I64),
+            builder.trunc(builder.lshr(self.field(self.tensors[0], _DEVICE), I64(32)), I32),
+        )
+        self.need(self.equal(self.at_address(self.facts.stream_of, I32, I32(_CUDA), ordinal, stream), I32(0)))
+        words = builder.bitcast(self.python("PyBytes_AsString", _OBJECT, program), I64.as_pointer())
+        failed = builder.call(launches_function(self.module), [words, address, builder.load(stream)])
+        with builder.if_then(self.is_there(builder.load(workspace))):
+            self.drop(builder.load(workspace))
+        with builder.if_then(builder.icmp_unsigned("!=", failed, I64(0)), likely=False):
+            self.drop(made)
+            status = self.python("PyLong_FromLongLong", _OBJECT, failed)
+            answer = self.python("PyObject_CallOneArg", _OBJECT, raise_, status)
+            self.drop(status)
+            self.drop(known)
+            builder.ret(answer)
+        self.drop(known)
+        builder.ret(made)
+
+        builder.position_at_end(declined)
+        self.python("PyErr_Clear", ir.VoidType())
+        for place in (held, result, workspace):
+            with builder.if_then(self.is_there(builder.load(place))):
+                self.drop(builder.load(place))
+        otherwise = self.object_at(self.facts.otherwise)
+        builder.ret(self.python("PyObject_Vectorcall", _OBJECT, otherwise, self.args, self.count, _OBJECT(None)))
+
+    def need_plain(self, x: Any) -> None:
+        """No gradient is wanted, and the values are not stored negated."""
+        answer = self.python("PyObject_GetAttr", _OBJECT, x, self.object_at(self.facts.requires_grad))
+        self.need(self.is_there(answer))
+        self.drop(answer)
+        wanted = self.builder.icmp_unsigned("!=", self.builder.ptrtoint(answer, I64), self.facts.false)
+        with self.builder.if_then(wanted, likely=False):
+            self.need_false(self.python("PyObject_CallNoArgs", _OBJECT, self.object_at(self.facts.grad_enabled)))
+        place = self.room(_OBJECT)
+        self.builder.store(x, place)
+        name = self.object_at(self.facts.is_neg)
+        self.need_false(self.python("PyObject_VectorcallMethod", _OBJECT, name, place, I64(1), _OBJECT(None)))
+
+    def need_false(self, answer: Any) -> None:
+        self.need(self.is_there(answer))
+        self.drop(answer)
+        self.need(self.equal(self.builder.ptrtoint(answer, I64), self.facts.false))
