@@ -50,7 +50,7 @@ def matmul(
     Arrays on a GPU (of PyTorch, CuPy, JAX or any library with DLPack or CUDA's array interface) are multiplied there, on
     the caller's current stream, and the result is an array of the library of ``a``: float32, float64, bfloat16 and float16,
     on one GPU. Sums of bfloat16 and float16 are float32, rounded once. The call returns when the work is submitted, and does
-    not wait for it. No gradient is recorded.
+    not wait for it. PyTorch records gradients, and traces the call in ``torch.compile``; ``tilewright.torch`` has more.
 
     ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1" multiply
     them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
@@ -75,10 +75,37 @@ def matmul(
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
         from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
 
-        return matmul_on_gpu(a, b, out, precision, algorithm)
+        return matmul_on_gpu(a, b, out, precision, algorithm, record=_recorded)
     if device is not None:
         wake_named(device)
     return _matmul(a, b, out, precision, algorithm, device)
+
+
+def _recorded(a: Any, b: Any, precision: str) -> Any:
+    """A product of PyTorch's tensors that PyTorch must know of, for a gradient or a transformation."""
+    from .arrays.torch_operator import product  # imported only here: it needs PyTorch
+
+    return product(a, b, precision)
+
+
+def _compiled(
+    a: Any,
+    b: Any,
+    /,
+    out: Any = None,
+    *,
+    precision: str = "standard",
+    algorithm: str = "classical",
+    device: str | None = None,
+) -> Any:
+    """``matmul`` as ``torch.compile`` traces it."""
+    from .arrays.torch_operator import compiled_matmul
+
+    return compiled_matmul(a, b, out, precision, algorithm, device)
+
+
+#: By this attribute ``torch.compile`` finds what it traces instead of a function; it cannot trace machine code.
+matmul._torchdynamo_inline = _compiled  # type: ignore[attr-defined]
 
 
 def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None = None) -> Any:

@@ -20,7 +20,7 @@ ROOMS = [
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run"),
-    *("cluster", "large", "api", "blas", "dask"),
+    *("cluster", "large", "api", "blas", "dask", "torch"),
     *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
@@ -176,7 +176,7 @@ SHARED_NAMES = {
     "write": "what a kernel of the engine gives team_product, which writes its tiles to C",
     "workspace": "what a kernel of the engine declares",
     "one_level": "the same step of two rungs that differ in it",
-    "matmul": "the same product, of arrays in memory and of Dask arrays",
+    "matmul": "the same product, of arrays in memory, of Dask arrays and of PyTorch's tensors",
     "main": "what `python -m` runs",
 }
 

@@ -161,9 +161,11 @@ def test_an_inference_script_on_a_stream_of_its_own(torch: Any) -> None:
             y, z = torch.relu(tw.matmul(y, w.T)), torch.relu(z @ w.double().T)
         assert y.is_inference()
         assert (y - z).abs().max() < 1e-4
-    gradient = torch.randn(3, 3, device="cuda", requires_grad=True)
+    weight = torch.randn(3, 3, device="cuda", requires_grad=True)
+    tw.matmul(weight.detach(), weight).sum().backward()
+    torch.testing.assert_close(weight.grad, weight.detach().sum(0)[:, None].expand(3, 3))
     with pytest.raises(OperandError, match="b requires grad"):
-        tw.matmul(gradient.detach(), gradient)
+        tw.matmul(weight.detach(), weight, out=torch.empty(3, 3, device="cuda"))
 
 
 def test_nothing_waits(torch: Any) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+import tilewright.api as api
 from support import simulated_libraries as fake
 from tilewright.arrays import libraries
 from tilewright.arrays.matrix import GpuMatrix
@@ -358,3 +360,29 @@ def test_the_plan_tells_the_whole_of_it(gpus: Any) -> None:
     assert plan.workspace_bytes == 3072
     assert gpus[0].launches == []
     assert "copies     none" in str(tw.plan(fake.Tensor.of(gpus[0], whole(3, 3)), fake.Tensor.of(gpus[0], whole(3, 3))))
+
+
+def test_a_product_that_a_library_must_know_of(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient, an operand of a transformation, and a subclass go to the operator; the plan stays what it is without."""
+
+    class Subclass(fake.Tensor):
+        pass
+
+    torch = sys.modules["torch"]
+    monkeypatch.setattr(torch, "library", SimpleNamespace(register_autograd=None), raising=False)
+    torch._C._functorch = SimpleNamespace(is_functorch_wrapped_tensor=lambda x: x.layout == "wrapped")
+    monkeypatch.setattr(api, "_recorded", lambda a, b, precision: (a, b, precision))
+    monkeypatch.setattr(fake.Tensor, "detach", lambda x: x.like(x.view), raising=False)
+    x, y = tensor(gpus, 3, 3), tensor(gpus, 3, 3, requires_grad=True)
+    assert tw.matmul(x, y, precision="highest") == (x, y, "highest")
+    assert str(tw.plan(x, y)) == str(tw.plan(x, x))
+    with pytest.raises(OperandError, match="b requires grad"):
+        tw.matmul(x, y, out=tensor(gpus, 3, 3))
+    torch.grad = False
+    assert type(tw.matmul(x, y)) is fake.Tensor
+
+    def no_memory() -> int:
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+    for other in (tensor(gpus, 3, 3, layout="wrapped", data_ptr=no_memory), Subclass.of(gpus[0], whole(3, 3))):
+        assert tw.matmul(x, other) == (x, other, "standard")

@@ -41,6 +41,10 @@ class Library:
         """Address, shape and strides of ``x``, the argument ``name``. Raises OperandError and DTypeError."""
         raise NotImplementedError
 
+    def records(self, x: Any) -> bool:  # noqa: ARG002
+        """Whether the library must know what is done with ``x``: for a gradient, in a trace or in a transformation."""
+        return False
+
     def stream(self, device: int) -> int:
         """The handle of the stream on which the caller works now."""
         raise NotImplementedError
@@ -95,7 +99,8 @@ def _recognised(x: Any) -> Library | None:
     for name, array, library in (("torch", "Tensor", Torch), ("cupy", "ndarray", Cupy), ("jax", "Array", Jax)):
         kind = getattr(sys.modules.get(name), array, None)
         if kind is not None and isinstance(x, kind):
-            return _instance(library, name)
+            is_subclass = library is Torch and type(x) is not kind and type(x).__name__ != "Parameter"
+            return _instance(TorchSubclass if is_subclass else library, name)
     foreign = hasattr(type(x), "__dlpack_device__") or hasattr(type(x), "__cuda_array_interface__")
     return _instance(OtherLibrary) if foreign else None
 
@@ -132,9 +137,17 @@ class Torch(Library):
         parameter = getattr(getattr(torch, "nn", None), "Parameter", torch.Tensor)
         interface = exchange_interface(torch.Tensor, parameter, torch.is_grad_enabled)
         self.repeated = RepeatedProducts(self, functions, interface)
+        #: PyTorch before 2.4 gets no gradients from us.
+        self._can_record = hasattr(getattr(torch, "library", None), "register_autograd")
 
     def on_gpu(self, x: Any) -> bool:
         return bool(x.is_cuda)
+
+    def records(self, x: Any) -> bool:
+        if not self._can_record:
+            return False
+        needed = x.requires_grad and self._torch.is_grad_enabled()
+        return needed or self._torch._C._functorch.is_functorch_wrapped_tensor(x)
 
     def view(self, x: Any, name: str) -> GpuArray:
         torch = self._torch
@@ -192,6 +205,17 @@ class Torch(Library):
 
 def _is_conjugated(a: Any, b: Any) -> bool:
     return bool(a.is_conj() or b.is_conj())
+
+
+class TorchSubclass(Torch):
+    """Tensors of a type that may do more than its base: PyTorch passes each product to it, as to fake and traced ones."""
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__(torch)
+        self.repeated = None
+
+    def records(self, x: Any) -> bool:  # noqa: ARG002
+        return self._can_record
 
 
 class Cupy(Library):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import OperandError, UsageError
@@ -24,8 +25,16 @@ from .plan import GpuPlan, gpu_plan
 from .repeated import short_ways
 
 
-def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> Any:
-    """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it.
+def matmul_on_gpu(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    precision: str = "standard",
+    algorithm: str = "classical",
+    record: Callable[[Any, Any, str], Any] | None = None,
+) -> Any:
+    """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it. ``record`` multiplies arrays whose
+    library must know of the product.
 
     Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
     little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
@@ -36,6 +45,8 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
         if again is not None:
             return again
     _check_words(precision, algorithm)
+    if record is not None and out is None and any((owner := library_of(x)) and owner.records(x) for x in (a, b)):
+        return record(a, b, precision)
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
     stream = library.stream(x.device)
@@ -71,6 +82,8 @@ def matmul_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", 
 def plan_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
     """What ``matmul_on_gpu`` would run for these arrays; nothing is compiled. Raises what ``matmul_on_gpu`` raises."""
     _check_words(precision, algorithm)
+    if out is None:  # a gradient does not change the plan
+        a, b = (x.detach() if (owner := library_of(x)) and owner.records(x) else x for x in (a, b))
     library, _, x, y = _operands(a, b, out)
     return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, precision))
 

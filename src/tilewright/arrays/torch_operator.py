@@ -1,0 +1,234 @@
+"""``tilewright::matmul``, an operator of PyTorch: graphs of ``torch.compile`` hold it as one node, and it has a gradient.
+
+The operator is for tracing. Eager products take a shorter way: ``RecordedProduct`` where a gradient is recorded, or where
+``torch.func`` transforms; else no operator of PyTorch is called. Both have one formula of gradients, whose products are
+products of transposed views of the operands.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from ..errors import DTypeError, OperandError, ShapeError, UsageError
+from ..operands import native
+from ..planning.host import host_plan
+from ..problem import combine_shapes
+from .matmul import matmul_on_gpu
+from .repeated import short_ways
+
+_library = torch.library.Library("tilewright", "DEF")
+_library.define("matmul(Tensor a, Tensor b, str precision='standard') -> Tensor")
+_NAME = "tilewright::matmul"
+_operator = torch.ops.tilewright.matmul.default
+
+
+def product(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
+    """The product of two tensors on the host or on one GPU, as a tensor there; gradients are recorded, also those of
+    gradients. The dtype is the one that both promote to.
+
+    >>> product(torch.eye(2), torch.tensor([[1., 2.], [3., 4.]]))
+    tensor([[1., 2.],
+            [3., 4.]])
+    """
+    if torch.compiler.is_compiling() or _is_traced(a) or _is_traced(b):
+        return _operator(a, b, precision)
+    if _is_transformed(a) or _is_transformed(b):
+        return RecordedProduct.apply(a, b, precision)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return _recorded(a, b, precision)
+    return _multiply(a, b, precision)
+
+
+def compiled_matmul(a: Any, b: Any, out: Any, precision: str, algorithm: str, device: str | None) -> Any:
+    """What ``tilewright.matmul`` is in compiled code: of tensors on a GPU a tensor, of all others a NumPy array."""
+    if out is not None or algorithm != "classical" or device is not None:
+        raise UsageError("in compiled code matmul takes a, b and precision alone")
+    result = product(torch.as_tensor(a), torch.as_tensor(b), precision)
+    return result if result.is_cuda else result.numpy()
+
+
+def _is_traced(x: Tensor) -> bool:
+    """Whether PyTorch passes operations on ``x`` on, because it is of a subclass or because of a dispatch mode."""
+    plain = type(x) is Tensor or type(x) is torch.nn.Parameter
+    return not plain or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _is_transformed(x: Tensor) -> bool:
+    """Whether ``x`` is an operand within ``torch.func``, or may have a tangent of forward differentiation."""
+    if torch.autograd.forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled():
+        return True
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+# ---- the numbers -----------------------------------------------------------------------------------------------------
+
+
+def _multiply(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    if a.device != b.device:
+        raise OperandError(f"a is on {a.device}, b on {b.device}: move one to the other")
+    if a.is_cuda:
+        way = short_ways.get(type(a)) if precision == "standard" else None
+        c = None if way is None else way(a, b, None)
+        return matmul_on_gpu(a, b, None, precision) if c is None else c
+    if a.device.type != "cpu":  # a tensor without memory, or of a device for which PyTorch says that we have no kernel
+        return _operator(a, b, precision)
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    x, y = _as_numpy(a, "a", precision), _as_numpy(b, "b", precision)
+    plan = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, "classical")
+    c = np.empty(plan.layout.result, plan.made_dtype)
+    plan.run(native(x, plan.working_dtype), native(y, plan.working_dtype), c)
+    return torch.from_numpy(c).to(dtype)
+
+
+def _as_numpy(x: Tensor, name: str, precision: str) -> np.ndarray:
+    """The tensor's memory as an array; of bfloat16, which NumPy does not have, a copy in a wider type."""
+    x = x.detach().resolve_conj().resolve_neg()
+    if x.dtype is torch.bfloat16:
+        x = x.double() if precision == "highest" else x.float()
+    try:
+        return x.numpy()
+    except TypeError as error:
+        raise DTypeError(f"{name} is a tensor of {x.dtype}: {error}") from None
+
+
+def _as_node(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
+    """The operator in a graph: its result is row-major, as ``_described`` promises."""
+    return _multiply(a, b, precision).contiguous()
+
+
+def _described(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:  # noqa: ARG001
+    """A tensor like the product, without numbers."""
+    if not (a.dim() and b.dim()):
+        raise ShapeError("a and b need at least one axis each: for scalars use *")
+    k = b.shape[-2] if b.dim() > 1 else b.shape[0]
+    torch._check(a.shape[-1] == k, lambda: f"k mismatch: a is {tuple(a.shape)}, b is {tuple(b.shape)}")
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if b.dim() > 1 else ()
+    return a.new_empty((*batch, *rows, *columns), dtype=torch.promote_types(a.dtype, b.dtype))
+
+
+# ---- the gradient ----------------------------------------------------------------------------------------------------
+
+
+class _GradientShape(NamedTuple):
+    """What the gradient of an operand must look like."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    #: Whether the rows of a matrix follow each other more closely than its columns, as in the transpose of a weight.
+    is_column_major: bool
+
+    @classmethod
+    def of(cls, x: Tensor) -> _GradientShape:
+        return cls(x.shape, x.dtype, x.dim() == 2 and x.stride(0) == 1 and x.stride(1) != 1)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    """Keep for the gradients what they need, and no operand that they do not need."""
+    a, b, ctx.precision = inputs
+    of_a, of_b = ctx.needs_input_grad[:2]
+    ctx.operands = _GradientShape.of(a), _GradientShape.of(b)
+    ctx.save_for_backward(a if of_b else None, b if of_a else None)
+
+
+def _gradients(ctx: Any, c: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    """C·Bᴴ and Aᴴ·C for the gradient C of the product, summed over the axes along which an operand was repeated."""
+    (a, b), (like_a, like_b) = ctx.saved_tensors, ctx.operands
+    if len(like_b.shape) == 1:
+        c, b = c.unsqueeze(-1), None if b is None else b.unsqueeze(-1)
+    if len(like_a.shape) == 1:
+        c, a = c.unsqueeze(-2), None if a is None else a.unsqueeze(-2)
+    of_a = None if b is None else _fitted(product(c, _adjoint(b), ctx.precision), like_a, -2)
+    if a is None:
+        return of_a, None, None
+    if len(like_b.shape) <= 2:  # one matrix for the whole batch: the sum over the batch is part of k
+        a, c = a.flatten(0, -2), c.flatten(0, -2)
+    if like_b.is_column_major:
+        of_b = product(c.mT, _conjugate(a), ctx.precision).mT
+    else:
+        of_b = product(_adjoint(a), c, ctx.precision)
+    return of_a, _fitted(of_b, like_b, -1), None
+
+
+def _fitted(gradient: Tensor, like: _GradientShape, added: int) -> Tensor:
+    """A gradient in the shape and dtype of its operand; ``added``: the axis that a vector got."""
+    if len(like.shape) == 1:
+        gradient = gradient.squeeze(added)
+    return gradient.sum_to_size(like.shape).to(like.dtype)
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    return x.conj().resolve_conj()
+
+
+def _adjoint(x: Tensor) -> Tensor:
+    return _conjugate(x).mT
+
+
+def _mapped(info: Any, axes: tuple[Any, ...], a: Tensor, b: Tensor, precision: str = "standard") -> Any:  # noqa: ARG001
+    """``torch.vmap``: the mapped axis becomes the first axis of the batch."""
+    is_row, is_column = (x.dim() - (axis is not None) == 1 for x, axis in zip((a, b), axes, strict=False))
+    a, b = (x.unsqueeze(0) if axis is None else x.movedim(axis, 0) for x, axis in zip((a, b), axes, strict=False))
+    a, b = a.unsqueeze(-2) if is_row else a, b.unsqueeze(-1) if is_column else b
+    axes_needed = max(a.dim(), b.dim())
+    a, b = (x.reshape(x.shape[0], *(1,) * (axes_needed - x.dim()), *x.shape[1:]) for x in (a, b))
+    c = product(a, b, precision)
+    c = c.squeeze(-1) if is_column else c
+    return c.squeeze(-1 if is_column else -2) if is_row else c, 0
+
+
+class RecordedProduct(torch.autograd.Function):
+    """A product whose gradient is recorded, or that ``torch.func`` transforms."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, precision: str) -> Tensor:
+        """The product; gradients are off here, but an outer transformation may see it."""
+        return product(a, b, precision)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the operands, for both directions of differentiation."""
+        _save(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> Any:
+        """The gradients of a and b for that of the product."""
+        return _gradients(ctx, c)
+
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, _: None) -> Tensor | None:
+        """The tangent of the product: dA·B + A·dB."""
+        a, b = ctx.saved_tensors
+        terms = [product(x, y, ctx.precision) for x, y in ((da, b), (a, db)) if x is not None and y is not None]
+        return sum(terms[1:], terms[0]) if terms else None
+
+    vmap = staticmethod(_mapped)
+
+
+#: ``RecordedProduct.apply`` outside of transformations, without its search for default arguments, which takes longer than
+#: all the rest.
+_recorded = super(torch.autograd.Function, RecordedProduct).apply
+
+
+# ---- what PyTorch asks of an operator ----------------------------------------------------------------------------------
+
+
+def _flops(a: Any, b: Any, *_: Any, **__: Any) -> int:
+    """Operations for ``torch.utils.flop_counter``: a multiplication and an addition count as two."""
+    shapes = combine_shapes(tuple(a), tuple(b))
+    return 2 * math.prod(shapes.batch) * shapes.m * shapes.n * shapes.k
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("matmul", _as_node, _device)
+torch.library.register_fake(_NAME, _described, lib=_library)
+torch.library.register_autograd(_NAME, _gradients, setup_context=_save, lib=_library)
+torch.library.register_vmap(_NAME, _mapped, lib=_library)
+register_flop_formula(torch.ops.tilewright.matmul)(_flops)

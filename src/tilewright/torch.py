@@ -1,0 +1,71 @@
+"""Products in programs of PyTorch: ``matmul`` of tensors, and ``Linear`` in place of ``torch.nn.Linear``.
+
+Gradients of every order are recorded, ``torch.compile`` keeps a product as one node of its graph, and autocast applies as
+to ``torch.matmul``. PyTorch 2.4 or later is needed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .arrays.torch_operator import product
+
+#: The devices on which we multiply; of others, such as "meta", PyTorch refuses to tell whether autocast is on.
+_AUTOCAST = ("cpu", "cuda")
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str = "standard") -> torch.Tensor:
+    """The product of two tensors on one device, the host or a GPU, as a tensor; shapes are those of ``torch.matmul``.
+
+    ``precision`` is that of ``tilewright.matmul``, also for the gradients. Inside ``torch.autocast`` both operands are
+    rounded to its dtype first, except float64, as ``torch.matmul`` does; ``tilewright.matmul`` multiplies what it gets.
+
+    Raises what ``tilewright.matmul`` raises.
+
+    >>> import torch, tilewright.torch
+    >>> a = torch.tensor([[1., 2.]], requires_grad=True)
+    >>> tilewright.torch.matmul(a, torch.eye(2)).sum().backward()
+    >>> a.grad
+    tensor([[1., 1.]])
+    """
+    device = a.device.type
+    if device in _AUTOCAST and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        a, b = _rounded_to(a, dtype), _rounded_to(b, dtype)
+    return product(a, b, precision)
+
+
+def _rounded_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.to(dtype) if x.is_floating_point() and x.dtype is not torch.float64 else x
+
+
+class Linear(torch.nn.Linear):
+    """``torch.nn.Linear`` whose products, forward and backward, are Tilewright's: the same constructor, parameters and
+    ``state_dict``. The weight is read as it is, and its gradient has its layout.
+
+    >>> import torch, tilewright.torch
+    >>> tilewright.torch.Linear(4, 3)(torch.ones(2, 4)).shape
+    torch.Size([2, 3])
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """(…, in_features) to (…, out_features)."""
+        result = matmul(input, self.weight.t())
+        return result if self.bias is None else result + self.bias.to(result.dtype)
+
+
+def replace_linear(model: torch.nn.Module) -> torch.nn.Module:
+    """Make every ``torch.nn.Linear`` of a model a ``Linear``, in place; returns the model.
+
+    Parameters, hooks and the optimizer's references stay. Subclasses of ``torch.nn.Linear``, which may compute something
+    else, are left.
+
+    >>> import torch, tilewright.torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    >>> type(tilewright.torch.replace_linear(model)[0])
+    <class 'tilewright.torch.Linear'>
+    """
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            module.__class__ = Linear
+    return model

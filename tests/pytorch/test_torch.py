@@ -1,0 +1,250 @@
+"""``tilewright.torch`` on PyTorch's tensors in the host's memory: numbers, gradients, tracing, transformations, autocast."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import DTypeError, OperandError, ShapeError
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'tilewright[torch]'")
+
+import tilewright.torch as tt  # noqa: E402
+
+SHAPES = [
+    ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),
+    ((3, 4), (2, 4, 5)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,)), ((2, 1, 3, 4), (5, 4, 2)), ((0, 4), (4, 3)), ((3, 0), (0, 2)),
+]  # fmt: skip
+
+
+def tensor(*shape: int, dtype: Any = torch.float64, seed: int = 1, **options: Any) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=dtype, generator=generator).requires_grad_(options.get("grad", False))
+
+
+@pytest.mark.parametrize("dtype", [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.int32, torch.bool,
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("precision", ["standard", "highest"])
+def test_every_dtype(dtype: Any, precision: str) -> None:
+    a, b = ((tensor(*shape, dtype=torch.float32, seed=i) * 4).to(dtype) for i, shape in enumerate([(9, 40), (40, 7)]))
+    c = tt.matmul(a, b, precision=precision)
+    assert (type(c), c.dtype, c.shape) == (torch.Tensor, dtype, (9, 7))
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    exact = a.to(wide) @ b.to(wide)
+    exact = exact != 0 if dtype is torch.bool else exact.to(dtype)
+    if precision == "highest" and dtype is not wide:
+        assert torch.equal(c, exact)
+    else:
+        torch.testing.assert_close(c, exact)
+
+
+def test_dtypes_promote() -> None:
+    a, b = tensor(3, 4, dtype=torch.bfloat16, grad=True), tensor(4, 2, dtype=torch.float64, grad=True)
+    c = tt.matmul(a, b)
+    c.sum().backward()
+    assert (c.dtype, a.grad.dtype, b.grad.dtype) == (torch.float64, torch.bfloat16, torch.float64)
+
+
+def test_views_that_negate_or_conjugate() -> None:
+    a, b = tensor(3, 4, dtype=torch.complex128), tensor(4, 5, dtype=torch.complex128)
+    torch.testing.assert_close(tt.matmul(a.conj(), b), a.conj() @ b)
+    torch.testing.assert_close(tt.matmul(a.conj().imag, b.imag), a.conj().imag @ b.imag)
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_gradients_of_every_shape(shapes: Any) -> None:
+    """Ours, ours of gradients, and the operator's, against differences and against PyTorch's."""
+    a, b = (tensor(*shape, seed=i, grad=True) for i, shape in enumerate(shapes))
+    assert torch.autograd.gradcheck(tt.matmul, (a, b))
+    assert torch.autograd.gradgradcheck(tt.matmul, (a, b))
+    weights = tensor(*(a @ b).shape, seed=5)
+    expected = torch.autograd.grad((a @ b * weights).sum(), (a, b))
+    for call in (tt.matmul, torch.ops.tilewright.matmul):
+        for found, right in zip(torch.autograd.grad((call(a, b) * weights).sum(), (a, b)), expected, strict=True):
+            torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.complex128], ids=str)
+def test_gradients_of_every_dtype(dtype: Any) -> None:
+    a, b = tensor(2, 3, 4, dtype=dtype, grad=True), tensor(4, 5, dtype=dtype, grad=True)
+    weights = tensor(2, 3, 5, dtype=dtype, seed=3)
+    found, expected = (torch.autograd.grad(call(a, b), (a, b), weights) for call in (tt.matmul, torch.matmul))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype is dtype
+        torch.testing.assert_close(one, other)
+
+
+def test_forward_differentiation() -> None:
+    a, b, da = tensor(3, 4), tensor(4, 5, seed=2), tensor(3, 4, seed=3)
+    c, dc = torch.func.jvp(lambda x: tt.matmul(x, b), (a,), (da,))
+    torch.testing.assert_close((c, dc), (a @ b, da @ b))
+    with torch.autograd.forward_ad.dual_level():
+        dual = tt.matmul(a, torch.autograd.forward_ad.make_dual(b, b))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, a @ b)
+
+
+def test_nothing_is_kept_that_no_gradient_needs() -> None:
+    a, b = tensor(3, 4, grad=True), tensor(4, 5)
+    kept: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        tt.matmul(a, b)
+    assert [x.data_ptr() for x in kept] == [b.data_ptr()], "a frozen weight needs no activations"
+
+
+@pytest.mark.parametrize("shapes", [((7, 3, 4), (7, 4, 5)), ((7, 4), (7, 4, 5)), ((7, 3, 4), (7, 4)), ((7, 4), (7, 4))])
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_mapped(shapes: Any, axes: Any) -> None:
+    a, b = (tensor(*shape, seed=i) for i, shape in enumerate(shapes))
+    a, b = (x[0] if axis is None else x for x, axis in zip((a, b), axes, strict=True))
+    torch.testing.assert_close(torch.vmap(tt.matmul, axes)(a, b), torch.vmap(torch.matmul, axes)(a, b))
+
+
+def test_gradients_of_each_sample() -> None:
+    def loss(multiply: Any, w: Any, x: Any) -> Any:
+        return multiply(x, w).square().sum()
+
+    w, x = tensor(4, 2), tensor(6, 3, 4, seed=2)
+    found, right = (
+        torch.vmap(torch.func.grad(lambda w, x, call=call: loss(call, w, x)), (None, 0))(w, x)
+        for call in (tt.matmul, torch.matmul)
+    )
+    torch.testing.assert_close(found, right)
+
+
+# ---- the operator ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((2, 3, 4), (4,))], ids=str)
+def test_the_operator_keeps_the_rules_of_pytorch(shapes: Any) -> None:
+    a, b = (tensor(*shape, grad=True) for shape in shapes)
+    done = torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b))
+    assert set(done.values()) == {"SUCCESS"}
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    """Traced by PyTorch, forward and backward, with no break in the graph; the generation of code is left out."""
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, backend="aot_eager", **options)
+
+
+def test_a_compiled_product_has_its_gradients() -> None:
+    found = compiled(lambda a, b: tt.matmul(a, b.mT).relu(), dynamic=True)
+    for n in (3, 5):
+        a, b = tensor(2, n, 4, grad=True), tensor(6, 4, grad=True)
+        got = torch.autograd.grad(found(a, b).sum(), (a, b))
+        torch.testing.assert_close(got, torch.autograd.grad((a @ b.mT).relu().sum(), (a, b)))
+
+
+def test_compiled_code_may_call_the_product_of_arrays() -> None:
+    """Of host arrays the product is a NumPy array, compiled or not."""
+    found = compiled(lambda a, b: tw.matmul(a, b) + 1)
+    a, b = np.eye(3), np.arange(12.0).reshape(3, 4)
+    for x, y in ((a, b), (torch.from_numpy(a), torch.from_numpy(b))):
+        result = found(x, y)
+        assert type(result) is np.ndarray is type(tw.matmul(x, y))
+        np.testing.assert_array_equal(result, b + 1)
+
+
+def test_operations_are_counted() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        tt.matmul(tensor(6, 3, 4, grad=True), tensor(4, 5)).sum().backward()
+    assert counter.get_total_flops() == 2 * (2 * 6 * 3 * 4 * 5)
+
+
+def test_tensors_without_memory() -> None:
+    c = tt.matmul(tensor(3, 4).to("meta"), tensor(4, 5).to("meta"))
+    assert (c.device.type, c.shape) == ("meta", (3, 5))
+
+
+def test_a_subclass_sees_the_product() -> None:
+    class Named(torch.Tensor):
+        pass
+
+    assert type(tt.matmul(tensor(3, 4).as_subclass(Named), tensor(4, 5))) is Named
+
+
+# ---- autocast and the layer ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_autocast_is_that_of_pytorch(dtype: Any) -> None:
+    a, b = tensor(3, 4, dtype=dtype), tensor(4, 5, dtype=dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, right = tt.matmul(a, b), torch.matmul(a, b)
+        assert type(tw.matmul(a, b)) is np.ndarray
+        assert tw.matmul(a, b).dtype == a.numpy().dtype, "multiplies what it gets"
+    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(tt.matmul(a, b), a @ b)
+
+
+def model() -> Any:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 3, bias=False))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast"])
+@pytest.mark.parametrize("through", ["eager", "compiled"])
+def test_a_model_learns_the_same(through: str, precision: str) -> None:
+    right = model()
+    ours = tt.replace_linear(copy.deepcopy(right))
+    assert [type(one) for one in ours] == [tt.Linear, torch.nn.GELU, tt.Linear]
+    if precision == "bfloat16":
+        right, ours = right.bfloat16(), ours.bfloat16()
+    call = compiled(ours) if through == "compiled" else ours
+    x = tensor(4, 5, 6, dtype=right[0].weight.dtype)
+    for one, forward in ((right, right), (ours, call)):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+                loss = forward(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            assert all(p.grad.is_contiguous() and p.grad.dtype is p.dtype for p in one.parameters())
+            optimizer.zero_grad()
+    for name, weight in right.state_dict().items():
+        tolerance = {} if precision == "float32" else {"rtol": 0.02, "atol": 0.004}
+        torch.testing.assert_close(ours.state_dict()[name], weight, **tolerance)
+
+
+def test_the_layer_is_made_and_stored_like_that_of_pytorch() -> None:
+    first, second = torch.nn.Linear(4, 3, dtype=torch.float64), tt.Linear(4, 3, dtype=torch.float64)
+    second.load_state_dict(first.state_dict())
+    x = tensor(4)
+    torch.testing.assert_close(second(x), first(x))
+    assert isinstance(second, torch.nn.Linear)
+
+
+def test_a_layer_that_computes_something_else_is_left() -> None:
+    class Doubled(torch.nn.Linear):
+        def forward(self, input: Any) -> Any:
+            return 2 * super().forward(input)
+
+    layers = tt.replace_linear(torch.nn.ModuleList([Doubled(2, 2), torch.nn.MultiheadAttention(4, 2)]))
+    assert not any(type(layer) is tt.Linear for layer in layers.modules())
+
+
+@pytest.mark.parametrize(("a", "b", "kind", "words"), [
+    ((3, 4), (5, 2), ShapeError, "k mismatch"),
+    ((), (5, 2), ShapeError, "scalar"),
+    ((2, 3, 4), (3, 4, 5), ShapeError, "batch mismatch"),
+])  # fmt: skip
+def test_shapes_that_are_refused(a: Any, b: Any, kind: Any, words: str) -> None:
+    with pytest.raises(kind, match=words):
+        tt.matmul(tensor(*a), tensor(*b))
+
+
+def test_operands_that_are_refused() -> None:
+    with pytest.raises(OperandError, match="a is on cpu, b on meta"):
+        tt.matmul(tensor(3, 3), torch.empty(3, 3, device="meta"))
+    with pytest.raises(DTypeError, match=r"a is a tensor of torch\.float8"):
+        tt.matmul(tensor(3, 3).to(torch.float8_e4m3fn), tensor(3, 3).to(torch.float8_e4m3fn))
