@@ -31,6 +31,8 @@ def module_names() -> list[str]:
 def test_docstrings(name: str) -> None:
     if name in ("tilewright.torch", "tilewright.arrays.torch_operator"):
         pytest.importorskip("torch", reason=NEEDS_TORCH)
+    if name == "tilewright.jax":
+        pytest.importorskip("jax", reason="jax is not installed: pip install 'tilewright[jax]'")
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 

@@ -20,7 +20,7 @@ ROOMS = [
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run"),
-    *("cluster", "large", "api", "blas", "dask", "torch"),
+    *("cluster", "large", "api", "blas", "dask", "torch", "jax"),
     *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
@@ -176,7 +176,7 @@ SHARED_NAMES = {
     "write": "what a kernel of the engine gives team_product, which writes its tiles to C",
     "workspace": "what a kernel of the engine declares",
     "one_level": "the same step of two rungs that differ in it",
-    "matmul": "the same product, of arrays in memory, of Dask arrays and of PyTorch's tensors",
+    "matmul": "the same product, of arrays in memory, of Dask arrays, of PyTorch's and of JAX's",
     "main": "what `python -m` runs",
 }
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import OperandError, UsageError
+from ..errors import LaunchError, OperandError, UsageError
 from ..planning.choice import check_words, computed_on_gpu
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
@@ -77,6 +77,22 @@ def matmul_on_gpu(
         return out
     result = library.answer(result)
     return library.transposed(result) if order.transposed else result
+
+
+def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precision: str = "standard") -> None:
+    """Submit the product of two arrays on one GPU, into a third that is disjoint from them, to a stream of the caller."""
+    launches = _launches(*_key(x, y, out, False, precision))
+    gpu, nbytes, workspace = gpu_at(x.device), launches.plan.workspace_bytes, None
+    with gpu:
+        try:
+            workspace = gpu.allocate(nbytes) if nbytes else None
+        except LaunchError as error:
+            raise memory_error(nbytes, x.device, MemoryError(str(error))) from None
+        if workspace is not None:
+            gpu.order(gpu.stream, stream)  # on which it is allocated
+        launches.submit(x.pointer, y.pointer, out.pointer, workspace.pointer if workspace else 0, stream)
+    if workspace is not None:
+        gpu.keep_until_now(stream, workspace)
 
 
 def plan_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:

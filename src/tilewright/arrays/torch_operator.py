@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from ..errors import DTypeError, OperandError, ShapeError, UsageError
-from ..operands import native
-from ..planning.host import host_plan
 from ..problem import combine_shapes
+from .buffers import host_product
 from .matmul import matmul_on_gpu
 from .repeated import short_ways
 
@@ -80,10 +79,7 @@ def _multiply(a: Tensor, b: Tensor, precision: str) -> Tensor:
         return _operator(a, b, precision)
     dtype = torch.promote_types(a.dtype, b.dtype)
     x, y = _as_numpy(a, "a", precision), _as_numpy(b, "b", precision)
-    plan = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, "classical")
-    c = np.empty(plan.layout.result, plan.made_dtype)
-    plan.run(native(x, plan.working_dtype), native(y, plan.working_dtype), c)
-    return torch.from_numpy(c).to(dtype)
+    return torch.from_numpy(host_product(x, y, precision)).to(dtype)
 
 
 def _as_numpy(x: Tensor, name: str, precision: str) -> np.ndarray:

@@ -1,0 +1,117 @@
+"""``tilewright.jax`` on JAX's arrays in the host's memory, and its buffers on a simulated GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support import simulated_libraries as fake
+from tilewright.arrays import dlpack, libraries
+from tilewright.arrays.buffers import multiply_buffers
+from tilewright.errors import ShapeError
+
+SHAPES = [
+    ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),
+    ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((0, 4), (4, 3)), ((3, 0), (0, 2)),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def jax() -> Any:
+    return pytest.importorskip("jax", reason="jax is not installed: pip install 'tilewright[jax]'")
+
+
+def arrays(jax: Any, *shapes: Any, dtype: str = "float32") -> list[Any]:
+    rng = np.random.default_rng(1)
+    return [jax.numpy.asarray(rng.uniform(-1, 1, shape), dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_numbers_and_gradients_of_every_shape(jax: Any, shapes: Any) -> None:
+    import tilewright.jax as tj
+
+    a, b = arrays(jax, *shapes)
+    (weights,) = arrays(jax, (a @ b).shape)
+    found, right = (
+        jax.jit(jax.value_and_grad(lambda a, b, call=call: (call(a, b) * weights).sum(), (0, 1)))(a, b)
+        for call in (tj.matmul, jax.numpy.matmul)
+    )
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "complex64"])
+def test_every_dtype(jax: Any, dtype: str) -> None:
+    import tilewright.jax as tj
+
+    a, b = (x.astype(dtype) for x in arrays(jax, (9, 40), (40, 7)))
+    c = jax.jit(tj.matmul, static_argnames="precision")(a, b, precision="highest")
+    wide = np.complex128 if dtype == "complex64" else np.float64
+    np.testing.assert_array_equal(c, (np.asarray(a, wide) @ np.asarray(b, wide)).astype(c.dtype))
+    assert c.dtype == dtype
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("shapes", [((7, 3, 4), (7, 4, 5)), ((7, 4), (7, 4, 5)), ((7, 2, 3, 4), (7, 4, 5))])
+def test_mapped(jax: Any, shapes: Any, axes: Any) -> None:
+    import tilewright.jax as tj
+
+    a, b = (x[0] if axis is None else x for x, axis in zip(arrays(jax, *shapes), axes, strict=True))
+    found, right = (jax.vmap(call, axes)(a, b) for call in (tj.matmul, jax.numpy.matmul))
+    np.testing.assert_allclose(found, right, rtol=2e-5, atol=1e-6)
+
+
+def test_gradients_of_gradients(jax: Any) -> None:
+    import tilewright.jax as tj
+
+    a, b = arrays(jax, (3, 4), (4, 5))
+    found, right = (
+        jax.jacrev(jax.grad(lambda a, call=call: (call(a, b) ** 3).sum()))(a) for call in (tj.matmul, jax.numpy.matmul)
+    )
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+
+
+def test_shapes_that_are_refused(jax: Any) -> None:
+    import tilewright.jax as tj
+
+    with pytest.raises(ShapeError, match="k mismatch"):
+        jax.jit(tj.matmul)(*arrays(jax, (3, 4), (5, 2)))
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+class Buffer(fake.Array):
+    """Memory on the simulated GPU, as a compiled program passes it to a function."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.gpu.ordinal
+
+    def __dlpack__(self) -> Any:
+        place = fake.address(self.gpu, self.view)
+        return dlpack.make_capsule(place, self.shape, self.view.dtype.name, self.gpu.ordinal, self)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+    found = fake.Gpu(1 << 23)
+    fake.install(monkeypatch, [found])
+    yield found
+    libraries._known.clear()
+    libraries._instance.cache_clear()
+
+
+@pytest.mark.parametrize("shapes", [((65, 70), (70, 67)), ((3, 1, 9, 20), (1, 4, 20, 5))], ids=str)
+def test_buffers_on_a_gpu_are_multiplied_on_the_programs_stream(gpu: Any, shapes: Any) -> None:
+    a, b = (np.random.default_rng(1).integers(-8, 9, shape).astype(np.float32) for shape in shapes)
+    out = Buffer.of(gpu, np.full((a @ b).shape, np.nan, np.float32))
+    multiply_buffers(SimpleNamespace(stream=77), out, Buffer.of(gpu, a), Buffer.of(gpu, b), "highest")
+    np.testing.assert_array_equal(out.view, a @ b)
+    assert {stream for _, stream in gpu.launches} == {77}
+    assert gpu.orders == [(gpu.stream, 77)], "its workspace is allocated on the stream of the GPU"
+    assert [stream for stream, _ in gpu.kept] == [77]
