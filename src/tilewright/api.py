@@ -10,7 +10,7 @@ import numpy as np
 from .arrays.libraries import is_on_gpu
 from .arrays.repeated import short_ways
 from .errors import MemoryLimitError, ShapeError, UsageError
-from .operands import admit, admit_out, can_write, native
+from .operands import admit, admit_out, asked_dtype, can_write, native, promoted
 from .planning.host import HostPlan, host_plan
 from .planning.plan import Plan
 from .runtime.cpu import small_products
@@ -29,6 +29,7 @@ def matmul(
     precision: str = "standard",
     algorithm: str = "classical",
     device: str | None = None,
+    out_dtype: Any = None,
 ) -> Any:
     """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
 
@@ -42,15 +43,22 @@ def matmul(
     ``out``: an array of exactly the result's shape that receives the result, cast by the ``same_kind`` rule. It may
     overlap the operands, and have any strides and byte order. It may be passed by position, as to ``numpy.matmul``.
 
+    ``out_dtype``: the dtype of the result, if not that of the operands, by name or as a dtype: such as int32 for int8,
+    float32 for bfloat16, float16 for float32. The product is not rounded before; with ``out``, it is then cast to that.
+
     ``precision`` promises an error, not instructions: "standard" is the classical bound in the dtype's own roundoff;
     "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once.
     ``algorithm="strassen"`` takes fewer multiplications where the product is large enough to gain by it, with a wider,
     normwise error bound, which ``plan`` prints; it is for float32 and float64.
 
     Arrays on a GPU (of PyTorch, CuPy, JAX or any library with DLPack or CUDA's array interface) are multiplied there, on
-    the caller's current stream, and the result is an array of the library of ``a``: float32, float64, bfloat16 and float16,
-    on one GPU. Sums of bfloat16 and float16 are float32, rounded once. The call returns when the work is submitted, and does
-    not wait for it. PyTorch records gradients, and traces the call in ``torch.compile``; ``tilewright.torch`` has more.
+    the caller's current stream, and the result is an array of the library of ``a``: float32, float64, bfloat16, float16,
+    int8 and float8 (e4m3fn, e5m2, or one of each), on one GPU. Sums of bfloat16 and float16 are float32, rounded once; those
+    of int8 are int8 with wrap-around, or exact with ``out_dtype="int32"``. A product of float8 is bfloat16 by default: each
+    128 of k are summed by a tensor core, which keeps 13 bits, and these sums in float32; ``precision="fast"`` leaves all of
+    k to the tensor core. ``precision="tf32"`` rounds float32 operands to 10 bits of mantissa, for tensor cores. The call
+    returns when the work is submitted, and does not wait for it. PyTorch records gradients, and traces the call in
+    ``torch.compile``; ``tilewright.torch`` has more.
 
     ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1" multiply
     them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
@@ -64,7 +72,7 @@ def matmul(
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
     """
-    if precision == "standard" and algorithm == "classical" and device is None:
+    if precision == "standard" and algorithm == "classical" and device is None and out_dtype is None:
         result = _short(a, b, out)
         if result is not None:
             return result
@@ -75,10 +83,10 @@ def matmul(
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
         from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
 
-        return matmul_on_gpu(a, b, out, precision, algorithm, record=_recorded)
+        return matmul_on_gpu(a, b, out, precision, algorithm, out_dtype, record=_recorded)
     if device is not None:
         wake_named(device)
-    return _matmul(a, b, out, precision, algorithm, device)
+    return _matmul(a, b, out, precision, algorithm, device, out_dtype)
 
 
 def _recorded(a: Any, b: Any, precision: str) -> Any:
@@ -108,9 +116,19 @@ def _compiled(
 matmul._torchdynamo_inline = _compiled  # type: ignore[attr-defined]
 
 
-def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None = None) -> Any:
+def _matmul(
+    a: Any,
+    b: Any,
+    out: np.ndarray | None,
+    precision: str,
+    algorithm: str,
+    device: str | None = None,
+    out_dtype: Any = None,
+) -> Any:
     """The long way, for every product: check and convert the operands, plan, multiply, round the result."""
     global _short
+    if out_dtype is not None:
+        return _matmul_into(a, b, out, precision, algorithm, device, out_dtype)
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
@@ -132,6 +150,21 @@ def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: s
     return result if result.ndim else result[()]
 
 
+def _matmul_into(
+    a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None, out_dtype: Any
+) -> Any:
+    """The product in ``out_dtype``: multiplied in a dtype that holds operands and result, and rounded once."""
+    x, y = admit(a, "a"), admit(b, "b")
+    asked, wide = asked_dtype(out_dtype, promoted(x.dtype, y.dtype))
+    product = _matmul(native(x, wide), native(y, wide), None, precision, algorithm, device)
+    target = np.empty(product.shape, asked) if out is None else admit_out(out, product.shape, asked)
+    with np.errstate(all="ignore"):
+        np.copyto(target, product.astype(asked), casting="same_kind")
+    if out is not None:
+        return out
+    return target if target.ndim else target[()]
+
+
 def plan(
     a: Any,
     b: Any,
@@ -143,6 +176,7 @@ def plan(
     device: str | None = None,
     alpha: complex = 1.0,
     beta: complex = 0.0,
+    out_dtype: Any = None,
 ) -> Plan:
     """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
 
@@ -165,15 +199,19 @@ def plan(
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
         from .arrays.matmul import plan_on_gpu
 
-        return plan_on_gpu(a, b, out, precision, algorithm)
+        return plan_on_gpu(a, b, out, precision, algorithm, out_dtype)
     x, y = (_array_or_shape(name, value) for name, value in (("a", a), ("b", b)))
     if gemm:
         from .planning.gemm import ANY_C, plan_gemm
 
         return plan_gemm(alpha, x, y, beta, ANY_C if out is None else out)[0]
-    plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
+    dtypes, made = (x.dtype, y.dtype), None
+    if out_dtype is not None:
+        made, wide = asked_dtype(out_dtype, promoted(*dtypes))
+        dtypes = wide, wide
+    plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm)
     if out is not None:
-        admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
+        admit_out(out, plan_.layout.result, made or plan_.dtype, by_numpy=True)
     if device in (None, "cpu"):
         return plan_
     return _plan_on_gpus(plan_, algorithm, device)

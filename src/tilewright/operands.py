@@ -170,6 +170,25 @@ def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
         raise DTypeError(f"a is {a}, b is {b}: no dtype holds both; convert one of them") from None
 
 
+def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """The dtype that a caller asks for as ``out_dtype``, and the one in which to multiply for it: it holds both ``product``,
+    the promoted dtype of the operands, and the result. Raises DTypeError where the one does not cast to the other by the
+    ``same_kind`` rule.
+
+    >>> asked_dtype("int32", np.dtype(np.int8)), asked_dtype("float32", np.dtype(np.float64))
+    ((dtype('int32'), dtype('int32')), (dtype('float32'), dtype('float64')))
+    """
+    try:
+        asked = np.dtype(dtype)
+    except TypeError:
+        raise DTypeError(f"out_dtype {dtype!r} is not a dtype: give one, or its name, such as 'float32'") from None
+    if asked not in _KNOWN and asked.name != "bfloat16":
+        raise DTypeError(f"out_dtype is {asked}: {_CONVERT}")
+    if not (np.can_cast(product, asked, casting="same_kind") or (asked.name == "bfloat16" and product.kind == "f")):
+        raise DTypeError(f"out_dtype is {asked}: a product of {product} does not cast to it by the same_kind rule")
+    return asked, promoted(product, asked)
+
+
 def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """``array`` in native byte order, aligned to its elements and of ``dtype``; itself where it already is."""
     if array.dtype == dtype and array.dtype.isnative and array.flags.aligned:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numba as nb
@@ -20,6 +21,7 @@ import tilewright as tw
 from support.matrices import SHAPES, Layout, every_layout, numbers, operands
 from tilewright import codegen
 from tilewright.catalog import catalog
+from tilewright.errors import DTypeError
 from tilewright.kernels import Kernel
 from tilewright.lab.verify.oracles import oracle
 from tilewright.runtime.cpu.runner import runner
@@ -442,3 +444,32 @@ def test_the_integer_oracle_finds_the_highest_bit_and_names_the_place(dtype: str
     check = oracle(a, b).check(c)
     assert not check.ok
     assert check.reason == f"C[17, 5] is {c[17, 5]}, A·B there is {place}"
+
+
+# ---- results of another dtype
+
+
+@pytest.mark.parametrize(("dtype", "asked"), [
+    ("int8", "int32"), ("int8", np.float64), ("float32", np.float16), ("float64", "float32"), ("bool", "int64"),
+    ("complex64", "complex128"),
+])  # fmt: skip
+def test_out_dtype_holds_the_product_before_it_is_rounded(dtype: str, asked: Any) -> None:
+    a, b = np.full((3, 300), 10).astype(dtype), np.full((300, 4), 11).astype(dtype)
+    wide = np.result_type(dtype, asked)
+    expected = (a.astype(wide) @ b.astype(wide)).astype(asked)
+    c = tw.matmul(a, b, out_dtype=asked)
+    assert c.dtype == np.dtype(asked)
+    np.testing.assert_array_equal(c, expected)
+    out = np.zeros((3, 4), np.complex128)
+    assert tw.matmul(a, b, out, out_dtype=asked) is out
+    np.testing.assert_array_equal(out, expected)
+    assert tw.plan(a, b, out_dtype=asked).problem.dtype == wide.name
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"), [("int8", "does not cast"), ("nothing", "is not a dtype"), ("U3", "convert")]
+)
+def test_out_dtypes_that_are_refused(asked: str, words: str) -> None:
+    for call in (tw.matmul, tw.plan):
+        with pytest.raises(DTypeError, match=words):
+            call(np.ones((2, 2)), np.ones((2, 2)), out_dtype=asked)

@@ -37,9 +37,9 @@ def long_ways(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The products that went the long way."""
     went, original = list[Any](), matmul.matmul_on_gpu
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **named: Any) -> Any:
         went.append(args)
-        return original(*args)
+        return original(*args, **named)
 
     monkeypatch.setattr(matmul, "matmul_on_gpu", counted)
     return went

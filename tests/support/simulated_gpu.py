@@ -154,9 +154,10 @@ class SimulatedGpu:
 
 
 def _map(operand: Any, memory: np.ndarray) -> TensorMap:
-    kind = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}.get(operand.dtype, "u8")
-    size = {"bf16": 2, "f16": 2, "f32": 4}.get(kind, 1)
-    elements = memory[: memory.size // size * size].view(f"u{size}")
+    kinds = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "tf32": "tf32", "int32": "s32"}
+    kind = kinds.get(operand.dtype, "u8")
+    size = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "s32": 4}.get(kind, 1)
+    elements = memory[: memory.size // size * size].view("f4" if kind == "tf32" else f"u{size}")
     shape = operand.matrices, operand.rows, operand.columns
     strides = operand.next_bytes, operand.row_bytes, size
     return TensorMap(elements, (1, *operand.box), shape=shape, strides=strides, data_type=kind, swizzle=128)

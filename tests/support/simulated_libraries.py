@@ -13,6 +13,7 @@ import numpy as np
 
 from support.simulated_gpu import BASE, SimulatedGpu
 from tilewright.arrays import dlpack, libraries, matmul, repeated
+from tilewright.arrays.dtypes import DTYPES, RESULTS
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import LaunchError
 from tilewright.runtime.gpu.memory import Memory
@@ -243,7 +244,7 @@ class Unknown(Array):
 def torch_module(gpus: list[Gpu], grad: bool = True) -> Any:
     torch: Any = ModuleType("torch")
     torch.Tensor, torch.strided = Tensor, "strided"
-    for name in ("float32", "float64", "uint8", "float16", "bfloat16", "int32"):
+    for name in (*DTYPES, *RESULTS, "uint8", "int16"):
         setattr(torch, name, f"torch.{name}")
     torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: torch.current + device)
     torch.current = 100

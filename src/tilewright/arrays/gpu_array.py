@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from ..problem import itemsize_of
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 #: Addresses and strides of whole granules of so many bytes can be moved by a GPU's copy engine.
 GRANULE = 16
 

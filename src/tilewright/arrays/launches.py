@@ -103,12 +103,12 @@ def _boxed(plan: GpuPlan, axis: _Axis) -> BoxedProduct:
     batch, *nexts = axis
     m, n, k = order.mnk
     of_a, of_b = _laid(a, nexts[0]), _laid(b, nexts[1])
+    factors = (a.dtype, b.dtype) if plan.compute.startswith("float8") else None
     if plan.parts == 1:
-        return BoxedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, Laid(c.row, nexts[2]), c.aligned)
-    parts = plan.parts, _part_steps(plan)
-    return BoxedProduct(
-        plan.compute, sums_dtype(plan.compute), m, n, k, batch, of_a, of_b, Laid(n, m * n), True, *parts
-    )
+        of_c = Laid(c.row, nexts[2])
+        return BoxedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, of_c, c.aligned, factors=factors)
+    sums, parts = sums_dtype(plan.compute), (plan.parts, _part_steps(plan))
+    return BoxedProduct(plan.compute, sums, m, n, k, batch, of_a, of_b, Laid(n, m * n), True, *parts, factors)
 
 
 def _strided(plan: GpuPlan, axis: _Axis) -> StridedProduct:

@@ -5,12 +5,14 @@ The three operands are known by their number: 0 and 1 are the factors, as the ke
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..kernels.cuda_kernel import CudaKernel
 from ..problem import itemsize_of
 from ..runtime.gpu.strided_product import Strides
+from .dtypes import made_dtype
 from .gpu_array import GRANULE, Matrix, row_major_matrix
 
 #: Bytes of a line of the GPU's caches; rows of a copy for boxes begin at whole lines.
@@ -28,6 +30,10 @@ class Layouts(Protocol):
         """How a copy lies that it takes."""
         ...
 
+    def stored(self, compute: str, dtype: str) -> str | None:
+        """The dtype in which it stores a result of ``dtype``; None if it stores only narrower ones."""
+        ...
+
 
 @dataclass(frozen=True)
 class RowMajor:
@@ -38,6 +44,9 @@ class RowMajor:
 
     def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:  # noqa: ARG002
         return row_major_matrix(matrix.rows, matrix.columns, dtype)
+
+    def stored(self, compute: str, dtype: str) -> str | None:
+        return _stored((), compute, dtype)
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,9 @@ class Boxes:
         row, column = (1, step) if down else (step, 1)
         return Matrix(matrix.rows, matrix.columns, row, column, dtype)
 
+    def stored(self, compute: str, dtype: str) -> str | None:
+        return _stored(self.kernel.stores, compute, dtype)
+
     def _reads(self, operand: int, down: bool, size: int) -> bool:
         """Tensor cores read elements of two bytes either way; others must follow each other along k."""
         along_k = down == (operand == 1)
@@ -94,6 +106,9 @@ class Strided:
         step = inner if outer == 1 else _padded(inner, itemsize_of(dtype))
         return Matrix(matrix.rows, matrix.columns, *((1, step) if down else (step, 1)), dtype)
 
+    def stored(self, compute: str, dtype: str) -> str | None:
+        return _stored(self.kernel.stores, compute, dtype)
+
     def _rule(self, operand: int) -> str:
         return self.kernel.strides["abc"[operand]]
 
@@ -102,6 +117,13 @@ def _padded(elements: int, size: int) -> int:
     """The elements from one row of a copy to the next: whole lines, or of short rows whole granules."""
     unit = _LINE_BYTES if elements * size > _LINE_BYTES else GRANULE
     return -(-elements * size // unit) * unit // size
+
+
+def _stored(stores: Collection[str], compute: str, dtype: str) -> str | None:
+    made = made_dtype(compute)
+    if dtype == made or dtype in stores:
+        return dtype
+    return made if itemsize_of(dtype) < itemsize_of(made) or {dtype, made} == {"bfloat16", "float16"} else None
 
 
 def is_down(matrix: Matrix) -> bool:

@@ -19,8 +19,9 @@ from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from ..runtime.gpu.driver import device_of
 from . import dlpack
+from .dtypes import DTYPES, RESULTS
 from .exchange import exchange_interface
-from .gpu_array import DTYPES, GRANULE, GpuArray, contiguous_strides
+from .gpu_array import GRANULE, GpuArray, contiguous_strides
 from .matrix import GpuMatrix
 from .repeated import ArrayFunctions, RepeatedProducts
 
@@ -111,7 +112,7 @@ def _instance(library: Callable[..., Library], *name: str) -> Library:
 
 
 def _dtype(name: str, kind: str, dtype: str) -> str:
-    if dtype not in DTYPES:
+    if dtype not in DTYPES and not (name == "out" and dtype in RESULTS):
         raise DTypeError(f"{name} is a {kind} of {dtype} on a GPU: {', '.join(DTYPES)} have kernels there; convert it")
     return dtype
 
@@ -123,7 +124,8 @@ class Torch(Library):
 
     def __init__(self, torch: Any) -> None:
         self._torch, self._strided = torch, torch.strided
-        self._dtypes = {getattr(torch, dtype): dtype for dtype in DTYPES}
+        known = (*DTYPES, *RESULTS)  # older versions have no float8
+        self._dtypes = {getattr(torch, dtype): dtype for dtype in known if hasattr(torch, dtype)}
         self._kinds = {dtype: kind for kind, dtype in self._dtypes.items()} | {"uint8": torch.uint8}
         self._devices: dict[int, Any] = {}
         # The function that ``current_stream`` calls; it returns the handle without an object around it.
@@ -158,7 +160,7 @@ class Torch(Library):
             )
         if x.layout is not torch.strided:
             raise OperandError(f"{name} is a tensor of layout {x.layout}: pass {name}.to_dense()")
-        dtype = self._dtypes.get(x.dtype) or _dtype(name, "tensor", str(x.dtype).removeprefix("torch."))
+        dtype = _dtype(name, "tensor", self._dtypes.get(x.dtype) or str(x.dtype).removeprefix("torch."))
         if x.is_neg():
             x = x.resolve_neg()
         try:

@@ -15,12 +15,13 @@ from ..errors import LaunchError, OperandError, UsageError
 from ..planning.choice import check_words, computed_on_gpu
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
+from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .gpu_array import GpuArray
 from .launches import Launches, prepare_launches
 from .layouts import Layouts
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
-from .order import Order, arrange, dtype_on_gpu
+from .order import Order, arrange
 from .plan import GpuPlan, gpu_plan
 from .repeated import short_ways
 
@@ -31,6 +32,8 @@ def matmul_on_gpu(
     out: Any = None,
     precision: str = "standard",
     algorithm: str = "classical",
+    out_dtype: Any = None,
+    *,
     record: Callable[[Any, Any, str], Any] | None = None,
 ) -> Any:
     """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it. ``record`` multiplies arrays whose
@@ -39,18 +42,23 @@ def matmul_on_gpu(
     Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
     little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
     """
-    asked = None if precision == "standard" else precision
+    asked = None if precision == "standard" and out_dtype is None else (precision, out_dtype)
     if algorithm == "classical" and (way := short_ways.get(type(a))) is not None:
         again = way(a, b, out, asked)
         if again is not None:
             return again
     _check_words(precision, algorithm)
-    if record is not None and out is None and any((owner := library_of(x)) and owner.records(x) for x in (a, b)):
+    if (
+        record is not None
+        and out is None
+        and out_dtype is None
+        and any((owner := library_of(x)) and owner.records(x) for x in (a, b))
+    ):
         return record(a, b, precision)
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
     stream = library.stream(x.device)
-    launches = _launches(*_key(x, y, target, library.views, precision))
+    launches = _launches(*_key(x, y, target, library.views, precision, out_dtype))
     order, gpu = launches.plan.order, gpu_at(x.device)
     if target is None:
         result, pointer = _allocated(library, order.shape, order.dtype, x.device, launches.plan)
@@ -81,7 +89,7 @@ def matmul_on_gpu(
 
 def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precision: str = "standard") -> None:
     """Submit the product of two arrays on one GPU, into a third that is disjoint from them, to a stream of the caller."""
-    launches = _launches(*_key(x, y, out, False, precision))
+    launches = _launches(*_key(x, y, out, False, precision, None))
     gpu, nbytes, workspace = gpu_at(x.device), launches.plan.workspace_bytes, None
     with gpu:
         try:
@@ -95,34 +103,48 @@ def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precisi
         gpu.keep_until_now(stream, workspace)
 
 
-def plan_on_gpu(a: Any, b: Any, out: Any = None, precision: str = "standard", algorithm: str = "classical") -> GpuPlan:
+def plan_on_gpu(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    precision: str = "standard",
+    algorithm: str = "classical",
+    out_dtype: Any = None,
+) -> GpuPlan:
     """What ``matmul_on_gpu`` would run for these arrays; nothing is compiled. Raises what ``matmul_on_gpu`` raises."""
     _check_words(precision, algorithm)
     if out is None:  # a gradient does not change the plan
         a, b = (x.detach() if (owner := library_of(x)) and owner.records(x) else x for x in (a, b))
     library, _, x, y = _operands(a, b, out)
-    return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, precision))
+    return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, precision, out_dtype))
 
 
-def _key(x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, precision: str) -> tuple[Any, ...]:
+def _key(
+    x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, precision: str, out_dtype: Any
+) -> tuple[Any, ...]:
     """What a plan depends on: shapes, strides, dtypes, the GPU, whether addresses are whole granules, and whether ``out`` is
     disjoint from the operands."""
+    asked = None if out_dtype is None else dtype_name(out_dtype)
     whole = x.in_granule, y.in_granule, None if target is None else target.in_granule
-    return whole[0], whole[1], whole[2], _disjoint(target, x, y), views, precision
+    return whole[0], whole[1], whole[2], _disjoint(target, x, y), views, precision, asked
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, precision: str) -> GpuPlan:
+def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, precision: str, out_dtype: str | None) -> GpuPlan:
     first, second = GpuArray(*x), GpuArray(*y)
     target = None if out is None else GpuArray(*out)
     gpu = gpu_at(first.device)
 
-    def arranged(compute: str, layouts: Layouts, swapped: bool | None) -> Order:
-        return arrange(
-            first, second, target, disjoint=disjoint, views=views, compute=compute, layouts=layouts, swapped=swapped
-        )
+    operands = dtype_on_gpu(first.dtype, second.dtype)
+    result = result_dtype(operands, out_dtype)
 
-    return gpu_plan(arranged, computed_on_gpu(dtype_on_gpu(first.dtype, second.dtype), precision), gpu)
+    def arranged(compute: str, layouts: Layouts, swapped: bool | None) -> Order | None:
+        if layouts.stored(compute, result) is None:
+            return None
+        given: Any = {"disjoint": disjoint, "views": views, "swapped": swapped, "out_dtype": out_dtype}
+        return arrange(first, second, target, compute=compute, layouts=layouts, **given)
+
+    return gpu_plan(arranged, computed_on_gpu(operands, precision, result), gpu)
 
 
 @functools.lru_cache(maxsize=1024)

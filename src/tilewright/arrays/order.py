@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from ..problem import ProductShapes, combine_shapes, itemsize_of
+from .dtypes import casts, dtype_in_memory, dtype_on_gpu, result_dtype
 from .gpu_array import GRANULE, GpuArray, Matrix, collapsed, row_major_matrix
 from .layouts import Layouts, RowMajor
 
@@ -51,12 +50,14 @@ class OrderedMatrix:
 class Order:
     """The product as the kernel sees it, C = P·Q; where ``swapped``, P is the caller's b, Q its a, and all are transposed.
 
-    ``shape``: of the array that is allocated for a result without ``out``; ``transposed``: the caller gets a transposed
+    ``operands`` is the dtype of both factors together, ``dtype`` that of the result. ``shape``: of the array that is
+    allocated for a result without ``out``; ``transposed``: the caller gets a transposed
     view of it.
     """
 
     shapes: ProductShapes
     batch: tuple[int, ...]
+    operands: str
     dtype: str
     compute: str
     swapped: bool
@@ -78,17 +79,6 @@ class Order:
         return self.p.original.rows, self.q.original.columns, self.p.original.columns
 
 
-def dtype_on_gpu(x: str, y: str) -> str:
-    """The dtype of the product of two dtypes: the narrowest that represents both.
-
-    >>> dtype_on_gpu("bfloat16", "float16"), dtype_on_gpu("float16", "float16"), dtype_on_gpu("bfloat16", "float64")
-    ('float32', 'float16', 'float64')
-    """
-    if x == y:
-        return x
-    return str(np.result_type(*("float32" if name == "bfloat16" else name for name in (x, y)), np.float32))
-
-
 def arrange(
     x: GpuArray,
     y: GpuArray,
@@ -99,19 +89,24 @@ def arrange(
     compute: str = "",
     layouts: Layouts = _ROW_MAJOR,
     swapped: bool | None = None,
+    out_dtype: str | None = None,
 ) -> Order:
     """The order for two operands and ``out``, if any; only whether their addresses are whole granules matters.
 
     ``disjoint``: ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``compute``: the
     dtype to multiply in, if not that of the operands. ``layouts``: what the kernel reads as it is. ``swapped``: whether
-    Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less. Raises ShapeError.
+    Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less. ``out_dtype``: of the result, if not that of the operands.
+    Raises ShapeError, DTypeError.
     """
     shapes = combine_shapes(x.shape, y.shape)
-    dtype = dtype_on_gpu(x.dtype, y.dtype)
-    compute = compute or dtype
+    operands = dtype_on_gpu(x.dtype, y.dtype)
+    dtype, compute = result_dtype(operands, out_dtype), compute or operands
+    stored = layouts.stored(compute, dtype) or dtype
     shape = shapes.result
     if out is not None and out.shape != shape:
         raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
+    if out is not None and not casts(dtype, out.dtype):
+        raise DTypeError(f"out is {out.dtype}, the product is {dtype}: out must have this dtype; out_dtype chooses it")
     are_matrices = len(x.shape) > 1, len(y.shape) > 1
     a, a_steps = _matrix(x, (shapes.m, shapes.k), shapes.batch, rows=are_matrices[0])
     b, b_steps = _matrix(y, (shapes.k, shapes.n), shapes.batch, columns=are_matrices[1])
@@ -131,30 +126,34 @@ def arrange(
     may_be_view = views and out is None and len(shape) - len(batch) == 2
     is_swapped = swapped
     if swapped is None:
-        fewest = _bytes_copied(turned, batch, compute, layouts, disjoint, may_be_view)
-        is_swapped = fewest < _bytes_copied(straight, batch, compute, layouts, disjoint, False)
+        fewest = _bytes_copied(turned, batch, compute, stored, layouts, disjoint, may_be_view)
+        is_swapped = fewest < _bytes_copied(straight, batch, compute, stored, layouts, disjoint, False)
     (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = turned if is_swapped else straight
-    transposed = bool(is_swapped) and may_be_view and not layouts.fits(2, c) and c.dtype == compute
+    transposed = bool(is_swapped) and may_be_view and not layouts.fits(2, c) and c.dtype == stored
     if transposed:
         c, shape = c._replace(row=c.columns, column=1), (*batch, c.rows, c.columns)
     places, workspace = [], 0
     for i, (label, original, steps) in enumerate(((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps))):
-        if original.dtype != compute or not layouts.fits(i, original) or (label == "C" and not disjoint):
-            used = layouts.copy(i, original, compute)
+        dtype_used = stored if label == "C" else dtype_in_memory(compute, original.dtype)
+        if original.dtype != dtype_used or not layouts.fits(i, original) or (label == "C" and not disjoint):
+            used = layouts.copy(i, original, dtype_used)
             nbytes = -(-used.span_bytes // _LINE_BYTES) * _LINE_BYTES
-            used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(compute))
+            used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
             places.append(OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps)))
             workspace += -(-nbytes * places[-1].matrices // _ALIGNMENT) * _ALIGNMENT
         else:
             places.append(OrderedMatrix(label, original, original, steps, steps))
     first, second, result = places
-    return Order(shapes, batch, dtype, compute, bool(is_swapped), first, second, result, shape, transposed, workspace)
+    return Order(
+        shapes, batch, operands, dtype, compute, bool(is_swapped), first, second, result, shape, transposed, workspace
+    )
 
 
 def _bytes_copied(
     places: tuple[tuple[str, Matrix, tuple[int, ...]], ...],
     batch: tuple[int, ...],
     compute: str,
+    stored: str,
     layouts: Layouts,
     disjoint: bool,
     any_c: bool,
@@ -162,7 +161,8 @@ def _bytes_copied(
     """Bytes that all products copy. With ``any_c`` C can have any layout."""
     total = 0
     for i, (label, matrix, steps) in enumerate(places):
-        fits = matrix.dtype == compute and (layouts.fits(i, matrix) or (label == "C" and any_c))
+        used = stored if label == "C" else dtype_in_memory(compute, matrix.dtype)
+        fits = matrix.dtype == used and (layouts.fits(i, matrix) or (label == "C" and any_c))
         total += 0 if fits and (disjoint or label != "C") else matrix.nbytes * _matrices(batch, steps)
     return total
 

@@ -17,6 +17,7 @@ from ..problem import Problem, itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copies_seconds, copy_of, sum_seconds
+from .dtypes import made_dtype
 from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines, strides_of
 from .order import Order
 
@@ -88,8 +89,8 @@ class GpuPlan(Plan):
             )
         if self.predicted is not None:
             rows.append(("predicted", rate_text(self.problem, self.predicted)))
-        if self.compute != self.problem.dtype:
-            rows.append(("in", f"{self.compute}, rounded to {self.problem.dtype}"))
+        if self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
+            rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
         return [
             *rows,
             ("copies", "; ".join(self.copies) or "none"),
@@ -98,7 +99,8 @@ class GpuPlan(Plan):
 
 
 #: ``arranged(compute, layouts, swapped)``: the order of the operands for a kernel, see ``order.arrange``.
-Arranged = Callable[[str, Layouts, bool | None], Order]
+#: None where it cannot store the result.
+Arranged = Callable[[str, Layouts, bool | None], Order | None]
 
 
 def gpu_plan(arranged: Arranged, computes: Sequence[str], gpu: Device) -> GpuPlan:
@@ -113,6 +115,8 @@ def gpu_plan(arranged: Arranged, computes: Sequence[str], gpu: Device) -> GpuPla
             return found
     for compute in computes:
         order = arranged(compute, RowMajor(), None)
+        if order is None:
+            continue
         m, n, k = order.mnk
         with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
             choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
@@ -127,6 +131,8 @@ def _by_engine(arranged: Arranged, compute: str, gpu: Device) -> GpuPlan | None:
         layouts = layouts_of(kernel)
         for swapped in (False, True) if kernel.strides and kernel.strides["c"] != "rows" else (None,):
             order = arranged(compute, layouts, swapped)
+            if order is None:
+                continue
             m, n, k = order.mnk
             batch = math.prod(order.batch)
             if not min(m, n, k, batch):
@@ -151,7 +157,7 @@ def _plan(
     order: Order, choice: Choice[CudaKernel], gpu: Device, parts: int = 1, predicted: float | None = None
 ) -> GpuPlan:
     shapes = order.shapes
-    problem = Problem(shapes.m, shapes.n, shapes.k, order.dtype, math.prod(shapes.batch))
+    problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
     launch = choice.kernel.launch(*order.mnk, **choice.params)
     return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted)
 

@@ -82,10 +82,10 @@ class RepeatedProducts:
         self._known: dict[Any, _Repeatable] = {}
         self._types: set[type] = set()
 
-    def product(self, a: Any, b: Any, out: Any = None, asked: str | None = None) -> Any:
+    def product(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> Any:
         """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError.
 
-        ``asked``: what else the caller asked for, such as a precision; None for nothing.
+        ``asked``: what else the caller asked for, such as a precision, hashable; None for nothing.
         """
         if out is not None:
             return self._product_in_place(a, b, out, asked)
@@ -146,7 +146,7 @@ class RepeatedProducts:
         views: tuple[GpuArray, GpuArray, GpuArray | None],
         launches: Launches,
         gpu: Device,
-        asked: str | None = None,
+        asked: Any = None,
     ) -> None:
         """Remember a product that ``launches`` computed on this GPU: of ``arrays`` a, b and ``out``, which may be None. All
         are arrays of the library, ``views`` are their addresses and strides, and ``out`` shares no byte with a and b."""

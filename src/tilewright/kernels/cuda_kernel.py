@@ -91,6 +91,7 @@ class CudaKernel:
     boxes: dict[str, tuple[Expression, Expression]] = field(default_factory=dict)
     strides: dict[str, str] = field(default_factory=dict)
     persistent: bool = False
+    stores: tuple[str, ...] = ()
     step: Expression | None = None
     time: dict[str, Expression] = field(default_factory=dict)
     given: dict[str, Expression] = field(default_factory=dict)

@@ -11,6 +11,7 @@
     dtypes = ["float32"]                            # of the operands; this is the default
     capability = "7.5"                              # least compute capability; "9.0a" for what only that one has
     constraints = ["TILE * TILE <= 1024"]           # true of every allowed combination of parameters
+    stores = ["float32"]                            # of results that an engine's kernel stores; default: as operands
     precision = "tf32"                              # what operands are rounded to; default "standard": nothing
     spills = ["sm_80"]                              # architectures where not all registers fit; default none
     adds = true                                     # compiled with ACCUMULATE it adds to C (see prelude.cuh); default false
@@ -148,6 +149,7 @@ _KEYS = (
     "suits",
     "presets",
     "persistent",
+    "stores",
     "boxes",
     "strides",
     "step",
@@ -205,6 +207,7 @@ class _Header:
             boxes={name: self._box(name, sides, [*names, LINE]) for name, sides in self._table("boxes").items()},
             strides=self._strides(),
             persistent=self._truth("persistent"),
+            stores=self._strings("stores"),
             step=self._expression("step", self.toml["step"], [*names, LINE]) if "step" in self.toml else None,
             time=self._time(names),
             given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},

@@ -22,7 +22,10 @@ from ..problem import Problem
 from .tuned import best_params
 
 ALGORITHMS = ("classical", "strassen")
-PRECISIONS = ("standard", "highest")
+PRECISIONS = ("standard", "highest", "tf32", "fast")
+
+#: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
+_ON_GPUS = {"tf32": ("float32", "tf32"), "fast": ("float8", "float8_fast")}
 
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
 _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}
@@ -75,6 +78,9 @@ def choose_cpu(problem: Problem, algorithm: str = "classical") -> Choice[Kernel]
     from ..codegen.jit import jit_is_disabled  # imports Numba, which is slow, and not needed to choose for a GPU
 
     check_words(problem.precision, algorithm)
+    if problem.precision in _ON_GPUS:
+        needed, _ = _ON_GPUS[problem.precision]
+        raise UsageError(f"precision {problem.precision!r} is for arrays of {needed} on a GPU")
     return _choice(problem, algorithm, not jit_is_disabled())
 
 
@@ -147,16 +153,23 @@ def _highest_first(algorithm: str) -> tuple[Kernel, ...]:
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
-def computed_on_gpu(dtype: str, precision: str) -> tuple[str, ...]:
-    """The dtypes in which a GPU may multiply arrays of ``dtype``, of which the first that has a kernel for the shape is
-    taken: with "highest" the widest, otherwise its own, or one that holds all of its values.
+def computed_on_gpu(dtype: str, precision: str, result: str = "") -> tuple[str, ...]:
+    """The dtypes in which a GPU may multiply arrays of ``dtype``, of which the first that has a kernel for the shape, and
+    for the ``result``, is taken: with "highest" the widest, otherwise its own, or one that holds all of its values, or those
+    of the result. Raises UsageError for a precision that the dtype does not have.
 
-    >>> computed_on_gpu("float16", "standard"), computed_on_gpu("float16", "highest")
-    (('float16', 'float32'), ('float64',))
+    >>> computed_on_gpu("float16", "standard"), computed_on_gpu("float16", "highest"), computed_on_gpu("float32", "tf32")
+    (('float16', 'float32'), ('float64',), ('tf32',))
     """
+    if precision in _ON_GPUS:
+        needed, compute = _ON_GPUS[precision]
+        if dtype != needed:
+            raise UsageError(f"precision {precision!r} is for arrays of {needed} on a GPU, got {dtype}")
+        return (compute,)
+    wider = result if result in ("float32", "float64") and dtype in ("float16", "bfloat16", "float32") else dtype
     if precision == "highest":
-        return (_WIDEST.get(dtype, dtype),)
-    return tuple(dict.fromkeys((dtype, _COMPUTED_IN.get(dtype, dtype))))
+        return (_WIDEST.get(dtype, wider),)
+    return tuple(dict.fromkeys((dtype, _COMPUTED_IN.get(dtype, dtype), wider)))
 
 
 @functools.cache

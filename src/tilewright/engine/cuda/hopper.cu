@@ -2,7 +2,8 @@
 idea = "The copy engine fills a ring of tiles in shared memory, tensor cores multiply from there, and no thread does both."
 row = "S0.9, S2"
 entry = "hopper"
-dtypes = ["bfloat16", "float16"]
+dtypes = ["bfloat16", "float16", "tf32", "int8", "float8_fast"]
+stores = ["bfloat16", "float16", "float32", "int8", "int32"]
 capability = "9.0a"
 persistent = true
 step = "LINE"
@@ -17,7 +18,7 @@ a = ["BM", "LINE"]
 a_down = ["LINE", "64"]
 b = ["LINE // CLUSTER", "64"]
 b_down = ["BN // CLUSTER", "LINE"]
-c = ["64", "64"]
+c = ["64", "LINE"]
 
 # A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster
 # gets its rows of A and its share of B. The rates are those of an H200, as its power allows for long.
@@ -28,7 +29,7 @@ cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 50e9))"
 tiles = "cdiv(blocks, sms) * (1e-6 + cdiv(part, LINE) * (max(multiply, load) + load / 100))"
 across = "min(1, sqrt(min(BN, n) * size / 512))"
-memory = "(m * k + k * n / across + m * n) * size * batch / 3.9e12"
+memory = "((m * k + k * n / across) * size + m * n * out_size) * batch / 3.9e12"
 seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 
 [[presets]]
@@ -77,35 +78,76 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #include "hopper.cuh"
 
 // ---- the types of operands and result ---------------------------------------------------------------------------------------
-#define BFLOAT16 0
-#define FLOAT16 1
-#define FLOAT32 2
-#define SUM float
-#define LETTER "+f"
+#include "types.cuh"
+#if TYPE == BFLOAT16 || TYPE == FLOAT16
+#define SIZE 2
 #define SHAPE_K "k16"
 #define TAIL ", 1, 1, " TEXT(A_DOWN) ", " TEXT(B_ACROSS)
+#elif TYPE == TF32
+#define SIZE 4
+#define SHAPE_K "k8"
+#define TAIL ", 1, 1"
+#else
+#define SIZE 1
+#define SHAPE_K "k32"
+#define TAIL ", 1, 1"
+#endif
+#if TYPE == INT8
+#define SUM int
+#define LETTER "+r"
+#undef TAIL
+#define TAIL ""
+#else
+#define SUM float
+#define LETTER "+f"
+#endif
 #if TYPE == BFLOAT16
 #define TYPES ".f32.bf16.bf16"
-#else
+#elif TYPE == FLOAT16
 #define TYPES ".f32.f16.f16"
+#elif TYPE == TF32
+#define TYPES ".f32.tf32.tf32"
+#elif TYPE == INT8
+#define TYPES ".s32.s8.s8"
+#elif TYPE_A == FLOAT8_E4M3FN && TYPE_B == FLOAT8_E4M3FN
+#define TYPES ".f32.e4m3.e4m3"
+#elif TYPE_A == FLOAT8_E4M3FN
+#define TYPES ".f32.e4m3.e5m2"
+#elif TYPE_B == FLOAT8_E4M3FN
+#define TYPES ".f32.e5m2.e4m3"
+#else
+#define TYPES ".f32.e5m2.e5m2"
+#endif
+// Sums of float8 in a tensor core keep 13 bits. Each step's are added up in float32 instead, WIDTH columns while those of the next
+// WIDTH are formed.
+#ifndef PROMOTED
+#define PROMOTED 0
+#define WIDTH BN
 #endif
 #include "wgmma.cuh"
 
-#define HALF (OUT != FLOAT32)
+#define HALF (OUT == BFLOAT16 || OUT == FLOAT16)
 #if HALF
 typedef unsigned short Out;  // its bits
+#elif OUT == INT8
+typedef signed char Out;
+#elif OUT == INT32
+typedef int Out;
 #else
 typedef float Out;
 #endif
 struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
 
-constexpr int LINE = 64;  // of k in a stage: 128 bytes, the width of the swizzle
-constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1), SLABS = BN / 64;
+constexpr int LINE = 128 / SIZE;  // of k in a stage: 128 bytes, the width of the swizzle
+constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1), PIECES = BN / WIDTH;
+constexpr int SLAB = 128 / sizeof(Out);  // columns of C that are stored at once
+
+template <int N> struct Count { static constexpr int value = N; };
 
 struct Shared {
     unsigned char a[STAGES][BM * 128];
     unsigned char b[STAGES][BN * 128];
-    unsigned short c[GROUPS][2][64][64];  // two slabs of 64 columns for each group
+    unsigned char c[GROUPS][2][64 * 128];  // two slabs for each group
     Barrier full[STAGES], empty[STAGES];
 };
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -229,7 +271,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     constexpr int ROWS = (B_ACROSS ? LINE : BN) / CLUSTER;
                     if (B_ACROSS)
                         #pragma unroll
-                        for (int i = 0; i < SLABS; i++) load_b(i * 8192 + rank * ROWS * 128, left + i * 64, step * LINE + rank * ROWS);
+                        for (int i = 0; i < BN / 64; i++) load_b(i * 8192 + rank * ROWS * 128, left + i * 64, step * LINE + rank * ROWS);
                     else load_b(rank * ROWS * 128, step * LINE, left + rank * ROWS);
                 }
             }
@@ -242,9 +284,54 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             } else if (thread == 0) barrier_arrive(s.empty[slot]);
         };
         SUM d[BN / 2];
+#if PROMOTED
+        SUM sums[PIECES * CHUNK > 1 ? 2 : 1][WIDTH / 2];
+        auto multiply = [&](int piece, int i) {
+            const unsigned long long x = descriptor(s.a[ring.slot] + half * 8192, 16, 1024);
+            const unsigned long long y = descriptor(s.b[ring.slot] + piece * WIDTH * 128, 16, 1024);
+            wgmma_fence();
+            #pragma unroll
+            for (int q = 0; q < 4; q++) wgmma(sums[i], x + 2 * q, y + 2 * q, q > 0);
+            wgmma_commit();
+        };
+        auto add = [&](int piece, int i) {
+            #pragma unroll
+            for (int j = 0; j < WIDTH / 2; j++) {
+                asm volatile("" : LETTER(sums[i][j])::"memory");  // read only from here on
+                d[piece * (WIDTH / 2) + j] += sums[i][j];
+            }
+        };
+#endif
         int buffer = 0;
         for (int tile = first; tile < tiles.count; tile += stride) {
             const auto [tile_top, left, z, first_step, steps] = tiles.place(tile, rank);
+#if PROMOTED
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i++) d[i] = 0;
+            auto add_steps = [&](auto count) {
+                int before = 0;
+                #pragma unroll
+                for (int i = 0; i < count.value * PIECES; i++) {
+                    if (i % PIECES == 0) barrier_wait(s.full[ring.slot], ring.parity);
+                    multiply(i % PIECES, i % 2);
+                    if (i > 0) {
+                        wgmma_wait<1>();
+                        if (i % PIECES == 0) release(before);
+                        add((i - 1) % PIECES, (i - 1) % 2);
+                    }
+                    if (i % PIECES == PIECES - 1) {
+                        before = ring.slot;
+                        ring.advance();
+                    }
+                }
+                wgmma_wait<0>();
+                release(before);
+                add(PIECES - 1, (count.value * PIECES - 1) % 2);
+            };
+            int step = 0;
+            for (; step + CHUNK <= steps; step += CHUNK) add_steps(Count<CHUNK>());
+            for (; CHUNK > 1 && step < steps; step++) add_steps(Count<1>());
+#else
             int before = 0;
             for (int step = 0; step < steps; step++, ring.advance()) {
                 barrier_wait(s.full[ring.slot], ring.parity);
@@ -262,16 +349,18 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             #pragma unroll
             for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
             release(before);
+#endif
 
             // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
             const int top = tile_top + half * 64;
-#if HALF
+#if HALF || STORE_BOXES
             // Through shared memory: by the copy engine, which goes on while the next tile is multiplied, or row by row.
             #pragma unroll
-            for (int slab = 0; slab < SLABS; slab++, buffer ^= 1) {
-                Out(*to)[64] = s.c[half][buffer];
+            for (int slab = 0; slab < BN / SLAB; slab++, buffer ^= 1) {
+                Out(*to)[SLAB] = (Out(*)[SLAB])s.c[half][buffer];
                 if (STORE_BOXES && thread == 0) store_wait_read<1>();  // the slab before the last has left
                 if (STORE_BOXES) group_sync(1 + half, 128);
+#if HALF
                 const int row = warp * 16 + lane % 16;
                 #pragma unroll
                 for (int i = 0; i < 4; i++) {  // 16 columns: 8×8 matrices of rows 0-7 and 8-15, then of the next 8 columns
@@ -279,19 +368,30 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     store_matrices(&to[row][(chunk ^ row % 8) * 8], packed(d[at], d[at + 1]), packed(d[at + 2], d[at + 3]),
                                    packed(d[at + 4], d[at + 5]), packed(d[at + 6], d[at + 7]));
                 }
+#else
+                #pragma unroll
+                for (int i = 0; i < SLAB / 2; i += 2) {
+                    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, col = i / 4 * 8 + lane % 4 * 2, chunk = col / 4 ^ row % 8;
+                    const int at = slab * (SLAB / 2) + i;
+                    *(Pair*)&to[row][chunk * 4 + col % 4] = Pair{ (Out)d[at], (Out)d[at + 1] };
+                }
+#endif
                 if (STORE_BOXES) {
                     publish_shared();
                     group_sync(1 + half, 128);
                     if (thread == 0) {
-                        store_tile(c, to, left + slab * 64, top, z);
+                        store_tile(c, to, left + slab * SLAB, top, z);
                         store_commit();
                     }
-                } else {
+                }
+#if HALF
+                else {
                     __syncwarp();  // a warp stores the rows that it has written
                     const int columns = min(64, call.n - left - slab * 64);
                     Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * 64;
                     store_rows(rows, call.row_c, &to[warp * 16], call.m - top - warp * 16, columns);
                 }
+#endif
             }
 #else
             const int row = top + warp * 16 + lane / 4, col = left + lane % 4 * 2;

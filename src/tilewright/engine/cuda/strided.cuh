@@ -1,16 +1,6 @@
-// What a kernel of pointers and strides is given, and the types that its macros TYPE and OUT name.
+// What a kernel of pointers and strides is given.
 #pragma once
-
-#define BFLOAT16 0
-#define FLOAT16 1
-#define FLOAT32 2
-#define FLOAT64 3
-#define INT8 4
-#define INT32 5
-#define FLOAT8_E4M3FN 6
-#define FLOAT8_E5M2 7
-#define COMPLEX64 8
-#define COMPLEX128 9
+#include "types.cuh"
 
 // C[m×n] of `batch` products: strides in elements to the next row, to the next column, and to the next product, which are 0 where
 // all have the same operand. Of a long k each block may sum one of `parts`, of `part_steps` steps; then C is the memory for these

@@ -38,7 +38,7 @@ class Laid:
 class BoxedProduct:
     """C[m×n] = A[m×k]·B[k×n] for each product of a batch, and of each of ``parts`` of k, of ``part_steps`` steps of 128
     bytes, whose sums then follow each other like a batch. ``aligned``: the address of C is a multiple of 16 bytes; those of
-    A and B must be, and their strides."""
+    A and B must be, and their strides. ``factors``: the dtypes of A and B, if not ``dtype``."""
 
     dtype: str
     out: str
@@ -52,6 +52,7 @@ class BoxedProduct:
     aligned: bool
     parts: int = 1
     part_steps: int = MOST
+    factors: tuple[str, str] | None = None
 
 
 def prepare_boxed_product(
@@ -72,10 +73,13 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple
     in_pairs = p.c.step % 2 == 0 and p.c.next % 2 == 0 and p.n % 2 == 0 and p.aligned
     size = itemsize_of(p.out)
     in_boxes = (
-        size == 2 and p.aligned and p.n * size % GRANULE == 0 and not (p.c.step * size | p.c.next * size) % GRANULE
+        size in (2, 4) and p.aligned and p.n * size % GRANULE == 0 and not (p.c.step * size | p.c.next * size) % GRANULE
     )
+    of_a, of_b = p.factors or (p.dtype, p.dtype)
     macros = {
         "TYPE": p.dtype.upper(),
+        "TYPE_A": of_a.upper(),
+        "TYPE_B": of_b.upper(),
         "OUT": p.out.upper(),
         "A_DOWN": int(p.a.down),
         "B_ACROSS": int(not p.b.down),
@@ -89,7 +93,9 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple
         _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, p.batch, params),
     ]
     # Where C is not stored in boxes, its map is not used, and that of A stands in its place.
-    operands.append(_operand(kernel, "c", p.out, (p.m, p.n), p.c, p.batch, params) if in_boxes else operands[0])
+    operands.append(
+        _operand(kernel, "c", p.out, (p.m, p.n), p.c, p.batch * p.parts, params) if in_boxes else operands[0]
+    )
     # Of a persistent kernel there are as many blocks as run at once, in whole clusters.
     cluster = params.get("CLUSTER", 1)
     grid = min(launch.blocks * p.batch * p.parts, device.sms // cluster * cluster)

@@ -16,7 +16,14 @@ from .recording import RecordedLaunch, recorded_maps
 BoxedLauncher = Callable[[int, Sequence[int], Sequence[int]], None]
 
 #: Names of dtypes in the driver. Other elements travel as bytes.
-_TYPES = {"bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64"}
+_TYPES = {
+    "bfloat16": "BFLOAT16",
+    "float16": "FLOAT16",
+    "float32": "FLOAT32",
+    "float64": "FLOAT64",
+    "int32": "INT32",
+    "tf32": "TFLOAT32",  # rounded to nearest as it is loaded
+}
 _SWIZZLE_128, _PROMOTION_256 = 3, 3
 
 

@@ -12,6 +12,12 @@ typedef float Sum;
 #if OUT == SUM
 typedef Sum Out;
 __device__ __forceinline__ Out rounded(Sum x) { return x; }
+#elif OUT == INT8
+typedef signed char Out;
+__device__ __forceinline__ Out rounded(Sum x) { return (Out)x; }
+#elif OUT == FLOAT32
+typedef float Out;
+__device__ __forceinline__ Out rounded(Sum x) { return (Out)x; }
 #else
 typedef unsigned short Out;
 __device__ __forceinline__ Out rounded(float x)

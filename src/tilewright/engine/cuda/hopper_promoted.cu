@@ -1,0 +1,45 @@
+/*
+idea = "Tensor cores keep 13 bits of sums of float8: those of each 128 of k are added up in float32, while the next are formed."
+row = "S0.9, S2"
+entry = "hopper"
+dtypes = ["float8"]
+stores = ["bfloat16", "float16", "float32"]
+capability = "9.0a"
+persistent = true
+step = "LINE"
+block = ["128 * (BM // 64 + 1)"]
+grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
+shared = "STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES"
+tile = ["BN", "BM"]
+constraints = ["STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES <= 232448", "BN % WIDTH == 0"]
+
+[boxes]
+a = ["BM", "LINE"]
+b_down = ["BN // CLUSTER", "LINE"]
+c = ["64", "LINE"]
+
+# As in ``hopper.cu``.
+[time]
+multiply = "BM * BN * 128 / 4.6e12 * (1 + 0.03 * (CLUSTER > 1))"
+operands = "(m * k + k * n) * batch"
+cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
+load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 50e9))"
+tiles = "cdiv(blocks, sms) * (1e-6 + cdiv(part, 128) * (max(multiply, load) + load / 100))"
+memory = "(m * k + k * n + m * n * out_size) * batch / 3.9e12"
+seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
+
+[[presets]]
+rate = 100
+params = { CLUSTER = 2, GROUP = 8 }
+
+[params]
+BM = { default = 128, values = [64, 128] }
+BN = { default = 192, values = [64, 128, 192, 256] }
+WIDTH = { default = 96, values = [64, 96, 128, 192] }
+CHUNK = { default = 2, values = [1, 2, 4] }
+STAGES = { default = 4, min = 2, max = 8 }
+CLUSTER = { default = 1, values = [1, 2] }
+GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
+*/
+#define PROMOTED 1
+#include "hopper.cu"
