@@ -109,6 +109,17 @@ def test_streams_are_those_of_the_moment(gpus: Any) -> None:
     assert [stream for _, stream in gpus[0].launches] == [300]
 
 
+def test_results_lie_on_the_gpu_of_the_operands(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = sys.modules["torch"]
+    for gpu in range(2):
+        x = fake.Tensor.of(gpus[gpu], whole(5, 5))
+        for current in (0, 1, 0, 1):
+            monkeypatch.setattr(torch, "gpu", current)
+            c = tw.matmul(x, x)
+            assert c.gpu is gpus[gpu]
+            np.testing.assert_array_equal(c.view, x.view @ x.view)
+
+
 def test_gradients_and_negated_values_go_the_long_way(gpus: Any, long_ways: list[Any]) -> None:
     x = fake.Tensor.of(gpus[0], whole(5, 5))
     for _ in range(3):

@@ -246,8 +246,12 @@ def torch_module(gpus: list[Gpu], grad: bool = True) -> Any:
     torch.Tensor, torch.strided = Tensor, "strided"
     for name in (*DTYPES, *RESULTS, "uint8", "int16"):
         setattr(torch, name, f"torch.{name}")
-    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: torch.current + device)
-    torch.current = 100
+    torch._C = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda device: torch.current + device,
+        _cuda_getDevice=lambda: torch.gpu,
+        _dynamo=SimpleNamespace(guards=SimpleNamespace(_empty_strided_cuda=lambda *x: empty_strided(*x))),
+    )
+    torch.current, torch.gpu = 100, 0
     torch.is_grad_enabled = lambda: torch.grad
     torch.grad = grad
     torch.device = lambda kind, number: (kind, number)
@@ -259,6 +263,11 @@ def torch_module(gpus: list[Gpu], grad: bool = True) -> Any:
     def empty(shape: Any, dtype: str, device: Any) -> Tensor:
         storage = Storage(gpus[device[1]], tuple(shape), dtype.removeprefix("torch."))
         return Tensor(storage.view, storage)
+
+    def empty_strided(shape: Any, strides: Any, dtype: str) -> Tensor:
+        x = empty(shape, dtype, (None, torch.gpu))
+        assert strides == x.stride(), "of the row-major order alone"
+        return x
 
     torch.empty = empty
     return torch

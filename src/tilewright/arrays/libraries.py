@@ -130,9 +130,10 @@ class Torch(Library):
         self._devices: dict[int, Any] = {}
         # The function that ``current_stream`` calls; it returns the handle without an object around it.
         self._handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        # The function by which compiled models of PyTorch allocate, on the current GPU.
+        # The function by which compiled models of PyTorch allocate, on the current GPU, and that GPU's number.
         guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
         self._empty_strided = getattr(guards, "_empty_strided_cuda", None)
+        self._current = getattr(torch._C, "_cuda_getDevice", None)
         functions = ArrayFunctions(
             self._key, operator.methodcaller("data_ptr"), self._handle or self.stream, _is_conjugated
         )
@@ -193,9 +194,14 @@ class Torch(Library):
 
     def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
         kind = self._kinds[dtype]
-        if self._empty_strided is not None and 0 not in shape and self._torch.cuda.device_count() == 1:
-            return functools.partial(self._empty_strided, shape, contiguous_strides(shape), kind)
-        return functools.partial(self._torch.empty, shape, dtype=kind, device=self._torch.device("cuda", device))
+        general = functools.partial(self._torch.empty, shape, dtype=kind, device=self._torch.device("cuda", device))
+        if self._empty_strided is None or self._current is None or 0 in shape:
+            return general
+        fast = functools.partial(self._empty_strided, shape, contiguous_strides(shape), kind)
+        if self._torch.cuda.device_count() == 1:
+            return fast
+        current = self._current
+        return lambda: fast() if current() == device else general()
 
     def transposed(self, x: Any) -> Any:
         return x.transpose(-1, -2)
