@@ -147,7 +147,7 @@ def test_what_is_not_known_goes_another_way(driver: StandDriver, library: Librar
         (Array((4, 6), (1, 4), 0x1000), b), (Array((3, 6), (6, 1), 0x1000), b), (a, Array((6,), (1,), 0x2000)),
         (a, Array((1, 6, 5), (30, 5, 1), 0x2000)), (a, Array((), (), 0x2000)), (a, 3),
         (other_type((4, 6), (6, 1), 0x1000), b), (a, Array((1,) * 8, (1,) * 8, 0x2000)), (a, b, a),
-        (a, b, None, "highest"), (a,), (),
+        (a, b, None, "highest"), (a,), (), operands(0),
     ]  # fmt: skip
     for args in others:
         assert library.product(*args) is None

@@ -138,6 +138,8 @@ class _WithKey(Emitter):
             self.need(builder.or_(self.equal(kind, self.facts.first_type), self.equal(kind, self.facts.second_type)))
             self.viewed(self.argument(i), tensor)
             self.need(builder.icmp_unsigned("<=", self.axes(tensor), I64(_MOST_AXES)))
+            # An address of 0: empty, or without memory inside a transformation.
+            self.need(builder.icmp_unsigned("!=", self.field(tensor, _DATA), I64(0)))
             self.need(self.equal(self.field(tensor, _OFFSET), I64(0)))
             self.need(builder.icmp_unsigned("!=", self.field(tensor, _STRIDES), I64(0)))
         words = self.room(I64, 5 + 4 * _MOST_AXES)

@@ -173,6 +173,8 @@ class Torch(Library):
         if a.is_neg() or b.is_neg() or ((a.requires_grad or b.requires_grad) and self._torch.is_grad_enabled()):
             return None
         x, y = a.data_ptr(), b.data_ptr()
+        if not x or not y:  # empty, or without memory inside a transformation
+            return None
         return (
             (x % GRANULE, y % GRANULE, a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device),
             *(x, y),
