@@ -75,7 +75,7 @@ class Gpu(SimulatedGpu):
 
         return launch
 
-    def replay(self, submit: Any, alike: Any) -> Any:
+    def replay(self, submit: Any, alike: Any, stream: int) -> Any:  # noqa: ARG002
         """Records launches by addresses that no array has, as ``Device.replay`` does, and makes them with others."""
         apart, self.recorded = 1 << 44, []
         submit(*((i + 1) * apart + address % 4096 for i, address in enumerate(alike)), -1)

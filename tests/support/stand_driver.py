@@ -11,16 +11,29 @@ WORD, ADDRESS = ctypes.c_uint64, ctypes.c_void_p
 WIDTHS = {7: (8, 8, 4, 8), 8: (8,), 9: (128, 128, 8, 12)}
 
 
+class NodeParams(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS of the driver's header, version 2."""
+
+    _fields_ = (
+        ("func", ADDRESS), ("size", ctypes.c_uint * 7), ("kernelParams", ADDRESS), ("extra", ADDRESS), ("kern", WORD),
+        ("ctx", ADDRESS),
+    )  # fmt: skip
+
+
 class StandDriver:
     """The driver's functions in C: ``current`` is the thread's context, ``fails`` maps a function to its status."""
 
     def __init__(self) -> None:
         self.current, self.fails, self.calls = 55, dict[Any, int](), list[Any]()
+        self.captured, self.nodes, self.destroyed = 0, dict[int, Any](), list[Any]()
         kinds = {
             "CtxGetCurrent": (self.get_current, [ctypes.POINTER(WORD)]),
             "CtxPushCurrent": (self.push, [WORD]),
             "CtxPopCurrent": (self.pop, [ADDRESS]),
             "LaunchKernel": (self.launch, [WORD, *[ctypes.c_uint] * 7, WORD, ADDRESS, ADDRESS]),
+            "StreamIsCapturing": (self.is_capturing, [WORD, ctypes.POINTER(ctypes.c_int)]),
+            "GraphExecKernelNodeSetParams": (self.set_arguments, [WORD, WORD, ctypes.POINTER(NodeParams)]),
+            "GraphLaunch": (self.launch_graph, [WORD, WORD]),
         }
         self.functions = {
             name: ctypes.CFUNCTYPE(ctypes.c_int, *args)(function) for name, (function, args) in kinds.items()
@@ -53,3 +66,51 @@ class StandDriver:
         ]
         self.calls.append((function, tuple(size), stream, *args))
         return self.fails.get(function, 0)
+
+    # ---- graphs: their number is 1000, and that of a node 2000 and more
+
+    def is_capturing(self, stream: int, to: Any) -> int:  # noqa: ARG002
+        to[0] = self.captured
+        return self.fails.get("capture", 0)
+
+    def set_arguments(self, graph: int, node: int, params: Any) -> int:
+        assert graph == 1000
+        p = params[0]
+        assert (p.func, p.extra, p.ctx) == (None, None, None)
+        places = (ADDRESS * 9).from_address(p.kernelParams)
+        args = [ctypes.string_at(at, width) for at, width in zip(places, WIDTHS[p.kern], strict=False)]
+        self.nodes[node] = (p.kern, tuple(p.size), *args)
+        return self.fails.get(node, 0)
+
+    def launch_graph(self, graph: int, stream: int) -> int:
+        assert graph == 1000
+        self.calls.append(("graph", stream, *(self.nodes[node] for node in sorted(self.nodes))))
+        return self.fails.get("graph", 0)
+
+    def cuStreamIsCapturing(self, stream: int) -> Any:  # noqa: N802, ARG002
+        return 0, self.captured
+
+    def cuGraphCreate(self, flags: int) -> Any:  # noqa: N802, ARG002
+        return 0, 999
+
+    def CUDA_KERNEL_NODE_PARAMS(self) -> Any:  # noqa: N802
+        return SimpleNamespace()
+
+    def CUkernel(self, handle: int) -> int:  # noqa: N802
+        return handle
+
+    def cuGraphAddKernelNode(self, graph: int, after: Any, count: int, node: Any) -> Any:  # noqa: N802
+        assert graph == 999
+        assert len(after) == count
+        assert after == ([max(self.nodes)] if self.nodes else [])
+        self.nodes[2000 + len(self.nodes)] = node.kern
+        return 0, max(self.nodes)
+
+    def cuGraphInstantiate(self, graph: int, flags: int) -> Any:  # noqa: N802, ARG002
+        return (SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY"),) if "instantiate" in self.fails else (0, 1000)
+
+    def cuGraphExecDestroy(self, graph: int) -> None:  # noqa: N802
+        self.destroyed.append(graph)
+
+    def cuGraphDestroy(self, graph: int) -> None:  # noqa: N802
+        self.destroyed.append(graph)

@@ -185,7 +185,7 @@ class RepeatedProducts:
                 launches.submit(*given)
             return 0
 
-        replay = gpu.replay(launches.submit, addresses)
+        replay = gpu.replay(launches.submit, addresses, stream)
         if replay is None:
             self._known[key] = known._replace(run=by_python, is_first=False)
         else:

@@ -318,15 +318,15 @@ class Device:
         """
         return self._kernels.boxed_launcher(compiled, entry, size, operands, structure)
 
-    def replay(self, submit: Callable[..., None], alike: Sequence[int]) -> Replay | None:
-        """The launches of ``submit(*addresses, stream)`` as one call, for addresses that are equal to those ``alike`` modulo
-        4,096; None if some of its work is no launch, or has arguments that cannot be recorded.
+    def replay(self, submit: Callable[..., None], alike: Sequence[int], stream: int) -> Replay | None:
+        """The launches of ``submit(*addresses, stream)`` as one call, fastest on one ``stream``, for addresses that are
+        equal to those ``alike`` modulo 4,096; None if some of its work is no launch, or its arguments cannot be recorded.
 
         ``submit`` is called now, to record its launches. They must depend on the addresses in no other way.
         """
         try:
             with self:
                 recording = recorded(submit, alike)
-            return Replay(recording, alike, int(self.context)) if recording.complete else None
+                return Replay(recording, alike, int(self.context), stream) if recording.complete else None
         except LaunchError:
             return None

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ...errors import LaunchError
 from . import replay_code
 from .driver import driver, message
+from .graph import launch_graph
 
 #: Addresses of operands in a recording: the operand with number i is at (i + 1) · _APART, or this side of the middle to the
 #: next one. All of them are addresses that a tensor map can have.
@@ -87,13 +88,16 @@ class Replay:
     """Makes the launches of a complete recording in a GPU's ``context``: ``run(*addresses, stream)`` returns 0, or a number
     of which ``error`` makes an exception. ``alike`` are the addresses that the recording was made for.
 
-    The calling thread's current context does not matter. Several threads may call ``run`` at once.
+    With a ``stream``, products on it are submitted as one graph. The calling thread's current context does not matter.
+    Several threads may call ``run`` at once.
     """
 
-    def __init__(self, recording: Recording, alike: Sequence[int], context: int) -> None:
+    def __init__(self, recording: Recording, alike: Sequence[int], context: int, stream: int | None = None) -> None:
+        self._graph = None if stream is None else launch_graph(recording.launches, stream, _address)
         self._what = [launch.what for launch in recording.launches]
         functions = [_address(name) for name in ("CtxGetCurrent", "CtxPushCurrent", "CtxPopCurrent", "LaunchKernel")]
-        program = [_words(*functions, context, len(alike), len(recording.launches))]
+        graph = 0 if self._graph is None else self._graph.address
+        program = [_words(*functions, context, len(alike), len(recording.launches), graph)]
         for launch in recording.launches:
             program.append(_words(launch.function, *launch.size, len(launch.places), len(launch.addresses)))
             size = -(-len(launch.arguments) // 8) * 8

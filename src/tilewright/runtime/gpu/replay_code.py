@@ -14,12 +14,18 @@ data: the words of a ``bytes`` object, which the function reads one after the ot
     }
 
     static int64_t launches(int64_t *at, int64_t *address, int64_t stream) {
-        read get_current, push, pop, launch, context, operands, launches from at;
+        read get_current, push, pop, launch, context, operands, launches, graph from at;
         PyThreadState *saved = PyEval_SaveThread();             // a launch waits while the stream's queue is full
         int64_t failed = 0;
         get_current(&current);
         if (current != context && (status = push(context)) != 0) failed = launches << 32 | status;
-        for (i = 0; i < launches && !failed; i++) {
+        if (graph && !failed && !atomic_exchange(&graph->lock, 1)) {    // see graph.py
+            if (graph->stream == stream && !is_capturing(stream)) {
+                change the arguments of all nodes, as below, and submit the graph; done if there was no error
+            }
+            atomic_store(&graph->lock, 0);
+        }
+        for (i = 0; i < launches && !failed && !done; i++) {
             read function, seven sizes, arguments, addresses, bytes from at;
             for (j = 0; j < arguments; j++) place[j] = block + next word from at;
             copy so many bytes from at to block;
@@ -48,6 +54,7 @@ from numba.core import cgutils
 
 from ...codegen.builtin_functions import define_function
 from ...codegen.vectors import I1, I8, I32, I64
+from .graph import GraphState
 
 #: Bytes of a tensor map, the most bytes of a launch's arguments, the most arguments of a launch, and the most operands.
 MAP_BYTES, MOST_BYTES, MOST_ARGUMENTS, MOST_OPERANDS = 128, 4096, 64, 8
@@ -137,27 +144,33 @@ class _Launches(Emitter):
     def build(self) -> None:
         builder, (words, self.address, stream) = self.builder, self.function.args
         self.at, self.current = self.room(I64.as_pointer()), self.room(I64)
-        self.failed, self.pushed = self.room(I64), self.room(I1)
+        self.failed, self.pushed, self.done = self.room(I64), self.room(I1), self.room(I1)
         self.block, self.places = self.room(I8, MOST_BYTES, 64), self.room(_ADDRESS, MOST_ARGUMENTS)
         builder.store(words, self.at)
-        get_current, push, pop, launch, context, _, launches = (self.word() for _ in range(7))
+        get_current, push, pop, launch, context, _, launches, graph = (self.word() for _ in range(8))
         saved = self.python("PyEval_SaveThread", _ADDRESS)
         builder.store(I64(0), self.failed)
         builder.store(I1(0), self.pushed)
+        builder.store(I1(0), self.done)
         self.at_address(get_current, I32, self.current)
         with builder.if_then(builder.icmp_unsigned("!=", builder.load(self.current), context)):
             self.note(self.at_address(push, I32, context), launches)
             builder.store(builder.not_(self.has_failed()), self.pushed)
-        with cgutils.for_range(builder, launches) as loop:
+        with builder.if_then(builder.icmp_unsigned("!=", graph, I64(0))):
+            self.by_graph(builder.inttoptr(graph, I64.as_pointer()), launches, stream)
+        with builder.if_then(builder.not_(builder.load(self.done))), cgutils.for_range(builder, launches) as loop:
             with builder.if_then(self.has_failed()):
                 loop.do_break()
-            self.launch(launch, stream, loop.index)
+            function, sizes = self.arguments()
+            status = self.at_address(launch, I32, function, *sizes, stream, self.places, I64(0))
+            self.note(status, loop.index)
         with builder.if_then(builder.load(self.pushed)):
             self.at_address(pop, I32, self.current)
         self.python("PyEval_RestoreThread", ir.VoidType(), saved)
         builder.ret(builder.load(self.failed))
 
-    def launch(self, launch: Any, stream: Any, index: Any) -> None:
+    def arguments(self) -> tuple[Any, list[Any]]:
+        """Read a launch from the program: its arguments are then at ``places``. Returns the kernel and the seven sizes."""
         builder = self.builder
         function, *sizes, arguments, addresses, nbytes = (self.word() for _ in range(11))
         with cgutils.for_range(builder, arguments) as loop:
@@ -169,8 +182,47 @@ class _Launches(Emitter):
             byte, operand, offset = (self.word() for _ in range(3))
             value = builder.add(builder.load(builder.gep(self.address, [operand])), offset)
             builder.store(value, builder.bitcast(builder.gep(self.block, [byte]), I64.as_pointer()))
-        given = [function, *(builder.trunc(size, I32) for size in sizes), stream, self.places, I64(0)]
-        self.note(self.at_address(launch, I32, *given), index)
+        return function, [builder.trunc(size, I32) for size in sizes]
+
+    def by_graph(self, words: Any, launches: Any, stream: Any) -> None:
+        """Submit the graph and set ``done``, if the graph is free and serves this stream, which is not captured."""
+        builder = self.builder
+        state = {name: builder.gep(words, [I64(i)]) for i, name in enumerate(GraphState._fields)}
+        captured, node, errors = self.room(I32), self.room(I64, 9), self.room(I32)
+        begin = builder.load(self.at)
+        taken = builder.atomic_rmw("xchg", state["lock"], I64(1), "acquire")
+        with builder.if_then(builder.icmp_unsigned("==", taken, I64(0))):
+            serves = builder.icmp_unsigned("==", builder.load(state["stream"]), stream)
+            with builder.if_then(builder.and_(serves, builder.not_(self.has_failed()))):
+                status = self.at_address(builder.load(state["is_capturing"]), I32, stream, captured)
+                status = builder.or_(status, builder.load(captured))
+                with builder.if_then(builder.icmp_unsigned("==", status, I32(0))):
+                    self.change_and_submit(state, builder.gep(words, [I64(len(state))]), launches, stream, node, errors)
+            builder.store_atomic(I64(0), state["lock"], "release", 8)
+        builder.store(begin, self.at)
+
+    def change_and_submit(self, state: Any, nodes: Any, launches: Any, stream: Any, node: Any, errors: Any) -> None:
+        """Change the arguments of all nodes and submit the graph; after an error it serves no stream any more."""
+        builder = self.builder
+        graph = builder.load(state["graph"])
+        builder.store(I32(0), errors)
+        with cgutils.for_range(builder, launches) as loop:
+            function, sizes = self.arguments()
+            # CUDA_KERNEL_NODE_PARAMS: a function (null: a kernel), sizes, arguments, no others, the kernel, its context
+            for i, value in enumerate((I64(0), I64(0), I64(0), I64(0), I64(0), self.places, I64(0), function, I64(0))):
+                word = builder.ptrtoint(value, I64) if value is self.places else value
+                builder.store(word, builder.gep(node, [I64(i)]))
+            place = builder.bitcast(builder.gep(node, [I64(1)]), I32.as_pointer())
+            for i, size in enumerate(sizes):
+                builder.store(size, builder.gep(place, [I64(i)]))
+            of_graph = builder.load(builder.gep(nodes, [loop.index]))
+            status = self.at_address(builder.load(state["set_arguments"]), I32, graph, of_graph, node)
+            builder.store(builder.or_(builder.load(errors), status), errors)
+        with builder.if_then(builder.icmp_unsigned("==", builder.load(errors), I32(0))):
+            builder.store(self.at_address(builder.load(state["launch"]), I32, graph, stream), errors)
+        is_right = builder.icmp_unsigned("==", builder.load(errors), I32(0))
+        builder.store(is_right, self.done)
+        builder.store(builder.select(is_right, stream, I64(-1)), state["stream"])
 
     def note(self, status: Any, number: Any) -> None:
         """Remember the status of a call, and its number, if it is an error."""

@@ -1,0 +1,118 @@
+"""Recorded launches that are submitted as a graph; functions of this process stand in for the driver's."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import Any
+
+import pytest
+
+from support.stand_driver import WORD, StandDriver
+from tilewright.runtime.gpu import driver as driver_module
+from tilewright.runtime.gpu import graph, recording
+from tilewright.runtime.gpu.recording import Replay, recorded, recorded_words, recording_with
+
+FIRST, SECOND = (2, 3, 4, 32, 2, 1, 1024), (5, 1, 1, 64, 1, 1, 0)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> StandDriver:
+    stand = StandDriver()
+    for module in (recording, graph, driver_module):
+        monkeypatch.setattr(module, "driver", lambda: stand)
+    monkeypatch.setattr(graph, "_graphs", set())
+    return stand
+
+
+def submit(a: int, b: int, stream: int) -> None:
+    recording_with(stream).add(recorded_words("first", 7, FIRST, (WORD * 4)(a, a + 8, 3, b), [0, 1, 3]))
+    recording_with(stream).add(recorded_words("second", 8, SECOND, (WORD * 1)(b), [0]))
+
+
+def replay(stream: int = 9) -> Replay:
+    return Replay(recorded(submit, (0, 0)), (0, 0), 55, stream)
+
+
+def launches(a: int, b: int) -> list[Any]:
+    first = a, a + 8, b
+    x, y, z = (value.to_bytes(8, "little") for value in first)
+    return [(7, FIRST, x, y, (3).to_bytes(4, "little"), z), (8, SECOND, z)]
+
+
+def one_by_one(a: int, b: int, stream: int) -> list[Any]:
+    return [(kernel, size, stream, *args) for kernel, size, *args in launches(a, b)]
+
+
+def test_a_graph_gets_the_arguments_of_each_call(driver: StandDriver) -> None:
+    again = replay()
+    for a, b in ((4096, 8192), (4112, 8000), (4096, 8192)):
+        driver.calls.clear()
+        assert again.run(a, b, 9) == 0
+        assert driver.calls == [("graph", 9, *launches(a, b))]
+
+
+def test_other_streams_and_captured_ones_launch_one_by_one(driver: StandDriver) -> None:
+    again = replay()
+    assert again.run(16, 32, 10) == 0
+    driver.captured = 1
+    assert again.run(16, 32, 9) == 0
+    driver.captured, driver.fails = 0, {"capture": 906}
+    assert again.run(16, 32, 9) == 0
+    assert driver.calls == [*one_by_one(16, 32, 10), *one_by_one(16, 32, 9) * 2]
+    driver.fails = {}
+    driver.calls.clear()
+    assert again.run(16, 32, 9) == 0
+    assert [call[0] for call in driver.calls] == ["graph"]
+
+
+def test_a_graph_that_a_thread_uses_is_left_to_it(driver: StandDriver) -> None:
+    again = replay()
+    assert again._graph is not None
+    state = ctypes.c_int64.from_address(again._graph.address)
+    state.value = 1
+    assert again.run(16, 32, 9) == 0
+    assert driver.calls == one_by_one(16, 32, 9)
+    assert state.value == 1
+    state.value = 0
+    assert again.run(16, 32, 9) == 0
+    assert state.value == 0
+
+
+@pytest.mark.parametrize("fails", [{2000: 1}, {2001: 1}, {"graph": 1}])
+def test_a_graph_that_fails_is_not_used_any_more(driver: StandDriver, fails: Any) -> None:
+    again = replay()
+    driver.fails = fails
+    assert again.run(16, 32, 9) == 0
+    assert [call for call in driver.calls if call[0] != "graph"] == one_by_one(16, 32, 9)
+    driver.fails = {}
+    driver.calls.clear()
+    assert again.run(16, 32, 9) == 0
+    assert driver.calls == one_by_one(16, 32, 9)
+
+
+def test_no_graph_in_a_context_that_cannot_be_current(driver: StandDriver) -> None:
+    again = Replay(recorded(submit, (0, 0)), (0, 0), 66, 9)
+    driver.fails = {"push": 201}
+    assert again.run(16, 32, 9) == 2 << 32 | 201
+    assert driver.calls == [("push", 66)]
+
+
+def test_where_there_is_no_graph(driver: StandDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.captured = 1
+    assert replay()._graph is None
+    driver.captured, driver.fails = 0, {"instantiate": 2}
+    assert replay()._graph is None
+    driver.fails = {}
+    driver.nodes.clear()
+    first = replay()
+    monkeypatch.setattr(graph, "_MOST_GRAPHS", 1)
+    assert replay()._graph is None
+    assert first.run(16, 32, 9) == 0
+    del first
+    gc.collect()
+    assert driver.destroyed[-2:] == [1000, 999]
+    driver.nodes.clear()
+    assert replay()._graph is not None
+    monkeypatch.setattr(graph, "_MOST_LAUNCHES", 1)
+    assert replay()._graph is None
