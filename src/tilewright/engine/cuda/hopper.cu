@@ -142,8 +142,6 @@ constexpr int LINE = 128 / SIZE;  // of k in a stage: 128 bytes, the width of th
 constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1), PIECES = BN / WIDTH;
 constexpr int SLAB = 128 / sizeof(Out);  // columns of C that are stored at once
 
-template <int N> struct Count { static constexpr int value = N; };
-
 struct Shared {
     unsigned char a[STAGES][BM * 128];
     unsigned char b[STAGES][BN * 128];
@@ -170,6 +168,57 @@ struct Ring {  // the next stage, and the parity of its phase
         }
     }
 };
+
+// Says that the copies of all blocks of the cluster may write where this group's wgmmas have read.
+__device__ __forceinline__ void release(Shared& s, int slot)
+{
+    const int thread = threadIdx.x % 128;
+    if (CLUSTER > 1) {
+        if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
+    } else if (thread == 0) barrier_arrive(s.empty[slot]);
+}
+
+#if PROMOTED
+struct Sums { SUM of[2][WIDTH / 2]; };
+
+__device__ __forceinline__ void add_piece(SUM (&d)[BN / 2], int piece, SUM (&sums)[WIDTH / 2])
+{
+    #pragma unroll
+    for (int j = 0; j < WIDTH / 2; j++) {
+        asm volatile("" : LETTER(sums[j])::"memory");  // read only from here on
+        d[piece * (WIDTH / 2) + j] += sums[j];
+    }
+}
+
+// Adds COUNT steps of k to d, whose rows are those of group `half`. While the wgmmas of a piece run, the sums of the one before are
+// added; ptxas allows that within straight code only, so nothing is under way at the end.
+template <int COUNT> __device__ __forceinline__ void add_steps(Shared& s, Ring& ring, int half, SUM (&d)[BN / 2], Sums& sums)
+{
+    int before = 0;
+    #pragma unroll
+    for (int i = 0; i < COUNT * PIECES; i++) {
+        if (i % PIECES == 0) barrier_wait(s.full[ring.slot], ring.parity);
+        const unsigned long long x = descriptor(s.a[ring.slot] + half * 8192, 16, 1024);
+        const unsigned long long y = descriptor(s.b[ring.slot] + i % PIECES * WIDTH * 128, 16, 1024);
+        wgmma_fence();
+        #pragma unroll
+        for (int q = 0; q < 4; q++) wgmma(sums.of[i % 2], x + 2 * q, y + 2 * q, q > 0);
+        wgmma_commit();
+        if (i > 0) {
+            wgmma_wait<1>();
+            if (i % PIECES == 0) release(s, before);
+            add_piece(d, (i - 1) % PIECES, sums.of[(i - 1) % 2]);
+        }
+        if (i % PIECES == PIECES - 1) {
+            before = ring.slot;
+            ring.advance();
+        }
+    }
+    wgmma_wait<0>();
+    release(s, before);
+    add_piece(d, PIECES - 1, sums.of[(COUNT * PIECES - 1) % 2]);
+}
+#endif
 
 struct Place {  // of a tile: its first row and column, its number among all products and parts, and its steps of k
     int top, left, z, first_step, steps;
@@ -278,29 +327,9 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
     } else {  // ---- MULTIPLY: 64 rows for each group ----------------------------------------------------------------------------
         if (GROUPS > 1) take_registers<232>();
         const int half = group - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-        auto release = [&](int slot) {
-            if (CLUSTER > 1) {
-                if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
-            } else if (thread == 0) barrier_arrive(s.empty[slot]);
-        };
         SUM d[BN / 2];
 #if PROMOTED
-        SUM sums[PIECES * CHUNK > 1 ? 2 : 1][WIDTH / 2];
-        auto multiply = [&](int piece, int i) {
-            const unsigned long long x = descriptor(s.a[ring.slot] + half * 8192, 16, 1024);
-            const unsigned long long y = descriptor(s.b[ring.slot] + piece * WIDTH * 128, 16, 1024);
-            wgmma_fence();
-            #pragma unroll
-            for (int q = 0; q < 4; q++) wgmma(sums[i], x + 2 * q, y + 2 * q, q > 0);
-            wgmma_commit();
-        };
-        auto add = [&](int piece, int i) {
-            #pragma unroll
-            for (int j = 0; j < WIDTH / 2; j++) {
-                asm volatile("" : LETTER(sums[i][j])::"memory");  // read only from here on
-                d[piece * (WIDTH / 2) + j] += sums[i][j];
-            }
-        };
+        Sums sums;
 #endif
         int buffer = 0;
         for (int tile = first; tile < tiles.count; tile += stride) {
@@ -308,29 +337,9 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
 #if PROMOTED
             #pragma unroll
             for (int i = 0; i < BN / 2; i++) d[i] = 0;
-            auto add_steps = [&](auto count) {
-                int before = 0;
-                #pragma unroll
-                for (int i = 0; i < count.value * PIECES; i++) {
-                    if (i % PIECES == 0) barrier_wait(s.full[ring.slot], ring.parity);
-                    multiply(i % PIECES, i % 2);
-                    if (i > 0) {
-                        wgmma_wait<1>();
-                        if (i % PIECES == 0) release(before);
-                        add((i - 1) % PIECES, (i - 1) % 2);
-                    }
-                    if (i % PIECES == PIECES - 1) {
-                        before = ring.slot;
-                        ring.advance();
-                    }
-                }
-                wgmma_wait<0>();
-                release(before);
-                add(PIECES - 1, (count.value * PIECES - 1) % 2);
-            };
             int step = 0;
-            for (; step + CHUNK <= steps; step += CHUNK) add_steps(Count<CHUNK>());
-            for (; CHUNK > 1 && step < steps; step++) add_steps(Count<1>());
+            for (; step + CHUNK <= steps; step += CHUNK) add_steps<CHUNK>(s, ring, half, d, sums);
+            for (; CHUNK > 1 && step < steps; step++) add_steps<1>(s, ring, half, d, sums);
 #else
             int before = 0;
             for (int step = 0; step < steps; step++, ring.advance()) {
@@ -342,13 +351,13 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                 for (int q = 0; q < 4; q++) wgmma(d, x + (A_DOWN ? 128 : 2) * q, y + (B_ACROSS ? 128 : 2) * q, step > 0 || q > 0);
                 wgmma_commit();
                 wgmma_wait<1>();  // the wgmmas of the step before have read their stage
-                if (step > 0) release(before);
+                if (step > 0) release(s, before);
                 before = ring.slot;
             }
             wgmma_wait<0>();
             #pragma unroll
             for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
-            release(before);
+            release(s, before);
 #endif
 
             // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
