@@ -9,8 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from support import simulated_libraries as fake
+from tilewright.arrays import libraries
+from tilewright.arrays.copies import prepare_sum
+from tilewright.arrays.gpu_array import Matrix
 from tilewright.catalog import cuda_engine
+from tilewright.errors import OperandError
 from tilewright.problem import itemsize_of
 from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 
@@ -74,7 +79,9 @@ def check(
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 23)
     fake.install(monkeypatch, [found])
-    return found
+    yield found
+    libraries._known.clear()
+    libraries._instance.cache_clear()
 
 
 @pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)
@@ -109,3 +116,54 @@ def test_every_tile(gpu: Any, dtype: str, params: dict[str, int]) -> None:
     shape = chosen["BM"] + 4, chosen["BN"] + 4, 2 * chosen["BK"] * chosen["STAGES"] + 4
     check(gpu, dtype, shape, params)
     check(gpu, dtype, shape, params, down=(True, True))
+
+
+# ---- complex arrays
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_arrays(gpu: Any, dtype: str) -> None:
+    a, b = whole(2, 9, 300, dtype=dtype), whole(2, 300, 11, dtype=dtype)
+    x, y = fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b)
+    gpu.sms = 132
+    assert tw.plan(x, y).parts > 1
+    np.testing.assert_array_equal(tw.matmul(x, y).view, a @ b)
+    assert "add_parts" in [entry for entry, _ in gpu.launches]
+
+
+def test_real_times_complex(gpu: Any) -> None:
+    gpu.executes = True
+    a, b = whole(9, 12, dtype="float32"), whole(12, 10, dtype="complex64")
+    c = tw.matmul(fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b)).view
+    assert c.dtype == np.complex64
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_conjugates_that_were_not_computed(gpu: Any) -> None:
+    """As PyTorch's: the memory has the values before conjugation."""
+    a, b = whole(9, 12, dtype="complex64"), whole(12, 10, dtype="complex64")
+    x, y = fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b)
+    y.conjugated = True
+    np.testing.assert_array_equal(tw.matmul(x, y).view, a @ b.conj())
+    out = fake.Tensor.of(gpu, np.zeros((9, 10), np.complex64))
+    out.conjugated = True
+    with pytest.raises(OperandError, match="conjugated"):
+        tw.matmul(x, fake.Tensor.of(gpu, b), out=out)
+
+
+# ---- sums of parts
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize("gap", [0, 3])
+def test_few_parts_of_many_elements_are_added_in_the_same_order(gpu: Any, dtype: str, gap: int) -> None:
+    batch, parts, m, n = 2, 3, 130, 257
+    sums = np.random.default_rng(5).uniform(-1, 1, (batch, parts, m, n)).astype(dtype)
+    of_c, laid = stored(np.full((batch, m, n), 7, dtype), False, gap, dtype)
+    memory = [gpu.put(x) for x in (sums, of_c)]
+    target = Matrix(m, n, laid.row, 1, dtype)
+    prepare_sum(gpu, parts, batch, dtype, target, laid.next)(memory[0].pointer, memory[1].pointer, 0)
+    got = gpu.get(memory[1], dtype, of_c.shape)
+    np.testing.assert_array_equal(got[..., :n], sums[:, 0] + sums[:, 1] + sums[:, 2])
+    np.testing.assert_array_equal(got[..., n:], of_c[..., n:])
+    assert [entry for entry, _ in gpu.launches] == ["add_few_parts"]

@@ -9,7 +9,7 @@ from ..problem import itemsize_of
 from .gpu_array import GpuArray, contiguous_strides
 
 CUDA, CUDA_MANAGED = 2, 13
-_FLOAT, _BFLOAT = 2, 4
+_FLOAT, _BFLOAT, _COMPLEX = 2, 4, 5
 _NAME = b"dltensor"
 
 
@@ -66,10 +66,11 @@ _exported: dict[int, tuple[Any, ...]] = {}
 
 
 def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, owner: Any) -> Any:
-    """A capsule of a row-major array of floating-point numbers; ``owner`` is kept alive until the array is released."""
+    """A capsule of a row-major array of floating-point numbers, real or complex; ``owner`` lives until that is released."""
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     strides = (ctypes.c_int64 * len(shape))(*contiguous_strides(shape))
-    code, bits = _BFLOAT if dtype == "bfloat16" else _FLOAT, itemsize_of(dtype) * 8
+    code = _BFLOAT if dtype == "bfloat16" else _COMPLEX if dtype.startswith("complex") else _FLOAT
+    bits = itemsize_of(dtype) * 8
     managed = _Managed(_DLTensor(pointer, CUDA, device, len(shape), code, bits, 1, sizes, strides, 0), None, _release)
     address = ctypes.addressof(managed)
     _exported[address] = (managed, sizes, strides, owner)

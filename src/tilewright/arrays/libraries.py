@@ -162,8 +162,12 @@ class Torch(Library):
         if x.layout is not torch.strided:
             raise OperandError(f"{name} is a tensor of layout {x.layout}: pass {name}.to_dense()")
         dtype = _dtype(name, "tensor", self._dtypes.get(x.dtype) or str(x.dtype).removeprefix("torch."))
+        if name == "out" and (x.is_neg() or x.is_conj()):
+            raise OperandError("out is a tensor whose elements are stored negated or conjugated: pass another")
         if x.is_neg():
             x = x.resolve_neg()
+        if x.is_conj():
+            x = x.resolve_conj()
         try:
             return GpuArray(x.data_ptr(), tuple(x.shape), x.stride(), dtype, x.get_device(), x)
         except RuntimeError as error:  # inside a transformation or a trace a tensor has no memory

@@ -111,8 +111,23 @@ def _parts(kernel: CudaKernel, params: Mapping[str, int], product: EngineShape, 
         return
     steps = -(-product.k // step)
     fill = sms // max(1, blocks)
-    wanted = {min(parts, steps // _LEAST_STEPS, _MOST_PARTS) for parts in (fill // 2, fill, 2 * fill)}
+    few = () if kernel.persistent else _fewer_generations(blocks, sms)
+    wanted = {min(parts, steps // _LEAST_STEPS, _MOST_PARTS) for parts in (fill // 2, fill, 2 * fill, *few)}
     yield from sorted({-(-steps // _part_steps(steps, parts)) for parts in wanted if parts > 1} - {1})
+
+
+def _fewer_generations(blocks: int, sms: int) -> Iterator[int]:
+    """Small numbers of parts, each with which the multiprocessors wait less for the last ones than with the one before.
+
+    >>> list(_fewer_generations(288, 132))  # three generations of whole tiles, five of halves
+    [2, 3, 5]
+    """
+    least = float(-(-blocks // sms))
+    for parts in range(2, 9):
+        generations = -(-blocks * parts // sms)
+        if generations < 0.95 * least * parts:
+            least = generations / parts
+            yield parts
 
 
 def _seconds(

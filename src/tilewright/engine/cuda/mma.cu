@@ -102,9 +102,9 @@ __device__ __forceinline__ void multiply(const Half* a, const Half* b, Out* c, c
     const int y = warp % WARPS_M * WM, x = warp / WARPS_M * WN;  // of the warp's tile
 
     // ---- GLOBAL → SHARED: the first stage is the short one ------------------------------------------------------------------
-    Slab<Half, BM, A_DOWN, A_WIDTH, THREADS, A_DOWN ? Stage::A_PITCH : 1, A_DOWN ? 1 : Stage::A_PITCH, 0, true> from_a(
+    Slab<Half, 1, BM, A_DOWN, A_WIDTH, THREADS, 8, A_DOWN ? Stage::A_PITCH : 1, A_DOWN ? 1 : Stage::A_PITCH, false> from_a(
         a + product * call.next_a + first * call.column_a, top, call.m, call.row_a, call.column_a);
-    Slab<Half, BN, B_ACROSS, B_WIDTH, THREADS, B_ACROSS ? Stage::B_PITCH : 1, B_ACROSS ? 1 : Stage::B_PITCH, 0, true> from_b(
+    Slab<Half, 1, BN, B_ACROSS, B_WIDTH, THREADS, 8, B_ACROSS ? Stage::B_PITCH : 1, B_ACROSS ? 1 : Stage::B_PITCH, false> from_b(
         b + product * call.next_b + first * call.row_b, left, call.n, call.column_b, call.row_b);
     auto fetch = [&](Stage& stage, int steps) {
         from_a.copy(stage.a_tile[0], steps);

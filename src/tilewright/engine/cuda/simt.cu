@@ -14,22 +14,49 @@ a = "either"
 b = "either"
 c = "rows"
 
+# A multiprocessor multiplies at its full rate from eight warps on. Each generation of blocks waits for its first stage, and stores its
+# tiles last. Operands are copied number by number where they cannot be in whole vectors. The rates are those of an H200, as its power
+# allows for long.
 [time]
-seconds = "2.5e-6 + cdiv(blocks, sms) * BM * BN * part / 2e11"
+warps = "min(cdiv(blocks, sms), BLOCKS) * (BM // WM) * (BN // WN)"
+rate = "2.04e11 * min(1, warps / 4) * min(1, 0.76 + 0.03 * warps) * (1.028 - 2.4 / BM - 2.4 / BN)"
+tiles = "cdiv(blocks, sms) * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 4.2e-6"
+memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
+seconds = "2.5e-6 + max(tiles, memory)"
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 128, WM = 32, TN = 8, STAGES = 3, BLOCKS = 3 }
+
+[[presets]]
+rate = 100
+params = { BN = 192, WN = 48, TN = 12 }
+
+[[presets]]
+rate = 100
+params = { BN = 128, BLOCKS = 2 }
+
+[[presets]]
+rate = 100
+params = { BN = 64, BK = 8, STAGES = 6, BLOCKS = 4 }
+
+[[presets]]
+rate = 100
+params = { BM = 32, BN = 64, WM = 32, TN = 8, BLOCKS = 8 }
 
 [params]
 BM = { default = 128, values = [32, 64, 96, 128, 192, 256] }
 BN = { default = 256, values = [32, 64, 96, 128, 192, 256] }
-BK = { default = 8, values = [8, 16, 32] }
+BK = { default = 16, values = [8, 16, 32] }
 WM = { default = 64, values = [16, 32, 48, 64, 96, 128] }
 WN = { default = 64, values = [16, 32, 48, 64, 96, 128] }
 TM = { default = 8, values = [4, 8, 12, 16] }
 TN = { default = 16, values = [4, 8, 12, 16] }
-STAGES = { default = 6, min = 2, max = 8 }
-BLOCKS = { default = 1, values = [1, 2, 3, 4, 5, 6, 8] }
+STAGES = { default = 4, min = 2, max = 8 }
+BLOCKS = { default = 1, values = [1, 2, 3, 4, 5, 6, 8, 12] }
 GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
-typedef float Element;
+constexpr int PLANES = 1;
 #include "simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)

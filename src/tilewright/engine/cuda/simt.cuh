@@ -5,43 +5,34 @@
 
 constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 2·4 warps: 256
 constexpr int LANES_M = WM / TM, LANES_N = WN / TN;                                    // of a warp: 8·4
-constexpr int VECTOR = 16 / sizeof(Element);                                           // elements that one instruction loads
 
-struct Stage {
-    // If threads copy 8 steps of 4 places at once, rows that lie 16 bytes apart put them into different banks.
-    static constexpr int A_PITCH = BM + VECTOR, B_PITCH = BN + (B_ACROSS ? 0 : VECTOR);
-    Element a_tile[BK][A_PITCH];  // 8·132 floats
-    Element b_tile[BK][B_PITCH];  // 8·256 floats; both together 12.125 KiB, six stages 72.75 KiB
+// If threads copy 8 steps of 4 places at once, rows that lie 4 floats further than a multiple of 32 put them into different banks.
+constexpr int A_PITCH = BM + (A_DOWN ? 0 : 4), B_PITCH = BN + (B_ACROSS ? 0 : 4);
+
+struct Stage {  // of complex numbers a plane of real parts and one of imaginary ones
+    float a_tile[PLANES][BK][A_PITCH];  // 16·132 floats
+    float b_tile[PLANES][BK][B_PITCH];  // 16·256 floats; both together 24.25 KiB, four stages 97 KiB
 };
 
-__device__ __forceinline__ void multiply_add(float& sum, float a, float b)
-{
-    sum += a * b;
-}
-
-__device__ __forceinline__ void multiply_add(float2& sum, float2 a, float2 b)
-{
-    sum.x += a.x * b.x;
-    sum.y += a.x * b.y;
-    sum.x -= a.y * b.y;
-    sum.y += a.y * b.x;
-}
+struct Fragments {  // of one step
+    float a[PLANES][TM], b[PLANES][TN];
+};
 
 // One tile of C. Operands whose elements follow each other across their tile are copied A_WIDTH and B_WIDTH at a time.
 template <int A_WIDTH, int B_WIDTH>
-__device__ __forceinline__ void multiply(const Element* a, const Element* b, Element* c, const Call& call, Stage* stages)
+__device__ __forceinline__ void multiply(const float* a, const float* b, float* c, const Call& call, Stage* stages)
 {
     const auto [top, left, z, product, first, length] = place_of_block(call);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
-    Slab<Element, BM, A_DOWN, A_WIDTH, THREADS, Stage::A_PITCH, 1, 0, true> from_a(
-        a + product * call.next_a + first * call.column_a, top, call.m, call.row_a, call.column_a);
-    Slab<Element, BN, B_ACROSS, B_WIDTH, THREADS, Stage::B_PITCH, 1, 0, true> from_b(
-        b + product * call.next_b + first * call.row_b, left, call.n, call.column_b, call.row_b);
+    Slab<float, PLANES, BM, A_DOWN, A_WIDTH, THREADS, 8, A_PITCH, 1, false> from_a(
+        a + (product * call.next_a + first * call.column_a) * PLANES, top, call.m, call.row_a, call.column_a);
+    Slab<float, PLANES, BN, B_ACROSS, B_WIDTH, THREADS, 8, B_PITCH, 1, false> from_b(
+        b + (product * call.next_b + first * call.row_b) * PLANES, left, call.n, call.column_b, call.row_b);
     auto fetch = [&](Stage& stage, int steps) {
-        from_a.copy(stage.a_tile[0], steps);
-        from_b.copy(stage.b_tile[0], steps);
+        from_a.copy(stage.a_tile[0][0], steps);
+        from_b.copy(stage.b_tile[0][0], steps);
     };
 
     const int tiles = length > 0 ? (length - 1) / BK + 1 : 0;
@@ -56,28 +47,31 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Ele
     // lane the same as the neighbour but one (lane ^ 2). So bit 0 of the lane selects columns, and bit 1 rows: the first is
     // then true for A, the second for B.
     const int lane_x = lane % 2 + lane / 4 % (LANES_N / 2) * 2, lane_y = lane / 2 % 2 + lane / 4 / (LANES_N / 2) * 2;
-    const int y = warp % WARPS_M * WM + lane_y * VECTOR, x = warp / WARPS_M * WN + lane_x * VECTOR;
-    auto row_of = [](int r) { return r / VECTOR * (LANES_M * VECTOR) + r % VECTOR; };
-    auto column_of = [](int s) { return s / VECTOR * (LANES_N * VECTOR) + s % VECTOR; };
+    const int y = warp % WARPS_M * WM + lane_y * 4, x = warp / WARPS_M * WN + lane_x * 4;
+    auto row_of = [](int r) { return r / 4 * (LANES_M * 4) + r % 4; };
+    auto column_of = [](int s) { return s / 4 * (LANES_N * 4) + s % 4; };
 
-    Element of_a[2][TM], of_b[2][TN];  // of this step and of the next
-    const Element *a_at = &stages[0].a_tile[0][y], *b_at = &stages[0].b_tile[0][x];
+    Fragments fragments[2];  // of this step and of the next
+    const float *a_at = &stages[0].a_tile[0][0][y], *b_at = &stages[0].b_tile[0][0][x];
     // With this order the compiler leaves multiply-adds between two loads, as the rung says.
-    auto load = [&](int i, int buffer) {
+    auto load = [&](int i, Fragments& to) {
         #pragma unroll
-        for (int s = TN - VECTOR; s >= 0; s -= VECTOR)
-            *(float4*)&of_b[buffer][s] = *(const float4*)(b_at + i * Stage::B_PITCH + column_of(s));
-        #pragma unroll
-        for (int r = 0; r < TM; r += VECTOR)
-            *(float4*)&of_a[buffer][r] = *(const float4*)(a_at + i * Stage::A_PITCH + row_of(r));
+        for (int p = 0; p < PLANES; p++) {
+            #pragma unroll
+            for (int s = TN - 4; s >= 0; s -= 4)
+                *(float4*)&to.b[p][s] = *(const float4*)(b_at + (p * BK + i) * B_PITCH + column_of(s));
+            #pragma unroll
+            for (int r = 0; r < TM; r += 4)
+                *(float4*)&to.a[p][r] = *(const float4*)(a_at + (p * BK + i) * A_PITCH + row_of(r));
+        }
     };
 
     copy_async_wait<STAGES - 1>();
     __syncthreads();
-    if (tiles > 0) load(0, 0);
+    if (tiles > 0) load(0, fragments[0]);
 
     // ---- MULTIPLY ----------------------------------------------------------------------------------------------------------
-    Element sum[TM][TN] = {};  // 128 registers
+    float sum[PLANES][TM][TN] = {};  // 128 registers
     int now = 0;
     for (int tile = 0; tile < tiles; tile++) {
         const int old = now;
@@ -87,19 +81,26 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Ele
                 copy_async_wait<STAGES - 2>();  // this thread's part of the next stage has arrived
                 __syncthreads();                // and all other threads' parts; all have read this stage's last step
                 if (tile + 1 < tiles) now = now + 1 == STAGES ? 0 : now + 1;
-                a_at = &stages[now].a_tile[0][y];
-                b_at = &stages[now].b_tile[0][x];
+                a_at = &stages[now].a_tile[0][0][y];
+                b_at = &stages[now].b_tile[0][0][x];
             }
-            load((i + 1) % BK, (i + 1) % 2);
+            load((i + 1) % BK, fragments[(i + 1) % 2]);
+            const Fragments& f = fragments[i % 2];
 
             // A multiply-add reads three registers from two banks, even and odd, which serve one read a cycle each. So one of the
             // three must be reused from the last instruction: within a column that of B, from one column to the next that of A.
             #pragma unroll
             for (int s = 0; s < TN; s++)
                 #pragma unroll
-                for (int t = 0; t < TM; t++) {
-                    const int r = s % 2 == 0 ? t : TM - 1 - t;
-                    multiply_add(sum[r][s], of_a[i % 2][r], of_b[i % 2][s]);
+                for (int pass = 0; pass < PLANES * PLANES; pass++) {
+                    // Of complex numbers: real·real, real·imaginary, imaginary·imaginary, imaginary·real.
+                    const int of_a = pass / 2, of_b = pass == 1 || pass == 2, to = pass % 2;
+                    const float factor = pass == 2 ? -f.b[of_b % PLANES][s] : f.b[of_b % PLANES][s];
+                    #pragma unroll
+                    for (int t = 0; t < TM; t++) {
+                        const int r = (s * PLANES * PLANES + pass) % 2 == 0 ? t : TM - 1 - t;
+                        sum[to % PLANES][r][s] += f.a[of_a % PLANES][r] * factor;
+                    }
                 }
         }
         if (tile + STAGES < tiles) fetch(stages[old], BK);
@@ -111,7 +112,8 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Ele
     // consecutive registers, in both banks. So copies are stored, and the compiler must not see that they are copies: zero is 0
     // because k is not negative, which the compiler does not know.
     const int zero = call.k >> 31;
-    c += z * call.next_c;
+    constexpr int VECTOR = 4 / PLANES;  // elements of 16 bytes
+    c += z * call.next_c * PLANES;
     #pragma unroll
     for (int r = 0; r < TM; r++) {
         const int row = top + y + row_of(r);
@@ -119,29 +121,25 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Ele
         #pragma unroll
         for (int s = 0; s < TN; s += VECTOR) {
             const int col = left + x + column_of(s);
-            Element* to = c + row * call.row_c + col;
-            union {
-                int bits[4];
-                float4 all;
-                Element v[VECTOR];
-            } copy;
+            float v[4], *to = c + (row * call.row_c + col) * PLANES;
             #pragma unroll
-            for (int j = 0; j < 4; j++) copy.bits[j] = ((const int*)&sum[r][s])[j] ^ zero;
-            if (C_VECTOR == 16 && col + VECTOR <= call.n) *(float4*)to = copy.all;
+            for (int j = 0; j < 4; j++)
+                v[j] = __int_as_float(__float_as_int(sum[j % PLANES][r][s + j / PLANES]) ^ zero);
+            if (C_VECTOR == 16 && col + VECTOR <= call.n) *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
             else
                 #pragma unroll
-                for (int j = 0; j < VECTOR; j++)
-                    if (col + j < call.n) to[j] = copy.v[j];
+                for (int j = 0; j < 4; j++)
+                    if (col + j / PLANES < call.n) to[j] = v[j];
         }
     }
 }
 
-__device__ __forceinline__ void multiply_strided(const Element* a, const Element* b, Element* c, const Call& call)
+__device__ __forceinline__ void multiply_strided(const float* a, const float* b, float* c, const Call& call)
 {
     extern __shared__ __align__(16) char memory[];
-    // Copies of 16 bytes need whole ones: of other sizes no row of A or B is copied in such.
-    constexpr bool WIDE_A = A_DOWN && A_VECTOR == 16, WIDE_B = B_ACROSS && B_VECTOR == 16;
-    if ((WIDE_A || WIDE_B) && (!WIDE_A || call.m % VECTOR == 0) && (!WIDE_B || call.n % VECTOR == 0))
-        multiply<WIDE_A ? VECTOR : 1, WIDE_B ? VECTOR : 1>(a, b, c, call, (Stage*)memory);
+    // Copies of four elements need whole ones: where a size is no multiple of four, none is copied so.
+    constexpr bool WIDE_A = PLANES == 1 && A_DOWN && A_VECTOR == 16, WIDE_B = PLANES == 1 && B_ACROSS && B_VECTOR == 16;
+    if ((WIDE_A || WIDE_B) && (!WIDE_A || call.m % 4 == 0) && (!WIDE_B || call.n % 4 == 0))
+        multiply<WIDE_A ? 4 : 1, WIDE_B ? 4 : 1>(a, b, c, call, (Stage*)memory);
     else multiply<1, 1>(a, b, c, call, (Stage*)memory);
 }

@@ -37,45 +37,47 @@ __host__ __device__ constexpr int power_of_two(int most)
     return most < 2 ? 1 : 2 * power_of_two(most / 2);
 }
 
-// What a thread copies of BK steps of SIDE rows of A, or columns of B, a stage. In memory the elements of a step follow each other
-// if ACROSS, else the steps of a row. In shared memory element (step, place) lies at step·STEP + place·NEXT, and if it has a
-// SWIZZLE, odd places have these bits of the step inverted.
-// Places beyond the edge repeat the last one: what they give is not stored, and no copy needs a guard. Only k must be exact, so
-// the first stage is the short one, of 1 to BK steps: the main loop has whole stages only.
-// KEEP: registers hold the address of every copy; else that is computed again each time.
-template <typename T, int SIDE, bool ACROSS, int WIDTH, int THREADS, int STEP, int NEXT, int SWIZZLE, bool KEEP>
+// Steps in fours, of which the places 0 to 3 have 0, 1, 2, 3 first, or 2, 3, 0, 1 and so on: so four float64 each of four places,
+// and eight each of two neighbours, lie in different banks.
+__device__ __forceinline__ int swizzled(int step, int place)
+{
+    return step ^ (place % 2 * 8 | place / 2 % 2 * 4);
+}
+
+// What a thread copies of BK steps of SIDE rows of A, or columns of B, a stage: WIDTH numbers at a time, which are elements, or of
+// complex ones one of two PLANES, real and imaginary. In memory the elements of a step follow each other if ACROSS, else the steps
+// of a row, of which AT_ONCE threads copy some. In shared memory number (step, place) of a plane lies at step·STEP + place·NEXT;
+// with SWIZZLE, steps are exchanged in fours, by the place as ``swizzled`` says.
+// Only k must be exact, so the first stage is the short one, of 1 to BK steps: the main loop has whole stages only. Beyond the last
+// place others are copied again: what they give is not stored, and no copy needs a guard.
+template <typename T, int PLANES, int SIDE, bool ACROSS, int WIDTH, int THREADS, int AT_ONCE, int STEP, int NEXT, bool SWIZZLE>
 struct Slab {
-    // All threads at once copy STEPS steps of PASS places: where not ACROSS, LANES threads copy steps of one place.
-    static constexpr int LANES = BK / WIDTH < 8 ? BK / WIDTH : 8;
+    static constexpr int LANES = BK / WIDTH < AT_ONCE ? BK / WIDTH : AT_ONCE;
     static constexpr int MOST = THREADS * WIDTH / SIDE, STEPS = ACROSS ? power_of_two(MOST < BK ? MOST : BK) : LANES * WIDTH;
     static constexpr int PASS = ACROSS ? THREADS / STEPS * WIDTH : THREADS / LANES, COPIES = (SIDE - 1) / PASS + 1;
+    static constexpr int PLANE = NEXT == 1 ? BK * STEP : SIDE * NEXT;
     static_assert(BK % STEPS == 0, "copies cover the slab");
-    static_assert(SWIZZLE == 0 || PASS % 2 == 0, "all places of a thread are odd, or none is");
+    static_assert(PLANES == 1 || WIDTH == 1, "numbers of a plane do not follow each other in memory");
+    static_assert(!SWIZZLE || PASS % 4 == 0, "all places of a thread are swizzled alike");
 
-    const T *operand, *from[KEEP ? COPIES : 1];
-    long long outer, inner;  // the distance of two places, and of two steps
-    int step, place, last;
+    const T *operand, *from[COPIES];
+    long long inner;  // numbers from one step to the next
+    int step, place;
 
-    // `operand` points to the first element of this part's first step; the tile begins at place `begin` of `extent`.
+    // `operand` points to the first step of this part; the tile begins at place `begin` of `extent`.
     __device__ __forceinline__ Slab(const T* operand, int begin, int extent, long long outer, long long inner)
-        : operand(operand), outer(outer), inner(inner)
+        : operand(operand), inner(inner * PLANES)
     {
         const int thread = threadIdx.x;
         step = ACROSS ? thread * WIDTH / PASS : thread % LANES * WIDTH;
         place = ACROSS ? thread * WIDTH % PASS : thread / LANES;
-        last = extent - begin - (ACROSS ? WIDTH : 1);
-        from[0] = operand + begin * outer + step * inner;
-        if (KEEP)
-            #pragma unroll
-            for (int l = COPIES - 1; l >= 0; l--) from[KEEP ? l : 0] = from[0] + min(place + l * PASS, last) * outer;
-    }
-
-    __device__ __forceinline__ const T* source(int l)
-    {
-        if (KEEP) return from[KEEP ? l : 0];
-        int at = min(place + l * PASS, last);
-        asm volatile("" : "+r"(at));  // otherwise the compiler keeps the address
-        return from[0] + at * outer;
+        #pragma unroll
+        for (int l = 0; l < COPIES; l++) {
+            // If all threads beyond the edge copied the same number, they would wait for each other.
+            int at = begin + place + l * PASS;
+            if (at >= extent) at = at >= SIDE && at - SIDE < extent ? at - SIDE : at % extent;
+            from[l] = operand + (at * outer + step * inner) * PLANES;
+        }
     }
 
     // The next `steps` steps. If these are BK, as in the main loop, the compiler knows that everything is inside.
@@ -84,20 +86,23 @@ struct Slab {
         #pragma unroll
         for (int i = 0; i < BK; i += STEPS) {
             const bool inside = steps == BK || step + i < steps;
-            T* to = stage + place * NEXT + (SWIZZLE ? (step + i) ^ place % 2 * SWIZZLE : step + i) * STEP;
+            T* to = stage + place * NEXT + (SWIZZLE ? swizzled(step + i, place) : step + i) * STEP;
             #pragma unroll
             for (int l = 0; l < COPIES; l++)
-                if (SIDE % PASS == 0 || place + l * PASS < SIDE)
-                    copy_async<WIDTH * sizeof(T)>(
-                        to + l * PASS * NEXT, inside ? source(l) + (ACROSS ? 0 : i) : operand, inside);
+                #pragma unroll
+                for (int plane = 0; plane < PLANES; plane++) {
+                    const T* source = from[l] + (ACROSS ? 0 : i * PLANES) + plane;
+                    if (SIDE % PASS == 0 || place + l * PASS < SIDE)
+                        copy_async<WIDTH * sizeof(T)>(to + l * PASS * NEXT + plane * PLANE, inside ? source : operand, inside);
+                }
             if (ACROSS) advance((steps == BK ? STEPS : min(max(steps - i, 0), STEPS)) * inner);
         }
-        if (!ACROSS) advance(steps);
+        if (!ACROSS) advance(steps * PLANES);
     }
 
-    __device__ __forceinline__ void advance(long long elements)
+    __device__ __forceinline__ void advance(long long numbers)
     {
         #pragma unroll
-        for (int l = 0; l < (KEEP ? COPIES : 1); l++) from[l] += elements;
+        for (int l = 0; l < COPIES; l++) from[l] += numbers;
     }
 };

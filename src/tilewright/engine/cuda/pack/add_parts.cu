@@ -29,6 +29,40 @@ __device__ __forceinline__ Out rounded(float x)
 }
 #endif
 
+// The same of few parts and many elements: each thread adds four elements, 32 apart.
+extern "C" __global__ void __launch_bounds__(256)
+add_few_parts(const Sum* parts, Out* c, long long rows, long long columns, long long row_c, long long column_c, long long next_c, int count,
+              int batch)
+{
+    const long long size = rows * columns, all = size * batch;
+    const bool contiguous = column_c == 1 && row_c == columns && (batch == 1 || next_c == size);
+    const int first = threadIdx.x / 32 * 128 + threadIdx.x % 32;
+    for (long long start = blockIdx.x * 1024ll + first; start < all; start += gridDim.x * 1024ll) {
+        Sum sums[4] = {};
+        const Sum* from[4];
+        #pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const long long i = min(start + 32 * j, all - 1), z = batch > 1 ? i / size : 0;
+            from[j] = parts + z * count * size + (i - z * size);
+        }
+        #pragma unroll 4
+        for (int p = 0; p < count; p++)
+            #pragma unroll
+            for (int j = 0; j < 4; j++) sums[j] += from[j][p * size];
+        #pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const long long i = start + 32 * j;
+            if (i >= all) break;
+            long long to = i;
+            if (!contiguous) {
+                const long long z = i / size, at = i - z * size, row = at / columns;
+                to = z * next_c + row * row_c + (at - row * columns) * column_c;
+            }
+            c[to] = rounded(sums[j]);
+        }
+    }
+}
+
 constexpr int WARPS = 8;
 
 // A warp adds up 32 elements of its eighth of the parts, and the first warp the eighths.
