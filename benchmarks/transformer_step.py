@@ -2,7 +2,7 @@
 
     python benchmarks/transformer_step.py OUT.jsonl [STEPS]
 
-The model has 12 layers of width 768 and 12 heads, sequences of 512 tokens, 16 in a batch; weights and AdamW are float32,
+The model has 12 layers of width 768 and 12 heads, sequences of 512 tokens, 32 in a batch; weights and AdamW are float32,
 products bfloat16 by autocast, and ``torch.compile`` compiles each layer and the loss. The language is synthetic: sentences
 of one of four topics, in which the next word depends on the topic and on the last two words; so the loss falls as on text.
 
@@ -29,7 +29,7 @@ from torch.nn import functional
 import tilewright.torch
 from tilewright.lab.inputs.environment import environment
 
-LAYERS, WIDTH, HEADS, LENGTH, BATCH, WORDS = 12, 768, 12, 512, 16, 4096
+LAYERS, WIDTH, HEADS, LENGTH, BATCH, WORDS = 12, 768, 12, 512, 32, 4096
 STEPS, TURN = 200, 5
 
 
@@ -160,7 +160,9 @@ def difference(one: list[float], other: list[float]) -> float:
 
 def main(path: str, steps: int) -> None:
     began = time.perf_counter()
-    facts = environment(operands="synthetic sentences", command=f"python benchmarks/transformer_step.py {path} {steps}")
+    facts = environment(
+        operands="synthetic sentences", command=f"python benchmarks/transformer_step.py OUT.jsonl {steps}"
+    )
     found = trained(steps)
     losses, medians = found["losses"], {name: float(np.median(each)) for name, each in found["step_s"].items()}
     record = {

@@ -125,8 +125,9 @@ def test_gradients_of_each_sample() -> None:
 @pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((2, 3, 4), (4,))], ids=str)
 def test_the_operator_keeps_the_rules_of_pytorch(shapes: Any) -> None:
     a, b = (tensor(*shape, grad=True) for shape in shapes)
-    done = torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b))
-    assert set(done.values()) == {"SUCCESS"}
+    for operator, operands in (("matmul", (a, b)), ("product", (a.detach(), b.detach()))):
+        done = torch.library.opcheck(getattr(torch.ops.tilewright, operator).default, operands)
+        assert set(done.values()) == {"SUCCESS"}
 
 
 def compiled(function: Any, **options: Any) -> Any:
@@ -141,6 +142,25 @@ def test_a_compiled_product_has_its_gradients() -> None:
         a, b = tensor(2, n, 4, grad=True), tensor(6, 4, grad=True)
         got = torch.autograd.grad(found(a, b).sum(), (a, b))
         torch.testing.assert_close(got, torch.autograd.grad((a @ b.mT).relu().sum(), (a, b)))
+
+
+def test_a_compiled_layer_is_three_products_and_copies_no_weight() -> None:
+    """The graphs after differentiation: one product forward, two backward, and nothing that moves a matrix."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    graphs: list[list[str]] = []
+
+    def seen(graph: Any, _: Any) -> Any:
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return make_boxed_func(graph.forward)
+
+    torch.compiler.reset()
+    layer = torch.compile(tt.Linear(6, 8, bias=False), fullgraph=True, backend=aot_autograd(fw_compiler=seen))
+    layer(tensor(4, 5, 6, dtype=torch.float32, grad=True)).sum().backward()
+    assert [graph.count("tilewright.product.default") for graph in graphs] == [1, 2]
+    others = {target for graph in graphs for target in graph} - {"tilewright.product.default"}
+    assert not others & {"aten.clone.default", "aten.copy.default", "aten.contiguous.default", "aten.mm.default"}
 
 
 def test_compiled_code_may_call_the_product_of_arrays() -> None:

@@ -1,8 +1,9 @@
-"""``tilewright::matmul``, an operator of PyTorch: graphs of ``torch.compile`` hold it as one node, and it has a gradient.
+"""``tilewright::matmul``, an operator of PyTorch: ``torch.compile`` traces it without a break, and it has a gradient.
 
-The operator is for tracing. Eager products take a shorter way: ``RecordedProduct`` where a gradient is recorded, or where
-``torch.func`` transforms; else no operator of PyTorch is called. Both have one formula of gradients, whose products are
-products of transposed views of the operands.
+Three ways lead to a product. Eager ones call no operator of PyTorch. Where a gradient is recorded, or where ``torch.func``
+transforms, the eager product is within ``RecordedProduct``. Traced ones become nodes of a graph: ``tilewright::matmul`` as
+written, and ``tilewright::product``, which has no gradient of its own, for each product after differentiation: a compiled
+graph calls it, so it does as little as it can.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from .matmul import matmul_on_gpu
 from .repeated import short_ways
 
 _library = torch.library.Library("tilewright", "DEF")
-_library.define("matmul(Tensor a, Tensor b, str precision='standard') -> Tensor")
-_NAME = "tilewright::matmul"
-_operator = torch.ops.tilewright.matmul.default
+for _name in ("matmul", "product"):
+    _library.define(f"{_name}(Tensor a, Tensor b, str precision='standard') -> Tensor")
+_operator, _node = torch.ops.tilewright.matmul.default, torch.ops.tilewright.product.default
 
 
 def product(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
@@ -35,12 +36,18 @@ def product(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
     tensor([[1., 2.],
             [3., 4.]])
     """
-    if torch.compiler.is_compiling() or _is_traced(a) or _is_traced(b):
+    if torch.compiler.is_compiling():
         return _operator(a, b, precision)
+    return _differentiable(a, b, precision)
+
+
+def _differentiable(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
     if _is_transformed(a) or _is_transformed(b):
         return RecordedProduct.apply(a, b, precision)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return _recorded(a, b, precision)
+    if _is_traced(a) or _is_traced(b):
+        return _node(a, b, precision)
     return _multiply(a, b, precision)
 
 
@@ -76,7 +83,7 @@ def _multiply(a: Tensor, b: Tensor, precision: str) -> Tensor:
         c = None if way is None else way(a, b, None)
         return matmul_on_gpu(a, b, None, precision) if c is None else c
     if a.device.type != "cpu":  # a tensor without memory, or of a device for which PyTorch says that we have no kernel
-        return _operator(a, b, precision)
+        return _node(a, b, precision)
     dtype = torch.promote_types(a.dtype, b.dtype)
     x, y = _as_numpy(a, "a", precision), _as_numpy(b, "b", precision)
     return torch.from_numpy(host_product(x, y, precision)).to(dtype)
@@ -94,7 +101,7 @@ def _as_numpy(x: Tensor, name: str, precision: str) -> np.ndarray:
 
 
 def _as_node(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
-    """The operator in a graph: its result is row-major, as ``_described`` promises."""
+    """A product in a graph: it is row-major, as ``_described`` promises."""
     return _multiply(a, b, precision).contiguous()
 
 
@@ -123,33 +130,6 @@ class _GradientShape(NamedTuple):
     @classmethod
     def of(cls, x: Tensor) -> _GradientShape:
         return cls(x.shape, x.dtype, x.dim() == 2 and x.stride(0) == 1 and x.stride(1) != 1)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    """Keep for the gradients what they need, and no operand that they do not need."""
-    a, b, ctx.precision = inputs
-    of_a, of_b = ctx.needs_input_grad[:2]
-    ctx.operands = _GradientShape.of(a), _GradientShape.of(b)
-    ctx.save_for_backward(a if of_b else None, b if of_a else None)
-
-
-def _gradients(ctx: Any, c: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-    """C·Bᴴ and Aᴴ·C for the gradient C of the product, summed over the axes along which an operand was repeated."""
-    (a, b), (like_a, like_b) = ctx.saved_tensors, ctx.operands
-    if len(like_b.shape) == 1:
-        c, b = c.unsqueeze(-1), None if b is None else b.unsqueeze(-1)
-    if len(like_a.shape) == 1:
-        c, a = c.unsqueeze(-2), None if a is None else a.unsqueeze(-2)
-    of_a = None if b is None else _fitted(product(c, _adjoint(b), ctx.precision), like_a, -2)
-    if a is None:
-        return of_a, None, None
-    if len(like_b.shape) <= 2:  # one matrix for the whole batch: the sum over the batch is part of k
-        a, c = a.flatten(0, -2), c.flatten(0, -2)
-    if like_b.is_column_major:
-        of_b = product(c.mT, _conjugate(a), ctx.precision).mT
-    else:
-        of_b = product(_adjoint(a), c, ctx.precision)
-    return of_a, _fitted(of_b, like_b, -1), None
 
 
 def _fitted(gradient: Tensor, like: _GradientShape, added: int) -> Tensor:
@@ -184,19 +164,36 @@ class RecordedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, precision: str) -> Tensor:
-        """The product; gradients are off here, but an outer transformation may see it."""
-        return product(a, b, precision)
+        """The product; gradients are off here, but a trace or an outer transformation may see it."""
+        return _differentiable(a, b, precision)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the operands, for both directions of differentiation."""
-        _save(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[:2])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Keep the operands: for the gradients only those that a gradient needs."""
+        a, b, ctx.precision = inputs
+        of_a, of_b = ctx.needs_input_grad[:2]
+        ctx.operands = _GradientShape.of(a), _GradientShape.of(b)
+        ctx.save_for_backward(a if of_b else None, b if of_a else None)
+        ctx.save_for_forward(a, b)
 
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> Any:
-        """The gradients of a and b for that of the product."""
-        return _gradients(ctx, c)
+        """C·Bᴴ and Aᴴ·C for the gradient C of the product, summed over the axes along which an operand was repeated."""
+        (a, b), (like_a, like_b) = ctx.saved_tensors, ctx.operands
+        if len(like_b.shape) == 1:
+            c, b = c.unsqueeze(-1), None if b is None else b.unsqueeze(-1)
+        if len(like_a.shape) == 1:
+            c, a = c.unsqueeze(-2), None if a is None else a.unsqueeze(-2)
+        of_a = None if b is None else _fitted(product(c, _adjoint(b), ctx.precision), like_a, -2)
+        if a is None:
+            return of_a, None, None
+        if len(like_b.shape) <= 2:  # one matrix for the whole batch: the sum over the batch is part of k
+            a, c = a.flatten(0, -2), c.flatten(0, -2)
+        if like_b.is_column_major:
+            of_b = product(c.mT, _conjugate(a), ctx.precision).mT
+        else:
+            of_b = product(_adjoint(a), c, ctx.precision)
+        return of_a, _fitted(of_b, like_b, -1), None
 
     @staticmethod
     def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, _: None) -> Tensor | None:
@@ -222,9 +219,8 @@ def _flops(a: Any, b: Any, *_: Any, **__: Any) -> int:
     return 2 * math.prod(shapes.batch) * shapes.m * shapes.n * shapes.k
 
 
+_library.impl("matmul", _differentiable, "CompositeImplicitAutograd")
 for _device in ("CPU", "CUDA"):
-    _library.impl("matmul", _as_node, _device)
-torch.library.register_fake(_NAME, _described, lib=_library)
-torch.library.register_autograd(_NAME, _gradients, setup_context=_save, lib=_library)
-torch.library.register_vmap(_NAME, _mapped, lib=_library)
-register_flop_formula(torch.ops.tilewright.matmul)(_flops)
+    _library.impl("product", _as_node, _device)
+torch.library.register_fake("tilewright::product", _described, lib=_library)
+register_flop_formula(torch.ops.tilewright.product)(_flops)
