@@ -105,11 +105,13 @@ def _compiled(
     precision: str = "standard",
     algorithm: str = "classical",
     device: str | None = None,
+    out_dtype: Any = None,
 ) -> Any:
     """``matmul`` as ``torch.compile`` traces it."""
     from .arrays.torch_operator import compiled_matmul
 
-    return compiled_matmul(a, b, out, precision, algorithm, device)
+    given = {"out": out, "device": device, "out_dtype": out_dtype}
+    return compiled_matmul(a, b, precision, algorithm, *(name for name, value in given.items() if value is not None))
 
 
 #: By this attribute ``torch.compile`` finds what it traces instead of a function; it cannot trace machine code.

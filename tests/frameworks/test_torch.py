@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,13 @@ def test_compiled_code_may_call_the_product_of_arrays() -> None:
         result = found(x, y)
         assert type(result) is np.ndarray is type(tw.matmul(x, y))
         np.testing.assert_array_equal(result, b + 1)
+
+
+def test_compiled_code_takes_the_arguments_of_the_product_of_arrays() -> None:
+    """What it cannot compile it names; and a new argument of ``matmul`` is not forgotten."""
+    assert inspect.signature(tw.matmul) == inspect.signature(tw.matmul._torchdynamo_inline)
+    with pytest.raises(Exception, match="out_dtype: inside torch.* matmul takes a, b and precision alone"):
+        compiled(lambda a: tw.matmul(a, a, out_dtype="float64"))(tensor(3, 3))
 
 
 def test_operations_are_counted() -> None:
