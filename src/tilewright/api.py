@@ -60,6 +60,9 @@ def matmul(
     returns when the work is submitted, and does not wait for it. PyTorch records gradients, and traces the call in
     ``torch.compile``; ``tilewright.torch`` has more.
 
+    Two lists of as many arrays, each with at least two axes, are multiplied one by one, and the result is the list of the
+    products; ``out`` is then a list too. On a GPU those of a list that lie at equal distances take one launch.
+
     ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1" multiply
     them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
 
@@ -78,6 +81,8 @@ def matmul(
             return result
         if (way := short_ways.get(type(a))) is not None and (result := way(a, b, out)) is not None:
             return result
+    if _is_list_of_matrices(a) and _is_list_of_matrices(b):
+        return _matmul_lists(a, b, out, precision, algorithm, device, out_dtype)
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
@@ -116,6 +121,28 @@ def _compiled(
 
 #: By this attribute ``torch.compile`` finds what it traces instead of a function; it cannot trace machine code.
 matmul._torchdynamo_inline = _compiled  # type: ignore[attr-defined]
+
+
+def _is_list_of_matrices(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(len(getattr(x, "shape", ())) > 1 for x in value)
+
+
+def _matmul_lists(
+    a: list[Any], b: list[Any], out: Any, precision: str, algorithm: str, device: str | None, out_dtype: Any
+) -> list[Any]:
+    """The product of each pair of arrays."""
+    if len(a) != len(b) or (out is not None and not (isinstance(out, list) and len(out) == len(a))):
+        given = "" if out is None else f", out is {f'one of {len(out)}' if isinstance(out, list) else 'no list'}"
+        raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}{given}: they must be as many")
+
+    def one(x: Any, y: Any, c: Any = None) -> Any:
+        return matmul(x, y, c, precision=precision, algorithm=algorithm, device=device, out_dtype=out_dtype)
+
+    if out is None and device is None and out_dtype is None and is_on_gpu(*a, *b):
+        from .arrays.grouped import matmul_lists_on_gpu  # imported only here: products on the host do not need it
+
+        return matmul_lists_on_gpu(a, b, precision, algorithm, one)
+    return [one(x, y, c) for x, y, c in zip(a, b, [None] * len(a) if out is None else out, strict=True)]
 
 
 def _matmul(

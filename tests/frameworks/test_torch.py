@@ -177,7 +177,7 @@ def test_compiled_code_may_call_the_product_of_arrays() -> None:
 def test_compiled_code_takes_the_arguments_of_the_product_of_arrays() -> None:
     """What it cannot compile it names; and a new argument of ``matmul`` is not forgotten."""
     assert inspect.signature(tw.matmul) == inspect.signature(tw.matmul._torchdynamo_inline)
-    with pytest.raises(Exception, match="out_dtype: inside torch.* matmul takes a, b and precision alone"):
+    with pytest.raises(Exception, match=r"out_dtype: inside torch.* matmul takes a, b and precision alone"):
         compiled(lambda a: tw.matmul(a, a, out_dtype="float64"))(tensor(3, 3))
 
 

@@ -158,6 +158,9 @@ class Array:
     def like(self, view: np.ndarray) -> Any:
         return type(self)(view, self.storage)
 
+    def __iter__(self) -> Any:
+        return iter([self.like(each) for each in self.view])
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.view.shape

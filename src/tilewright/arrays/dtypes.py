@@ -7,7 +7,17 @@ import numpy as np
 from ..errors import DTypeError
 
 #: The dtypes of arrays on a GPU that can be multiplied, and those that only results have.
-DTYPES = ("float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "complex64", "complex128")
+DTYPES = (
+    "float32",
+    "float64",
+    "bfloat16",
+    "float16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int8",
+    "complex64",
+    "complex128",
+)
 RESULTS = ("int32",)
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")

@@ -47,7 +47,7 @@ def matmul_on_gpu(
         again = way(a, b, out, asked)
         if again is not None:
             return again
-    _check_words(precision, algorithm)
+    check_words_on_gpu(precision, algorithm)
     if (
         record is not None
         and out is None
@@ -57,6 +57,29 @@ def matmul_on_gpu(
         return record(a, b, precision)
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
+    result, launches = submit_product(library, others, (x, y, target), precision, out, out_dtype)
+    gpu, order = gpu_at(x.device), launches.plan.order
+    if library.repeated is not None and not others and _disjoint(target, x, y):
+        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, asked)
+    if target is not None:
+        if (owner := library_of(out)) is not None:
+            owner.written(out)
+        return out
+    result = library.answer(result)
+    return library.transposed(result) if order.transposed else result
+
+
+def submit_product(
+    library: Library,
+    others: list[Library],
+    arrays: tuple[GpuArray, GpuArray, GpuArray | None],
+    precision: str,
+    out: Any = None,
+    out_dtype: Any = None,
+) -> tuple[Any, Launches]:
+    """Submit the product of ``arrays`` a and b to the caller's stream: the result, which is ``out`` where the third array is
+    its memory, and what was launched. Raises what ``matmul_on_gpu`` raises."""
+    x, y, target = arrays
     stream = library.stream(x.device)
     launches = _launches(*_key(x, y, target, library.views, precision, out_dtype))
     order, gpu = launches.plan.order, gpu_at(x.device)
@@ -77,14 +100,7 @@ def matmul_on_gpu(
         gpu.order(stream, other.stream(x.device))
     for each in (library, *others):
         each.hold(stream, x.device, (x, y, target, workspace))
-    if library.repeated is not None and not others and _disjoint(target, x, y):
-        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, asked)
-    if target is not None:
-        if (owner := library_of(out)) is not None:
-            owner.written(out)
-        return out
-    result = library.answer(result)
-    return library.transposed(result) if order.transposed else result
+    return result, launches
 
 
 def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precision: str = "standard") -> None:
@@ -112,7 +128,7 @@ def plan_on_gpu(
     out_dtype: Any = None,
 ) -> GpuPlan:
     """What ``matmul_on_gpu`` would run for these arrays; nothing is compiled. Raises what ``matmul_on_gpu`` raises."""
-    _check_words(precision, algorithm)
+    check_words_on_gpu(precision, algorithm)
     if out is None:  # a gradient does not change the plan
         a, b = (x.detach() if (owner := library_of(x)) and owner.records(x) else x for x in (a, b))
     library, _, x, y = _operands(a, b, out)
@@ -153,7 +169,8 @@ def _launches(*key: Any) -> Launches:
     return prepare_launches(plan, gpu_at(plan.ordinal))
 
 
-def _check_words(precision: str, algorithm: str) -> None:
+def check_words_on_gpu(precision: str, algorithm: str) -> None:
+    """Raises UsageError for a precision or an algorithm that products on a GPU do not have."""
     check_words(precision, algorithm)
     if algorithm != "classical":
         raise UsageError(f"algorithm {algorithm!r}: on a GPU there is classical alone")

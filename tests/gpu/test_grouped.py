@@ -1,0 +1,92 @@
+"""``matmul`` of lists of arrays: on the host, and on simulated GPUs, where arrays at equal distances are a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from support import simulated_libraries as fake
+from tilewright.arrays import libraries
+from tilewright.errors import ShapeError
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+    found = fake.Gpu(1 << 22)
+    found.sms = 4
+    fake.install(monkeypatch, [found])
+    yield found
+    libraries._known.clear()
+    libraries._instance.cache_clear()
+
+
+def whole(*shape: int, dtype: Any = BF16) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(-4, 5, shape).astype(dtype)
+
+
+def check(results: Any, a: Any, b: Any) -> None:
+    assert isinstance(results, list)
+    assert len(results) == len(a)
+    for c, x, y in zip(results, a, b, strict=True):
+        np.testing.assert_array_equal(
+            c if isinstance(c, np.ndarray) else c.view, (x.astype(float) @ y.astype(float)).astype(x.dtype)
+        )
+
+
+RAGGED = [((5, 8), (8, 6)), ((40, 8), (8, 6)), ((1, 8), (8, 6)), ((0, 8), (8, 6)), ((3, 9), (9, 2))]
+
+
+def test_lists_on_the_host() -> None:
+    a, b = ([whole(*pair[i], dtype=np.float32) for pair in RAGGED] for i in range(2))
+    check(tw.matmul(a, b), a, b)
+    out = [np.empty((x.shape[0], y.shape[1]), np.float32) for x, y in zip(a, b, strict=True)]
+    results = tw.matmul(a, b, out=out)
+    assert all(c is given for c, given in zip(results, out, strict=True))
+    check(results, a, b)
+
+
+def test_nested_numbers_are_still_matrices() -> None:
+    np.testing.assert_array_equal(tw.matmul([[1, 2], [3, 4]], [[5], [6]]), [[17], [39]])
+    rows = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
+    np.testing.assert_array_equal(tw.matmul(rows, rows), [[7, 10], [15, 22]])
+
+
+def test_lists_of_other_lengths_are_refused() -> None:
+    a = [np.ones((2, 2))] * 3
+    with pytest.raises(ShapeError, match="a is a list of 3 arrays, b one of 2: they must be as many"):
+        tw.matmul(a, a[:2])
+    with pytest.raises(ShapeError, match="b one of 3, out is one of 1: they"):
+        tw.matmul(a, a, out=[np.ones((2, 2))])
+    with pytest.raises(ShapeError, match="out is no list"):
+        tw.matmul(a, a, out=np.ones((3, 2, 2)))
+
+
+def test_ragged_lists_on_a_gpu(gpu: Any) -> None:
+    a, b = ([whole(*pair[i]) for pair in RAGGED] for i in range(2))
+    x, y = ([fake.Tensor.of(gpu, each) for each in side] for side in (a, b))
+    check(tw.matmul(x, y), a, b)
+    out = [fake.Tensor.of(gpu, np.zeros((p.shape[0], q.shape[1]), BF16)) for p, q in zip(a, b, strict=True)]
+    check(tw.matmul(x, y, out=out), a, b)
+
+
+@pytest.mark.parametrize("kind", [fake.Tensor, fake.CupyArray])
+def test_arrays_at_equal_distances_are_one_launch(gpu: Any, kind: Any) -> None:
+    """Slices of one array, with one B for each, or with one B for all; then a slice out of its turn."""
+    dtype = BF16 if kind is fake.Tensor else np.dtype(np.float16)
+    a, b = whole(4, 9, 16, dtype=dtype), whole(4, 16, 8, dtype=dtype)
+    x, y = kind.of(gpu, a), kind.of(gpu, b)
+    slices, others = [x.like(x.view[i]) for i in range(4)], [y.like(y.view[i]) for i in range(4)]
+    check(tw.matmul(slices, others), a, b)
+    assert len(gpu.launches) == 1
+    check(tw.matmul(slices, others[:1] * 4), a, [b[0]] * 4)
+    assert len(gpu.launches) == 2
+    turns = [0, 1, 3, 2]
+    check(tw.matmul([slices[i] for i in turns], [others[i] for i in turns]), a[turns], b[turns])
+    assert len(gpu.launches) == 2 + 3
