@@ -24,6 +24,7 @@ from .exchange import exchange_interface
 from .gpu_array import GRANULE, GpuArray, contiguous_strides
 from .matrix import GpuMatrix
 from .repeated import ArrayFunctions, RepeatedProducts
+from .torch_functions import TorchFunctions
 
 
 class Library:
@@ -128,18 +129,13 @@ class Torch(Library):
         self._dtypes = {getattr(torch, dtype): dtype for dtype in known if hasattr(torch, dtype)}
         self._kinds = {dtype: kind for kind, dtype in self._dtypes.items()} | {"uint8": torch.uint8}
         self._devices: dict[int, Any] = {}
-        # The function that ``current_stream`` calls; it returns the handle without an object around it.
-        self._handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        # The function by which compiled models of PyTorch allocate, on the current GPU, and that GPU's number.
-        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-        self._empty_strided = getattr(guards, "_empty_strided_cuda", None)
-        self._current = getattr(torch._C, "_cuda_getDevice", None)
-        functions = ArrayFunctions(
-            self._key, operator.methodcaller("data_ptr"), self._handle or self.stream, _is_conjugated
-        )
+        self._functions = fast = TorchFunctions(torch)
         parameter = getattr(getattr(torch, "nn", None), "Parameter", torch.Tensor)
-        interface = exchange_interface(torch.Tensor, parameter, torch.is_grad_enabled)
-        self.repeated = RepeatedProducts(self, functions, interface)
+        self.repeated = RepeatedProducts(
+            self,
+            ArrayFunctions(fast.key, fast.pointer, fast.stream, fast.unlike),
+            exchange_interface(torch.Tensor, parameter, torch.is_grad_enabled),
+        )
         #: PyTorch before 2.4 gets no gradients from us.
         self._can_record = hasattr(getattr(torch, "library", None), "register_autograd")
 
@@ -173,21 +169,8 @@ class Torch(Library):
         except RuntimeError as error:  # inside a transformation or a trace a tensor has no memory
             raise OperandError(f"{name} has no memory to read: {str(error).splitlines()[0]}") from None
 
-    def _key(self, a: Any, b: Any) -> tuple[Any, int, int] | None:
-        if a.is_neg() or b.is_neg() or ((a.requires_grad or b.requires_grad) and self._torch.is_grad_enabled()):
-            return None
-        x, y = a.data_ptr(), b.data_ptr()
-        if not x or not y:  # empty, or without memory inside a transformation
-            return None
-        return (
-            (x % GRANULE, y % GRANULE, a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device),
-            *(x, y),
-        )
-
     def stream(self, device: int) -> int:
-        if self._handle is not None:
-            return int(self._handle(device))
-        return int(self._torch.cuda.current_stream(device).cuda_stream)
+        return self._functions.stream(device)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
         if device not in self._devices:
@@ -199,15 +182,7 @@ class Torch(Library):
         return x, x.data_ptr()
 
     def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
-        kind = self._kinds[dtype]
-        general = functools.partial(self._torch.empty, shape, dtype=kind, device=self._torch.device("cuda", device))
-        if self._empty_strided is None or self._current is None or 0 in shape:
-            return general
-        fast = functools.partial(self._empty_strided, shape, contiguous_strides(shape), kind)
-        if self._torch.cuda.device_count() == 1:
-            return fast
-        current = self._current
-        return lambda: fast() if current() == device else general()
+        return self._functions.allocation(shape, self._kinds[dtype], device)
 
     def transposed(self, x: Any) -> Any:
         return x.transpose(-1, -2)
@@ -215,10 +190,6 @@ class Torch(Library):
     def written(self, out: Any) -> None:
         if not out.is_inference():
             self._torch.autograd.graph.increment_version(out)  # so that a gradient that needs the old values raises
-
-
-def _is_conjugated(a: Any, b: Any) -> bool:
-    return bool(a.is_conj() or b.is_conj())
 
 
 class TorchSubclass(Torch):

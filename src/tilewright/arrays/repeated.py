@@ -103,7 +103,7 @@ class RepeatedProducts:
             if workspace is not None:
                 scratch = workspace()
                 at_workspace = self._pointer(scratch)
-        except (RuntimeError, MemoryError):  # no memory, or no such array: the long way says which
+        except (RuntimeError, MemoryError, TypeError):  # no memory, no such array or option: the long way says which
             return None
         status = known.run(at_a, at_b, self._pointer(c), at_workspace, self._stream(known.ordinal))
         if status:
@@ -112,7 +112,7 @@ class RepeatedProducts:
             self._teach(a, b, self._known.get(key, known))
         return c if known.transposed is None else known.transposed(c)
 
-    def _product_in_place(self, a: Any, b: Any, out: Any, asked: str | None) -> Any:
+    def _product_in_place(self, a: Any, b: Any, out: Any, asked: Any) -> Any:
         """The same for a product with ``out``, which must share no byte with the operands."""
         if type(b) not in self._types or type(out) not in self._types:
             return None
@@ -132,7 +132,7 @@ class RepeatedProducts:
             if workspace is not None:
                 scratch = workspace()
                 at_workspace = self._pointer(scratch)
-        except (RuntimeError, MemoryError):
+        except (RuntimeError, MemoryError, TypeError):
             return None
         status = known.run(at_a, at_b, at_out, at_workspace, self._stream(known.ordinal))
         if status:
