@@ -108,15 +108,15 @@ def _compiled(
     out: Any = None,
     *,
     precision: str = "standard",
-    algorithm: str = "classical",
-    device: str | None = None,
-    out_dtype: Any = None,
+    **others: Any,
 ) -> Any:
     """``matmul`` as ``torch.compile`` traces it."""
     from .arrays.torch_operator import compiled_matmul
 
-    given = {"out": out, "device": device, "out_dtype": out_dtype}
-    return compiled_matmul(a, b, precision, algorithm, *(name for name, value in given.items() if value is not None))
+    given = {"out": out, **others}
+    return compiled_matmul(
+        a, b, precision, *(name for name, value in given.items() if value not in (None, "classical"))
+    )
 
 
 #: By this attribute ``torch.compile`` finds what it traces instead of a function; it cannot trace machine code.

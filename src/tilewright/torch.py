@@ -28,15 +28,15 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str = "standard") -> 
     >>> a.grad
     tensor([[1., 1.]])
     """
-    device = a.device.type
-    if device in _AUTOCAST and torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        a, b = _rounded_to(a, dtype), _rounded_to(b, dtype)
-    return product(a, b, precision)
+    return product(_by_autocast(a), _by_autocast(b), precision)
 
 
-def _rounded_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return x.to(dtype) if x.is_floating_point() and x.dtype is not torch.float64 else x
+def _by_autocast(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in the dtype in which autocast multiplies it."""
+    device = x.device.type
+    if device not in _AUTOCAST or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() and x.dtype is not torch.float64 else x
 
 
 class Linear(torch.nn.Linear):
@@ -50,7 +50,8 @@ class Linear(torch.nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(…, in_features) to (…, out_features)."""
-        result = matmul(input, self.weight.t())
+        weight = _by_autocast(self.weight)  # before it is transposed: so its gradient is rounded row by row
+        result = product(_by_autocast(input), weight.t())
         return result if self.bias is None else result + self.bias.to(result.dtype)
 
 

@@ -51,14 +51,13 @@ def _differentiable(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor
     return _multiply(a, b, precision)
 
 
-def compiled_matmul(a: Any, b: Any, precision: str, algorithm: str, *given: str) -> Any:
+def compiled_matmul(a: Any, b: Any, precision: str, *given: str) -> Any:
     """What ``tilewright.matmul`` is in compiled code: of tensors on a GPU a tensor, of all others a NumPy array.
 
     Raises UsageError for arguments ``given`` that only an eager call takes.
     """
-    if given or algorithm != "classical":
-        name = given[0] if given else "algorithm"
-        raise UsageError(f"{name}: inside torch.compile matmul takes a, b and precision alone; call it outside")
+    if given:
+        raise UsageError(f"{given[0]}: inside torch.compile matmul takes a, b and precision alone; call it outside")
     result = product(torch.as_tensor(a), torch.as_tensor(b), precision)
     return result if result.is_cuda else result.numpy()
 
