@@ -21,6 +21,7 @@ DTYPES = (
 RESULTS = ("int32",)
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
+_COMPLEX = ("complex64", "complex128")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 #: The dtype of a result, where it is not that in which the operands are multiplied.
 _MADE = {"tf32": "float32", "float8": "bfloat16", "float8_fast": "bfloat16"}
@@ -44,7 +45,7 @@ def dtype_on_gpu(x: str, y: str) -> str:
         return "float8"
     if x == y:
         return x
-    if not {x, y} <= set(_FLOATS):
+    if not {x, y} <= {*_FLOATS, *_COMPLEX}:
         raise DTypeError(f"a is {x}, b is {y}: on a GPU these are not multiplied with each other; convert one of them")
     return str(np.result_type(*("float32" if name == "bfloat16" else name for name in (x, y)), np.float32))
 
