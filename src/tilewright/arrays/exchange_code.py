@@ -44,7 +44,7 @@ from numba.core import cgutils
 
 from ..codegen.builtin_functions import define_function
 from ..codegen.vectors import I8, I32, I64
-from ..runtime.gpu.replay_code import Emitter, compiled_addresses, launches_function
+from ..runtime.gpu.replay_code import Emitter, compiled_addresses, launches_address
 from .gpu_array import GRANULE
 
 _OBJECT = I8.as_pointer()
@@ -232,7 +232,7 @@ class _Product(_WithKey):
         )
         self.need(self.equal(self.at_address(self.facts.stream_of, I32, I32(_CUDA), ordinal, stream), I32(0)))
         words = builder.bitcast(self.python("PyBytes_AsString", _OBJECT, program), I64.as_pointer())
-        failed = builder.call(launches_function(self.module), [words, address, builder.load(stream)])
+        failed = self.at_address(I64(launches_address()), I64, words, address, builder.load(stream))
         with builder.if_then(self.is_there(builder.load(workspace))):
             self.drop(builder.load(workspace))
         with builder.if_then(builder.icmp_unsigned("!=", failed, I64(0)), likely=False):

@@ -73,6 +73,17 @@ def bound_function(program: bytes) -> Callable[..., int]:
 
 @functools.cache
 def _definition() -> Callable[[Any], Callable[..., Any]]:
+    return define_function("replay", _addresses()[0])
+
+
+def launches_address() -> int:
+    """The address of ``launches(words, address, stream)``, for other machine code."""
+    return _addresses()[1]
+
+
+@functools.cache
+def _addresses() -> list[int]:
+    """The addresses of ``replay`` and ``launches``, which are compiled now."""
     code = Emitter(ir.Module("replay"), "replay", _ADDRESS, [_ADDRESS, _ADDRESS.as_pointer(), I64])
     builder, (program, args, count) = code.builder, code.function.args
     words = builder.bitcast(code.python("PyBytes_AsString", _ADDRESS, program), I64.as_pointer())
@@ -90,9 +101,11 @@ def _definition() -> Callable[[Any], Callable[..., Any]]:
     stream = number(operands)
     with builder.if_then(builder.icmp_unsigned("!=", code.python("PyErr_Occurred", _ADDRESS), _ADDRESS(None))):
         builder.ret(_ADDRESS(None))
-    failed = builder.call(launches_function(code.module), [words, address, stream])
+    launches = _Launches(code.module, "launches", I64, [I64.as_pointer(), I64.as_pointer(), I64])
+    launches.build()
+    failed = builder.call(launches.function, [words, address, stream])
     builder.ret(code.python("PyLong_FromLongLong", _ADDRESS, failed))
-    return define_function("replay", *compiled_addresses(code.module, "replay"))
+    return compiled_addresses(code.module, "replay", "launches")
 
 
 def compiled_addresses(module: Any, *names: str) -> list[int]:
@@ -128,14 +141,6 @@ class Emitter:
         """Call a function of Python's C interface."""
         kind = ir.FunctionType(result, [arg.type for arg in args])
         return self.builder.call(cgutils.get_or_insert_function(self.module, kind, name), args)
-
-
-def launches_function(module: Any) -> Any:
-    """``launches(words, address, stream)``, emitted into a module."""
-    launches = _Launches(module, "launches", I64, [I64.as_pointer(), I64.as_pointer(), I64])
-    launches.function.linkage = "internal"
-    launches.build()
-    return launches.function
 
 
 class _Launches(Emitter):
