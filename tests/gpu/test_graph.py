@@ -103,6 +103,8 @@ def test_where_there_is_no_graph(driver: StandDriver, monkeypatch: pytest.Monkey
     assert replay()._graph is None
     driver.captured, driver.fails = 0, {"instantiate": 2}
     assert replay()._graph is None
+    gc.collect()
+    assert (driver.destroyed, driver.mode) == ([999], 0)
     driver.fails = {}
     driver.nodes.clear()
     first = replay()

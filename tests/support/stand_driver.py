@@ -25,7 +25,7 @@ class StandDriver:
 
     def __init__(self) -> None:
         self.current, self.fails, self.calls = 55, dict[Any, int](), list[Any]()
-        self.captured, self.nodes, self.destroyed = 0, dict[int, Any](), list[Any]()
+        self.mode, self.captured, self.nodes, self.destroyed = 0, 0, dict[int, Any](), list[Any]()
         kinds = {
             "CtxGetCurrent": (self.get_current, [ctypes.POINTER(WORD)]),
             "CtxPushCurrent": (self.push, [WORD]),
@@ -90,6 +90,12 @@ class StandDriver:
     def cuStreamIsCapturing(self, stream: int) -> Any:  # noqa: N802, ARG002
         return 0, self.captured
 
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: int) -> Any:  # noqa: N802
+        before, self.mode = self.mode, mode
+        return 0, before
+
     def cuGraphCreate(self, flags: int) -> Any:  # noqa: N802, ARG002
         return 0, 999
 
@@ -107,6 +113,7 @@ class StandDriver:
         return 0, max(self.nodes)
 
     def cuGraphInstantiate(self, graph: int, flags: int) -> Any:  # noqa: N802, ARG002
+        assert self.mode == 2, "it allocates, which would end the capture of another thread"
         return (SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY"),) if "instantiate" in self.fails else (0, 1000)
 
     def cuGraphExecDestroy(self, graph: int) -> None:  # noqa: N802

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import LaunchError
@@ -36,6 +36,7 @@ class LaunchGraph:
 
     def __init__(self, launches: Sequence[Any], stream: int, address_of: Callable[[str], int]) -> None:
         what, d = "a graph of launches", driver()
+        self._made: Any = None
         (self._graph,) = call(what, "cuGraphCreate", 0)
         nodes: list[Any] = []
         for launch in launches:
@@ -60,7 +61,8 @@ class LaunchGraph:
     def __del__(self) -> None:
         _graphs.discard(id(self))
         with contextlib.suppress(Exception):  # at the end of the process the driver may be gone
-            driver().cuGraphExecDestroy(self._made)
+            if self._made is not None:
+                driver().cuGraphExecDestroy(self._made)
             driver().cuGraphDestroy(self._graph)
 
 
@@ -75,6 +77,19 @@ def launch_graph(launches: Sequence[Any], stream: int, address_of: Callable[[str
     if status != 0 or int(captured) != 0:
         return None
     try:
-        return LaunchGraph(launches, stream, address_of)
+        with _allocating_in_captures():
+            return LaunchGraph(launches, stream, address_of)
     except LaunchError:
         return None
+
+
+@contextlib.contextmanager
+def _allocating_in_captures() -> Iterator[None]:
+    """Within the block this thread may take memory of the GPU while a stream is captured, by whichever thread: otherwise
+    that would end the capture with an error."""
+    what, relaxed = "the mode of captures", driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    (before,) = call(what, "cuThreadExchangeStreamCaptureMode", relaxed)
+    try:
+        yield
+    finally:
+        call(what, "cuThreadExchangeStreamCaptureMode", before)
