@@ -9,6 +9,7 @@ import numpy as np
 
 from .arrays.libraries import is_on_gpu
 from .arrays.repeated import short_ways
+from .epilogue import Epilogue
 from .errors import MemoryLimitError, ShapeError, UsageError
 from .operands import admit, admit_out, asked_dtype, can_write, native, promoted
 from .planning.host import HostPlan, host_plan
@@ -30,6 +31,12 @@ def matmul(
     algorithm: str = "classical",
     device: str | None = None,
     out_dtype: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    bias: Any = None,
+    activation: str | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> Any:
     """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
 
@@ -45,6 +52,11 @@ def matmul(
 
     ``out_dtype``: the dtype of the result, if not that of the operands, by name or as a dtype: such as int32 for int8,
     float32 for bfloat16, float16 for float32. The product is not rounded before; with ``out``, it is then cast to that.
+
+    The result is activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``) of real numbers,
+    computed before the one rounding to the result's dtype. ``beta`` needs ``out``, and reads it unless it is 0. ``bias`` is
+    one number for each column, ``scale_a`` one for each row or a single one, ``scale_b`` one for each column or a single
+    one. ``activation`` is "relu", "gelu" (by erf) or "silu".
 
     ``precision`` promises an error, not instructions: "standard" is the classical bound in the dtype's own roundoff;
     "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once.
@@ -75,23 +87,29 @@ def matmul(
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
     """
-    if precision == "standard" and algorithm == "classical" and device is None and out_dtype is None:
+    plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
+    if precision == "standard" and algorithm == "classical" and device is out_dtype is None and plain:
         result = _short(a, b, out)
         if result is not None:
             return result
         if (way := short_ways.get(type(a))) is not None and (result := way(a, b, out)) is not None:
             return result
+    epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)
     if _is_list_of_matrices(a) and _is_list_of_matrices(b):
+        if not plain:
+            raise UsageError("scales, alpha, beta, bias and activation are for two arrays, not for lists of them")
         return _matmul_lists(a, b, out, precision, algorithm, device, out_dtype)
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
         from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
 
-        return matmul_on_gpu(a, b, out, precision, algorithm, out_dtype, record=_recorded)
+        return matmul_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue, record=_recorded)
     if device is not None:
         wake_named(device)
-    return _matmul(a, b, out, precision, algorithm, device, out_dtype)
+    if out_dtype is not None or epilogue is not None:
+        return _matmul_into(a, b, out, precision, algorithm, device, out_dtype, epilogue)
+    return _matmul(a, b, out, precision, algorithm, device)
 
 
 def _recorded(a: Any, b: Any, precision: str) -> Any:
@@ -145,19 +163,9 @@ def _matmul_lists(
     return [one(x, y, c) for x, y, c in zip(a, b, [None] * len(a) if out is None else out, strict=True)]
 
 
-def _matmul(
-    a: Any,
-    b: Any,
-    out: np.ndarray | None,
-    precision: str,
-    algorithm: str,
-    device: str | None = None,
-    out_dtype: Any = None,
-) -> Any:
+def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None = None) -> Any:
     """The long way, for every product: check and convert the operands, plan, multiply, round the result."""
     global _short
-    if out_dtype is not None:
-        return _matmul_into(a, b, out, precision, algorithm, device, out_dtype)
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
@@ -180,18 +188,37 @@ def _matmul(
 
 
 def _matmul_into(
-    a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None, out_dtype: Any
+    a: Any,
+    b: Any,
+    out: np.ndarray | None,
+    precision: str,
+    algorithm: str,
+    device: str | None,
+    out_dtype: Any,
+    epilogue: Epilogue | None,
 ) -> Any:
-    """The product in ``out_dtype``: multiplied in a dtype that holds operands and result, and rounded once."""
+    """The product in ``out_dtype``, after the epilogue: multiplied in a dtype that holds operands and result, and rounded
+    once."""
     x, y = admit(a, "a"), admit(b, "b")
-    asked, wide = asked_dtype(out_dtype, promoted(x.dtype, y.dtype))
-    product = _matmul(native(x, wide), native(y, wide), None, precision, algorithm, device)
+    asked, wide = _dtypes(x.dtype, y.dtype, out_dtype, epilogue is not None)
+    if epilogue is not None:
+        epilogue.check_matrices(x.shape, y.shape)
+    product = np.asarray(_matmul(native(x, wide), native(y, wide), None, precision, algorithm, device))
     target = np.empty(product.shape, asked) if out is None else admit_out(out, product.shape, asked)
     with np.errstate(all="ignore"):
+        if epilogue is not None:
+            product = epilogue.applied(product, target)
         np.copyto(target, product.astype(asked), casting="same_kind")
     if out is not None:
         return out
     return target if target.ndim else target[()]
+
+
+def _dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, finishes: bool) -> tuple[np.dtype, np.dtype]:
+    """The dtype of the result, and the one in which to multiply for it; an epilogue needs at least float32."""
+    dtype = promoted(a, b)
+    asked, wide = asked_dtype(dtype if out_dtype is None else out_dtype, dtype)
+    return asked, np.dtype(np.float32) if finishes and wide.name in ("float16", "bfloat16") else wide
 
 
 def plan(
@@ -206,37 +233,44 @@ def plan(
     alpha: complex = 1.0,
     beta: complex = 0.0,
     out_dtype: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> Plan:
     """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
 
     ``a``, ``b`` and ``out`` are arrays, on the host or on a GPU. A tuple of whole numbers as ``a`` or ``b`` is a shape, and
-    stands for an array of float64 on the host. With ``alpha`` or ``beta`` the plan is that of
+    stands for an array of float64 on the host. With ``alpha`` or ``beta`` the plan on the host is that of
     ``gemm(alpha, a, b, beta, out)``; ``plan_multiply`` plans products of files and of matrices larger than memory.
 
-    Raises what the call raises before it multiplies, and UsageError where ``alpha`` or ``beta`` come with GPU arrays or
-    another ``precision``, ``algorithm`` or ``device``, which ``gemm`` does not have.
+    Raises what the call raises before it multiplies, and UsageError where ``alpha`` or ``beta`` come with arrays of the host
+    and another ``precision``, ``algorithm`` or ``device``, which ``gemm`` does not have.
 
     >>> import tilewright as tw
     >>> print(tw.plan((3, 4), (4, 5)).problem)
     (3×4) · (4×5) float64
     """
     gemm = not (alpha == 1 and beta == 0)
-    if gemm and (is_on_gpu(a, b, out) or (precision, algorithm, device or "cpu") != ("standard", "classical", "cpu")):
-        raise UsageError("alpha and beta are for gemm, which has only the CPU, precision 'standard' and 'classical'")
+    finishes = not (bias is activation is scale_a is scale_b is None)
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
         from .arrays.matmul import plan_on_gpu
 
-        return plan_on_gpu(a, b, out, precision, algorithm, out_dtype)
+        given = (out, alpha, beta, bias, activation, scale_a, scale_b)
+        epilogue = Epilogue.of(*given) if gemm or finishes else None
+        return plan_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue)
+    if gemm and (precision, algorithm, device or "cpu") != ("standard", "classical", "cpu"):
+        raise UsageError("alpha and beta are for gemm, which has only the CPU, precision 'standard' and 'classical'")
     x, y = (_array_or_shape(name, value) for name, value in (("a", a), ("b", b)))
-    if gemm:
+    if gemm and not finishes and out_dtype is None:
         from .planning.gemm import ANY_C, plan_gemm
 
         return plan_gemm(alpha, x, y, beta, ANY_C if out is None else out)[0]
     dtypes, made = (x.dtype, y.dtype), None
-    if out_dtype is not None:
-        made, wide = asked_dtype(out_dtype, promoted(*dtypes))
+    if out_dtype is not None or finishes:
+        made, wide = _dtypes(*dtypes, out_dtype, finishes)
         dtypes = wide, wide
     plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm)
     if out is not None:

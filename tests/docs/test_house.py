@@ -16,7 +16,7 @@ PACKAGE = Path(tilewright.__file__).parent
 
 #: The rooms in the order of the table in docs/architecture.md. A module imports only from its own room and those before.
 ROOMS = [
-    *("errors", "records", "host", "problem", "operands"),
+    *("errors", "records", "host", "problem", "epilogue", "operands"),
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run"),

@@ -29,6 +29,8 @@ _MADE = {"tf32": "float32", "float8": "bfloat16", "float8_fast": "bfloat16"}
 _POSSIBLE = {
     "int8": ("int8", "int32", "float32", "bfloat16", "float16"),
     "float8": ("bfloat16", "float16", "float32"),
+    "complex64": ("complex64",),
+    "complex128": ("complex128",),
 }
 
 

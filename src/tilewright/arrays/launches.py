@@ -15,6 +15,7 @@ from ..runtime.gpu.device import Device
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
 from ..runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 from .copies import Add, Copies, copy_of, prepare_copies, prepare_sum
+from .finish import Finish, prepare_finish
 from .gpu_array import GRANULE, Matrix, merged_axes
 from .layouts import is_down, strides_of
 from .order import Order
@@ -24,7 +25,7 @@ from .plan import GpuPlan
 @dataclass(frozen=True)
 class Launches:
     """All launches of a plan on one GPU, loaded: ``before`` copies operands, ``product`` multiplies, ``adding`` adds parts
-    of k, ``after`` copies C. ``copied`` are the operands, 0 (P) and 1 (Q), that ``before`` copies.
+    of k, ``after`` copies C, or finishes it. ``copied`` are the operands, 0 (P) and 1 (Q), that ``before`` copies.
 
     ``offsets``: a launch of the product for each, with bytes to add to the addresses of P, Q and C. There is one if the
     strides of the batch are one stride for each operand, or none, and more where they are not.
@@ -34,13 +35,14 @@ class Launches:
     product: GpuProduct
     before: Copies | None
     copied: tuple[int, ...]
-    after: Copies | None
+    after: Copies | Finish | None
     offsets: tuple[tuple[int, int, int], ...]
     adding: Add | None
     workspace_bytes: int
 
-    def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """Submit all of it to ``stream``, for arrays and workspace at these addresses. The GPU must be the current one."""
+    def submit(self, a: int, b: int, c: int, workspace: int, stream: int, *arrays: int) -> None:
+        """Submit all of it to ``stream``, for operands, workspace and the epilogue's arrays at these addresses. The GPU must
+        be the current one."""
         order = self.plan.order
         p, q = (b, a) if order.swapped else (a, b)
         result = c
@@ -59,7 +61,7 @@ class Launches:
                 self.product(p + to_p, q + to_q, sums, stream)
                 self.adding(sums, c + to_c, stream)
         if self.after is not None:
-            self.after(stream, c, result)
+            self.after(stream, c, result, *arrays)
 
 
 def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
@@ -84,7 +86,11 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
             adding = prepare_sum(gpu, plan.parts, inner[0], sums_dtype(plan.compute), order.c.used, inner[3])
         copied = tuple(i for i, place in enumerate((order.p, order.q)) if place.is_copied and place.matrices)
         before = prepare_copies(gpu, [copy_of(order, (order.p, order.q)[i]) for i in copied]) if copied else None
-        after = prepare_copies(gpu, [copy_of(order, order.c)]) if order.c.is_copied else None
+        after: Copies | Finish | None = None
+        if plan.finish is not None:
+            after = prepare_finish(gpu, copy_of(order, order.c), plan.finish, swapped=order.swapped)
+        elif order.c.is_copied:
+            after = prepare_copies(gpu, [copy_of(order, order.c)])
     return Launches(plan, product, before, copied, after, offsets, adding, plan.workspace_bytes)
 
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from ..errors import LaunchError, OperandError, UsageError
+from ..epilogue import Epilogue
+from ..errors import DTypeError, LaunchError, OperandError, UsageError
 from ..planning.choice import check_words, computed_on_gpu
+from ..planning.ways import sums_dtype
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
-from .dtypes import dtype_name, dtype_on_gpu, result_dtype
+from .dtypes import dtype_name, dtype_on_gpu, made_dtype, result_dtype
+from .epilogue_arrays import finish_form
+from .finish import RESULTS_OF_EPILOGUES, FinishForm
 from .gpu_array import GpuArray
 from .launches import Launches, prepare_launches
 from .layouts import Layouts
@@ -33,6 +38,7 @@ def matmul_on_gpu(
     precision: str = "standard",
     algorithm: str = "classical",
     out_dtype: Any = None,
+    epilogue: Epilogue | None = None,
     *,
     record: Callable[[Any, Any, str], Any] | None = None,
 ) -> Any:
@@ -43,7 +49,7 @@ def matmul_on_gpu(
     little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
     """
     asked = None if precision == "standard" and out_dtype is None else (precision, out_dtype)
-    if algorithm == "classical" and (way := short_ways.get(type(a))) is not None:
+    if epilogue is None and algorithm == "classical" and (way := short_ways.get(type(a))) is not None:
         again = way(a, b, out, asked)
         if again is not None:
             return again
@@ -52,14 +58,15 @@ def matmul_on_gpu(
         record is not None
         and out is None
         and out_dtype is None
+        and epilogue is None
         and any((owner := library_of(x)) and owner.records(x) for x in (a, b))
     ):
         return record(a, b, precision)
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
-    result, launches = submit_product(library, others, (x, y, target), precision, out, out_dtype)
+    result, launches = submit_product(library, others, (x, y, target), precision, out, out_dtype, epilogue)
     gpu, order = gpu_at(x.device), launches.plan.order
-    if library.repeated is not None and not others and _disjoint(target, x, y):
+    if library.repeated is not None and epilogue is None and not others and _disjoint(target, x, y):
         library.repeated.remember((a, b, out), (x, y, target), launches, gpu, asked)
     if target is not None:
         if (owner := library_of(out)) is not None:
@@ -76,12 +83,14 @@ def submit_product(
     precision: str,
     out: Any = None,
     out_dtype: Any = None,
+    epilogue: Epilogue | None = None,
 ) -> tuple[Any, Launches]:
     """Submit the product of ``arrays`` a and b to the caller's stream: the result, which is ``out`` where the third array is
     its memory, and what was launched. Raises what ``matmul_on_gpu`` raises."""
     x, y, target = arrays
     stream = library.stream(x.device)
-    launches = _launches(*_key(x, y, target, library.views, precision, out_dtype))
+    form, given, kept = (None, (), []) if epilogue is None else finish_form(epilogue, library, x, y)
+    launches = _launches(*_key(x, y, target, library.views, precision, out_dtype), form)
     order, gpu = launches.plan.order, gpu_at(x.device)
     if target is None:
         result, pointer = _allocated(library, order.shape, order.dtype, x.device, launches.plan)
@@ -95,11 +104,11 @@ def submit_product(
     for other in others:
         gpu.order(other.stream(x.device), stream)
     with gpu:
-        launches.submit(x.pointer, y.pointer, pointer, at, stream)
+        launches.submit(x.pointer, y.pointer, pointer, at, stream, *given)
     for other in others:  # so that work on its stream that frees or overwrites an operand runs after the product
         gpu.order(stream, other.stream(x.device))
     for each in (library, *others):
-        each.hold(stream, x.device, (x, y, target, workspace))
+        each.hold(stream, x.device, (x, y, target, workspace, kept))
     return result, launches
 
 
@@ -126,13 +135,15 @@ def plan_on_gpu(
     precision: str = "standard",
     algorithm: str = "classical",
     out_dtype: Any = None,
+    epilogue: Epilogue | None = None,
 ) -> GpuPlan:
     """What ``matmul_on_gpu`` would run for these arrays; nothing is compiled. Raises what ``matmul_on_gpu`` raises."""
     check_words_on_gpu(precision, algorithm)
     if out is None:  # a gradient does not change the plan
         a, b = (x.detach() if (owner := library_of(x)) and owner.records(x) else x for x in (a, b))
     library, _, x, y = _operands(a, b, out)
-    return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, precision, out_dtype))
+    form = None if epilogue is None else finish_form(epilogue, library, x, y)[0]
+    return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, precision, out_dtype), form)
 
 
 def _key(
@@ -146,21 +157,35 @@ def _key(
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(x: Any, y: Any, out: Any, disjoint: bool, views: bool, precision: str, out_dtype: str | None) -> GpuPlan:
+def _plan(
+    x: Any,
+    y: Any,
+    out: Any,
+    disjoint: bool,
+    views: bool,
+    precision: str,
+    out_dtype: str | None,
+    form: FinishForm | None = None,
+) -> GpuPlan:
     first, second = GpuArray(*x), GpuArray(*y)
     target = None if out is None else GpuArray(*out)
     gpu = gpu_at(first.device)
-
     operands = dtype_on_gpu(first.dtype, second.dtype)
     result = result_dtype(operands, out_dtype)
+    if form is not None and result not in RESULTS_OF_EPILOGUES:
+        known = ", ".join(RESULTS_OF_EPILOGUES)
+        raise DTypeError(f"the result is {result}: with an epilogue it can be {known}; out_dtype chooses it")
 
     def arranged(compute: str, layouts: Layouts, swapped: bool | None) -> Order | None:
-        if layouts.stored(compute, result) is None:
+        sums = None if form is None else sums_dtype(compute)
+        if layouts.stored(compute, sums or result) not in ((sums,) if sums else (result, made_dtype(compute))):
             return None
-        given: Any = {"disjoint": disjoint, "views": views, "swapped": swapped, "out_dtype": out_dtype}
+        given: Any = {"disjoint": disjoint, "views": views, "swapped": swapped, "out_dtype": out_dtype, "sums": sums}
         return arrange(first, second, target, compute=compute, layouts=layouts, **given)
 
-    return gpu_plan(arranged, computed_on_gpu(operands, precision, result), gpu)
+    wanted = result if form is None or result == "float64" else "float32"
+    plan = gpu_plan(arranged, computed_on_gpu(operands, precision, wanted), gpu)
+    return plan if form is None else replace(plan, finish=form)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -90,18 +90,20 @@ def arrange(
     layouts: Layouts = _ROW_MAJOR,
     swapped: bool | None = None,
     out_dtype: str | None = None,
+    sums: str | None = None,
 ) -> Order:
     """The order for two operands and ``out``, if any; only whether their addresses are whole granules matters.
 
     ``disjoint``: ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``compute``: the
     dtype to multiply in, if not that of the operands. ``layouts``: what the kernel reads as it is. ``swapped``: whether
     Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less. ``out_dtype``: of the result, if not that of the operands.
-    Raises ShapeError, DTypeError.
+    ``sums``: the dtype in which the kernel leaves its sums in the workspace, from which another makes the result. Raises
+    ShapeError, DTypeError.
     """
     shapes = combine_shapes(x.shape, y.shape)
     operands = dtype_on_gpu(x.dtype, y.dtype)
     dtype, compute = result_dtype(operands, out_dtype), compute or operands
-    stored = layouts.stored(compute, dtype) or dtype
+    stored = sums or layouts.stored(compute, dtype) or dtype
     shape = shapes.result
     if out is not None and out.shape != shape:
         raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
@@ -129,13 +131,14 @@ def arrange(
         fewest = _bytes_copied(turned, batch, compute, stored, layouts, disjoint, may_be_view)
         is_swapped = fewest < _bytes_copied(straight, batch, compute, stored, layouts, disjoint, False)
     (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = turned if is_swapped else straight
-    transposed = bool(is_swapped) and may_be_view and not layouts.fits(2, c) and c.dtype == stored
+    transposed = bool(is_swapped) and may_be_view and not layouts.fits(2, c) and c.dtype == stored and sums is None
     if transposed:
         c, shape = c._replace(row=c.columns, column=1), (*batch, c.rows, c.columns)
     places, workspace = [], 0
     for i, (label, original, steps) in enumerate(((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps))):
         dtype_used = stored if label == "C" else dtype_in_memory(compute, original.dtype)
-        if original.dtype != dtype_used or not layouts.fits(i, original) or (label == "C" and not disjoint):
+        apart = label == "C" and (sums is not None or not disjoint)
+        if original.dtype != dtype_used or not layouts.fits(i, original) or apart:
             used = layouts.copy(i, original, dtype_used)
             nbytes = -(-used.span_bytes // _LINE_BYTES) * _LINE_BYTES
             used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))

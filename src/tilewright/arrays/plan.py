@@ -18,6 +18,7 @@ from ..runtime.gpu.device import Device
 from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copies_seconds, copy_of, sum_seconds
 from .dtypes import made_dtype
+from .finish import FinishForm
 from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines, strides_of
 from .order import Order
 
@@ -38,6 +39,8 @@ class GpuPlan(Plan):
     #: Parts of k that blocks sum apart from each other, and the prediction by which they were chosen.
     parts: int = 1
     predicted: float | None = None
+    #: What another kernel makes of the product before it is stored.
+    finish: FinishForm | None = None
 
     @property
     def device(self) -> str:
@@ -91,6 +94,8 @@ class GpuPlan(Plan):
             rows.append(("predicted", rate_text(self.problem, self.predicted)))
         if self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
             rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
+        if self.finish is not None:
+            rows.append(("result", f"{self.finish}, by one more kernel"))
         return [
             *rows,
             ("copies", "; ".join(self.copies) or "none"),
@@ -121,7 +126,9 @@ def gpu_plan(arranged: Arranged, computes: Sequence[str], gpu: Device) -> GpuPla
         with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
             choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
             return _plan(order, choice, gpu)
-    raise AssertionError(computes)
+    raise DTypeError(
+        f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
+    )
 
 
 def _by_engine(arranged: Arranged, compute: str, gpu: Device) -> GpuPlan | None:

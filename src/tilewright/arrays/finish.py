@@ -1,0 +1,84 @@
+"""The last launch of a product with an epilogue: it scales, adds and rounds sums that a kernel left in the workspace."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..host.sources import PACKAGE
+from ..runtime.gpu.device import Device
+from ..runtime.gpu.nvrtc import compile_file
+from .copies import MatrixCopy
+
+_SOURCE = PACKAGE / "engine" / "cuda" / "pack" / "finish.cu"
+RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
+#: Elements that a block finishes along x and y, its threads, and the most blocks of a launch.
+_TILE, _THREADS, _MOST_BLOCKS = (128, 8), 256, 1 << 16
+
+#: ``finish(stream, sums, c, bias, scale_a, scale_b)``: the handle of a stream, and addresses; 0 for arrays that are absent.
+Finish = Callable[..., None]
+
+
+class FinishForm(NamedTuple):
+    """An epilogue without its arrays' addresses: what a plan depends on. Of an array it has the stride, and of the bias the
+    dtype; None for what is absent. ``rows`` are those of one product."""
+
+    alpha: float
+    beta: float
+    activation: str | None
+    bias: tuple[str, int] | None
+    scale_a: int | None
+    scale_b: int | None
+    rows: int
+
+    def __str__(self) -> str:
+        scales = [name for name, step in (("scale_a", self.scale_a), ("scale_b", self.scale_b)) if step is not None]
+        factors = [f"{self.alpha:g}"] * (self.alpha != 1) + scales + ["A·B"]
+        added = [f"{self.beta:g} · out"] * (self.beta != 0) + ["bias"] * (self.bias is not None)
+        text = " + ".join([" · ".join(factors), *added])
+        return f"{self.activation}({text})" if self.activation else text
+
+
+def prepare_finish(device: Device, copy: MatrixCopy, form: FinishForm, *, swapped: bool) -> Finish:
+    """A function that finishes the sums of ``copy.source`` into ``copy.target``, of all products of its batch: compiled and
+    checked now. ``swapped``: both are transposed. The GPU must be the thread's current one, here and at each call."""
+    source, target = (m.transposed if swapped else m for m in (copy.source, copy.target))
+    count = math.prod(axis[0] for axis in copy.batch)
+    if not source.rows * source.columns * count:
+        return _nothing
+    across = abs(target.column) <= abs(target.row) or target.rows == 1
+    extents = (source.columns, source.rows)[:: 1 if across else -1]
+    steps = [(m.column, m.row)[:: 1 if across else -1] for m in (source, target)]
+    axes = copy.batch or ((1, 0, 0),)
+    bias, bias_step = form.bias or ("float32", 0)
+    macros = {
+        "SUM": source.dtype.upper(),
+        "OUT": target.dtype.upper(),
+        "BIAS": bias.upper(),
+        "BIASED": int(form.bias is not None),
+        "SCALED_A": int(form.scale_a is not None),
+        "SCALED_B": int(form.scale_b is not None),
+        "ADDS": int(form.beta != 0),
+        "ACTIVATION": (form.activation or "none").upper(),
+        "ACROSS": int(across),
+        "AXES": len(axes),
+    }
+    compiled = compile_file(_SOURCE, arch=device.arch, defines=macros)
+    lengths, from_next, to_next = zip(*axes, strict=True)
+    long = *steps[0], *steps[1], *from_next, *to_next, bias_step, form.scale_a or 0, form.scale_b or 0
+    short = *extents, *lengths, count, form.rows
+    packed = struct.pack(f"<{len(long)}q2d{len(short)}i", *long, form.alpha, form.beta, *short)
+    tiles = math.prod(-(-n // side) for n, side in zip(extents, _TILE, strict=True)) * count
+    size = min(tiles, _MOST_BLOCKS), _THREADS, 0
+    run = device.boxed_launcher(compiled, "finish", size, (), packed + bytes(-len(packed) % 8))
+
+    def finish(stream: int, sums: int, c: int, *arrays: int) -> None:
+        run(stream, (), [sums, c, *(at or c for at in arrays)])  # the address of an absent array is not used
+
+    return finish
+
+
+def _nothing(stream: int, *addresses: int) -> None:
+    """The epilogue of products without elements."""

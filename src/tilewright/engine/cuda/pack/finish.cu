@@ -1,0 +1,110 @@
+// Finishes products: C = activation(alpha · scale_a · scale_b · S + beta · C + bias), rounded once, for sums S and C of any strides.
+// x is the way along which elements of C follow each other: a warp takes 128 of them, and a block as many at eight places of y.
+#include "../types.cuh"
+
+#define NONE 0
+#define RELU 1
+#define GELU 2
+#define SILU 3
+
+#if SUM == FLOAT64
+typedef double Wide;
+typedef double Sum;
+#elif SUM == INT32
+typedef float Wide;
+typedef int Sum;
+#else
+typedef float Wide;
+typedef float Sum;
+#endif
+
+template <int TYPE> struct Number;  // how a number of this type lies in memory, widened and rounded to nearest, ties to even
+template <> struct Number<FLOAT64> {
+    typedef double Bits;
+    static __device__ Wide wide(Bits x) { return (Wide)x; }
+    static __device__ Bits rounded(Wide x) { return x; }
+};
+template <> struct Number<FLOAT32> {
+    typedef float Bits;
+    static __device__ Wide wide(Bits x) { return x; }
+    static __device__ Bits rounded(Wide x) { return (Bits)x; }
+};
+// float64 to float32 toward zero, with the last bit set if anything was lost: rounding that once more gives what one rounding gives.
+__device__ float to_odd(double x)
+{
+    const float y = __double2float_rz(x);
+    return (double)y != x && x == x ? __uint_as_float(__float_as_uint(y) | 1) : y;
+}
+__device__ float to_odd(float x) { return x; }
+template <> struct Number<BFLOAT16> {
+    typedef unsigned short Bits;
+    static __device__ Wide wide(Bits x) { return __uint_as_float((unsigned)x << 16); }
+    static __device__ Bits rounded(Wide x)
+    {
+        unsigned both;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(to_odd(x)));
+        return (Bits)both;
+    }
+};
+template <> struct Number<FLOAT16> {
+    typedef unsigned short Bits;
+    static __device__ Wide wide(Bits x)
+    {
+        float y;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+        return y;
+    }
+    static __device__ Bits rounded(Wide x)
+    {
+        Bits y;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(to_odd(x)));
+        return y;
+    }
+};
+
+__device__ Wide activated(Wide x)
+{
+    if (ACTIVATION == RELU) return x < 0 ? 0 : x;  // NaN stays
+    if (ACTIVATION == GELU) return x * (Wide)0.5 * (1 + erf(x * (Wide)0.70710678118654752440));
+    if (ACTIVATION == SILU) return x / (1 + exp(-x));
+    return x;
+}
+
+// Strides in elements; along the axes of a batch `from_next` of S, `next` of C. Scales that all elements share have the step 0.
+struct Finish {
+    long long from_x, from_y, to_x, to_y, from_next[AXES], next[AXES], bias_step, scale_a_step, scale_b_step;
+    double alpha, beta;
+    int x, y, lengths[AXES], products, scales;
+};
+
+// ACROSS: x runs along the columns of C. `scales`: rows of C for which there are scales of A; those of a batch that was merged repeat.
+extern "C" __global__ void __launch_bounds__(256)
+finish(const Sum* sums, Number<OUT>::Bits* c, const Number<BIAS>::Bits* bias, const float* scale_a, const float* scale_b,
+       const __grid_constant__ Finish f)
+{
+    const int lane = threadIdx.x % 32, wide = (f.x - 1) / 128 + 1, high = (f.y - 1) / 8 + 1;
+    for (long long tile = blockIdx.x; tile < (long long)wide * high * f.products; tile += gridDim.x) {
+        long long z = tile / ((long long)wide * high), from = 0, to = 0;
+        const int place = (int)(tile - z * wide * high), y = place / wide * 8 + threadIdx.x / 32;
+        if (y >= f.y) continue;
+        #pragma unroll
+        for (int i = AXES - 1; i >= 0; i--) {
+            from += z % f.lengths[i] * f.from_next[i];
+            to += z % f.lengths[i] * f.next[i];
+            z /= f.lengths[i];
+        }
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int x = place % wide * 128 + i * 32 + lane;
+            if (x >= f.x) break;
+            const int row = ACROSS ? y : x, column = ACROSS ? x : y;
+            Number<OUT>::Bits& result = c[to + x * f.to_x + y * f.to_y];
+            Wide value = (Wide)sums[from + x * f.from_x + y * f.from_y] * (Wide)f.alpha;
+            if (SCALED_A) value *= scale_a[row % f.scales * f.scale_a_step];
+            if (SCALED_B) value *= scale_b[column * f.scale_b_step];
+            if (ADDS) value += (Wide)f.beta * Number<OUT>::wide(result);
+            if (BIASED) value += Number<BIAS>::wide(bias[column * f.bias_step]);
+            result = Number<OUT>::rounded(activated(value));
+        }
+    }
+}
