@@ -4,13 +4,17 @@
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-half-h200.jsonl half
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-full-h200.jsonl full
 
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-narrow-h200.jsonl narrow
+
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 and float64.
+The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), int8 to int32 and tf32, of B transposed in
+memory, beside ``torch._scaled_mm``, ``torch._int_mm`` and ``torch.matmul`` with TF32 on.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
 Both are sampled in turns. Every answer is compared with the product in float64, element by element, by the classical bound;
 of large ones the first rows are.
-TF32 is off. ``host_s`` is the time until a call returns, of both.
+TF32 is off otherwise. ``host_s`` is the time until a call returns, of both.
 """
 
 from __future__ import annotations
@@ -30,7 +34,10 @@ from tilewright.lab.inputs.environment import environment
 SIZES = (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)
 SAMPLES = 7
 #: (batch, m, n, k) of the products by shape, and the dtypes of each set of them.
-DTYPES = {"": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float64")}
+DTYPES = {
+    "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float64"),
+    "narrow": ("float8", "float8_fast", "int8", "tf32"),
+}  # fmt: skip
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
     *((1, n, n, n) for n in (1537, 3000, 4095, 4097, 7777)),
@@ -39,6 +46,15 @@ SHAPES = [
     (1, 8192, 8192, 64), (1, 1, 8192, 8192), (1, 64, 8192, 8192),
     (64, 512, 512, 512), (4096, 32, 32, 32), (100000, 8, 8, 8),
 ]  # fmt: skip
+#: The narrow ones: dtypes of operands, what is asked of ``matmul``, the reference, and the bound of errors: a factor of
+#: |A||B|, and one for each element of k. A tensor core keeps 13 bits of a sum of 32 products of float8.
+NARROW: dict[str, tuple[str, dict[str, str], str, float, float]] = {
+    "float8": ("float8_e4m3fn", {}, "torch._scaled_mm", 2.0**-10, 2.0**-24),
+    "float8_fast": ("float8_e4m3fn", {"precision": "fast"}, "torch._scaled_mm(use_fast_accum=True)", 0.0, 2.0**-17),
+    "int8": ("int8", {"out_dtype": "int32"}, "torch._int_mm", 0.0, 0.0),
+    "tf32": ("float32", {"precision": "tf32"}, "torch.matmul with TF32", 2.0**-10, 2.0**-23),
+}
+NARROW_SHAPES = [(1, n, n, n) for n in (1024, 2048, 4096, 8192, 16384)]
 #: A run of calls lasts at least so long, and so many rows are verified of products of more multiply-adds than these.
 LEAST_S, ROWS, MOST = 0.015, 64, 2**33
 
@@ -66,7 +82,47 @@ def error_over_bound(torch: Any, a: Any, b: Any, c: Any) -> float:
     return float(((c.double() - exact).abs() / bound.clamp_min(torch.finfo(c.dtype).tiny)).max())
 
 
+def narrow_error(a: Any, b: Any, c: Any, dtype: str) -> float:
+    """The largest error of the first rows over the bound of the dtype; 0 where neither is more than 0."""
+    *_, once, each = NARROW[dtype]
+    x, y = a[:ROWS].double(), b.double()
+    exact = x @ y
+    bound = (once + a.shape[1] * each) * (x.abs() @ y.abs()) + (exact.abs() * 2.0**-8 if c.itemsize == 2 else 0)
+    errors = (c[:ROWS].double() - exact).abs()
+    return float((errors / bound.clamp_min(1e-30)).max())
+
+
+def narrow_calls(torch: Any, a: Any, b: Any, dtype: str) -> dict[str, Callable[[], Any]]:
+    """Our product and the reference, for operands of one of the narrow dtypes."""
+    one, says = torch.ones((), device="cuda"), NARROW[dtype][1]
+    references = {
+        "float8": lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16),
+        "float8_fast": lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True),
+        "int8": lambda: torch._int_mm(a, b),
+        "tf32": lambda: torch.matmul(a, b),
+    }
+    return {"tilewright": lambda: tw.matmul(a, b, **says), "torch": references[dtype]}
+
+
+def narrow_operands(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> tuple[Any, Any]:
+    """A and B, whose elements follow each other along k."""
+    _, m, n, k = shape
+    generator = torch.Generator("cuda").manual_seed(n)
+    kind = getattr(torch, NARROW[dtype][0])
+    if dtype == "int8":
+        made = [torch.randint(-128, 128, (rows, k), device="cuda", generator=generator, dtype=kind) for rows in (m, n)]
+    else:
+        made = [torch.rand(rows, k, device="cuda", generator=generator).mul_(2).sub_(1).to(kind) for rows in (m, n)]
+    return made[0], made[1].mT
+
+
 def record(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> dict[str, Any]:
+    if dtype in NARROW:
+        a, b = narrow_operands(torch, shape, dtype)
+        calls = narrow_calls(torch, a, b, dtype)
+        worst = narrow_error(a, b, calls["tilewright"](), dtype)
+        plan = tw.plan(a, b, **NARROW[dtype][1])
+        return measured(torch, shape, dtype, calls, worst, plan) | {"reference": NARROW[dtype][2]}
     batch, m, n, k = shape
     generator = torch.Generator("cuda").manual_seed(n)
     kind = getattr(torch, dtype)
@@ -77,6 +133,19 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> dict[str
     )
     calls = {"tilewright": lambda: tw.matmul(a, b), "torch": lambda: torch.matmul(a, b)}
     worst = error_over_bound(torch, a, b, tw.matmul(a, b))
+    return measured(torch, shape, dtype, calls, worst, tw.plan(a, b))
+
+
+def measured(
+    torch: Any,
+    shape: tuple[int, int, int, int],
+    dtype: str,
+    calls: dict[str, Callable[[], Any]],
+    worst: float,
+    plan: Any,
+) -> dict[str, Any]:
+    """The line of a record for two calls, ours and the reference's, of which ours has an error of ``worst`` bounds."""
+    batch, m, n, k = shape
     if not worst <= 1:
         raise SystemExit(f"{shape} {dtype}: wrong, {worst} of the bound")
     for call in calls.values():
@@ -88,7 +157,6 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> dict[str
         for name, call in calls.items():
             samples[name].append(run(call, times, torch.cuda.synchronize))
     ours, its = (np.median([total for total, _ in samples[name]]) for name in calls)
-    plan = tw.plan(a, b)
     return {
         "kind": "gpu matmul", "schema": 1, "batch": batch, "m": m, "n": n, "k": k, "dtype": dtype,
         "kernel": plan.kernel.name, "kernel_source": plan.kernel.source_hash,
@@ -105,14 +173,15 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> dict[str
 def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None:
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = what == "narrow"
     known = environment(
         operands="uniform[-1,1)", command=f"python benchmarks/record_gpu_matmul.py OUT.jsonl {what}".strip()
     )
     known |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
     lines = [{"kind": "gpu matmul header", "schema": 1, "environment": known}]
     for dtype in DTYPES[what]:
-        for shape in SHAPES if what else [(1, n, n, n) for n in SIZES]:
+        shapes = NARROW_SHAPES if what == "narrow" else SHAPES if what else [(1, n, n, n) for n in SIZES]
+        for shape in shapes:
             lines.append(line := record(torch, shape, dtype))
             print(
                 f"{dtype} {shape}: {line['gflops']:9.1f} GFLOPS, R {line['ratio']:.3f}, {line['why'][:60]}", flush=True

@@ -11,7 +11,11 @@ block = ["128 * (BM // 64 + 1)"]
 grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
 shared = "STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES"
 tile = ["BN", "BM"]
-constraints = ["STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES <= 232448", "BN % WIDTH == 0"]
+constraints = [
+    "STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES <= 232448",
+    "BN % WIDTH == 0",
+    "BN + WIDTH * (1 + (BN * CHUNK > WIDTH)) <= 384",  # sums of two rows of a thread, in registers
+]
 
 [boxes]
 a = ["BM", "LINE"]
@@ -20,7 +24,7 @@ c = ["64", "LINE"]
 
 # As in ``hopper.cu``.
 [time]
-multiply = "BM * BN * 128 / 4.6e12 * (1 + 0.03 * (CLUSTER > 1))"
+multiply = "BM * BN * 128 / 4.9e12 * (1 + 0.03 * (CLUSTER > 1))"
 operands = "(m * k + k * n) * batch"
 cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 50e9))"
@@ -32,11 +36,35 @@ seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 rate = 100
 params = { CLUSTER = 2, GROUP = 8 }
 
+[[presets]]
+rate = 100
+params = { BN = 256, WIDTH = 64, CHUNK = 2 }
+
+[[presets]]
+rate = 100
+params = { BN = 256, WIDTH = 64, CHUNK = 2, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+params = { BN = 128, WIDTH = 128, CHUNK = 2, STAGES = 6 }
+
+[[presets]]
+rate = 100
+params = { BN = 128, WIDTH = 128, CHUNK = 2, STAGES = 6, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 128, WIDTH = 128, CHUNK = 2, STAGES = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 64, WIDTH = 64, CHUNK = 2, STAGES = 8 }
+
 [params]
 BM = { default = 128, values = [64, 128] }
 BN = { default = 192, values = [64, 128, 192, 256] }
-WIDTH = { default = 96, values = [64, 96, 128, 192] }
-CHUNK = { default = 2, values = [1, 2, 4] }
+WIDTH = { default = 192, values = [64, 96, 128, 192] }
+CHUNK = { default = 1, values = [1, 2, 4] }
 STAGES = { default = 4, min = 2, max = 8 }
 CLUSTER = { default = 1, values = [1, 2] }
 GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
