@@ -33,6 +33,8 @@ _TYPES = {
 }
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "Bits128"}
 
+#: The time of a transposing copy of rows at any address over that of whole granules.
+_SHIFTED_ACROSS = 1.3
 #: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
 #: launch. Measured on an H200. A copy reads whole sectors.
 _READ, _WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.3e12, 3.2e12, 3.9e12, 2.3e-6, 32
@@ -62,11 +64,6 @@ class MatrixCopy:
     def elements(self) -> int:
         """Elements of all matrices."""
         return self.source.rows * self.source.columns * math.prod(axis[0] for axis in self.batch)
-
-    @property
-    def seconds(self) -> float:
-        """The predicted time, in a launch with others."""
-        return self.elements * (_moved_bytes(self.source) / _READ + _moved_bytes(self.target) / _WRITTEN)
 
 
 @dataclass(frozen=True)
@@ -103,12 +100,25 @@ class _Job:
         size, out = self.sizes
         return (16 // size, min(8, 16 // out)) if self.across else (16 // min(size, out), 1)
 
+    @property
+    def is_shifted(self) -> bool:
+        """Whether vectors along x may begin within a granule."""
+        y, size, source = self.extents[1], self.sizes[0], self.copy.source
+        steps = [self.steps(source)[1]] * (y > 1) + [axis[1] for axis in self.copy.batch]
+        return math.gcd(source.alignment, *(step * size for step in steps)) % GRANULE != 0
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time, in a launch with others."""
+        copy = self.copy
+        moved_s = copy.elements * (_moved_bytes(copy.source) / _READ + _moved_bytes(copy.target) / _WRITTEN)
+        return moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1)
+
     def macros(self, i: int) -> dict[str, object]:
         """What the kernel is compiled with for this job, its number ``i``."""
         (x, y), (size, out) = self.extents, self.sizes
         source, target = self.copy.source, self.copy.target
-        (from_x, from_y), (to_x, to_y) = self.steps(source), self.steps(target)
-        shifted = math.gcd(source.alignment, from_y * size * (y > 1), *(step * size for _, step, _ in self.copy.batch))
+        (from_x, _), (to_x, to_y) = self.steps(source), self.steps(target)
         inner, count = (to_y, y) if self.across else (to_x, x)
         outer, rows = (to_x, x) if self.across else (to_y, y)
         whole = math.gcd(target.alignment, outer * out * (rows > 1), *(step * out for _, _, step in self.copy.batch))
@@ -119,7 +129,7 @@ class _Job:
             f"TO_{i}": types[1],
             f"ACROSS_{i}": int(self.across),
             f"LOADS_{i}": int(from_x == 1 or x == 1),
-            f"SHIFTED_{i}": int(shifted % GRANULE != 0),
+            f"SHIFTED_{i}": int(self.is_shifted),
             f"STORES_{i}": int((inner == 1 or count == 1) and whole % GRANULE == 0),
             f"CONJUGATE_{i}": int(self.copy.conjugate),
         }
@@ -186,7 +196,7 @@ def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
 
 def copies_seconds(copies: Sequence[MatrixCopy]) -> float:
     """The predicted time of copies in one launch."""
-    return _LAUNCH_S + sum(copy.seconds for copy in copies) if copies else 0
+    return _LAUNCH_S + sum(_Job(copy).seconds for copy in copies) if copies else 0
 
 
 def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
