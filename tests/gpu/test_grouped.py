@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +12,9 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from tilewright.arrays import libraries
+from tilewright.catalog import cuda_engine
 from tilewright.errors import ShapeError
+from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_ragged_product
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -90,3 +93,31 @@ def test_arrays_at_equal_distances_are_one_launch(gpu: Any, kind: Any) -> None:
     turns = [0, 1, 3, 2]
     check(tw.matmul([slices[i] for i in turns], [others[i] for i in turns]), a[turns], b[turns])
     assert len(gpu.launches) == 2 + 3
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_slices_of_different_heights_are_one_launch(gpu: Any, down: bool) -> None:
+    """Also empty ones; C is that of no other product, and nothing is written beyond it."""
+    heights = [5, 0, 130, 1, 64, 0]
+    a, b = whole(sum(heights), 72), whole(len(heights), 72, 40)
+    x, y = fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, np.ascontiguousarray(b.swapaxes(1, 2)) if down else b)
+    tops = np.cumsum([0, *heights])
+    ranges = [slice(*pair) for pair in itertools.pairwise(tops)]
+    slices = [x[each] for each in ranges]
+    others = [y.like(y.view[i].T if down else y.view[i]) for i in range(len(heights))]
+    check(tw.matmul(slices, others), [a[each] for each in ranges], list(b))
+    assert [entry for entry, _ in gpu.launches] == ["hopper"]
+
+
+@pytest.mark.parametrize("params", [{}, {"CLUSTER": 2, "GROUP": 8}, {"BM": 64, "BN": 64, "STAGES": 8}], ids=str)
+def test_ragged_products_of_every_kind_of_tile(gpu: Any, params: dict[str, int]) -> None:
+    rows, n, k = [3, 260, 0, 128, 65], 70, 80
+    a, b = whole(sum(rows), k), whole(len(rows), k, 72)
+    memory = [gpu.put(each.view(np.uint16)) for each in (a, b)]
+    c = gpu.allocate(sum(rows) * n * 2)
+    what = BoxedProduct("bfloat16", "bfloat16", sum(rows), n, k, 1, Laid(k), Laid(72, 72 * k), Laid(n), True)
+    run = prepare_ragged_product(gpu, cuda_engine()["cuda/hopper"], what, rows, params)
+    run(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+    tops = np.cumsum([0, *rows])
+    expected = [a[i:j].astype(float) @ b[p, :, :n].astype(float) for p, (i, j) in enumerate(itertools.pairwise(tops))]
+    np.testing.assert_array_equal(gpu.get(c, BF16, (sum(rows), n)), np.concatenate(expected).astype(BF16))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from support.simulated_gpu import BASE, SimulatedGpu
-from tilewright.arrays import dlpack, libraries, matmul, repeated
+from tilewright.arrays import dlpack, grouped, libraries, matmul, repeated
 from tilewright.arrays.dtypes import DTYPES, RESULTS
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import LaunchError
@@ -157,6 +157,9 @@ class Array:
 
     def like(self, view: np.ndarray) -> Any:
         return type(self)(view, self.storage)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.like(self.view[index])
 
     def __iter__(self) -> Any:
         return iter([self.like(each) for each in self.view])
@@ -322,7 +325,7 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     torch, cupy = torch_module(gpus), cupy_module(gpus)
     monkeypatch.setitem(__import__("sys").modules, "torch", torch)
     monkeypatch.setitem(__import__("sys").modules, "cupy", cupy)
-    for module in (matmul, libraries):
+    for module in (grouped, matmul, libraries):
         monkeypatch.setattr(module, "gpu_at", lambda ordinal: gpus[ordinal])
     libraries._known.clear()
     libraries._instance.cache_clear()

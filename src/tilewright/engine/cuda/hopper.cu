@@ -153,9 +153,17 @@ extern __shared__ __align__(1024) unsigned char memory[];
 // What one call multiplies: C[m×n] of `batch` products, whose rows are `row_c` elements apart, and the next C `next_c`.
 // `moves_a` and `moves_b` are 1 where each product has its own operand, 0 where all have the same. Of a long k each block may sum
 // one of `parts`, of `part_steps` steps; the sums of all parts follow each other like the products of a batch.
+// Up to RAGGED products may have rows of their own number: `tops` are the first rows of each in A and in C, in which their rows follow
+// each other, and `bands` its first row of tiles.
+#ifndef RAGGED
+#define RAGGED 0
+#endif
 struct Call {
     long long row_c, next_c;
     int m, n, k, batch, moves_a, moves_b, parts, part_steps;
+#if RAGGED
+    int tops[RAGGED + 1], bands[RAGGED + 1];
+#endif
 };
 
 struct Ring {  // the next stage, and the parity of its phase
@@ -220,8 +228,8 @@ template <int COUNT> __device__ __forceinline__ void add_steps(Shared& s, Ring& 
 }
 #endif
 
-struct Place {  // of a tile: its first row and column, its number among all products and parts, and its steps of k
-    int top, left, z, first_step, steps;
+struct Place {  // of a tile: its first row and column, its number among all products and parts, its steps of k, the end of C's rows
+    int top, left, z, first_step, steps, bottom;
 };
 
 // The tiles of all products in the order in which clusters take them. Those that run together should share rows of A and columns of
@@ -233,14 +241,29 @@ struct Tiles {
         : call(call), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / BN + 1), steps((call.k - 1) / LINE + 1),
           count(rows * cols * call.batch * call.parts)
     {
+#if RAGGED
+        rows = call.bands[call.batch];
+        count = rows * cols;
+#endif
     }
     __device__ __forceinline__ Place place(int tile, int rank) const
     {
         const int z = tile / (rows * cols), first = z % call.parts * call.part_steps;
         tile -= z * (rows * cols);
         const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
-        return { ((band * GROUP + inside % height) * CLUSTER + rank) * BM, inside / height * BN, z, first,
-                 min(call.part_steps, steps - first) };
+        const int row = band * GROUP + inside % height, left = inside / height * BN, length = min(call.part_steps, steps - first);
+#if RAGGED
+        int product = 0;  // the last one whose first row of tiles is this one or before it
+        for (int count = call.batch; count > 1;) {
+            const int half = count / 2;
+            const bool after = call.bands[product + half] <= row;
+            product += after ? half : 0;
+            count = after ? count - half : half;
+        }
+        const int top = call.tops[product] + ((row - call.bands[product]) * CLUSTER + rank) * BM;
+        return { top, left, product, first, length, call.tops[product + 1] };
+#endif
+        return { (row * CLUSTER + rank) * BM, left, z, first, length, call.m };
     }
 };
 
@@ -301,7 +324,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
         if (GROUPS > 1) give_registers<40>();
         if (threadIdx.x == 0)
             for (int tile = first; tile < tiles.count; tile += stride) {
-                const auto [top, left, z, first_step, steps] = tiles.place(tile, rank);
+                const auto [top, left, z, first_step, steps, bottom] = tiles.place(tile, rank);
                 const int of_a = z / call.parts * call.moves_a, of_b = z / call.parts * call.moves_b;
                 for (int step = first_step; step < first_step + steps; step++, ring.advance()) {
                     Barrier& full = s.full[ring.slot];
@@ -333,7 +356,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
 #endif
         int buffer = 0;
         for (int tile = first; tile < tiles.count; tile += stride) {
-            const auto [tile_top, left, z, first_step, steps] = tiles.place(tile, rank);
+            const auto [tile_top, left, z, first_step, steps, bottom] = tiles.place(tile, rank);
 #if PROMOTED
             #pragma unroll
             for (int i = 0; i < BN / 2; i++) d[i] = 0;
@@ -398,7 +421,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     __syncwarp();  // a warp stores the rows that it has written
                     const int columns = min(64, call.n - left - slab * 64);
                     Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * 64;
-                    store_rows(rows, call.row_c, &to[warp * 16], call.m - top - warp * 16, columns);
+                    store_rows(rows, call.row_c, &to[warp * 16], bottom - top - warp * 16, columns);
                 }
 #endif
             }
@@ -409,7 +432,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             for (int i = 0; i < BN / 2; i += 2) {
                 const int r = i / 2 % 2 * 8, j = i / 4 * 8;
                 const Pair pair = { (Out)d[i], (Out)d[i + 1] };
-                if (row + r >= call.m || col + j >= call.n) continue;
+                if (row + r >= bottom || col + j >= call.n) continue;
                 Out* at = to + r * call.row_c + j;
                 if (STORE_PAIRS) *(Pair*)at = pair;  // then n is even
                 else {

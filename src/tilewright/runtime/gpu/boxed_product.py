@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,22 +70,11 @@ def prepare_boxed_product(
 @functools.lru_cache(maxsize=4096)
 def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple[tuple[str, int], ...]) -> GpuProduct:
     params = kernel.checked(dict(chosen))
-    in_pairs = p.c.step % 2 == 0 and p.c.next % 2 == 0 and p.n % 2 == 0 and p.aligned
     size = itemsize_of(p.out)
     in_boxes = (
         size in (2, 4) and p.aligned and p.n * size % GRANULE == 0 and not (p.c.step * size | p.c.next * size) % GRANULE
     )
-    of_a, of_b = p.factors or (p.dtype, p.dtype)
-    macros = {
-        "TYPE": p.dtype.upper(),
-        "TYPE_A": of_a.upper(),
-        "TYPE_B": of_b.upper(),
-        "OUT": p.out.upper(),
-        "A_DOWN": int(p.a.down),
-        "B_ACROSS": int(not p.b.down),
-        "STORE_BOXES": int(in_boxes),
-        "STORE_PAIRS": int(in_pairs),
-    }
+    macros = _macros(p, in_boxes)
     compiled = _compiled(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)
     operands = [
@@ -96,9 +85,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple
     operands.append(
         _operand(kernel, "c", p.out, (p.m, p.n), p.c, p.batch * p.parts, params) if in_boxes else operands[0]
     )
-    # Of a persistent kernel there are as many blocks as run at once, in whole clusters.
-    cluster = params.get("CLUSTER", 1)
-    grid = min(launch.blocks * p.batch * p.parts, device.sms // cluster * cluster)
+    grid = _grid(device, launch.blocks * p.batch * p.parts, params)
     moves = int(p.a.next != 0), int(p.b.next != 0)
     call = _CALL.pack(p.c.step, p.c.next, p.m, p.n, p.k, p.batch, *moves, p.parts, p.part_steps)
     size_of_launch = grid, launch.threads, launch.shared_bytes
@@ -109,6 +96,59 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple
         run(handle, (a, b, c if in_boxes else a), (c,))
 
     return product
+
+
+#: The most products of one launch that have rows of their own number.
+MOST_RAGGED = 256
+
+
+def prepare_ragged_product(
+    device: Device, kernel: CudaKernel, product: BoxedProduct, rows: Sequence[int], params: Mapping[str, int]
+) -> GpuProduct:
+    """Products of which each has its own number of ``rows``, on ``device``. The rows of all A follow each other, and so do
+    those of all C; ``product.m`` is their sum, and k is in one part. There are at most ``MOST_RAGGED`` of them."""
+    values, p = kernel.checked(params), product
+    band = values["BM"] * values.get("CLUSTER", 1)
+    tops, bands = [0], [0]
+    for count in rows:
+        tops.append(tops[-1] + count)
+        bands.append(bands[-1] + -(-count // band))
+    macros = _macros(p, in_boxes=False) | {"RAGGED": MOST_RAGGED}
+    compiled = _compiled(kernel, device.arch, tuple(sorted(params.items())), tuple(macros.items()))
+    launch = kernel.launch(bands[-1] * band, p.n, p.k, **values)
+    operands = [
+        _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, 1, values),
+        _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, len(rows), values),
+    ]
+    call = _CALL.pack(p.c.step, 0, p.m, p.n, p.k, len(rows), 0, int(p.b.next != 0), 1, MOST)
+    table = b"".join(
+        struct.pack(f"<{MOST_RAGGED + 1}i", *each, *[0] * (MOST_RAGGED - len(rows))) for each in (tops, bands)
+    )
+    size = _grid(device, launch.blocks, values), launch.threads, launch.shared_bytes
+    call += table + bytes(-len(call + table) % 8)
+    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, [*operands, operands[0]], call)
+    return lambda a, b, c, stream: run(int(stream), (a, b, a), (c,))
+
+
+def _grid(device: Device, blocks: int, params: Mapping[str, int]) -> int:
+    """Of a persistent kernel there are as many blocks as run at once, in whole clusters."""
+    cluster = params.get("CLUSTER", 1)
+    return min(blocks, device.sms // cluster * cluster)
+
+
+def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
+    of_a, of_b = p.factors or (p.dtype, p.dtype)
+    in_pairs = p.c.step % 2 == 0 and p.c.next % 2 == 0 and p.n % 2 == 0 and p.aligned
+    return {
+        "TYPE": p.dtype.upper(),
+        "TYPE_A": of_a.upper(),
+        "TYPE_B": of_b.upper(),
+        "OUT": p.out.upper(),
+        "A_DOWN": int(p.a.down),
+        "B_ACROSS": int(not p.b.down),
+        "STORE_BOXES": int(in_boxes),
+        "STORE_PAIRS": int(in_pairs),
+    }
 
 
 @functools.cache
