@@ -69,7 +69,7 @@ def test_every_rung_is_there() -> None:
         assert row["predicted"], row["kernel"]
 
 
-@pytest.mark.parametrize("kernel", cuda_catalog().values(), ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [k for k in cuda_catalog().values() if not k.boxes], ids=lambda kernel: kernel.name)
 def test_the_smallest_tile(kernel: CudaKernel) -> None:
     params = measured_rungs.smallest(kernel)
     recorded = [row for row in ROWS if row["kernel"] == kernel.name and row["params"].keys() == params.keys()]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError, UsageError
+from tilewright.runtime.gpu.boxes import Mapped
 from tilewright.runtime.gpu.launch import Attributes, extent
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
@@ -112,14 +113,21 @@ class SimulatedGpu:
 
     def _run(self, compiled: Compiled, entry: str, grid: Any, block: Any, args: Sequence[Any], shared: int) -> None:
         """Every pointer may reach to the end of what it points into, as on a GPU; beyond that it is an illegal address."""
-        views = {i: self._from(a) for i, a in enumerate(args) if isinstance(a, Memory)}
-        given = [views[i].copy() if i in views else a for i, a in enumerate(args)]
+        mapped = {i: a for i, a in enumerate(args) if isinstance(a, Mapped)}
+        memories = {i: a for i, a in enumerate(args) if isinstance(a, Memory)} | {
+            i: a.memory for i, a in mapped.items()
+        }
+        views = {i: self._from(a) for i, a in memories.items()}
+        before = {i: view.copy() for i, view in views.items()}
+        given = [before.get(i, a) for i, a in enumerate(args)]
+        given = [_map(mapped[i].operand, a) if i in mapped else a for i, a in enumerate(given)]
         done = simulate(parsed(compiled.ptx), entry, grid, block, given, RunOptions(shared_bytes=shared))
         for i, view in views.items():
             after = done.arrays[i]
             assert after is not None
-            changed = given[i] != after
-            view[changed] = after[changed]
+            after = after.reshape(-1).view(np.uint8)
+            changed = before[i][: after.size] != after
+            view[: after.size][changed] = after[changed]
         bad = [f for f in done.findings if f.kind in ("out of bounds", "misaligned")]
         self.error = f"{entry}: it reads or writes memory that is not there ({bad[0].text})" if bad else self.error
 

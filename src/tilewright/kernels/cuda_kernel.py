@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,16 @@ class CudaKernel:
         if launch.shared_bytes < 0:
             raise UsageError(f"{where}: shared is {launch.shared_bytes} bytes, must not be negative")
         return launch
+
+    def launch_on(self, sms: int, m: int, n: int, k: int, **params: int) -> Launch:
+        """``launch`` on a GPU of ``sms`` multiprocessors: of a persistent kernel there is a block for each of them at most,
+        in whole clusters."""
+        launch = self.launch(m, n, k, **params)
+        if not self.persistent:
+            return launch
+        cluster = self.checked(params).get("CLUSTER", 1)
+        most = max(cluster, sms // cluster * cluster)
+        return replace(launch, grid=(min(launch.blocks, most), 1, 1))
 
 
 def _number(capability: str) -> tuple[int, ...]:

@@ -59,8 +59,13 @@ what it counts: ``global`` or ``shared``, ``load`` or ``store``, ``requests`` or
 and address. Lines with ``//`` or ``#`` may precede the comment.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
-any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged. One
-with ``boxes`` or ``strides`` is the engine's: ``runtime.gpu.boxed_product`` and ``strided_product`` say what it takes.
+any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged.
+
+An operand in ``boxes`` is a tensor map, ``const __grid_constant__ TensorMap a`` (of ``hopper.cuh``), in place of a pointer:
+of three dimensions, the first of one matrix, in swizzles of 128 bytes, with zeros beyond the edges. Its rows must be
+multiples of 16 bytes and not empty; other shapes are refused. A ``persistent`` kernel gets at most a block for each
+multiprocessor, in whole clusters of its parameter CLUSTER. The engine's kernels with ``boxes`` or ``strides`` take more:
+``runtime.gpu.boxed_product`` and ``strided_product`` say what.
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
 read and stored, ``blocks`` those of the whole launch; ``lines`` is 1 where rows of A and B begin at whole 128-byte lines,

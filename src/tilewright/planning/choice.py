@@ -221,5 +221,6 @@ def _able_on_gpu(dtype: str, capability: str) -> list[CudaKernel]:
 
 
 def _on_gpus() -> list[CudaKernel]:
-    """The rungs, the highest first."""
-    return sorted(cuda_catalog().values(), key=lambda kernel: -kernel.order)
+    """The rungs that take pointers, as all shapes need, the highest first."""
+    rungs = (kernel for kernel in cuda_catalog().values() if not kernel.boxes)
+    return sorted(rungs, key=lambda kernel: -kernel.order)

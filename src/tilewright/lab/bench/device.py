@@ -14,6 +14,8 @@ from typing import Any
 
 from ...errors import CompileError, LaunchError, UnavailableError, UsageError
 from ...host.machine import bytes_text
+from ...problem import itemsize_of
+from ...runtime.gpu.boxes import check_box_rows, mapped_arguments
 from ...runtime.gpu.cublas import Cublas
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.launch import Submission
@@ -143,9 +145,10 @@ class DeviceBench:
             library = self._library()
             return lambda a, b, c: library.gemm(a, b, c, cell.shape, cell.dtype, precision=cell.precision)
         (m, n, k), kernel, gpu = cell.shape, cell.kernel, self.gpu
-        launch = kernel.launch(m, n, k, **cell.params)
+        launch = kernel.launch_on(gpu.sms, m, n, k, **cell.params)
         if not launch.blocks:
             raise UsageError(f"C is {m}x{n}: it has no elements, so nothing is launched")
+        check_box_rows(kernel, cell.shape, itemsize_of(cell.dtype))
         compiled = compile_kernel(kernel, arch=gpu.arch, **cell.params)
         entry = compiled.entry(kernel.entry)
         has = gpu.attributes(compiled, entry)
@@ -159,9 +162,13 @@ class DeviceBench:
             **residency(gpu.arch, launch.threads, has.registers, shared),
             "formulas": formula_values(kernel, cell.shape, cell.params),
         }
-        return lambda a, b, c: gpu.prepare(
-            compiled, entry, launch.grid, launch.block, (a, b, c, m, n, k), launch.shared_bytes
-        )
+        params = kernel.checked(cell.params)
+
+        def product(*operands: Memory) -> Submission:
+            args = mapped_arguments(kernel, cell.shape, cell.dtype, params, operands)
+            return gpu.prepare(compiled, entry, launch.grid, launch.block, (*args, m, n, k), launch.shared_bytes)
+
+        return product
 
     def _library(self) -> Cublas:
         if self._cublas is None:

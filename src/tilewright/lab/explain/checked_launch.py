@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from ...errors import UsageError
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
+from ...runtime.gpu.boxes import check_box_rows
 from ...runtime.gpu.nvrtc import Compiled, architectures, compile_with, compiler
 from ...simulator.assembly.instructions import Function
 from ...simulator.assembly.parser import parse_ptx
@@ -20,9 +22,9 @@ from ..inputs.formats import format_of
 
 #: Up to this m·n·k every block runs; of larger products a sample of the blocks. 512³ takes some seconds.
 WHOLE = 512**3
-#: The parameters that a kernel must have, and the bytes of each.
+#: The parameters that a kernel must have; an operand in ``boxes`` is a tensor map instead.
 SIGNATURE = "(const T* a, const T* b, T* c, int m, int n, int k)"
-SIZES = [8, 8, 8, 4, 4, 4]
+_MAP = "const __grid_constant__ TensorMap"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def check_launch(
     """Check and compile all that ``explain`` needs before it runs a kernel. Raises what ``explain`` raises."""
     chosen = kernel.checked(params or {})
     card = find_gpu(gpu)
-    launch = kernel.launch(m, n, k, **chosen)
+    launch = kernel.launch_on(card.sms, m, n, k, **chosen)
     sampled = m * n * k > WHOLE if whole is None else not whole
     _check_size(kernel, m, n, k, launch, sampled)
     arch, notes = arch_for(kernel, card)
@@ -82,7 +84,9 @@ def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, samp
         raise UsageError(f"{where}: C has no elements, so nothing is launched")
     if not sampled and launch.blocks > MOST_BLOCKS:
         raise UsageError(f"{where}: {launch.blocks:,} blocks are too many to run all: at most {MOST_BLOCKS:,}")
-    needed = (m * k + k * n + m * n) * format_of(kernel.dtypes[0], kernel.precision).itemsize
+    size = format_of(kernel.dtypes[0], kernel.precision).itemsize
+    check_box_rows(kernel, (m, n, k), size)
+    needed = (m * k + k * n + m * n) * size
     memory = machine().memory_total
     if memory and 2 * needed > memory:
         raise UsageError(
@@ -93,10 +97,14 @@ def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, samp
 def _check_signature(kernel: CudaKernel, function: Function) -> None:
     """Raises UsageError unless the kernel's parameters are a product's operands and sizes."""
     params = function.params
-    if [p.size for p in params] != SIZES or any(p.type.startswith("f") for p in params):
+    sizes = [*(128 if name in kernel.boxes else 8 for name in "abc"), 4, 4, 4]
+    if [p.size for p in params] != sizes or any(p.type.startswith("f") for p in params):
         types = ", ".join(f".{p.type}" for p in params) or "nothing"
+        signature = SIGNATURE
+        for name in kernel.boxes:
+            signature = re.sub(rf"(const )?T\* {name}\b", f"{_MAP} {name}", signature)
         raise UsageError(
-            f"{kernel.path}: {kernel.entry} must take {SIGNATURE}, takes {types} (in PTX); "
+            f"{kernel.path}: {kernel.entry} must take {signature}, takes {types} (in PTX); "
             "a kernel that takes anything else runs in Python's tilewright.microscope"
         )
 

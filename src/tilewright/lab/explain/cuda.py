@@ -17,6 +17,7 @@ from ...simulator.assembly.source_files import file_label
 from ...simulator.findings import LAUNCH, STEP_LIMIT
 from ...simulator.gpus import GpuModel
 from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
+from ...simulator.machine.tensor_map import TensorMap
 from ...simulator.microscope import KernelSource, observe
 from ...simulator.observation import Observation
 from ...simulator.occupancy import Occupancy, occupancy
@@ -24,7 +25,7 @@ from ..inputs.environment import environment
 from ..inputs.formats import FORMATS, format_of
 from ..verify.verify import Check, Oracle
 from .bounds import ArithmeticUnit, LeastWork, arithmetic_unit, time_bounds, unknown
-from .checked_launch import SIZES, CheckedLaunch, check_launch
+from .checked_launch import CheckedLaunch, check_launch
 from .formulas import formulas_of
 from .pipeline_time import predicted_time
 from .pipeline_work import TENSOR_CYCLES, work_of
@@ -63,7 +64,8 @@ def explain_launch(
         p.launch.shared_bytes, [2], None, max_steps, (machine().memory_total or 2 * MAX_BYTES) // 2, progress
     )
     source = KernelSource(kernel.source, str(kernel.path), p.compiled)
-    observed = observe(source, p.program, p.launch.grid, p.launch.block, [a, b, c, *size], options, sampled=p.sampled)
+    args = [*in_boxes(kernel, p.params, (a, b, c)), *size]
+    observed = observe(source, p.program, p.launch.grid, p.launch.block, args, options, sampled=p.sampled)
     tensor_cycles = observed.counters.get(TENSOR_CYCLES, 0)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic_unit(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
@@ -95,7 +97,7 @@ def explain_launch(
         printed=observed.printed,
         approximate=sorted(approximate),
         pipeline=observed.pipeline,
-        predicted=_predicted(p, observed, [a, b, c, *size]),
+        predicted=_predicted(p, observed, args),
         notes=list(
             dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
         ),
@@ -122,6 +124,19 @@ def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.
         array -= 1
     a, b = (form.stored(array) for array in numbers)
     return a, b, form.stored(np.full((m, n), np.nan, form.working))
+
+
+def in_boxes(kernel: CudaKernel, params: Mapping[str, int], arrays: Sequence[np.ndarray]) -> list[Any]:
+    """A, B and C as the kernel takes them: those that its header names in ``boxes`` as tensor maps, with swizzles of 128
+    bytes. ``params`` are all of its parameters."""
+    form = format_of(kernel.dtypes[0], kernel.precision)
+    kind = {"bfloat16": "bf16"}.get(form.name)
+    return [
+        TensorMap(array[None], (1, *kernel.box(name, array.itemsize, params)), data_type=kind, swizzle=128)
+        if name in kernel.boxes
+        else array
+        for name, array in zip("abc", arrays, strict=True)
+    ]
 
 
 def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *, sampled: bool = False) -> Check:
@@ -177,7 +192,7 @@ def _defects(kernel: CudaKernel, observed: Observation) -> list[Defect]:
     function = kernel.entry.partition("<")[0].rpartition("::")[2]
     signature = re.search(rf"\b{function}\s*\(([^)]*)\)", kernel.source)
     names = re.findall(r"(\w+)\s*(?:,|$)", signature[1]) if signature else []
-    if len(names) != len(SIZES):
+    if len(names) != 6:
         names = list("abcmnk")
 
     def named(match: re.Match[str]) -> str:
@@ -204,7 +219,7 @@ def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, observed: Observ
         reason = f"stopped after {observed.run.steps:,} steps: result not complete, not verified"
         return {"ok": None, "reason": reason, "error_over_bound": None, "of": ""}
     sampled = observed.run.sampled
-    check = verified(kernel, a, b, observed.arrays[2], sampled=sampled)
+    check = verified(kernel, a, b, observed.arrays[2].reshape(len(a), -1), sampled=sampled)
     of = "the elements that the sampled blocks wrote" if sampled else "every element"
     return check.as_dict() | {"of": of}
 

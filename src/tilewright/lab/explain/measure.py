@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import LaunchError, UnavailableError, UsageError
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.explanation import Explanation
+from ...runtime.gpu.boxes import Mapped, mapped_arguments
 from ...runtime.gpu.device import open_device
 from ...runtime.gpu.nvrtc import compile_with, compiler
 from ...simulator.assembly.disassembly import MachineInstruction, disassemble, parse_sass
@@ -54,9 +55,12 @@ def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], s
             raise UsageError(
                 f"{kernel.name}: measured together must have the same parameters, got {e.params} and {params}"
             )
-        launch = kernel.launch(e.m, e.n, e.k, **params)
-        args = (*operands(kernel, e.m, e.n, e.k, seed), e.m, e.n, e.k)
-        launches.append(StoredLaunch(entry, launch.grid, launch.block, args, launch.shared_bytes))
+        launch = kernel.launch_on(e.gpu["sms"], e.m, e.n, e.k, **params)
+        arrays = operands(kernel, e.m, e.n, e.k, seed)
+        given = mapped_arguments(kernel, (e.m, e.n, e.k), kernel.dtypes[0], kernel.checked(params), arrays)
+        maps = {i: each.operand for i, each in enumerate(given) if isinstance(each, Mapped)}
+        args = (*arrays, e.m, e.n, e.k)
+        launches.append(StoredLaunch(entry, launch.grid, launch.block, args, launch.shared_bytes, maps))
     of_units = tuple(name for name in hardware.HOPPER_COUNTERS if any(name in e.counters for e in explanations))
     profiles = hardware.profile_launches(compiled, launches, hardware.COUNTERS + of_units)
     code = parse_sass(disassemble(compiled.cubin))[entry]

@@ -10,14 +10,15 @@ import argparse
 import json
 import sys
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import LaunchError, OperandError, TilewrightError, UsageError
+from ...runtime.gpu.boxes import BoxedOperand, Mapped
 from ...runtime.gpu.device import open_device
 from ...runtime.gpu.launch import Extent, extent
 from ...runtime.gpu.memory import Memory
@@ -26,13 +27,16 @@ from ...runtime.gpu.nvrtc import Compiled
 
 @dataclass(frozen=True)
 class StoredLaunch:
-    """One launch: kernel, blocks, threads a block, arguments (NumPy arrays and numbers), dynamic shared memory in bytes."""
+    """One launch: kernel, blocks, threads a block, arguments (NumPy arrays and numbers), dynamic shared memory in bytes.
+
+    ``maps``: how those arrays lie that the kernel takes as tensor maps, by position."""
 
     entry: str
     grid: Extent
     block: Extent
     args: tuple[Any, ...]
     shared_bytes: int = 0
+    maps: Mapping[int, BoxedOperand] = field(default_factory=dict)
 
 
 def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> None:
@@ -51,7 +55,7 @@ def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunc
     for number, launch in enumerate(launches):
         listed.append({
             "entry": launch.entry, "grid": extent("grid", launch.grid), "block": extent("block", launch.block),
-            "args": len(launch.args), "shared_bytes": launch.shared_bytes,
+            "args": len(launch.args), "shared_bytes": launch.shared_bytes, "maps": launch.maps,
         })  # fmt: skip
         for i, value in enumerate(launch.args):
             array = np.asarray(value)
@@ -74,7 +78,8 @@ def load_launches(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
             for number, launch in enumerate(about["launches"]):
                 args = tuple(_value(stored[f"{number}.{i}"]) for i in range(launch["args"]))
                 grid, block = tuple(launch["grid"]), tuple(launch["block"])
-                launches.append(StoredLaunch(launch["entry"], grid, block, args, launch["shared_bytes"]))
+                maps = {int(i): BoxedOperand._make([*laid[:-1], tuple(laid[-1])]) for i, laid in launch["maps"].items()}
+                launches.append(StoredLaunch(launch["entry"], grid, block, args, launch["shared_bytes"], maps))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: is no file of launches: {error}") from None
     return compiled, launches
@@ -99,7 +104,8 @@ def make_launches(
     results = []
     for launch in launches:
         device_args = [gpu.put(a) if isinstance(a, np.ndarray) else a for a in launch.args]
-        gpu.launch(compiled, launch.entry, launch.grid, launch.block, device_args, launch.shared_bytes)
+        given = [Mapped(d, launch.maps[i]) if i in launch.maps else d for i, d in enumerate(device_args)]
+        gpu.launch(compiled, launch.entry, launch.grid, launch.block, given, launch.shared_bytes)
         results.append(tuple(
             gpu.get(d, a.dtype, a.shape) if isinstance(d, Memory) else None
             for a, d in zip(launch.args, device_args, strict=True)

@@ -11,13 +11,11 @@ from typing import Any
 
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
-from .boxes import BoxedOperand
+from .boxes import GRANULE, BoxedOperand
 from .device import Device
 from .nvrtc import Compiled, compile_with
 from .product import MOST, GpuProduct
 
-#: What the copy engine asks of the addresses and strides of its operands, in bytes.
-GRANULE = 16
 #: The last parameter of such a kernel, ``Call`` in its source.
 _CALL = struct.Struct("<qqiiiiiiii")
 

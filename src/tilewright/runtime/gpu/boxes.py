@@ -6,15 +6,21 @@ A map describes how an operand lies. It is made at the first launch; later launc
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...errors import UsageError
+from ...kernels.cuda_kernel import CudaKernel
+from ...problem import itemsize_of
 from .driver import call, driver
+from .memory import Memory
 from .recording import RecordedLaunch, recorded_maps
 
 #: ``launch(stream, mapped, pointers)``: the addresses of the operands that have maps, and those that the kernel gets itself.
 BoxedLauncher = Callable[[int, Sequence[int], Sequence[int]], None]
 
+#: What the copy engine asks of the addresses and strides of its operands, in bytes.
+GRANULE = 16
 #: Names of dtypes in the driver. Other elements travel as bytes.
 _TYPES = {
     "bfloat16": "BFLOAT16",
@@ -60,6 +66,62 @@ class BoxedOperand(NamedTuple):
             d.CUtensorMapFloatOOBfill(0),
         )
         return encoded
+
+
+class Mapped(NamedTuple):
+    """An argument for a launch: memory, as the tensor map of an operand."""
+
+    memory: Memory
+    operand: BoxedOperand
+
+
+def mapped_arguments(
+    kernel: CudaKernel, shape: tuple[int, int, int], dtype: str, params: Mapping[str, int], operands: Sequence[Any]
+) -> list[Any]:
+    """A, B and C, row-major and without gaps, as a rung takes them: those that its header names in ``boxes`` as tensor maps.
+
+    ``params`` are all of its parameters. Raises UsageError for a shape of which no tensor map can be made.
+    """
+    m, n, k = shape
+    size, found = itemsize_of(dtype), list[Any]()
+    for name, (rows, columns), memory in zip("abc", ((m, k), (k, n), (m, n)), operands, strict=True):
+        if name in kernel.boxes:
+            check_box_rows(kernel, shape, size)
+            operand = BoxedOperand(
+                dtype, rows, columns, 1, columns * size, rows * columns * size, kernel.box(name, size, params)
+            )
+            found.append(Mapped(memory, operand))
+        else:
+            found.append(memory)
+    return found
+
+
+def check_box_rows(kernel: CudaKernel, shape: tuple[int, int, int], itemsize: int) -> None:
+    """Raises UsageError where the rows of an operand that the kernel takes as a tensor map are empty, or no multiples of 16
+    bytes, as the copy engine needs them."""
+    m, n, k = shape
+    for name, rows, columns in (("A", m, k), ("B", k, n), ("C", m, n)):
+        if name.lower() in kernel.boxes and (not rows * columns or columns * itemsize % GRANULE):
+            raise UsageError(
+                f"{kernel.name} takes {name} as a tensor map, whose rows must be multiples of {GRANULE} bytes and not "
+                f"empty: {name} is {rows}x{columns}, its rows have {columns * itemsize} bytes"
+            )
+
+
+class FixedArguments:
+    """The memory of the arguments of a launch that are always the same: numbers, addresses and tensor maps."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self._maps = [arg.operand.encoded(arg.memory.pointer) if isinstance(arg, Mapped) else None for arg in args]
+        numbers = [
+            0 if isinstance(arg, Mapped) else arg.pointer if isinstance(arg, Memory) else int(arg) for arg in args
+        ]
+        self._numbers = (ctypes.c_int64 * len(args))(*numbers)
+        first = ctypes.addressof(self._numbers)
+        places = [first + 8 * i if each is None else each.getPtr() for i, each in enumerate(self._maps)]
+        self._places = (ctypes.c_void_p * len(args))(*places)
+        #: Where the addresses of the arguments are, as a launch takes them.
+        self.address = ctypes.addressof(self._places)
 
 
 class BoxedArguments:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageError
-from .boxes import BoxedLauncher, BoxedOperand
+from .boxes import BoxedLauncher, BoxedOperand, Mapped
 from .driver import attempt, call, driver, first_line, restored_context
 from .launch import Attributes, Extent, Kernels, Launcher, Submission
 from .memory import HostPages, Memory
@@ -292,7 +292,13 @@ class Device:
     def prepare(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> Submission:
-        """A launch that is checked now: each call of the result submits it once, which takes microseconds."""
+        """A launch that is checked now: each call of the result submits it once, which takes microseconds.
+
+        Arguments may be ``Mapped``; then numbers must be whole."""
+        if any(isinstance(arg, Mapped) for arg in args):
+            return functools.partial(
+                self._kernels.mapped(compiled, entry, grid, block, args, shared_bytes), self.stream
+            )
         launch = self._kernels.launcher(compiled, entry, grid, block, shared_bytes)
         return functools.partial(launch, self.stream, *self._kernels.arguments(compiled, entry, args))
 

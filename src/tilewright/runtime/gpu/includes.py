@@ -17,6 +17,8 @@ from ...host.sources import PACKAGE
 
 #: Where ``prelude.cuh`` is, for the kernels of the package and for those of users.
 PRELUDE = PACKAGE / "kernels" / "cuda"
+#: Where the headers of asynchronous instructions are, for the same.
+ENGINE = PACKAGE / "engine" / "cuda"
 
 #: Replacements for the host's headers that sources for nvcc include: NVRTC has none of these.
 HOST_HEADERS = PRELUDE / "host_headers"
@@ -28,15 +30,15 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\n]+)"|<([^
 
 
 def folders_of(name: str, include: Sequence[str | Path]) -> list[Path]:
-    """The folders of includes: that of the file, the caller's, that of the package's kernels, and that of replaced host
-    headers. Raises UsageError where one of the caller's is not there."""
+    """The folders of includes: that of the file, the caller's, those of the package's kernels, and that of replaced
+    host headers. Raises UsageError where one of the caller's is not there."""
     if isinstance(include, str | Path):
         raise UsageError(f"include must be a list of folders, such as [{str(include)!r}], given {include!r}")
     for folder in include:
         if not Path(folder).is_dir():
             raise UsageError(f"include: {folder} is not a folder")
     own = [Path(name).absolute().parent] if "/" in name or os.sep in name else []
-    return [*own, *(Path(folder).absolute() for folder in include), PRELUDE, HOST_HEADERS]
+    return [*own, *(Path(folder).absolute() for folder in include), PRELUDE, ENGINE, HOST_HEADERS]
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def is_library(file: str) -> bool:
     >>> is_library("/usr/local/cuda-13.0/targets/x86_64-linux/include/cuda_fp16.hpp"), is_library("/home/me/tile.cuh")
     (True, False)
     """
-    own = file.startswith(f"{PRELUDE}/") and not file.endswith(".cu")
+    own = file.startswith((f"{PRELUDE}/", f"{ENGINE}/")) and not file.endswith(".cu")
     return own or _LIBRARIES.search(file) is not None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import LaunchError, OperandError, UsageError
-from .boxes import BoxedArguments, BoxedLauncher, BoxedOperand
+from .boxes import BoxedArguments, BoxedLauncher, BoxedOperand, FixedArguments
 from .driver import attempt, call, driver, message
 from .memory import Memory
 from .nvrtc import Compiled
@@ -92,14 +92,8 @@ class Kernels:
     def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
         """See ``Device.launcher``."""
         blocks, threads = extent("grid", grid), extent("block", block)
-        shape = f"{blocks} blocks of {threads} threads, {shared_bytes} bytes of dynamic shared memory"
-        what = f"{compiled.name}: {entry}, {shape}"
-        kernel = self._load(compiled, entry)
-        self._check(what, self.attributes(compiled, entry), blocks, threads, shared_bytes)
-        if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
-            self._allow_shared(what, kernel, shared_bytes)
-        # The driver's function itself: by ``cuda.core`` a launch takes several microseconds more.
-        function, run = driver().CUfunction(int(kernel.handle)), driver().cuLaunchKernel
+        what, function = self._ready(compiled, entry, blocks, threads, shared_bytes)
+        run = driver().cuLaunchKernel
         unused: list[_Slots] = []
 
         def launch(stream: int, *args: Any) -> None:
@@ -157,6 +151,34 @@ class Kernels:
                 raise LaunchError(message(what, status.name))
 
         return launch
+
+    def mapped(
+        self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int
+    ) -> Callable[[int], None]:
+        """A launch on the stream of a handle, whose arguments are tensor maps (``Mapped``), memory and whole numbers."""
+        blocks, threads = extent("grid", grid), extent("block", block)
+        what, function = self._ready(compiled, entry, blocks, threads, shared_bytes)
+        arguments, run = FixedArguments(args), driver().cuLaunchKernel
+
+        def launch(stream: int) -> None:
+            status = run(function, *blocks, *threads, shared_bytes, stream, arguments.address, 0)[0]
+            if status != 0:
+                raise LaunchError(message(what, status.name))
+
+        return launch
+
+    def _ready(
+        self, compiled: Compiled, entry: str, blocks: Sequence[int], threads: Sequence[int], shared_bytes: int
+    ) -> tuple[str, Any]:
+        """The kernel, loaded for launches of this size, which are checked; and how errors name them."""
+        shape = f"{tuple(blocks)} blocks of {tuple(threads)} threads, {shared_bytes} bytes of dynamic shared memory"
+        what = f"{compiled.name}: {entry}, {shape}"
+        kernel = self._load(compiled, entry)
+        self._check(what, self.attributes(compiled, entry), blocks, threads, shared_bytes)
+        if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
+            self._allow_shared(what, kernel, shared_bytes)
+        # The driver's function itself: by ``cuda.core`` a launch takes several microseconds more.
+        return what, driver().CUfunction(int(kernel.handle))
 
     def stream_of(self, handle: int) -> Any:
         """The stream with that handle, which may be another library's; 0 is the legacy default stream."""
