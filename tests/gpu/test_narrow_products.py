@@ -65,6 +65,22 @@ def test_dtypes_and_results(gpu: Any, dtypes: Any, says: dict[str, Any], result:
         np.testing.assert_array_equal(c, exact(a, b, result))
 
 
+@pytest.mark.parametrize("capability", ["9.0", "8.0"])
+@pytest.mark.parametrize("shape", [(3, 72, 24), (140, 48, 136)], ids=str)
+def test_other_kernels_do_not_round_sums_either(gpu: Any, shape: tuple[int, int, int], capability: str) -> None:
+    if capability == "8.0":
+        gpu.capability, gpu.arch = "8.0", "sm_80"
+    m, k, n = shape
+    for dtype, result in ((BF16, F32), (F16, BF16), (F64, F32)):
+        a, b = whole(m, k, dtype=dtype), whole(k, n, dtype=dtype, seed=2)
+        a[0, :] = 5
+        b[:, 0] = 3  # their sum has more bits than bfloat16
+        c = tw.matmul(tensor(gpu, a), tensor(gpu, b), out_dtype=result).view
+        assert c.dtype == result
+        np.testing.assert_array_equal(c, exact(a, b, result))
+    assert not any(entry in ("register_banks", "float32_to_float16") for entry, _ in gpu.launches)
+
+
 def test_what_lies_along_k_is_not_copied(gpu: Any) -> None:
     for dtype, says in ((I8, {"out_dtype": "int32"}), (E4, {}), (F32, {"precision": "tf32"})):
         gpu.launches.clear()

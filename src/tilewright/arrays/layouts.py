@@ -121,7 +121,7 @@ def _padded(elements: int, size: int) -> int:
 
 def _stored(stores: Collection[str], compute: str, dtype: str) -> str | None:
     made = made_dtype(compute)
-    if dtype == made or dtype in stores:
+    if dtype == made or (dtype in stores and itemsize_of(compute) < 8):
         return dtype
     return made if itemsize_of(dtype) < itemsize_of(made) or {dtype, made} == {"bfloat16", "float16"} else None
 

@@ -11,7 +11,7 @@
     dtypes = ["float32"]                            # of the operands; this is the default
     capability = "7.5"                              # least compute capability; "9.0a" for what only that one has
     constraints = ["TILE * TILE <= 1024"]           # true of every allowed combination of parameters
-    stores = ["float32"]                            # of results that an engine's kernel stores; default: as operands
+    stores = ["float32"]                            # results that an engine's kernel also stores, not of float64
     precision = "tf32"                              # what operands are rounded to; default "standard": nothing
     spills = ["sm_80"]                              # architectures where not all registers fit; default none
     adds = true                                     # compiled with ACCUMULATE it adds to C (see prelude.cuh); default false

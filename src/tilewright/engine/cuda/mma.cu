@@ -2,6 +2,7 @@
 idea = "Tensor cores multiply 16-bit numbers, which threads have copied to shared memory: what runs before Hopper, with any strides."
 row = "S0.9, S2"
 dtypes = ["bfloat16", "float16"]
+stores = ["bfloat16", "float16", "float32"]
 capability = "8.0"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]

@@ -2,6 +2,7 @@
 idea = "Every warp loads its fragments straight from global memory, for a slice of k of its own: each byte of a long operand passes a multiprocessor once."
 row = "S0.9, S2"
 dtypes = ["bfloat16", "float16", "float64"]
+stores = ["bfloat16", "float16", "float32"]
 capability = "8.0"
 step = "32 * WARPS_K"
 block = ["32 * WARPS_M * WARPS_N * WARPS_K"]
