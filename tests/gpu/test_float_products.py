@@ -156,14 +156,17 @@ def test_conjugates_that_were_not_computed(gpu: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("gap", [0, 3])
-def test_few_parts_of_many_elements_are_added_in_the_same_order(gpu: Any, dtype: str, gap: int) -> None:
-    batch, parts, m, n = 2, 3, 130, 257
+@pytest.mark.parametrize("parts", [3, 13])
+def test_many_elements_are_added_in_the_same_order(gpu: Any, dtype: str, gap: int, parts: int) -> None:
+    batch, m, n = 2, 130, 257
     sums = np.random.default_rng(5).uniform(-1, 1, (batch, parts, m, n)).astype(dtype)
     of_c, laid = stored(np.full((batch, m, n), 7, dtype), False, gap, dtype)
     memory = [gpu.put(x) for x in (sums, of_c)]
     target = Matrix(m, n, laid.row, 1, dtype)
     prepare_sum(gpu, parts, batch, dtype, target, laid.next)(memory[0].pointer, memory[1].pointer, 0)
     got = gpu.get(memory[1], dtype, of_c.shape)
-    np.testing.assert_array_equal(got[..., :n], sums[:, 0] + sums[:, 1] + sums[:, 2])
+    eighths = [sums[:, i * parts // 8 : (i + 1) * parts // 8] for i in range(8)]
+    expected = sum(sum(each[:, i] for i in range(each.shape[1])) for each in eighths if each.size)
+    np.testing.assert_array_equal(got[..., :n], expected)
     np.testing.assert_array_equal(got[..., n:], of_c[..., n:])
-    assert [entry for entry, _ in gpu.launches] == ["add_few_parts"]
+    assert [entry for entry, _ in gpu.launches] == ["add_parts_in_threads"]

@@ -215,7 +215,7 @@ def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matri
     compiled = _compiled("add_parts", device.arch, OUT=target.dtype.upper(), SUM=sums.upper())
     elements = target.rows * target.columns * batch
     # Both add in the same order.
-    entry, of_block = ("add_few_parts", 1024) if parts <= 8 and elements >= 65536 else ("add_parts", 32)
+    entry, of_block = ("add_parts_in_threads", 1024) if parts <= 64 and elements >= 65536 else ("add_parts", 32)
     launch = device.launcher(compiled, entry, min(-(-elements // of_block), _MOST_BLOCKS), 256)
     sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, scale * next_target)))
     counts = np.int32(parts), np.int32(batch)

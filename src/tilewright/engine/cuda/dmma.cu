@@ -14,37 +14,45 @@ a = "either"
 b = "either"
 c = "rows"
 
-# A multiprocessor multiplies at its full rate from eight warps on. Each generation of blocks waits for its first stage, and stores its
-# tiles last. Operands are copied number by number where they cannot be in whole vectors. The rates are those of an H200, as its power
-# allows for long.
+# A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
+# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Where only two blocks
+# run at once, a generation of few blocks takes the time of a full one. Copies of single numbers take time. The rates are those
+# of an H200, as its power allows for long.
 [time]
-warps = "min(cdiv(blocks, sms), BLOCKS) * (BM // WM) * (BN // WN)"
-rate = "2.1e11 * min(1, warps / 4) * min(1, 0.76 + 0.03 * warps)"
-tiles = "cdiv(blocks, sms) * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 4.2e-6"
+each = "cdiv(blocks, sms)"
+rest = "each % BLOCKS"
+warps = "max(1, rest * (BM // WM) * (BN // WN))"
+busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
+full = "BLOCKS * cdiv(each, BLOCKS) * (each > rest) * (BLOCKS < 3)"
+turns = "max(each - rest + rest / busy, full)"
+single = "1 - (a_vector >= 16) * (b_vector >= 16)"
+power = "1 - 0.08 * (BM * BN < 8192) * ((m * k + k * n) * size * batch > 6e8)"
+slower = "0.15 - 0.03 * (BN > 64) + 0.08 * (BLOCKS == 3) + 0.3 * (BLOCKS > 3)"
+tiles = "turns * BM * BN * part / (1.97e11 * power * (1 - 0.02 * (BLOCKS == 3)) / (1 + slower * single)) + cdiv(blocks, sms * BLOCKS) * 3e-6"
 memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
-seconds = "2.5e-6 + max(tiles, memory)"
+seconds = "4e-6 + max(tiles, memory)"
 
 [[presets]]
 rate = 100
-params = { BM = 128, BN = 64, BLOCKS = 2 }
+params = { BM = 64, WN = 32, MMA_K = 8, BLOCKS = 3 }
 
 [[presets]]
 rate = 100
-params = { WN = 32, MMA_K = 8, BLOCKS = 3 }
+params = { BM = 64, MMA_K = 8, BLOCKS = 4 }
 
 [[presets]]
 rate = 100
-params = { BN = 32, WN = 32, STAGES = 4 }
+params = { BM = 64, BN = 128 }
 
 [params]
-BM = { default = 64, values = [32, 64, 128, 256] }
+BM = { default = 128, values = [32, 64, 128, 256] }
 BN = { default = 64, values = [32, 64, 128, 256] }
 BK = { default = 16, values = [16, 32] }
 WM = { default = 32, values = [16, 32, 64] }
 WN = { default = 64, values = [16, 32, 64] }
-MMA_K = { default = 8, values = [4, 8] }
+MMA_K = { default = 4, values = [4, 8] }
 STAGES = { default = 3, min = 2, max = 6 }
-BLOCKS = { default = 4, values = [1, 2, 3, 4] }
+BLOCKS = { default = 2, values = [1, 2, 3, 4] }
 GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
 constexpr int PLANES = 1;

@@ -14,15 +14,21 @@ a = "either"
 b = "either"
 c = "rows"
 
-# A multiprocessor multiplies at its full rate from eight warps on. Each generation of blocks waits for its first stage, and stores its
-# tiles last. Operands are copied number by number where they cannot be in whole vectors. The rates are those of an H200, as its power
-# allows for long.
+# A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
+# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Copies of single
+# numbers of B take time from the multiply-adds. The rates are those
+# of an H200, as its power allows for long.
 [time]
-warps = "min(cdiv(blocks, sms), BLOCKS) * (BM // WM) * (BN // WN)"
-rate = "2.04e11 * min(1, warps / 4) * min(1, 0.76 + 0.03 * warps) * (1.028 - 2.4 / BM - 2.4 / BN)"
-tiles = "cdiv(blocks, sms) * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 4.2e-6"
+each = "cdiv(blocks, sms)"
+rest = "each % BLOCKS"
+warps = "max(1, rest * (BM // WM) * (BN // WN))"
+busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
+turns = "each - rest + rest / busy"
+single = "1 - b_across * (b_vector >= 16)"
+rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN) / (1 + single * (0.06 + 0.05 * (BN > 128)))"
+tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 4.5e-6"
 memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
-seconds = "2.5e-6 + max(tiles, memory)"
+seconds = "4e-6 + max(tiles, memory)"
 
 [[presets]]
 rate = 100
@@ -30,15 +36,11 @@ params = { BM = 64, BN = 128, WM = 32, TN = 8, STAGES = 3, BLOCKS = 3 }
 
 [[presets]]
 rate = 100
-params = { BN = 192, WN = 48, TN = 12 }
+params = { BM = 64, WM = 32, TN = 8, STAGES = 3, BLOCKS = 2 }
 
 [[presets]]
 rate = 100
-params = { BN = 128, BLOCKS = 2 }
-
-[[presets]]
-rate = 100
-params = { BN = 64, BK = 8, STAGES = 6, BLOCKS = 4 }
+params = { BM = 64, BN = 128, BK = 8, STAGES = 6, BLOCKS = 4 }
 
 [[presets]]
 rate = 100

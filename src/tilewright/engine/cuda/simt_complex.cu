@@ -14,15 +14,18 @@ a = "either"
 b = "either"
 c = "rows"
 
-# A multiprocessor multiplies at its full rate from eight warps on. Each generation of blocks waits for its first stage, and stores its
-# tiles last. Operands are copied number by number where they cannot be in whole vectors. The rates are those of an H200, as its power
-# allows for long.
+# A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
+# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. The rates are those
+# of an H200, as its power allows for long.
 [time]
-warps = "min(cdiv(blocks, sms), BLOCKS) * (BM // WM) * (BN // WN)"
-rate = "4.5e10 * min(1, warps / 4) * min(1, 0.76 + 0.03 * warps) * (1.037 - 2.4 / BM - 2.4 / BN)"
-tiles = "cdiv(blocks, sms) * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 4.2e-6"
+each = "cdiv(blocks, sms)"
+rest = "each % BLOCKS"
+warps = "max(1, rest * (BM // WM) * (BN // WN))"
+busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
+turns = "each - rest + rest / busy"
+tiles = "turns * BM * BN * part / 4.5e10 + cdiv(blocks, sms * BLOCKS) * 4.5e-6"
 memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
-seconds = "2.5e-6 + max(tiles, memory)"
+seconds = "4e-6 + max(tiles, memory)"
 
 [[presets]]
 rate = 100
@@ -30,7 +33,7 @@ params = { BM = 64, BLOCKS = 2 }
 
 [[presets]]
 rate = 100
-params = { BM = 64, BN = 64, BLOCKS = 4 }
+params = { BM = 64, BN = 64, WM = 32, TN = 4, BLOCKS = 3 }
 
 [params]
 BM = { default = 128, values = [32, 64, 128] }

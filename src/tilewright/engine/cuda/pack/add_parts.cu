@@ -29,9 +29,9 @@ __device__ __forceinline__ Out rounded(float x)
 }
 #endif
 
-// The same of few parts and many elements: each thread adds four elements, 32 apart.
+// The same for many elements: each thread adds four elements, 32 apart.
 extern "C" __global__ void __launch_bounds__(256)
-add_few_parts(const Sum* parts, Out* c, long long rows, long long columns, long long row_c, long long column_c, long long next_c, int count,
+add_parts_in_threads(const Sum* parts, Out* c, long long rows, long long columns, long long row_c, long long column_c, long long next_c, int count,
               int batch)
 {
     const long long size = rows * columns, all = size * batch;
@@ -45,10 +45,21 @@ add_few_parts(const Sum* parts, Out* c, long long rows, long long columns, long 
             const long long i = min(start + 32 * j, all - 1), z = batch > 1 ? i / size : 0;
             from[j] = parts + z * count * size + (i - z * size);
         }
-        #pragma unroll 4
-        for (int p = 0; p < count; p++)
-            #pragma unroll
-            for (int j = 0; j < 4; j++) sums[j] += from[j][p * size];
+        if (count <= 8)
+            #pragma unroll 4
+            for (int p = 0; p < count; p++)
+                #pragma unroll
+                for (int j = 0; j < 4; j++) sums[j] += from[j][p * size];
+        else
+            for (int eighth = 0, p = 0; eighth < 8; eighth++) {
+                Sum of[4] = {};
+                #pragma unroll 4
+                for (; p < (eighth + 1ll) * count / 8; p++)
+                    #pragma unroll
+                    for (int j = 0; j < 4; j++) of[j] += from[j][p * size];
+                #pragma unroll
+                for (int j = 0; j < 4; j++) sums[j] += of[j];
+            }
         #pragma unroll
         for (int j = 0; j < 4; j++) {
             const long long i = start + 32 * j;
