@@ -3,22 +3,89 @@ idea = "Every warp multiplies a slice of k of its own from registers that it loa
 row = "S2"
 dtypes = ["float32", "float64"]
 capability = "8.0"
-step = "32 * WARPS_K"
+step = "64"
 block = ["32 * WARPS_N * WARPS_K"]
 grid = ["cdiv(m, TM * LM) * cdiv(n, TN * LN * WARPS_N)"]
-shared = "WARPS_K // 2 * WARPS_N * TM * TN * 32 * 8"
+shared = "WARPS_K * WARPS_N * TM * TN * 33 * 4"
 tile = ["TN * LN * WARPS_N", "TM * LM"]
-constraints = ["WARPS_N * WARPS_K <= 16", "WARPS_K // 2 * WARPS_N * TM * TN <= 896", "32 % (LM * LN) == 0"]
-suits = "min(m <= 128, n <= 128)"
+constraints = ["WARPS_N * WARPS_K <= 16", "WARPS_K * WARPS_N * TM * TN * 33 * 4 <= 229376", "32 % (LM * LN) == 0", "LM * LN >= 2"]
+suits = "m <= 128"
 
 [strides]
 a = "either"
 b = "either"
 c = "any"
 
+# The rates are those of an H200.
 [time]
-memory = "(m * k + k * n) * size * batch / 3.9e12"
-seconds = "2.5e-6 + memory"
+rows = "min(m, TM * LM)"
+columns = "min(n, TN * LN * WARPS_N)"
+taken = "part * (rows + columns) * size"
+turns = "cdiv(blocks, sms)"
+of_a = "min(a_vector, 16 - a_down * max(0, 16 - TM * size))"
+of_b = "min(b_vector, 16 - b_across * max(0, 16 - TN * size))"
+accesses = "part * size * WARPS_N * LM * LN * (TM / of_a + TN / of_b) / 32"
+arithmetic = "part * TM * LM * TN * LN * WARPS_N / (1.3e11 * (size == 4) + 3e10 * (size == 8))"
+flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (BOTH * rows + columns) * 512 / (LM * LN)"
+tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / 2e8)"
+memory = "(m * k + k * n) * size * batch / 4.3e12"
+cache = "blocks * taken / 5.2e12"
+seconds = "3e-6 + max(tiles, memory, cache) + 0.1 * min(tiles, memory) + m * n * batch * parts * out_size / 3e12"
+
+[[presets]]
+rate = 100
+when = "m > 4"
+params = { TM = 8, LM = 2, TN = 4, LN = 16, WARPS_K = 16 }
+
+[[presets]]
+rate = 100
+when = "m > 4"
+params = { TM = 8, LM = 2, LN = 16, RESIDENT = 2 }
+
+[[presets]]
+rate = 100
+when = "m > 4"
+params = { TM = 8, LM = 2, TN = 8, LN = 16 }
+
+[[presets]]
+rate = 100
+when = "m > 4"
+params = { TM = 8, LM = 2, TN = 8, LN = 4, BUFFERS = 1 }
+
+[[presets]]
+rate = 100
+when = "m <= 8"
+params = { TM = 4, LN = 16, RESIDENT = 2 }
+
+[[presets]]
+rate = 100
+when = "m <= 8"
+params = { TM = 4, LN = 4, RESIDENT = 2 }
+
+[[presets]]
+rate = 100
+when = "m <= 2"
+params = { TM = 1, WARPS_K = 16, BUFFERS = 4 }
+
+[[presets]]
+rate = 100
+when = "m <= 2"
+params = { TM = 1, BUFFERS = 4, RESIDENT = 2 }
+
+[[presets]]
+rate = 100
+when = "m <= 2"
+params = { TM = 1, LN = 4, BUFFERS = 4, RESIDENT = 2 }
+
+[[presets]]
+rate = 100
+when = "m > 16"
+params = { TM = 8, TN = 8, LM = 4, LN = 4, BOTH = 1 }
+
+[[presets]]
+rate = 100
+when = "m > 32"
+params = { TM = 8, TN = 8, LM = 8, LN = 4, BOTH = 1, WARPS_N = 2, WARPS_K = 4 }
 
 [params]
 TM = { default = 16, values = [1, 2, 4, 8, 16] }
@@ -39,7 +106,7 @@ typedef double T;
 typedef float T;
 #endif
 constexpr int LK = 32 / (LM * LN), EACH = 16 / sizeof(T);  // lanes along k, and the elements along k that a lane loads of each row
-constexpr int CHUNK = LK * EACH, STRIDE = CHUNK * WARPS_K, STEP = 32 * WARPS_K, WARPS = WARPS_N * WARPS_K;
+constexpr int CHUNK = LK * EACH, TURN = CHUNK * BUFFERS * WARPS_K, STEP = 64, WARPS = WARPS_N * WARPS_K;
 constexpr int BM = TM * LM, BN = TN * LN;
 extern __shared__ __align__(16) unsigned char memory[];
 
@@ -53,14 +120,14 @@ template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_t
     const int along = B_ACROSS ? lane / LN % LK : lane % LK, of_n = B_ACROSS ? lane % LN : lane / LK % LN, of_m = lane / (LN * LK);
     const int across = (call.n - 1) / (BN * WARPS_N) + 1, tiles = ((call.m - 1) / BM + 1) * across;
     const int z = blockIdx.x / tiles, tile = blockIdx.x % tiles, product = z / call.parts;
-    const int top = tile / across * BM, left = (tile % across * WARPS_N + warp % WARPS_N) * BN;
+    const int top = tile / across * BM, left = tile % across * (BN * WARPS_N);
     const int first = z % call.parts * call.part_steps * STEP;
     const int stop = min((long long)call.k, first + (long long)call.part_steps * STEP);
 
     using A = Operand<T, !A_DOWN, LM, TM, EACH, VECTOR_A>;
-    using B = Operand<T, !B_ACROSS, LN, TN, EACH, VECTOR_B>;
+    using B = Operand<T, !B_ACROSS, LN, TN, EACH, VECTOR_B, true>;
     const A of_a(a + product * call.next_a, A_DOWN ? call.column_a : call.row_a, top, call.m, of_m, along * EACH);
-    const B of_b(b + product * call.next_b, B_ACROSS ? call.row_b : call.column_b, left, call.n, of_n, along * EACH);
+    const B of_b(b + product * call.next_b, B_ACROSS ? call.row_b : call.column_b, left + warp % WARPS_N * BN, call.n, of_n, along * EACH);
 
     T d[TM][TN] = {};
     typename A::Fragments x[BOTH ? BUFFERS : 1];
@@ -74,8 +141,8 @@ template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_t
                 for (int j = 0; j < TN; j++) d[i][j] = fused(p.at(i, e), q.at(j, e), d[i][j]);
     };
     const int whole = first + (stop - first) / CHUNK * CHUNK;
-    const int k = stream<BUFFERS, STRIDE>(
-        first + slice * CHUNK, whole,
+    stream<BUFFERS, CHUNK, TURN>(
+        first + slice * BUFFERS * CHUNK, whole,
         [&](int i, int k) {
             if (BOTH) of_a.get(x[BOTH ? i : 0], k);
             of_b.get(y[i], k);
@@ -84,9 +151,9 @@ template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_t
             if (!BOTH) of_a.get(x[0], k);
             multiply(x[BOTH ? i : 0], y[i]);
         });
-    if (k == whole && k < stop) {
-        of_a.get(x[0], k, stop - k - along * EACH);
-        of_b.get(y[0], k, stop - k - along * EACH);
+    if (whole < stop && slice == (whole - first) / (CHUNK * BUFFERS) % WARPS_K) {
+        of_a.get(x[0], whole, stop - whole - along * EACH);
+        of_b.get(y[0], whole, stop - whole - along * EACH);
         multiply(x[0], y[0]);
     }
 
@@ -98,18 +165,21 @@ template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_t
         for (int j = 0; j < TN; j++)
             #pragma unroll
             for (int half = LK / 2; half > 0; half /= 2) d[i][j] += __shfl_xor_sync(~0u, d[i][j], half * NEXT);
-    add_slices<WARPS_K, WARPS_N, TM * TN>(&d[0][0], memory);
-    if (slice > 0) return;
 
-    // ---- REGISTERS → GLOBAL
+    // ---- REGISTERS → SHARED → GLOBAL
+    using Sums = SliceSums<WARPS_K, WARPS_N, TM * TN, T>;
+    Sums sums = { (T*)memory };
     T* to = c + z * call.next_c;
     #pragma unroll
-    for (int i = 0; i < TM; i++)
-        #pragma unroll
-        for (int j = 0; j < TN; j++) {
-            const int row = top + A::index(i, of_m), col = left + B::index(j, of_n);
-            if ((i * TN + j) % LK == along && row < call.m && col < call.n) to[row * call.row_c + col * call.column_c] = d[i][j];
-        }
+    for (int pass = 0; pass < Sums::PASSES; pass++) {
+        sums.put(*(T(*)[TM * TN])d, pass);
+        for_each_element<BM, BN * WARPS_N>(call.row_c == 1, [&](int row, int col) {
+            const int i = A::element(row) * TN + B::element(col % BN), of_n = B::lane_of(col % BN);
+            if (top + row >= call.m || left + col >= call.n || i / Sums::EACH != pass) return;
+            const T sum = sums.total(col / BN, i, A::lane_of(row) * (LN * LK) + (B_ACROSS ? of_n : of_n * LK));
+            to[(top + row) * call.row_c + (left + col) * call.column_c] = sum;
+        });
+    }
 }
 
 // Not inlined, so that it takes no registers from the other way.

@@ -4,22 +4,58 @@ row = "S0.9, S2"
 dtypes = ["bfloat16", "float16", "float64"]
 stores = ["bfloat16", "float16", "float32"]
 capability = "8.0"
-step = "32 * WARPS_K"
+step = "64"
 block = ["32 * WARPS_M * WARPS_N * WARPS_K"]
 grid = ["cdiv(m, WM * WARPS_M) * cdiv(n, WN * WARPS_N)"]
-shared = "WARPS_K // 2 * WARPS_M * WARPS_N * WM * WN * 8"
+shared = "WARPS_K * WARPS_M * WARPS_N * WM * WN // 32 * 33 * 4"
 tile = ["WN * WARPS_N", "WM * WARPS_M"]
-constraints = ["WARPS_M * WARPS_N * WARPS_K <= 16", "WARPS_K // 2 * WARPS_M * WARPS_N * WM * WN <= 28672"]
-suits = "min(m <= 128, n <= 128)"
+constraints = ["WARPS_M * WARPS_N * WARPS_K <= 16", "WARPS_K * WARPS_M * WARPS_N * WM * WN <= 55296"]
+suits = "m <= 128"
 
 [strides]
 a = "either"
 b = "either"
 c = "any"
 
+# The rates are those of an H200. An access has at most 16 bytes of a row, or of a column, and of what follows each other across k no
+# more than a lane has of it.
 [time]
-memory = "(m * k + k * n) * size * batch / 3.9e12"
-seconds = "2.5e-6 + memory"
+rows = "min(m, WM * WARPS_M)"
+columns = "min(n, WN * WARPS_N)"
+taken = "part * (rows + columns) * size"
+turns = "cdiv(blocks, sms)"
+of_a = "min(a_vector, 16 - a_down * (16 - WM // 8 * size))"
+of_b = "min(b_vector, 16 - b_across * (16 - WN // 8 * size))"
+accesses = "part * size * WARPS_M * WARPS_N * (WM / of_a + WN / of_b) / 32"
+arithmetic = "part * WM * WARPS_M * WN * WARPS_N / (2.0e12 * (size == 2) + 2.0e11 * (size == 8))"
+flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (rows + columns) * 64"
+tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / 2e8)"
+memory = "(m * k + k * n) * size * batch / 4.3e12"
+cache = "blocks * taken / 5.2e12"
+seconds = "3e-6 + max(tiles, memory, cache) + 0.1 * min(tiles, memory) + m * n * batch * parts * out_size / 3e12"
+
+[[presets]]
+rate = 100
+params = { WN = 64, WARPS_K = 16, RESIDENT = 1 }
+
+[[presets]]
+rate = 100
+params = { WN = 32, BUFFERS = 2 }
+
+[[presets]]
+rate = 100
+when = "m > 16"
+params = { WM = 32, WN = 32, BUFFERS = 2, RESIDENT = 1 }
+
+[[presets]]
+rate = 100
+when = "m > 16"
+params = { WM = 64, WN = 64, RESIDENT = 1 }
+
+[[presets]]
+rate = 100
+when = "m > 32"
+params = { WM = 32, WN = 32, WARPS_M = 2, WARPS_N = 2, WARPS_K = 4, RESIDENT = 1 }
 
 [params]
 WM = { default = 16, values = [16, 32, 64] }
@@ -27,86 +63,14 @@ WN = { default = 64, values = [16, 32, 64] }
 WARPS_M = { default = 1, values = [1, 2] }
 WARPS_N = { default = 1, values = [1, 2, 4] }
 WARPS_K = { default = 8, values = [1, 2, 4, 8, 16] }
-BUFFERS = { default = 2, values = [1, 2, 3, 4] }
-RESIDENT = { default = 1, values = [1, 2, 3, 4, 6, 8] }
+BUFFERS = { default = 1, values = [1, 2, 3, 4] }
+RESIDENT = { default = 2, values = [1, 2, 3, 4, 6, 8] }
 */
-#include "slices.cuh"
+#include "fragments.cuh"
 
-// ---- the types: a word is a register of a fragment, of 16-bit operands two elements ------------------------------------------
-#if TYPE == FLOAT64
-typedef double T;
-typedef double Word;
-typedef double Sum;
-typedef double Out;
-#else
-typedef unsigned short T;  // its bits
-typedef unsigned Word;
-typedef float Sum;
-#if OUT == FLOAT32
-typedef float Out;
-#else
-typedef unsigned short Out;
-#endif
-#endif
-constexpr int PACKED = sizeof(Word) / sizeof(T);
-constexpr int EACH = TYPE == FLOAT64 ? 4 : 8;  // elements along k that a lane loads of each row at once
-constexpr int CHUNK = 4 * EACH, STRIDE = CHUNK * WARPS_K, STEP = 32 * WARPS_K;
+constexpr int TURN = CHUNK * BUFFERS * WARPS_K, STEP = 64;
 constexpr int WARPS = WARPS_M * WARPS_N * WARPS_K, BM = WM * WARPS_M, BN = WN * WARPS_N;
 extern __shared__ __align__(16) unsigned char memory[];
-
-__device__ __forceinline__ void mma(Sum (&d)[4], const Word* a_low, const Word* a_high, const Word* b, int s)
-{
-#if TYPE == FLOAT64
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                 : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3]) : "d"(a_low[s]), "d"(a_high[s]), "d"(b[s]));
-#else
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+d"(d[0]), "+d"(d[1]) : "d"(a_low[s]), "d"(b[s]));
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+d"(d[2]), "+d"(d[3]) : "d"(a_high[s]), "d"(b[s]));
-#endif
-#else
-#if TYPE == BFLOAT16
-#define MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
-#else
-#define MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
-#endif
-    asm volatile(MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a_low[2 * s]), "r"(a_high[2 * s]), "r"(a_low[2 * s + 1]), "r"(a_high[2 * s + 1]),
-                   "r"(b[2 * s]), "r"(b[2 * s + 1]));
-#endif
-}
-constexpr int MMAS = TYPE == FLOAT64 ? EACH : EACH / 4;  // of a chunk, for each 16×8 elements of C
-
-__device__ __forceinline__ Out rounded(Sum x)
-{
-#if OUT == FLOAT32 || OUT == FLOAT64
-    return x;
-#else
-    unsigned both;
-    if (OUT == BFLOAT16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(x));
-    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(x));
-    return (Out)both;
-#endif
-}
-
-// Words of a lane's elements of index j along k, of two elements each where they are narrower.
-template <bool ALONG_K, typename Fragments> __device__ __forceinline__ void words(Word* to, const Fragments& from, int j)
-{
-    #pragma unroll
-    for (int w = 0; w < EACH / PACKED; w++) {
-        if constexpr (PACKED == 1) to[w] = from.at(j, w);
-        else if constexpr (ALONG_K) memcpy(&to[w], &from.elements[j][2 * w], 4);
-        else {
-            unsigned low, high;  // two indices of one k, then of the next
-            memcpy(&low, &from.elements[2 * w][j & ~1], 4);
-            memcpy(&high, &from.elements[2 * w + 1][j & ~1], 4);
-            to[w] = __byte_perm(low, high, j % 2 ? 0x7632 : 0x5410);
-        }
-    }
-}
 
 template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_tile(const T* a, const T* b, Out* c, const Call& call)
 {
@@ -114,62 +78,52 @@ template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_t
     const int warp_m = warp % WARPS_M, warp_n = warp / WARPS_M % WARPS_N;
     const int across = (call.n - 1) / BN + 1, tiles = ((call.m - 1) / BM + 1) * across;
     const int z = blockIdx.x / tiles, tile = blockIdx.x % tiles, product = z / call.parts;
-    const int top = tile / across * BM + warp_m * WM, left = tile % across * BN + warp_n * WN;
+    const int top = tile / across * BM, left = tile % across * BN;
     const int first = z % call.parts * call.part_steps * STEP;
     const int stop = min((long long)call.k, first + (long long)call.part_steps * STEP);
 
     const int g = lane / 4, t = lane % 4;
     using A = Operand<T, !A_DOWN, 8, WM / 8, EACH, VECTOR_A>;
-    using B = Operand<T, !B_ACROSS, 8, WN / 8, EACH, VECTOR_B>;
-    const A of_a(a + product * call.next_a, A_DOWN ? call.column_a : call.row_a, top, call.m, g, t * EACH);
-    const B of_b(b + product * call.next_b, B_ACROSS ? call.row_b : call.column_b, left, call.n, g, t * EACH);
+    using B = Operand<T, !B_ACROSS, 8, WN / 8, EACH, VECTOR_B, true>;
+    const A of_a(a + product * call.next_a, A_DOWN ? call.column_a : call.row_a, top + warp_m * WM, call.m, g, t * EACH);
+    const B of_b(b + product * call.next_b, B_ACROSS ? call.row_b : call.column_b, left + warp_n * WN, call.n, g, t * EACH);
 
     Sum d[WM / 16][WN / 8][4] = {};
     auto multiply = [&](const typename A::Fragments& x, const typename B::Fragments& y) {
-        Word p[WM / 8][EACH / PACKED], q[WN / 8][EACH / PACKED];
-        #pragma unroll
-        for (int i = 0; i < WM / 8; i++) words<!A_DOWN>(p[i], x, i);
-        #pragma unroll
-        for (int j = 0; j < WN / 8; j++) words<!B_ACROSS>(q[j], y, j);
-        #pragma unroll
-        for (int s = 0; s < MMAS; s++)
-            #pragma unroll
-            for (int i = 0; i < WM / 16; i++)
-                #pragma unroll
-                for (int j = 0; j < WN / 8; j++) mma(d[i][j], p[2 * i], p[2 * i + 1], q[j], s);
+        multiply_fragments<!A_DOWN, !B_ACROSS, WM, WN>(d, x, y);
     };
 
     // The warps of a block take chunks of k in turn, each with BUFFERS chunks under way.
     typename A::Fragments x[BUFFERS];
     typename B::Fragments y[BUFFERS];
     const int whole = first + (stop - first) / CHUNK * CHUNK;
-    const int k = stream<BUFFERS, STRIDE>(
-        first + slice * CHUNK, whole,
+    stream<BUFFERS, CHUNK, TURN>(
+        first + slice * BUFFERS * CHUNK, whole,
         [&](int i, int k) {
             of_a.get(x[i], k);
             of_b.get(y[i], k);
         },
         [&](int i, int) { multiply(x[i], y[i]); });
-    if (k == whole && k < stop) {
-        of_a.get(x[0], k, stop - k - t * EACH);
-        of_b.get(y[0], k, stop - k - t * EACH);
+    if (whole < stop && slice == (whole - first) / (CHUNK * BUFFERS) % WARPS_K) {
+        of_a.get(x[0], whole, stop - whole - t * EACH);
+        of_b.get(y[0], whole, stop - whole - t * EACH);
         multiply(x[0], y[0]);
     }
-    add_slices<WARPS_K, WARPS_M * WARPS_N, WM * WN / 32>(&d[0][0][0], memory);
-    if (slice > 0) return;
 
-    // ---- REGISTERS → GLOBAL
+    // ---- REGISTERS → SHARED → GLOBAL
+    using Sums = SliceSums<WARPS_K, WARPS_M * WARPS_N, WM * WN / 32, Sum>;
+    Sums sums = { (Sum*)memory };
     Out* to = c + z * call.next_c;
     #pragma unroll
-    for (int i = 0; i < WM / 8; i++) {
-        const int row = top + A::index(i, g);
-        #pragma unroll
-        for (int e = 0; e < 2; e++)
-            #pragma unroll
-            for (int j = 0; j < WN / 8; j++) {
-                const int col = left + B::index(j, 2 * t + e);
-                if (row < call.m && col < call.n) to[row * call.row_c + col * call.column_c] = rounded(d[i / 2][j][i % 2 * 2 + e]);
-            }
+    for (int pass = 0; pass < Sums::PASSES; pass++) {
+        sums.put(*(Sum(*)[WM * WN / 32])d, pass);
+        for_each_element<BM, BN>(call.row_c == 1, [&](int row, int col) {
+            const int r = A::element(row % WM), s = B::element(col % WN), pair = B::lane_of(col % WN);
+            const int i = (r / 2 * (WN / 8) + s) * 4 + r % 2 * 2 + pair % 2;
+            if (top + row >= call.m || left + col >= call.n || i / Sums::EACH != pass) return;
+            const Sum sum = sums.total(col / WN * WARPS_M + row / WM, i, A::lane_of(row % WM) * 4 + pair / 2);
+            to[(top + row) * call.row_c + (left + col) * call.column_c] = rounded(sum);
+        });
     }
 }
 

@@ -1,0 +1,124 @@
+"""The engine's kernels for few rows, a long k and tiny products, which the microscope executes on a simulated GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from support import simulated_libraries as fake
+from tilewright.catalog import cuda_engine
+from tilewright.kernels.cuda_kernel import CudaKernel
+from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+MMA, FMA, TINY, TINY_MMA = "cuda/slices_mma", "cuda/slices_fma", "cuda/tiny", "cuda/tiny_mma"
+CASES = [
+    (MMA, "bfloat16", {"WARPS_K": 2}),
+    (MMA, "float16", {"WM": 32, "WN": 32, "WARPS_K": 4}),
+    (MMA, "float64", {"WN": 16, "WARPS_M": 2, "WARPS_N": 2, "WARPS_K": 2}),
+    (FMA, "float32", {"TM": 8, "LM": 2, "LN": 4, "WARPS_K": 2, "BOTH": 1}),
+    (FMA, "float64", {"TM": 4, "TN": 2, "LM": 2, "LN": 2, "WARPS_N": 2, "WARPS_K": 2}),
+    (TINY, "float32", {"WARPS": 2}),
+    (TINY, "float64", {"TM": 2, "TN": 4, "LM": 4, "LN": 2, "WARPS": 2}),
+    (TINY_MMA, "bfloat16", {"WARPS": 2}),
+    (TINY_MMA, "float16", {"WM": 16, "WN": 64, "WARPS": 2}),
+]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = fake.Gpu(1 << 22)
+    fake.install(monkeypatch, [found])
+    return found
+
+
+def stored(values: np.ndarray, down: bool, gap: int) -> tuple[np.ndarray, Strides]:
+    """Matrices of a batch in memory by rows, or ``down`` by columns, after each of which NaN fill a gap."""
+    lines = values.swapaxes(-1, -2) if down else values
+    memory = np.full((*lines.shape[:-1], lines.shape[-1] + gap), np.nan, values.dtype)
+    memory[..., : lines.shape[-1]] = lines
+    step = memory.shape[-1]
+    following = memory.shape[-2] * step
+    alignment = int(np.gcd(16, following * values.itemsize))
+    return memory, Strides(*((1, step) if down else (step, 1)), following, down, alignment)
+
+
+def check(
+    gpu: Any, name: str, dtype: str, params: Mapping[str, int], shape: tuple[int, int, int], *,
+    batch: int = 1, parts: int = 1,
+    down: tuple[bool, bool, bool] = (False, False, False), gaps: tuple[int, int, int] = (0, 0, 0),
+) -> None:  # fmt: skip
+    """Compare a product by the kernel with NumPy's, and see that nothing around C is written."""
+    m, n, k = shape
+    kind = np.dtype(getattr(ml_dtypes, dtype) if dtype == "bfloat16" else dtype)
+    rng = np.random.default_rng(sum(shape))
+    a, b = (rng.integers(-4, 5, sides).astype(kind) for sides in ((batch, m, k), (batch, k, n)))
+    out = dtype if parts == 1 or dtype == "float64" else "float32"
+    empty = np.zeros((batch * parts, m, n), kind if out == dtype else out)
+    operands = [stored(x, *each) for x, *each in zip((a, b, empty), down, gaps, strict=True)]
+    memory = [gpu.put(x.view(np.uint8)) for x, _ in operands]
+    kernel = cuda_engine()[name]
+    cut = (parts, -(-k // (kernel.step_of_k(kind.itemsize, kernel.checked(params)) * parts))) if parts > 1 else ()
+    what = StridedProduct(dtype, out, m, n, k, batch, *(laid for _, laid in operands), *cut)
+    prepare_strided_product(gpu, kernel, what, params)(*(x.pointer for x in memory), 0)
+    got = gpu.get(memory[2], empty.dtype, operands[2][0].shape)
+    for each in memory:
+        each.close()
+    c = got[..., : m if down[2] else n]
+    c = (c.swapaxes(-1, -2) if down[2] else c).reshape(batch, parts, m, n).astype(np.float64).sum(1)
+    np.testing.assert_array_equal(
+        c, (a.astype(np.float64) @ b.astype(np.float64)).astype(empty.dtype).astype(np.float64)
+    )
+    assert np.isnan(got[..., m if down[2] else n :].astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)
+@pytest.mark.parametrize(("name", "dtype", "params"), CASES, ids=lambda p: p if isinstance(p, str) else "")
+def test_any_layout(gpu: Any, name: str, dtype: str, params: dict[str, int], down: tuple[bool, bool]) -> None:
+    if down[0] == down[1]:
+        check(gpu, name, dtype, params, (20, 12, 75), down=(*down, False), gaps=(4, 4, 0))
+    else:
+        check(gpu, name, dtype, params, (17, 35, 21), down=(*down, True), gaps=(5, 2, 1))
+
+
+@pytest.mark.parametrize(("name", "dtype", "params"), CASES, ids=lambda p: p if isinstance(p, str) else "")
+def test_batches_and_parts_of_k(gpu: Any, name: str, dtype: str, params: dict[str, int]) -> None:
+    check(gpu, name, dtype, params, (9, 20, 17), batch=3, gaps=(1, 0, 0))
+    if name in (TINY, TINY_MMA):
+        check(gpu, name, dtype, params, (8, 8, 8), batch=40)
+    else:
+        check(gpu, name, dtype, params, (4, 9, 290), batch=2, parts=2, down=(True, False, False))
+
+
+@pytest.mark.parametrize(("name", "dtype", "params"), [
+    (name, dtype, params)
+    for name, dtype in ((MMA, "bfloat16"), (FMA, "float32"), (TINY, "float32"), (TINY_MMA, "float16"))
+    for params in ({}, *(preset.params for preset in cuda_engine()[name].presets))
+], ids=lambda p: p if isinstance(p, str) else "-".join(f"{key}{p[key]}" for key in p) or "default")  # fmt: skip
+def test_every_tile(gpu: Any, name: str, dtype: str, params: dict[str, int]) -> None:
+    width, height = (side(m=1, n=1, k=1, **cuda_engine()[name].checked(params)) for side in cuda_engine()[name].tile)
+    check(gpu, name, dtype, params, (height // 2 + 4, width // 2 + 4, 100))
+
+
+def test_a_missing_barrier_is_found(gpu: Any) -> None:
+    """A warp must not add sums before all warps have put theirs into shared memory."""
+    kernel = cuda_engine()[FMA]
+    header = (kernel.path.parent / "slices.cuh").read_text()
+    wrong = header.replace("to[i % EACH * STEP] = from[i];\n        __syncthreads();", "to[i % EACH * STEP] = from[i];")
+    assert wrong != header
+    source = kernel.source.replace('#include "slices.cuh"', wrong.replace("#pragma once", ""))
+    broken = CudaKernel(**{f.name: getattr(kernel, f.name) for f in fields(kernel) if f.init} | {"source": source})
+    memory = [gpu.put(np.ones(size, np.float32)) for size in (16 * 64, 64 * 16, 16 * 16)]
+    laid = Strides(64, 1), Strides(16, 1), Strides(16, 1)
+    run = prepare_strided_product(
+        gpu, broken, StridedProduct("float32", "float32", 16, 16, 64, 1, *laid), {"LN": 4, "WARPS_K": 2}
+    )
+    with pytest.raises(AssertionError, match="nothing orders"):
+        run(*(x.pointer for x in memory), 0)
