@@ -73,7 +73,8 @@ def matmul(
     ``torch.compile``; ``tilewright.torch`` has more.
 
     Two lists of as many arrays, each with at least two axes, are multiplied one by one, and the result is the list of the
-    products; ``out`` is then a list too. On a GPU those of a list that lie at equal distances take one launch.
+    products; ``out`` is then a list too. On a GPU those that lie at equal distances take one launch, and so do parts of
+    different heights of one split bfloat16 or float16 array, if the second factors lie at equal distances.
 
     ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1" multiply
     them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
@@ -156,10 +157,10 @@ def _matmul_lists(
     def one(x: Any, y: Any, c: Any = None) -> Any:
         return matmul(x, y, c, precision=precision, algorithm=algorithm, device=device, out_dtype=out_dtype)
 
-    if out is None and device is None and out_dtype is None and is_on_gpu(*a, *b):
+    if out is None and device is None and is_on_gpu(*a, *b):
         from .arrays.grouped import matmul_lists_on_gpu  # imported only here: products on the host do not need it
 
-        return matmul_lists_on_gpu(a, b, precision, algorithm, one)
+        return matmul_lists_on_gpu(a, b, precision, algorithm, out_dtype, one)
     return [one(x, y, c) for x, y, c in zip(a, b, [None] * len(a) if out is None else out, strict=True)]
 
 

@@ -21,7 +21,12 @@ from .matmul import check_words_on_gpu, submit_product
 
 
 def matmul_lists_on_gpu(
-    a: Sequence[Any], b: Sequence[Any], precision: str, algorithm: str, one: Callable[[Any, Any], Any]
+    a: Sequence[Any],
+    b: Sequence[Any],
+    precision: str,
+    algorithm: str,
+    out_dtype: Any,
+    one: Callable[[Any, Any], Any],
 ) -> list[Any]:
     """The product of each array in ``a`` and the one in ``b`` with its number, of which some may share memory; ``one``
     multiplies a pair that is no part of a batch. Raises what ``matmul_on_gpu`` raises.
@@ -44,12 +49,12 @@ def matmul_lists_on_gpu(
         if stop - first == 1:
             results.append(one(a[first], b[first]))
         else:
-            results += _batch(library, xs[first:stop], ys[first:stop], precision)
+            results += _batch(library, xs[first:stop], ys[first:stop], precision, out_dtype)
     return results
 
 
-def _batch(library: Library, xs: list[GpuArray], ys: list[GpuArray], precision: str) -> list[Any]:
-    result, launches = submit_product(library, [], (_stacked(xs), _stacked(ys), None), precision)
+def _batch(library: Library, xs: list[GpuArray], ys: list[GpuArray], precision: str, out_dtype: Any) -> list[Any]:
+    result, launches = submit_product(library, [], (_stacked(xs), _stacked(ys), None), precision, None, out_dtype)
     result = library.answer(result)
     return list(library.transposed(result) if launches.plan.order.transposed else result)
 
