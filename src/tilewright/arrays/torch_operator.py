@@ -79,12 +79,12 @@ def _is_transformed(x: Tensor) -> bool:
 
 
 def _multiply(a: Tensor, b: Tensor, precision: str) -> Tensor:
-    if a.device != b.device:
-        raise OperandError(f"a is on {a.device}, b on {b.device}: move one to the other")
     if a.is_cuda:
         way = short_ways.get(type(a)) if precision == "standard" else None
         c = None if way is None else way(a, b, None)
         return matmul_on_gpu(a, b, None, precision) if c is None else c
+    if a.device != b.device:
+        raise OperandError(f"a is on {a.device}, b on {b.device}: move one to the other")
     if a.device.type != "cpu":  # a tensor without memory, or of a device for which PyTorch says that we have no kernel
         return _node(a, b, precision)
     dtype = torch.promote_types(a.dtype, b.dtype)
