@@ -69,7 +69,7 @@ def prepare_finish(device: Device, copy: MatrixCopy, form: FinishForm, *, swappe
     lengths, from_next, to_next = zip(*axes, strict=True)
     long = *steps[0], *steps[1], *from_next, *to_next, bias_step, form.scale_a or 0, form.scale_b or 0
     short = *extents, *lengths, count, form.rows
-    packed = struct.pack(f"<{len(long)}q2d{len(short)}i", *long, form.alpha, form.beta, *short)
+    packed = struct.pack(f"<{len(long)}q2d{len(short)}I", *long, form.alpha, form.beta, *short)
     tiles = math.prod(-(-n // side) for n, side in zip(extents, _TILE, strict=True)) * count
     size = min(tiles, _MOST_BLOCKS), _THREADS, 0
     run = device.boxed_launcher(compiled, "finish", size, (), packed + bytes(-len(packed) % 8))

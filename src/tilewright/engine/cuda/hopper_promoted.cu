@@ -24,7 +24,7 @@ c = ["64", "LINE"]
 
 # As in ``hopper.cu``.
 [time]
-multiply = "BM * BN * 128 / 4.9e12 * (1 + 0.03 * (CLUSTER > 1))"
+multiply = "BM * BN * 128 / 5.0e12 * (1 + 0.03 * (CLUSTER > 1))"
 operands = "(m * k + k * n) * batch"
 cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 44e9))"
@@ -34,7 +34,7 @@ seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 
 [[presets]]
 rate = 100
-params = { CLUSTER = 2, GROUP = 8 }
+params = { WIDTH = 96, CLUSTER = 2, GROUP = 8 }
 
 [[presets]]
 rate = 100

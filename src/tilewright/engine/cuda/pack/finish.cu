@@ -74,7 +74,7 @@ __device__ Wide activated(Wide x)
 struct Finish {
     long long from_x, from_y, to_x, to_y, from_next[AXES], next[AXES], bias_step, scale_a_step, scale_b_step;
     double alpha, beta;
-    int x, y, lengths[AXES], products, scales;
+    unsigned x, y, lengths[AXES], products, scales;
 };
 
 // ACROSS: x runs along the columns of C. `scales`: rows of C for which there are scales of A; those of a batch that was merged repeat.
@@ -82,25 +82,29 @@ extern "C" __global__ void __launch_bounds__(256)
 finish(const Sum* sums, Number<OUT>::Bits* c, const Number<BIAS>::Bits* bias, const float* scale_a, const float* scale_b,
        const __grid_constant__ Finish f)
 {
-    const int lane = threadIdx.x % 32, wide = (f.x - 1) / 128 + 1, high = (f.y - 1) / 8 + 1;
-    for (long long tile = blockIdx.x; tile < (long long)wide * high * f.products; tile += gridDim.x) {
-        long long z = tile / ((long long)wide * high), from = 0, to = 0;
-        const int place = (int)(tile - z * wide * high), y = place / wide * 8 + threadIdx.x / 32;
+    const unsigned lane = threadIdx.x % 32, wide = (f.x - 1) / 128 + 1, high = (f.y - 1) / 8 + 1;
+    const unsigned of_product = wide * high, count = of_product * f.products;
+    for (unsigned tile = blockIdx.x; tile < count; tile += gridDim.x) {
+        unsigned z = f.products > 1 ? tile / of_product : 0;
+        const unsigned place = tile - z * of_product, band = place / wide, y = band * 8 + threadIdx.x / 32;
         if (y >= f.y) continue;
-        #pragma unroll
-        for (int i = AXES - 1; i >= 0; i--) {
-            from += z % f.lengths[i] * f.from_next[i];
-            to += z % f.lengths[i] * f.next[i];
-            z /= f.lengths[i];
-        }
+        long long from = 0, to = 0;
+        if (f.products > 1)
+            #pragma unroll
+            for (int i = AXES - 1; i >= 0; i--) {
+                const unsigned next = z / f.lengths[i], at = z - next * f.lengths[i];
+                from += at * f.from_next[i];
+                to += at * f.next[i];
+                z = next;
+            }
         #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int x = place % wide * 128 + i * 32 + lane;
+            const unsigned x = (place - band * wide) * 128 + i * 32 + lane;
             if (x >= f.x) break;
-            const int row = ACROSS ? y : x, column = ACROSS ? x : y;
+            const unsigned row = ACROSS ? y : x, column = ACROSS ? x : y;
             Number<OUT>::Bits& result = c[to + x * f.to_x + y * f.to_y];
             Wide value = (Wide)sums[from + x * f.from_x + y * f.from_y] * (Wide)f.alpha;
-            if (SCALED_A) value *= scale_a[row % f.scales * f.scale_a_step];
+            if (SCALED_A) value *= scale_a[(row < f.scales ? row : row % f.scales) * f.scale_a_step];
             if (SCALED_B) value *= scale_b[column * f.scale_b_step];
             if (ADDS) value += (Wide)f.beta * Number<OUT>::wide(result);
             if (BIASED) value += Number<BIAS>::wide(bias[column * f.bias_step]);
