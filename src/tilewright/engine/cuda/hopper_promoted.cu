@@ -22,9 +22,9 @@ a = ["BM", "LINE"]
 b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "LINE"]
 
-# As in ``hopper.cu``.
+# As in ``hopper.cu``. Narrow pieces read A more often; where a step is one piece, nothing is multiplied while it is added.
 [time]
-multiply = "BM * BN * 128 / 5.0e12 * (1 + 0.03 * (CLUSTER > 1))"
+multiply = "BM * BN * 128 / 5.4e12 * (1 + 0.06 * (WIDTH == 64) + 0.04 * (WIDTH == BN * CHUNK) + 0.01 * (CLUSTER > 1))"
 operands = "(m * k + k * n) * batch"
 cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 44e9))"
