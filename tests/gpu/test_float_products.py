@@ -56,14 +56,14 @@ def stored(values: np.ndarray, down: bool, gap: int, dtype: str) -> tuple[np.nda
 
 def check(
     gpu: Any, dtype: str, shape: tuple[int, int, int], params: Mapping[str, int], *, batch: int = 1, parts: int = 1,
-    down: tuple[bool, bool] = (False, False), gaps: tuple[int, int, int] = (0, 0, 0),
+    down: tuple[bool, bool] = (False, False), gaps: tuple[int, int, int] = (0, 0, 0), name: str = "",
 ) -> None:  # fmt: skip
     """Compare a product by the kernel of ``dtype`` with NumPy's, and see that nothing around C is written."""
     m, n, k = shape
     a, b = whole(batch, m, k, dtype=dtype), whole(batch, k, n, dtype=dtype)
     (of_a, laid_a), (of_b, laid_b) = stored(a, down[0], gaps[0], dtype), stored(b, down[1], gaps[1], dtype)
     of_c, laid_c = stored(np.full((batch * parts, m, n), 7, dtype), False, gaps[2], dtype)
-    kernel = cuda_engine()[KERNELS[dtype]]
+    kernel = cuda_engine()[name or KERNELS[dtype]]
     steps = -(-k // kernel.checked(params)["BK"])
     memory = [gpu.put(x) for x in (of_a, of_b, of_c)]
     what = StridedProduct(dtype, dtype, m, n, k, batch, laid_a, laid_b, laid_c, parts, -(-steps // parts))
@@ -116,6 +116,17 @@ def test_every_tile(gpu: Any, dtype: str, params: dict[str, int]) -> None:
     shape = chosen["BM"] + 4, chosen["BN"] + 4, 2 * chosen["BK"] * chosen["STAGES"] + 4
     check(gpu, dtype, shape, params)
     check(gpu, dtype, shape, params, down=(True, True))
+
+
+def test_columns_of_a_large_b_are_copied_into_rows(gpu: Any) -> None:
+    check(gpu, "float32", (132, 260, 36), {}, name="cuda/simt_rows")
+    gpu.heap, gpu.sms = np.zeros(1 << 26, np.uint8), 132
+    x, y = (fake.Tensor.of(gpu, np.zeros((4096, 1024), np.float32)) for _ in range(2))
+    plan = tw.plan(x, y.transpose(0, 1))
+    assert plan.kernel.name == "cuda/simt_rows"
+    assert [copy[0] for copy in plan.copies] == ["b"]
+    small = fake.Tensor.of(gpu, np.zeros((200, 1024), np.float32))
+    assert tw.plan(x, small.transpose(0, 1)).kernel.name == "cuda/simt"
 
 
 # ---- complex arrays

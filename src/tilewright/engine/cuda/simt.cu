@@ -25,10 +25,14 @@ warps = "max(1, rest * (BM // WM) * (BN // WN))"
 busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
 single = "1 - b_across * (b_vector >= 16)"
-rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN) / (1 + single * (0.06 + 0.05 * (BN > 128)))"
+rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.015 * (BK < 16)) / (1 + single * (0.06 + 0.05 * (BN > 128) * (BK > 8)))"
 tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 4.5e-6"
 memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
 seconds = "4e-6 + max(tiles, memory)"
+
+[[presets]]
+rate = 100
+params = { BK = 8, STAGES = 6 }
 
 [[presets]]
 rate = 100
