@@ -1,7 +1,7 @@
 /*
 idea = "Every warp multiplies a slice of k of its own from registers that it loads straight from global memory, by fused multiply-adds."
 row = "S2"
-dtypes = ["float32", "float64"]
+dtypes = ["float32"]
 capability = "8.0"
 step = "64"
 block = ["32 * WARPS_N * WARPS_K"]
@@ -16,7 +16,7 @@ a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200.
+# The rates are those of an H200. Where columns of B lie along k, few lanes along k take parts of lines only.
 [time]
 rows = "min(m, TM * LM)"
 columns = "min(n, TN * LN * WARPS_N)"
@@ -25,9 +25,11 @@ turns = "cdiv(blocks, sms)"
 of_a = "min(a_vector, 16 - a_down * max(0, 16 - TM * size))"
 of_b = "min(b_vector, 16 - b_across * max(0, 16 - TN * size))"
 accesses = "part * size * WARPS_N * LM * LN * (TM / of_a + TN / of_b) / 32"
-arithmetic = "part * TM * LM * TN * LN * WARPS_N / (1.3e11 * (size == 4) + 3e10 * (size == 8))"
+arithmetic = "part * TM * LM * TN * LN * WARPS_N / 1.3e11"
 flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (BOTH * rows + columns) * 512 / (LM * LN)"
-tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / 2e8)"
+rate = "1.75e8 * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2)"
+whole = "b_across + (1 - b_across) * 0.7 * min(1, 8 / (LM * LN))"
+tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / whole / rate) + turns / RESIDENT * 1e-6"
 memory = "(m * k + k * n) * size * batch / 4.3e12"
 cache = "blocks * taken / 5.2e12"
 seconds = "3e-6 + max(tiles, memory, cache) + 0.1 * min(tiles, memory) + m * n * batch * parts * out_size / 3e12"
@@ -35,7 +37,7 @@ seconds = "3e-6 + max(tiles, memory, cache) + 0.1 * min(tiles, memory) + m * n *
 [[presets]]
 rate = 100
 when = "m > 4"
-params = { TM = 8, LM = 2, TN = 4, LN = 16, WARPS_K = 16 }
+params = { TM = 8, LM = 2, LN = 16, WARPS_K = 16 }
 
 [[presets]]
 rate = 100
@@ -50,7 +52,7 @@ params = { TM = 8, LM = 2, TN = 8, LN = 16 }
 [[presets]]
 rate = 100
 when = "m > 4"
-params = { TM = 8, LM = 2, TN = 8, LN = 4, BUFFERS = 1 }
+params = { TM = 8, LM = 2, TN = 8, LN = 4, BOTH = 1 }
 
 [[presets]]
 rate = 100
@@ -75,7 +77,7 @@ params = { TM = 1, BUFFERS = 4, RESIDENT = 2 }
 [[presets]]
 rate = 100
 when = "m <= 2"
-params = { TM = 1, LN = 4, BUFFERS = 4, RESIDENT = 2 }
+params = { TM = 1, TN = 2, LN = 2, BUFFERS = 4, RESIDENT = 2 }
 
 [[presets]]
 rate = 100
@@ -100,18 +102,11 @@ RESIDENT = { default = 1, values = [1, 2, 3, 4, 6, 8] }
 */
 #include "slices.cuh"
 
-#if TYPE == FLOAT64
-typedef double T;
-#else
 typedef float T;
-#endif
 constexpr int LK = 32 / (LM * LN), EACH = 16 / sizeof(T);  // lanes along k, and the elements along k that a lane loads of each row
 constexpr int CHUNK = LK * EACH, TURN = CHUNK * BUFFERS * WARPS_K, STEP = 64, WARPS = WARPS_N * WARPS_K;
 constexpr int BM = TM * LM, BN = TN * LN;
 extern __shared__ __align__(16) unsigned char memory[];
-
-__device__ __forceinline__ float fused(float x, float y, float sum) { return __fmaf_rn(x, y, sum); }
-__device__ __forceinline__ double fused(double x, double y, double sum) { return __fma_rn(x, y, sum); }
 
 template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_tile(const T* a, const T* b, T* c, const Call& call)
 {
@@ -138,7 +133,7 @@ template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_t
             #pragma unroll
             for (int i = 0; i < TM; i++)
                 #pragma unroll
-                for (int j = 0; j < TN; j++) d[i][j] = fused(p.at(i, e), q.at(j, e), d[i][j]);
+                for (int j = 0; j < TN; j++) d[i][j] = __fmaf_rn(p.at(i, e), q.at(j, e), d[i][j]);
     };
     const int whole = first + (stop - first) / CHUNK * CHUNK;
     stream<BUFFERS, CHUNK, TURN>(

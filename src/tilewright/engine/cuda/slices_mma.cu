@@ -29,18 +29,30 @@ of_b = "min(b_vector, 16 - b_across * (16 - WN // 8 * size))"
 accesses = "part * size * WARPS_M * WARPS_N * (WM / of_a + WN / of_b) / 32"
 arithmetic = "part * WM * WARPS_M * WN * WARPS_N / (2.0e12 * (size == 2) + 2.0e11 * (size == 8))"
 flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (rows + columns) * 64"
-tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / 2e8)"
+tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / 2e8) + turns / RESIDENT * 1e-6"
 memory = "(m * k + k * n) * size * batch / 4.3e12"
-cache = "blocks * taken / 5.2e12"
-seconds = "3e-6 + max(tiles, memory, cache) + 0.1 * min(tiles, memory) + m * n * batch * parts * out_size / 3e12"
+cache = "blocks * taken / 6.5e12"
+registers = "WM * WN * max(4, size) / 128 + BUFFERS * (WM + WN) / 2 + 34"
+spilled = "registers > min(255, 2048 / (RESIDENT * WARPS_M * WARPS_N * WARPS_K))"
+sums = "m * n * batch * parts * out_size / 3e12"
+seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + spilled / 2) + sums"
 
 [[presets]]
 rate = 100
-params = { WN = 64, WARPS_K = 16, RESIDENT = 1 }
+params = { WARPS_K = 16, RESIDENT = 1 }
 
 [[presets]]
 rate = 100
 params = { WN = 32, BUFFERS = 2 }
+
+[[presets]]
+rate = 100
+params = { BUFFERS = 2, RESIDENT = 1 }
+
+[[presets]]
+rate = 100
+when = "m > 16"
+params = { WM = 32, WN = 32, WARPS_K = 16, RESIDENT = 1 }
 
 [[presets]]
 rate = 100
@@ -49,13 +61,18 @@ params = { WM = 32, WN = 32, BUFFERS = 2, RESIDENT = 1 }
 
 [[presets]]
 rate = 100
-when = "m > 16"
+when = "m > 32"
 params = { WM = 64, WN = 64, RESIDENT = 1 }
 
 [[presets]]
 rate = 100
 when = "m > 32"
 params = { WM = 32, WN = 32, WARPS_M = 2, WARPS_N = 2, WARPS_K = 4, RESIDENT = 1 }
+
+[[presets]]
+rate = 100
+when = "m > 32"
+params = { WM = 64, WN = 32, WARPS_N = 2, WARPS_K = 4, RESIDENT = 1 }
 
 [params]
 WM = { default = 16, values = [16, 32, 64] }
