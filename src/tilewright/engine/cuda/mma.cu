@@ -20,7 +20,8 @@ c = "any"
 [time]
 vector = "min(a_vector, b_vector)"
 slower = "1 + 0.45 * (vector < 16) + 1.05 * (vector < 4) + 0.4 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
-seconds = "2.5e-6 + cdiv(blocks, sms) * (1e-6 + BM * BN * part * slower / 1.3e12)"
+copied = "(BM + BN) * part * size / 26e9"
+seconds = "2.5e-6 + cdiv(blocks, sms) * (1e-6 + max(BM * BN * part * slower / 1.3e12, copied))"
 
 [[presets]]
 rate = 80
