@@ -33,6 +33,8 @@ _TYPES = {
 }
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "Bits128"}
 
+#: Seconds of a warp, each of which copies up to 512 bytes, among as many others as a GPU runs.
+_WARP_S = 0.3e-9
 #: The time of a transposing copy of rows at any address over that of whole granules.
 _SHIFTED_ACROSS = 1.3
 #: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
@@ -112,7 +114,16 @@ class _Job:
         """The predicted time, in a launch with others."""
         copy = self.copy
         moved_s = copy.elements * (_moved_bytes(copy.source) / _READ + _moved_bytes(copy.target) / _WRITTEN)
-        return moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1)
+        _, across, down = self.parts
+        warps_s = across * down * math.prod(axis[0] for axis in copy.batch) * _WARP_S
+        return max(warps_s, moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1))
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """The logarithm of the lanes of a warp that lie along x, and the parts of x and of y, each of one warp."""
+        (x, y), (vx, vy) = self.extents, self.vectors
+        lanes = _lanes(-(-x // vx), -(-y // vy), self.across)
+        return lanes, -(-x // (vx << lanes)), -(-y // (vy * (32 >> lanes)))
 
     def macros(self, i: int) -> dict[str, object]:
         """What the kernel is compiled with for this job, its number ``i``."""
@@ -137,14 +148,13 @@ class _Job:
     def packed(self, axes: int) -> tuple[bytes, int]:
         """``Job`` of the kernel as bytes, with so many axes of the batch, and its number of blocks."""
         copy = self.copy
-        (x, y), (vx, vy) = self.extents, self.vectors
+        x, y = self.extents
         (from_x, from_y), (to_x, to_y) = self.steps(copy.source), self.steps(copy.target)
         outer, rows = (to_x, x) if self.across else (to_y, y)
         room = max(y if self.across else x, outer if copy.own and rows > 1 else 0)
         lengths, from_next, to_next = zip(*[(1, 0, 0)] * (axes - len(copy.batch)), *copy.batch, strict=True)
         (low, high), (to_low, _) = (self.reach(target) for target in (False, True))
-        lanes = _lanes(-(-x // vx), -(-y // vy), self.across)
-        across, down = -(-x // (vx << lanes)), -(-y // (vy * (32 >> lanes)))
+        lanes, across, down = self.parts
         count = across * down * math.prod(lengths)
         blocks = -(-count // _WARPS)
         nbytes = (high - low + 1) * self.sizes[0]

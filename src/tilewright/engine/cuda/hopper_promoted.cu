@@ -27,7 +27,7 @@ c = ["64", "LINE"]
 multiply = "BM * BN * 128 / 5.4e12 * (1 + 0.06 * (WIDTH == 64) + 0.04 * (WIDTH == BN * CHUNK) + 0.01 * (CLUSTER > 1))"
 operands = "(m * k + k * n) * batch"
 cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
-load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 44e9))"
+load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 46e9))"
 tiles = "cdiv(blocks, sms) * (1e-6 + cdiv(part, 128) * (max(multiply, load) + load / 100))"
 memory = "(m * k + k * n + m * n * out_size) * batch / 3.9e12"
 seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
