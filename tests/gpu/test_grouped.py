@@ -13,7 +13,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
-from tilewright.errors import ShapeError
+from tilewright.errors import OperandError, ShapeError
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_ragged_product
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -93,6 +93,16 @@ def test_arrays_at_equal_distances_are_one_launch(gpu: Any, kind: Any) -> None:
     turns = [0, 1, 3, 2]
     check(tw.matmul([slices[i] for i in turns], [others[i] for i in turns]), a[turns], b[turns])
     assert len(gpu.launches) == 2 + 3
+
+
+def test_pairs_on_two_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+    first, second = fake.Gpu(1 << 20, 0), fake.Gpu(1 << 20, 1)
+    fake.install(monkeypatch, [first, second])
+    x, y = fake.Tensor.of(first, whole(2, 8, 8)), fake.Tensor.of(second, whole(2, 8, 8))
+    with pytest.raises(OperandError, match="a is on GPU 0, b on GPU 1"):
+        tw.matmul([x[0], x[1]], [y[0], y[1]])
+    assert first.launches == second.launches == []
 
 
 @pytest.mark.parametrize("down", [False, True])

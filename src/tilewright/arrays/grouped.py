@@ -34,12 +34,16 @@ def matmul_lists_on_gpu(
     check_words_on_gpu(precision, algorithm)
     library = library_of(a[0])
     arrays = *a, *b
-    if library is None or not library.views or any(library_of(x) is not library or library.records(x) for x in arrays):
+    of_each_type = {type(x): x for x in arrays}.values()
+    alike = library is not None and library.views and all(library_of(x) is library for x in of_each_type)
+    if library is None or not alike or not all(map(library.on_gpu, arrays)) or any(map(library.records, arrays)):
         return [one(x, y) for x, y in zip(a, b, strict=True)]
     xs, ys = (
         [library.view(x, f"a[{i}]") for i, x in enumerate(a)],
         [library.view(y, f"b[{i}]") for i, y in enumerate(b)],
     )
+    if len({each.device for each in (*xs, *ys)}) > 1:  # a pair on two GPUs is refused, or each pair has its own
+        return [one(x, y) for x, y in zip(a, b, strict=True)]
     results: list[Any] = []
     if precision == "standard" and out_dtype is None and (kernel := _kernel_for_ragged(xs, ys)) is not None:
         for i in range(0, len(xs), MOST_RAGGED):
