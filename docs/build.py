@@ -34,7 +34,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "bench output": front.bench_output,
     "peers": front.peers,
     "ideas cpu": lambda: cpu.ideas("cpu-ladder-float32"),
-    "ideas cuda": lambda: cpu.ideas("cuda-ladder-h200"),
+    "ideas cuda": lambda: cpu.ideas(course.CUDA, course.WGMMA),
     "ladder float32": lambda: cpu.ladder_table("cpu-ladder-float32"),
     "ladder float64": lambda: cpu.ladder_table("cpu-ladder-float64"),
     "ladder xeon float32": lambda: cpu.ladder_table("cpu-ladder-xeon-float32"),
@@ -49,6 +49,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "engine layouts": lambda: cpu.layouts("cpu-engine-layouts"),
     "engine strassen": lambda: cpu.strassen("cpu-engine-strassen"),
     "ladder h200": lambda: gpu.cuda_table("cuda-ladder-h200"),
+    "ladder wgmma": lambda: gpu.cuda_table(course.WGMMA),
     "rungs h200": lambda: gpu.rungs("cuda-ladder-h200"),
     "rows h200": lambda: gpu.sweep(["cuda-register-rows-h200"], "TILE", "ROWS"),
     "blocks h200": lambda: gpu.sweep(["cuda-block-size-h200"], "BLOCK_X", "BLOCK_Y"),
@@ -76,6 +77,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     **{f"rung {name}": partial(course.rung, name) for name in course.rungs()},
     "course cpu": lambda: course.machine(course.CPU),
     "course cuda": lambda: course.machine(course.CUDA),
+    "course wgmma": lambda: course.machine(course.WGMMA),
     "records": listed.records,
 }
 

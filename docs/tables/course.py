@@ -10,11 +10,13 @@ from .cpu import SIZE, threads
 
 #: The records that the course quotes, and the size on a GPU: the largest at which all rungs are steady.
 CPU, CUDA, CUDA_SIZE = "cpu-ladder-float32", "cuda-ladder-h200", 4096
+#: The rungs whose operands are tensor maps, measured together with their first parent.
+WGMMA = "wgmma-ladder-h200"
 
 
 def rungs() -> list[str]:
     """The rungs of both ladders that the records have, in reading order."""
-    measured = {record.kernel for name in (CPU, CUDA) for record in records_of(name)}
+    measured = {record.kernel for name in (CPU, CUDA, WGMMA) for record in records_of(name)}
     kernels = (*catalog().values(), *cuda_catalog().values())
     return [kernel.name for kernel in kernels if kernel.name in measured and not kernel.is_reference]
 
@@ -52,7 +54,8 @@ def _gain_on_cpu(of: dict[tuple[str, int], BenchRecord], name: str, parent: str 
 
 
 def _on_cuda(name: str, parent: str | None) -> str:
-    of = {r.kernel: r for r in records_of(CUDA) if r.n == CUDA_SIZE and r.gflops and not r.kernel.startswith("ref/")}
+    record = WGMMA if cuda_catalog()[name].boxes else CUDA
+    of = {r.kernel: r for r in records_of(record) if r.n == CUDA_SIZE and r.gflops and not r.kernel.startswith("ref/")}
     own, before = of[name], of.get(parent or "")
     rate = own.gflops / 1000
     said = f"{rate:.{0 if rate >= 100 else 1 if rate >= 10 else 2}f} TFLOPS at {CUDA_SIZE:,} in {own.dtype}"

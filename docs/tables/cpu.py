@@ -72,9 +72,9 @@ def forced_openblas() -> str:
     )
 
 
-def ideas(name: str) -> str:
-    """The rungs of a record with their ideas, from the kernels themselves; a rung without a record makes nothing stale."""
-    measured, lines = {r.kernel for r in records_of(name)}, []
+def ideas(*names: str) -> str:
+    """The rungs of records with their ideas, from the kernels themselves; a rung without a record makes nothing stale."""
+    measured, lines = {r.kernel for name in names for r in records_of(name)}, []
     for kernel in (*catalog().values(), *cuda_catalog().values()):
         if kernel.name in measured and not kernel.is_reference:
             source = kernel.path.relative_to(ROOT / "src").as_posix()

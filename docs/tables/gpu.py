@@ -59,8 +59,8 @@ def gpu_provenance(name: str, records: list[BenchRecord]) -> str:
     measured = ", ".join(f"{dtype} {peak / 1000:.1f}" for dtype, peak in peaks.items())
     return (
         f"TFLOPS, and in brackets R, the time of cuBLAS {first['blas'].get('cublas', '')} over ours in the same run. "
-        f"{first['gpu']}, driver {first['driver']}, kernels compiled by {first['nvrtc']}; "
-        f"measured peaks in TFLOPS: {measured}. "
+        f"{first['gpu']}, driver {first['driver']}, kernels compiled by {first['nvrtc']}"
+        f"{'; measured peaks in TFLOPS: ' * bool(measured)}{measured}. "
         f"Record: {linked(name)}, made by `{command(first)}`."
     )
 
