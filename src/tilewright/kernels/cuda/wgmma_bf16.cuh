@@ -3,6 +3,7 @@
 #pragma once
 #include "hopper.cuh"
 
+#define WIDTH BN  // columns of one wgmma
 #define SUM float
 #define LETTER "+f"
 #define SHAPE_K "k16"
