@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from statistics import mean, median
 from typing import Any
 
 from tilewright.catalog import cuda_catalog
@@ -103,6 +104,29 @@ def gpu_shapes(*names: str) -> str:
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
         f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
         f"Records: {'; '.join(records)}."
+    )
+
+
+def transformer(name: str) -> str:
+    """A model trained with two linear layers: the time of a step, and how far the curves of the loss differ."""
+    record = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8"))
+    known, model = record["environment"], record["model"]
+    names = {
+        "torch": "`torch.nn.Linear`, compiled",
+        "tilewright": "`tilewright.torch.Linear`, compiled",
+        "apart": "PyTorch's product, bias added after it, eager",
+    }
+    rows = [["", "ms a step", "loss at the end", "furthest from the first curve"]]
+    for kind, words in names.items():
+        step = f"{median(record['step_s'][kind]) * 1e3:.2f}" if kind in record["step_s"] else ""
+        far = f"{record['difference'][kind]:.4f}" if kind in record["difference"] else ""
+        rows.append([words, step, f"{mean(record['losses'][kind][-10:]):.4f}", far])
+    return (
+        f"{table(rows)}\n\n{record['steps']} steps of {model['layers']} layers of width {model['width']}, "
+        f"{model['batch']} sequences of {model['length']} words, bfloat16 by autocast; the compiled ones take turns of a "
+        f"few steps. R, the time of `torch.nn.Linear` over ours, is {record['ratio']:.3f}. Curves are means of ten "
+        f"steps; the last one differs from the first in rounding alone. {known['gpu']}, PyTorch {known['torch']}. "
+        f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
