@@ -21,7 +21,7 @@ of_a = "min(a_vector, 16 - a_down * (16 - WM // 8 * size))"
 of_b = "min(b_vector, 16 - b_across * (16 - WN // 8 * size))"
 accesses = "cdiv(k * size, 64) * 64 * (WM / of_a + WN / of_b) / 32"
 spilled = "WM * WN * max(4, size) / 128 + (WM + WN) / 2 + 34 > 2048 / (PER_SM * WARPS)"
-taken = "cdiv(tiles, sms) * max(accesses / 2e8, 6e-8)"
+taken = "cdiv(tiles, sms) * max(accesses / 2e8, 8e-8 + WM * WN * 1e-10)"
 memory = "(m * k + k * n + m * n) * size * batch / 3.6e12"
 seconds = "4e-6 + max(taken, memory) * (1 + spilled / 2)"
 
