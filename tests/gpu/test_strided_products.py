@@ -125,6 +125,16 @@ def test_parts_of_k_are_added_in_the_dtype_of_the_sums(gpu: Any, dtype: str, bat
     assert f"whose {dtype} sums" in str(plan)
 
 
+@pytest.mark.parametrize(
+    "shape", [(1, 5, 7), (6, 1, 7), (6, 5, 1), (1, 1, 7), (6, 1, 1), (1, 5, 1), (1, 1, 1)], ids=str
+)
+@pytest.mark.parametrize("layouts", [*itertools.product(("rows", "columns", "neither"), repeat=2)], ids="-".join)
+def test_single_rows_and_columns_in_any_layout(gpu: Any, shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
+    m, k, n = shape
+    a, b = whole(m, k), whole(k, n)
+    np.testing.assert_array_equal(tw.matmul(laid(gpu, a, layouts[0]), laid(gpu, b, layouts[1])).view, a @ b)
+
+
 def test_a_larger_product_is_left_to_the_rungs(gpu: Any) -> None:
     x, y = laid(gpu, whole(1000, 8), "rows"), laid(gpu, whole(8, 1000), "rows")
     assert tw.plan(x, y).kernel.name == "cuda/register_banks"

@@ -144,7 +144,8 @@ def starts_lines(matrix: Matrix) -> bool:
 def strides_of(matrix: Matrix, step: int = 0) -> Strides:
     """How a matrix lies, and the next of its batch, ``step`` elements further; a stride that is never used is 1, so that a
     kernel finds elements that follow each other."""
-    down = is_down(matrix)
+    # Elements of a single row that lie apart are columns of one element each, which do follow each other.
+    down = is_down(matrix) or (matrix.rows == 1 and matrix.columns > 1 and matrix.column != 1)
     row = 1 if down and matrix.rows == 1 else matrix.row
     column = 1 if not down and matrix.columns == 1 else matrix.column
     return Strides(row, column, step, down, matrix.alignment)

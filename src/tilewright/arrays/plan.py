@@ -19,7 +19,7 @@ from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copies_seconds, copy_of, sum_seconds
 from .dtypes import made_dtype
 from .finish import FinishForm
-from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines, strides_of
+from .layouts import Layouts, RowMajor, layouts_of, starts_lines, strides_of
 from .order import Order
 
 
@@ -173,8 +173,9 @@ def _shape(order: Order) -> EngineShape:
     p, q, c = (place.used for place in (order.p, order.q, order.c))
     lines = starts_lines(p) and starts_lines(q)
     batch = math.prod(order.batch)
-    vectors = (vector_bytes(strides_of(x), x.dtype, (x.rows, x.columns)) for x in (p, q))
-    return EngineShape(order.compute, c.dtype, *order.mnk, batch, lines, is_down(p), not is_down(q), *vectors)
+    of_p, of_q = strides_of(p), strides_of(q)
+    vectors = (vector_bytes(how, x.dtype, (x.rows, x.columns)) for how, x in ((of_p, p), (of_q, q)))
+    return EngineShape(order.compute, c.dtype, *order.mnk, batch, lines, of_p.down, not of_q.down, *vectors)
 
 
 def _copies_s(order: Order) -> float:
