@@ -208,7 +208,12 @@ def test_every_rung_is_right_on_awkward_shapes(gpu: Device, rung: Any, shape: An
     bench = DeviceBench(gpu, settings(rung, sizes=[shape]))
     measured = bench.measure(cells(bench.settings)[0], with_reference=False, repeat=1)
     assert measured.outcome.verdict in ("ok", "unsupported"), measured.outcome.reason
-    assert measured.outcome.verdict == "ok" or "compute capability" in measured.outcome.reason
+    refused = "compute capability" in measured.outcome.reason
+    m, n, k = shape
+    if rung.boxes and (m * n * k == 0 or n % 8 or k % 8):  # rows in tensor maps are whole granules
+        refused = "16 bytes" in measured.outcome.reason or "empty" in measured.outcome.reason
+        assert refused, measured.outcome.reason
+    assert measured.outcome.verdict == "ok" or refused
     bench._drop()
 
 

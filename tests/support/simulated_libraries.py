@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -327,8 +328,9 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     monkeypatch.setitem(__import__("sys").modules, "cupy", cupy)
     for module in (grouped, matmul, libraries):
         monkeypatch.setattr(module, "gpu_at", lambda ordinal: gpus[ordinal])
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    # Of the real modules others are kept, so that a library of these is not met after the test.
+    monkeypatch.setattr(libraries, "_known", {})
+    monkeypatch.setattr(libraries, "_instance", functools.cache(libraries._instance.__wrapped__))
     matmul._plan.cache_clear()
     matmul._launches.cache_clear()
     repeated.short_ways.clear()
