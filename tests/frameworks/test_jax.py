@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,11 @@ SHAPES = [
 
 
 @pytest.fixture(scope="module")
-def jax() -> Any:
-    return pytest.importorskip("jax", reason="jax is not installed: pip install 'tilewright[jax]'")
+def jax() -> Iterator[Any]:
+    jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'tilewright[jax]'")
+    # On a GPU its own products, with which ours are compared, would round float32 to TF32.
+    with jax.default_matmul_precision("highest"):
+        yield jax
 
 
 def arrays(jax: Any, *shapes: Any, dtype: str = "float32") -> list[Any]:

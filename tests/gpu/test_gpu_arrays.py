@@ -303,5 +303,5 @@ def test_jax() -> None:
 def test_the_plan(torch: Any) -> None:
     x = torch.empty(4096, 4096, device="cuda")
     text = str(tw.plan(x, x.T))
-    assert "cuda/register_banks" in text
-    assert "b (column-major), 67,108,864 bytes" in text or "a (" in text
+    assert "cuda/simt" in text
+    assert "predicted to be the fastest" in text
