@@ -140,7 +140,8 @@ def main() -> None:
     kernels = sum((part["kernels"] for part in parts), collections.Counter())
     wrong = [each for part in parts for each in part["wrong"]]
     most = {dtype: max(part["most"][dtype] for part in parts) for dtype in DTYPES}
-    command = "python benchmarks/random_gpu_products.py OUT.jsonl"
+    said = "".join(f" --{name} {value}" for name, value in vars(given).items() if name != "out")
+    command = f"python benchmarks/random_gpu_products.py OUT.jsonl{said}"
     header = environment(operands="uniform[-1,1)", command=command) | {"gpu": torch.cuda.get_device_name()}
     lines = [
         {"kind": "gpu products header", "schema": 1, "environment": header},

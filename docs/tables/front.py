@@ -20,7 +20,7 @@ from .cpu import beside_the_fastest, threads
 from .gpu import gpu_arrays_of
 
 #: The record of the CPU's panel, and that of the GPU's.
-CPU, GPU = "cpu-engine", "gpu-matmul-h200"
+CPU, GPU = "cpu-engine", "gpu-matmul-full-h200"
 #: Lines of the figure, in the order of the legend, by the kernels of the records.
 LINES = {
     "tilewright/matmul": "tilewright.matmul",

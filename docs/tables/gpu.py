@@ -79,9 +79,9 @@ def fastest(name: str) -> str:
 
 
 def gpu_arrays_of(name: str) -> list[dict[str, Any]]:
-    """The lines of a record of products of arrays on a GPU, without its header."""
+    """The lines of a record of products of arrays on a GPU: single products of squares."""
     _, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
-    return lines
+    return [line for line in lines if line["batch"] == 1 and line["m"] == line["n"] == line["k"]]
 
 
 def gpu_shapes(*names: str) -> str:
@@ -105,6 +105,50 @@ def gpu_shapes(*names: str) -> str:
         f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
         f"Records: {'; '.join(records)}."
     )
+
+
+def gpu_narrow(name: str) -> str:
+    """The same for float8, int8 and TF32 of square matrices."""
+    first, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    sizes = sorted({line["n"] for line in lines})
+    rows = [["", "beside", *(f"{n:,}" for n in sizes)]]
+    for dtype in dict.fromkeys(line["dtype"] for line in lines):
+        of = {line["n"]: line for line in lines if line["dtype"] == dtype}
+        cells = (f"{of[n]['gflops'] / 1000:.0f} ({of[n]['ratio']:.2f})" for n in sizes)
+        rows.append([dtype.replace("_fast", ', `precision="fast"`'), f"`{of[sizes[0]]['reference']}`", *cells])
+    known = first["environment"]
+    return (
+        f"{table(rows)}\n\nTera-operations a second of `tw.matmul(a, b)`, and in brackets R, the time of PyTorch's "
+        f"call over ours in the same run, both as a user calls them. {known['gpu']}, PyTorch {known['torch']}. "
+        f"Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
+def gpu_random(name: str) -> str:
+    """How many random products were compared with those in float64."""
+    first, all_of, *wrong = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    counts = ", ".join(f"{count:,} of {dtype}" for dtype, count in all_of["by_dtype"].items())
+    raised = sum("OutOfMemory" in line.get("raised", "") for line in wrong)
+    return (
+        f"Of {all_of['products']:,} random products ({counts}; all layouts, batches, with and without `out`) "
+        f"{all_of['products'] - len(wrong):,} had every element within the classical bound, and the same bits twice; "
+        f"{raised} found no memory on a GPU that several processes shared. {first['environment']['gpu']}. Record: {linked(name)}, made by "
+        f"`{command(first['environment'])}`."
+    )
+
+
+def gpu_predicted(*names: str) -> str:
+    """How near predicted times are to measured ones, where the GPU and not the call is what takes the time."""
+    near: list[float] = []
+    for name in names:
+        _, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+        for line in lines:
+            measured = median(line["samples_s"])
+            if line["predicted_s"] and measured > 1.5 * line["host_s"]:
+                near.append(abs(line["predicted_s"] / measured - 1))
+    within = {share: sum(x <= share for x in near) for share in (0.1, 0.15, 0.25)}
+    texts = ", ".join(f"{count} within {share:.0%}" for share, count in within.items())
+    return f"Of {len(near)} cells of these records that the call does not limit, predicted times are: {texts}."
 
 
 def transformer(name: str) -> str:
@@ -132,16 +176,17 @@ def transformer(name: str) -> str:
 
 def gpu_arrays(name: str) -> str:
     """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size."""
-    first, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
-    sizes = list(dict.fromkeys(line["n"] for line in lines))
+    first = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    lines = gpu_arrays_of(name)
+    sizes = sorted({line["n"] for line in lines})
     rows = [["", *(f"{n:,}" for n in sizes)]]
     for dtype in dict.fromkeys(line["dtype"] for line in lines):
         of = {line["n"]: line for line in lines if line["dtype"] == dtype}
         rows.append([dtype, *(f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" for n in sizes)])
     known = first["environment"]
     return (
-        f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.mm(a, b)` over ours in the "
-        f"same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
+        f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
+        f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 

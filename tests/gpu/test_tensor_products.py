@@ -13,6 +13,9 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from tilewright.arrays import libraries
+from tilewright.arrays.gpu_array import GpuArray
+from tilewright.arrays.layouts import layouts_of
+from tilewright.arrays.order import arrange
 from tilewright.catalog import cuda_engine
 from tilewright.planning.ways import EngineShape, ways
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
@@ -93,6 +96,15 @@ def test_out_keeps_what_lies_around_it(gpu: Any, layout: str) -> None:
     np.testing.assert_array_equal(out.view, product(a, b))
     out.view[...] = 7
     np.testing.assert_array_equal(out.storage.view, around)
+
+
+def test_a_batch_of_one_product_stores_at_odd_addresses() -> None:
+    """A batch times one matrix is one product; the copy engine does not store where ``out`` begins inside of a granule."""
+    a = GpuArray(0, (2, 3, 8), (24, 8, 1), "bfloat16", 0)
+    b, out = GpuArray(0, (8, 16), (16, 1), "bfloat16", 0), GpuArray(6, (2, 3, 16), (48, 16, 1), "bfloat16", 0)
+    order = arrange(a, b, out, disjoint=True, views=True, layouts=layouts_of(HOPPER))
+    assert order.mnk == (6, 16, 8)
+    assert not order.c.used.aligned
 
 
 @pytest.mark.parametrize(("shapes", "batch"), [

@@ -474,7 +474,7 @@ def test_ctrl_c_loses_nothing_of_what_was_kept(
         (["nosuch"], "kernel 'nosuch' is not known: known: cpu/packed, cuda/async_copy"),
         (["packd"], "kernel 'packd' is not known: did you mean cpu/packed?"),
         (["shared_tle"], "kernel 'shared_tle' is not known: did you mean cuda/shared_tile"),
-        (["cuda/packd"], "kernel 'cuda/packd' is not known: did you mean cpu/packed?"),
+        (["cuda/packd"], "kernel 'cuda/packd' is not known: did you mean cpu/packed"),
         (["naive"], "can be: cpu/packed, cuda/"),
         (["packed", "--size", "64,128"], "give one size"),
         (["packed", "--dtype", "float17"], "cpu/packed has no float17"),

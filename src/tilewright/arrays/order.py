@@ -123,6 +123,7 @@ def arrange(
         c, c_steps = _matrix(out, (m, shapes.n), batch, rows=are_matrices[0], columns=are_matrices[1])
     else:
         c, c_steps = row_major_matrix(m, shapes.n, out.dtype), ()
+        c = c._replace(alignment=math.gcd(GRANULE, out.pointer))
     straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
     turned = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
     may_be_view = views and out is None and len(shape) - len(batch) == 2
