@@ -132,8 +132,8 @@ def gpu_random(name: str) -> str:
     return (
         f"Of {all_of['products']:,} random products ({counts}; all layouts, batches, with and without `out`) "
         f"{all_of['products'] - len(wrong):,} had every element within the classical bound, and the same bits twice; "
-        f"{raised} found no memory on a GPU that several processes shared. {first['environment']['gpu']}. Record: {linked(name)}, made by "
-        f"`{command(first['environment'])}`."
+        f"{raised} found no memory on a GPU that several processes shared. {first['environment']['gpu']}. "
+        f"Record: {linked(name)}, made by `{command(first['environment'])}`."
     )
 
 
@@ -178,7 +178,7 @@ def gpu_arrays(name: str) -> str:
     """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size."""
     first = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[0])
     lines = gpu_arrays_of(name)
-    sizes = sorted({line["n"] for line in lines})
+    sizes = [n for n in sorted({line["n"] for line in lines}) if n.bit_count() == 1 or n == 4097]
     rows = [["", *(f"{n:,}" for n in sizes)]]
     for dtype in dict.fromkeys(line["dtype"] for line in lines):
         of = {line["n"]: line for line in lines if line["dtype"] == dtype}
