@@ -126,7 +126,7 @@ def test_ragged_products_of_every_kind_of_tile(gpu: Any, params: dict[str, int])
     memory = [gpu.put(each.view(np.uint16)) for each in (a, b)]
     c = gpu.allocate(sum(rows) * n * 2)
     what = BoxedProduct("bfloat16", "bfloat16", sum(rows), n, k, 1, Laid(k), Laid(72, 72 * k), Laid(n), True)
-    run = prepare_ragged_product(gpu, cuda_engine()["cuda/hopper"], what, rows, params)
+    run = prepare_ragged_product(gpu, cuda_engine()["cuda/hopper"], what, tuple(rows), tuple(params.items()))
     run(memory[0].pointer, memory[1].pointer, c.pointer, 0)
     tops = np.cumsum([0, *rows])
     expected = [a[i:j].astype(float) @ b[p, :, :n].astype(float) for p, (i, j) in enumerate(itertools.pairwise(tops))]

@@ -3,6 +3,7 @@ those that differ in their number of rows, if their rows follow each other, as o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from ..kernels.cuda_kernel import CudaKernel
 from ..planning.choice import engine_on_gpu
-from ..planning.ways import EngineShape, ways
+from ..planning.ways import EngineShape, Way, ways
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import MOST_RAGGED, BoxedProduct, Laid, prepare_ragged_product
 from ..runtime.gpu.device import gpu_at
@@ -100,15 +101,22 @@ def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[G
     result, pointer = library.empty((m, n), x.dtype, x.device)
     if m:
         shape = EngineShape(x.dtype, x.dtype, m, n, k, b_across=not is_down(b))
-        ranked = [way for way in ways(kernel, shape, gpu.sms, gpu.name) if way.parts == 1]
+        ranked = _whole_ways(kernel, shape, gpu.sms, gpu.name)
         best = min(ranked, key=lambda way: way.seconds * _padded_rows(rows, way.params))
         product = BoxedProduct(x.dtype, x.dtype, m, n, k, 1, Laid(x.strides[0]), of_b, Laid(n), True)
         stream = library.stream(x.device)
         with gpu:
-            prepare_ragged_product(gpu, kernel, product, rows, best.params)(x.pointer, y.pointer, pointer, stream)
+            chosen = tuple(best.params.items())
+            prepare_ragged_product(gpu, kernel, product, tuple(rows), chosen)(x.pointer, y.pointer, pointer, stream)
         library.hold(stream, x.device, (xs, ys))
     result, tops = library.answer(result), itertools.accumulate(rows, initial=0)
     return [result[top:bottom] for top, bottom in itertools.pairwise(tops)]
+
+
+@functools.lru_cache(maxsize=256)  # lists of as many rows in all come again and again
+def _whole_ways(kernel: CudaKernel, shape: EngineShape, sms: int, gpu: str) -> list[Way]:
+    """The ways that do not cut k."""
+    return [way for way in ways(kernel, shape, sms, gpu) if way.parts == 1]
 
 
 def _padded_rows(rows: list[int], params: Mapping[str, int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,19 +100,24 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple
 MOST_RAGGED = 256
 
 
+@functools.lru_cache(maxsize=1024)
 def prepare_ragged_product(
-    device: Device, kernel: CudaKernel, product: BoxedProduct, rows: Sequence[int], params: Mapping[str, int]
+    device: Device,
+    kernel: CudaKernel,
+    product: BoxedProduct,
+    rows: tuple[int, ...],
+    chosen: tuple[tuple[str, int], ...],
 ) -> GpuProduct:
     """Products of which each has its own number of ``rows``, on ``device``. The rows of all A follow each other, and so do
     those of all C; ``product.m`` is their sum, and k is in one part. There are at most ``MOST_RAGGED`` of them."""
-    values, p = kernel.checked(params), product
+    values, p = kernel.checked(dict(chosen)), product
     band = values["BM"] * values.get("CLUSTER", 1)
     tops, bands = [0], [0]
     for count in rows:
         tops.append(tops[-1] + count)
         bands.append(bands[-1] + -(-count // band))
     macros = _macros(p, in_boxes=False) | {"RAGGED": MOST_RAGGED}
-    compiled = _compiled(kernel, device.arch, tuple(sorted(params.items())), tuple(macros.items()))
+    compiled = _compiled(kernel, device.arch, tuple(sorted(chosen)), tuple(macros.items()))
     launch = kernel.launch(bands[-1] * band, p.n, p.k, **values)
     operands = [
         _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, 1, values),
