@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from tilewright.catalog import cuda_catalog
@@ -149,29 +149,6 @@ def gpu_predicted(*names: str) -> str:
     within = {share: sum(x <= share for x in near) for share in (0.1, 0.15, 0.25)}
     texts = ", ".join(f"{count} within {share:.0%}" for share, count in within.items())
     return f"Of {len(near)} cells of these records that the call does not limit, predicted times are: {texts}."
-
-
-def transformer(name: str) -> str:
-    """A model trained with two linear layers: the time of a step, and how far the curves of the loss differ."""
-    record = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8"))
-    known, model = record["environment"], record["model"]
-    names = {
-        "torch": "`torch.nn.Linear`, compiled",
-        "tilewright": "`tilewright.torch.Linear`, compiled",
-        "apart": "PyTorch's product, bias added after it, eager",
-    }
-    rows = [["", "ms a step", "loss at the end", "furthest from the first curve"]]
-    for kind, words in names.items():
-        step = f"{median(record['step_s'][kind]) * 1e3:.2f}" if kind in record["step_s"] else ""
-        far = f"{record['difference'][kind]:.4f}" if kind in record["difference"] else ""
-        rows.append([words, step, f"{mean(record['losses'][kind][-10:]):.4f}", far])
-    return (
-        f"{table(rows)}\n\n{record['steps']} steps of {model['layers']} layers of width {model['width']}, "
-        f"{model['batch']} sequences of {model['length']} words, bfloat16 by autocast; the compiled ones take turns of a "
-        f"few steps. R, the time of `torch.nn.Linear` over ours, is {record['ratio']:.3f}. Curves are means of ten "
-        f"steps; the last one differs from the first in rounding alone. {known['gpu']}, PyTorch {known['torch']}. "
-        f"Record: {linked(name)}, made by `{command(known)}`."
-    )
 
 
 def gpu_arrays(name: str) -> str:

@@ -56,12 +56,12 @@ params = { TM = 8, LM = 2, TN = 8, LN = 4, BOTH = 1 }
 
 [[presets]]
 rate = 100
-when = "m <= 8"
+when = "1 < m <= 8"
 params = { TM = 4, LN = 16, RESIDENT = 2 }
 
 [[presets]]
 rate = 100
-when = "m <= 8"
+when = "1 < m <= 8"
 params = { TM = 4, LN = 4, RESIDENT = 2 }
 
 [[presets]]
