@@ -19,6 +19,9 @@ from tilewright.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 

@@ -16,6 +16,9 @@ from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 E4, BF16 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.bfloat16)
 F16, F32, F64, I8 = map(np.dtype, ("float16", "float32", "float64", "int8"))
 ACTIVATIONS = {

@@ -21,6 +21,9 @@ from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prep
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 KERNELS = {
     "float32": "cuda/simt",
     "float64": "cuda/dmma",

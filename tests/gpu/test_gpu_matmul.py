@@ -25,6 +25,9 @@ from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ShapeE
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 
 @pytest.fixture
 def gpus(monkeypatch) -> Any:

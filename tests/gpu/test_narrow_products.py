@@ -17,6 +17,9 @@ from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_box
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 E4, E5, BF16 = (np.dtype(x) for x in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16))
 F16, F32, F64, I8, I32 = map(np.dtype, ("float16", "float32", "float64", "int8", "int32"))
 PROMOTED = cuda_engine()["cuda/hopper_promoted"]

@@ -17,6 +17,9 @@ from tilewright.runtime.gpu.nvrtc import compile_with
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 BF16, F16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 MMA = cuda_engine()["cuda/mma"]
 WAYS = [{}, *(preset.params for preset in MMA.presets)]

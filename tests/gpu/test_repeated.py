@@ -17,6 +17,9 @@ from tilewright.errors import LaunchError, MemoryLimitError, OperandError, Usage
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 KINDS = [fake.Tensor, fake.CupyArray]
 SHAPES = [((9, 12), (12, 10)), ((3, 9, 12), (3, 12, 10)), ((3, 9, 12), (12, 10)), ((12,), (12, 10)), ((4, 0), (0, 5))]
 

@@ -18,6 +18,9 @@ from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prep
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 MMA, FMA, TINY, TINY_MMA = "cuda/slices_mma", "cuda/slices_fma", "cuda/tiny", "cuda/tiny_mma"
 CASES = [
     (MMA, "bfloat16", {"WARPS_K": 2}),

@@ -17,6 +17,9 @@ from tilewright.host.sources import PACKAGE
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 #: A thread for each element of C. It checks what its macros say of the operands, and stops the GPU where that is wrong.
 KERNEL = """\
 /*

@@ -22,6 +22,9 @@ from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_box
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 HOPPER = cuda_engine()["cuda/hopper"]
 
