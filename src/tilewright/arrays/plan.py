@@ -22,6 +22,9 @@ from .finish import FinishForm
 from .layouts import Layouts, RowMajor, layouts_of, starts_lines, strides_of
 from .order import Order
 
+#: What a kernel computes.
+_STRAIGHT, _CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GpuPlan(Plan):
@@ -84,7 +87,7 @@ class GpuPlan(Plan):
                 "launch",
                 f"grid {_extent(self.launch.grid)}, block {_extent(self.launch.block)}, {shared} of shared memory",
             ),
-            ("computes", "Cᵀ = Bᵀ·Aᵀ, so that less is copied" if self.swapped else "C = A·B"),
+            ("computes", _CHANGED if self.swapped else _STRAIGHT),
         ]
         if self.parts > 1:
             rows.append(
@@ -133,7 +136,7 @@ def gpu_plan(arranged: Arranged, computes: Sequence[str], gpu: Device) -> GpuPla
 
 def _by_engine(arranged: Arranged, compute: str, gpu: Device) -> GpuPlan | None:
     """The plan by the engine's kernels; None if there is none for this product."""
-    found: list[tuple[Way, float, str, Order]] = []
+    found: list[tuple[Way, float, tuple[str, ...], Order]] = []
     for kernel in engine_on_gpu(compute, gpu.capability):
         layouts = layouts_of(kernel)
         for swapped in (False, True) if kernel.strides and kernel.strides["c"] != "rows" else (None,):
@@ -146,9 +149,9 @@ def _by_engine(arranged: Arranged, compute: str, gpu: Device) -> GpuPlan | None:
                 return _plan(order, Choice(kernel, compute, kernel.params, "there is nothing to multiply"), gpu)
             if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=batch):
                 copied = _copies_s(order)
-                text = "; ".join(order.copies) or "no copies"
+                words = _CHANGED if order.swapped else _STRAIGHT, " and ".join(order.copies) or "no copies"
                 found += [
-                    (way, way.seconds + copied + _sums_s(order, way), text, order)
+                    (way, way.seconds + copied + _sums_s(order, way), words, order)
                     for way in ways(kernel, _shape(order), gpu.sms, gpu.name)
                 ]
     if not found:

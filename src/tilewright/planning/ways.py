@@ -81,22 +81,21 @@ def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int
     return _part_steps(-(-k // kernel.step_of_k(itemsize_of(dtype), params)), parts)
 
 
-def why_first(found: list[tuple[Way, float, str]]) -> str:
+def why_first(found: list[tuple[Way, float, tuple[str, ...]]]) -> str:
     """Why the first of these ways was chosen: it and the next ones with their times in seconds, in which copies count, and
-    what is copied."""
-    (first, seconds, copied), others = found[0], found[1:4]
-    lost = [f"{_name(way, text, first, copied)} {seconds_text(other)}" for way, other, text in others]
-    return f"predicted to be the fastest, {seconds_text(seconds)}" + (f"; {', '.join(lost)}" if lost else "")
+    with words on what each computes and copies."""
+    (first, seconds, words), others = found[0], found[1:4]
+    lost = [f"{_name(way, text, first, words)}: {seconds_text(other)}" for way, other, text in others]
+    return f"predicted to be the fastest, {seconds_text(seconds)}" + (f"; next {'; '.join(lost)}" if lost else "")
 
 
-def _name(way: Way, copied: str, first: Way, first_copied: str) -> str:
+def _name(way: Way, words: tuple[str, ...], first: Way, words_of_first: tuple[str, ...]) -> str:
     """What is different in another way."""
     changed = [way.kernel.name] if way.kernel is not first.kernel else []
     changed += [f"{name}={value}" for name, value in way.params.items() if first.params.get(name) != value]
     if way.parts != first.parts:
         changed.append(f"{way.parts} part{'s' * (way.parts > 1)} of k")
-    if copied != first_copied:
-        changed.append(copied)
+    changed += [text for text, other in zip(words, words_of_first, strict=True) if text != other]
     return ", ".join(changed)
 
 
