@@ -40,6 +40,8 @@ _SHIFTED_ACROSS = 1.3
 #: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
 #: launch. Measured on an H200. A copy reads whole sectors.
 _READ, _WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.3e12, 3.2e12, 3.9e12, 2.3e-6, 32
+#: Seconds of a launch that follows another in a graph.
+_NEXT_LAUNCH_S = 1.7e-6
 
 #: ``copy(stream, source, target, …)``: the handle of a stream, and the addresses of source and target of each copy.
 Copies = Callable[..., None]
@@ -211,7 +213,7 @@ def copies_seconds(copies: Sequence[MatrixCopy]) -> float:
 
 def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
     """The predicted time of adding parts of k, of so many elements of all products."""
-    return _LAUNCH_S + elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
+    return _NEXT_LAUNCH_S + elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
 
 
 def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:

@@ -23,13 +23,13 @@ c = ["64", "LINE"]
 # A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster
 # gets its rows of A and its share of B. The rates are those of an H200, as its power allows for long.
 [time]
-multiply = "BM * BN * LINE / (5.5e12 / size) * (1 + 0.03 * (CLUSTER > 1))"
+multiply = "BM * BN * LINE / (5.5e12 / size) * (1 + 0.03 * (CLUSTER > 1)) / (1 + 0.1 * (blocks <= sms))"
 operands = "(m * k + k * n) * size * batch"
 cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 46e9))"
-tiles = "cdiv(blocks, sms) * (1e-6 + cdiv(part, LINE) * (max(multiply, load) + load / 100))"
+tiles = "cdiv(blocks, sms) * (1.3e-6 + cdiv(part, LINE) * (max(multiply, load) + load / 100))"
 across = "min(1, sqrt(min(BN, n) * size / 512))"
-memory = "((m * k + k * n / across) * size + m * n * out_size) * batch / 3.9e12"
+memory = "((m * k + k * n / across) * size / 3.9e12 + m * n * out_size / 3.3e12) * batch"
 seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 
 [[presets]]

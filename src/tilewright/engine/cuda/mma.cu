@@ -21,7 +21,9 @@ c = "any"
 vector = "min(a_vector, b_vector)"
 slower = "1 + 0.45 * (vector < 16) + 1.05 * (vector < 4) + 0.4 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
 copied = "(BM + BN) * part * size / 26e9"
-seconds = "2.5e-6 + cdiv(blocks, sms) * (1e-6 + max(BM * BN * part * slower / 1.3e12, copied))"
+tiles = "cdiv(blocks, sms) * (1e-6 + max(BM * BN * part * slower / 1.3e12, copied))"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3e12"
+seconds = "2.5e-6 + max(tiles, memory)"
 
 [[presets]]
 rate = 80

@@ -21,8 +21,9 @@ of_a = "min(a_vector, 16 - a_down * (16 - WM // 8 * size))"
 of_b = "min(b_vector, 16 - b_across * (16 - WN // 8 * size))"
 accesses = "cdiv(k * size, 64) * 64 * (WM / of_a + WN / of_b) / 32"
 spilled = "WM * WN * max(4, size) / 128 + (WM + WN) / 2 + 34 > 2048 / (PER_SM * WARPS)"
-taken = "cdiv(tiles, sms) * max(accesses / 2e8, 8e-8 + WM * WN * 1e-10)"
-memory = "(m * k + k * n + m * n) * size * batch / 3.6e12"
+taken = "cdiv(tiles, sms) * max(accesses / (2e8 + 1.1e8 * (size == 2)), 7e-8 + WM * WN * 7e-11)"
+bytes = "(m * k + k * n + m * n) * size * batch"
+memory = "bytes / 3.6e12 / (1 + 0.8 * (bytes < 40e6))"
 seconds = "4e-6 + max(taken, memory) * (1 + spilled / 2)"
 
 [[presets]]
