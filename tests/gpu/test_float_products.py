@@ -105,6 +105,7 @@ def test_batches_and_parts_of_k(gpu: Any, dtype: str) -> None:
     check(gpu, dtype, (33, 31, 131), SMALL[dtype], batch=2, parts=4, down=(True, True))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("dtype", "params"),
     [

@@ -119,6 +119,7 @@ def test_operands_of_tf32_are_rounded_to_nearest(gpu: Any) -> None:
     assert (c == 16 * (1 + 2.0**-10)).all()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "params",
     [{}, *(preset.params for preset in PROMOTED.presets)],

@@ -76,6 +76,7 @@ def test_every_tile_and_parts_of_k(gpu: Any, params: dict[str, int], monkeypatch
     np.testing.assert_array_equal(out.view, (a.astype(float) @ b.astype(float)).astype(BF16))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100"])
 @pytest.mark.parametrize("params", WAYS, ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")
 def test_all_registers_fit(arch: str, params: dict[str, int]) -> None:

@@ -100,6 +100,7 @@ def test_batches_and_parts_of_k(gpu: Any, name: str, dtype: str, params: dict[st
         check(gpu, name, dtype, params, (4, 9, 290), batch=2, parts=2, down=(True, False, False))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("name", "dtype", "params"), [
     (name, dtype, params)
     for name, dtype in ((MMA, "bfloat16"), (FMA, "float32"), (TINY, "float32"), (TINY_MMA, "float16"))
