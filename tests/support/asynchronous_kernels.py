@@ -167,10 +167,12 @@ def blocks(extent: int, tile: int) -> int:
 _KEPT = {"e4m3": 2.0**-9}
 
 
-def exact_product(a: Array, b: Array, operand: str) -> tuple[Array, Array | None]:
-    """a·bᵀ and how far a tensor core may be off: None where it is exact."""
+def exact_product(operands: Operands, operand: str, a: Array, b: Array) -> tuple[Array, Array | None]:
+    """a·bᵀ and how far a tensor core may be off: None where it is exact, as all sums of WHOLE operands are in float32."""
     if operand == "s8":
         return np.rint(a.astype(np.float64) @ b.astype(np.float64).T).astype(np.int32), None
+    if operands.kind == WHOLE:
+        return a.astype(np.float32) @ b.astype(np.float32).T, None
     wide = np.float64 if a.size < 1 << 22 else np.float32
     a, b = a.astype(wide), b.astype(wide)
     return (a @ b.T).astype(np.float32), np.abs(a) @ np.abs(b).T * _KEPT.get(operand, 2.0**-14)
@@ -180,7 +182,7 @@ def product_launch(
     operands: Operands, grid: tuple[int, ...], args: list[Any], output: int, right: Array, bound: Array | None
 ) -> Launch:
     """A launch whose one output must equal ``right``, or with RANDOM operands be near it."""
-    near = {} if bound is None or operands.kind == WHOLE else {output: bound}
+    near = {} if bound is None else {output: bound}
     return Launch(grid, args, {output: right}, near)
 
 
@@ -209,7 +211,7 @@ def _ring(operands: Operands, rows: int, cols: int) -> Launch:
 def _product(operand: str, operands: Operands, m: int, n: int, k: int) -> Launch:
     (a, left), (b, right) = getattr(operands, operand)(m, k), getattr(operands, operand)(n, k)
     box = 128, 128 // a.itemsize
-    exact, bound = exact_product(left, right, operand)
+    exact, bound = exact_product(operands, operand, left, right)
     args = [TileMap(a, box), TileMap(b, box), poison(m, n, dtype=exact.dtype), m, n, k]
     return product_launch(operands, (blocks(n, 128), blocks(m, 128)), args, 2, exact, bound)
 
@@ -217,7 +219,7 @@ def _product(operand: str, operands: Operands, m: int, n: int, k: int) -> Launch
 def _row_major(operand: str, operands: Operands, m: int, n: int, k: int) -> tuple[list[Any], Array, Array | None]:
     """Arguments, right answer and bound of a product of row-major matrices in clusters of two blocks."""
     (a, left), (b, right) = getattr(operands, operand)(m, k), getattr(operands, operand)(k, n)
-    exact, bound = exact_product(left, right.T, operand)
+    exact, bound = exact_product(operands, operand, left, right.T)
     return [TileMap(a, (128, 64)), TileMap(b, (64, 64)), poison(m, n), m, n, k], exact, bound
 
 
@@ -232,18 +234,18 @@ def _persistent(operands: Operands, m: int, n: int, k: int, multiprocessors: int
     return product_launch(operands, (min(2 * tiles, multiprocessors),), args, 2, exact, bound)
 
 
-def _by_bf16(operands: Operands, m: int, n: int, k: int) -> tuple[list[Any], Array, Array]:
+def _by_bf16(operands: Operands, m: int, n: int, k: int) -> tuple[list[Any], Array, Array | None]:
     """The tensor maps of A and Bᵀ for a tile of 64 × 128, the product and its bound."""
     (a, left), (b, right) = operands.bf16(m, k), operands.bf16(n, k)
-    exact, bound = exact_product(left, right, "bf16")
-    assert bound is not None
+    exact, bound = exact_product(operands, "bf16", left, right)
     return [TileMap(a, (64, 64)), TileMap(b, (128, 64))], exact, bound
 
 
 def _store_epilogue(operands: Operands, m: int, n: int, k: int) -> Launch:
     maps, exact, bound = _by_bf16(operands, m, n, k)
     args = [*maps, TileMap(poison(m, n, dtype=np.uint16), (64, 64)), k]
-    return product_launch(operands, (blocks(n, 128), blocks(m, 64)), args, 2, bf16(exact), bound + np.abs(exact) / 128)
+    bound = None if bound is None else bound + np.abs(exact) / 128
+    return product_launch(operands, (blocks(n, 128), blocks(m, 64)), args, 2, bf16(exact), bound)
 
 
 def _stmatrix(operands: Operands, rows: int, cols: int) -> Launch:

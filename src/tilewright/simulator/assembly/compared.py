@@ -7,13 +7,14 @@ another thread changes it meanwhile, the comparison fails, and the loop goes on 
 from __future__ import annotations
 
 from .instructions import Instruction
-from .program import Program
+from .program import Program, found_once
 from .variables import ptx_integer
 
 #: A base (a register, a variable or a number), and the bytes added to it.
 _Address = tuple[str, int]
 
 
+@found_once
 def compared_loads(program: Program) -> frozenset[int]:
     """The loads, by index, whose result is the comparand of a compare-and-swap at the address that they read."""
     swaps = [ins for ins in program.code if ins.parts[0] == "atom" and "cas" in ins.parts and len(ins.operands) == 4]

@@ -6,11 +6,12 @@ of all four. A value in a register that no instruction uses, or that a ``selp`` 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 
 from .instructions import Instruction
-from .program import Program
+from .program import Program, found_once
 
 #: A predicate, and the value with which it selects a loaded value.
 Condition = tuple[str, bool]
@@ -72,6 +73,12 @@ class Demand:
         return found
 
 
+@found_once
+def demand_of(program: Program) -> Demand:
+    """Whether the values of its loads are used."""
+    return Demand(program)
+
+
 def _has_result(ins: Instruction) -> bool:
     """Whether the first operand of an instruction is its result."""
     return ins.parts[0] not in ("st", "red", "bra", "brx", "bar", "barrier", "cp", "stmatrix") and not (
@@ -79,5 +86,6 @@ def _has_result(ins: Instruction) -> bool:
     )
 
 
-def _registers(operand: str) -> list[str]:
-    return re.findall(r"%[\w$.]+", operand)
+@functools.lru_cache(maxsize=1 << 16)
+def _registers(operand: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"%[\w$.]+", operand))

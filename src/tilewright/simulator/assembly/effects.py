@@ -48,7 +48,7 @@ def only_reads(ins: Instruction) -> bool:
 
 def fences(ins: Instruction) -> bool:
     """Whether an instruction makes earlier writes visible to other threads: a fence, or a release."""
-    if ins.parts[0] in ("mbarrier", "barrier") or ins.parts[:2] in (["fence", "proxy"], ["fence", "mbarrier_init"]):
+    if ins.parts[0] in ("mbarrier", "barrier") or ins.parts[:2] in (("fence", "proxy"), ("fence", "mbarrier_init")):
         return False
     return ins.parts[0] in ("fence", "membar") or bool({"release", "acq_rel"} & set(ins.parts[1:]))
 
@@ -65,4 +65,4 @@ def is_warp_barrier(ins: Instruction) -> bool:
 
 def is_warpgroup_wide(ins: Instruction) -> bool:
     """Whether the four warps of a warpgroup execute an instruction together."""
-    return ins.parts[:2] == ["wgmma", "mma_async"]
+    return ins.parts[:2] == ("wgmma", "mma_async")

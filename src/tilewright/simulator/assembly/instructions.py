@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 
@@ -54,9 +55,9 @@ class Instruction:
         return place_of_user(self.where, self.calls)
 
     @property
-    def parts(self) -> list[str]:
-        """The words of the opcode: ``["ld", "global", "v2", "f32"]``."""
-        return self.opcode.replace("::", ".").split(".")
+    def parts(self) -> tuple[str, ...]:
+        """The words of the opcode: ``("ld", "global", "v2", "f32")``."""
+        return _words(self.opcode)
 
     @property
     def line(self) -> int:
@@ -79,6 +80,11 @@ class Instruction:
         if not self.line:
             return f"PTX line {self.ptx_line}"
         return f"line {self.line}" if named is not None and named.file == self.file else f"{self.file}:{self.line}"
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _words(opcode: str) -> tuple[str, ...]:
+    return tuple(opcode.replace("::", ".").split("."))
 
 
 def _shortened(operand: str) -> str:
@@ -107,7 +113,7 @@ class Function:
     defined: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class Module:
     """All functions and module-wide variables of a PTX text, by name, and its source files by number."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from .program import Program
+from .program import Program, found_once
 
 _REGISTER = re.compile(r"%[\w$.]+")
 
 
+@found_once
 def polling_loads(program: Program) -> frozenset[int]:
     """The volatile loads, by index, whose value decides whether a loop around them goes on: ``while (*flag == 0);``."""
     volatile = [ins for ins in program.code if ins.parts[0] == "ld" and "volatile" in ins.parts]

@@ -7,9 +7,12 @@ be inlined and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from ...errors import UsageError, did_you_mean
 from .instructions import WORD, Function, Instruction, Module, Where, operand_tokens
@@ -36,7 +39,7 @@ class BasicBlock:
     index: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Program:
     """A kernel with its calls inlined: code in order, places of labels, branch tables, PTX types of registers, variables,
     and basic blocks with the index of each by its first instruction.
@@ -52,11 +55,31 @@ class Program:
     block_at: dict[int, int] = field(default_factory=dict)
 
 
+Found = TypeVar("Found")
+_linked: WeakKeyDictionary[Module, dict[str, Program]] = WeakKeyDictionary()
+
+
+def found_once(find: Callable[[Program], Found]) -> Callable[[Program], Found]:
+    """A function of a program that looks only at its code: it is called once for each, however often the kernel is run."""
+    known: WeakKeyDictionary[Program, Found] = WeakKeyDictionary()
+
+    @functools.wraps(find)
+    def found(program: Program) -> Found:
+        if program not in known:
+            known[program] = find(program)
+        return known[program]
+
+    return found
+
+
 def link(module: Module, entry: str) -> Program:
-    """The program that a kernel runs.
+    """The program that a kernel runs, the same at each call.
 
     Raises UsageError for an unknown kernel, and for a call of a recursive function or of one that is only declared.
     """
+    linked = _linked.setdefault(module, {})
+    if entry in linked:
+        return linked[entry]
     kernels = [f.name for f in module.functions.values() if f.entry and f.defined]
     if entry not in kernels:
         raise UsageError(f"the PTX holds no kernel {entry!r}: {did_you_mean(entry, kernels)}")
@@ -64,6 +87,7 @@ def link(module: Module, entry: str) -> Program:
     program.variables |= module.variables
     _Linker(module, program).body(module.functions[entry], "", {}, (), None, ())
     _cut(program)
+    linked[entry] = program
     return program
 
 
@@ -101,23 +125,25 @@ class _Linker:
             labels_at.setdefault(at, []).append(names[name])
         for at, ins in enumerate(function.code):
             self.mark(labels_at.get(at, []))
-            operands = tuple(WORD.sub(lambda m: names.get(m[0], m[0]), o) if suffix else o for o in ins.operands)
-            guard = (names.get(ins.guard[0], ins.guard[0]), ins.guard[1]) if ins.guard else None
-            ins = replace(ins, calls=ins.calls + calls, inlined_at=calls[-1]) if calls else ins
+            if suffix:
+                operands = tuple(WORD.sub(lambda m: names.get(m[0], m[0]), o) for o in ins.operands)
+                guard = (names.get(ins.guard[0], ins.guard[0]), ins.guard[1]) if ins.guard else None
+                ins = replace(ins, operands=operands, guard=guard, calls=ins.calls + calls, inlined_at=calls[-1])
             if ins.parts[0] == "call":
                 check_operands(ins)
-                self.call(replace(ins, operands=operands, guard=guard), (*stack, function.name))
+                self.call(ins, (*stack, function.name))
             elif ins.parts[0] == "ret" and end is not None:
-                self.append(replace(ins, opcode="bra", operands=(end,), guard=guard))
+                self.append(replace(ins, opcode="bra", operands=(end,)))
             else:
-                self.append(replace(ins, operands=operands, guard=guard))
+                self.append(ins)
         self.mark(labels_at.get(len(function.code), []))
 
     def append(self, ins: Instruction) -> None:
         if len(self.program.code) >= MOST_CODE:
             raise UsageError(f"{ins.place()}: with its calls inlined the kernel has over {MOST_CODE:,} instructions")
         check_operands(ins)
-        self.program.code.append(replace(ins, index=len(self.program.code)))
+        index = len(self.program.code)
+        self.program.code.append(ins if ins.index == index else replace(ins, index=index))
 
     def mark(self, labels: list[str]) -> None:
         for label in labels:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from .instructions import Instruction
-from .program import Program
+from .program import Program, found_once
 
 #: The source of an address that was loaded from memory: it may point anywhere.
 MEMORY = "memory"
 _STORES = ("st", "red")
 
 
-def operand_names(operand: str) -> list[str]:
+@functools.lru_cache(maxsize=1 << 16)
+def operand_names(operand: str) -> tuple[str, ...]:
     """The names in an operand."""
-    return re.findall(r"[A-Za-z_$%][\w$.]*", operand)
+    return tuple(re.findall(r"[A-Za-z_$%][\w$.]*", operand))
 
 
+@found_once
 def pointers_written(program: Program) -> set[str] | None:
     """Parameters and variables that the address of a store or atomic to global memory may come from.
 

@@ -98,7 +98,7 @@ def _form(ins: Instruction) -> tuple[str, str, int] | None:
         return space, parts[0], SIZES[parts[-1]]
     if parts[0] in ("ldmatrix", "stmatrix"):
         return space, parts[0], 4 * next((int(p[1:]) for p in parts if re.fullmatch(r"x\d", p)), 1)
-    if parts[:2] == ["cp", "async"] and not {"bulk", "mbarrier"} & set(parts):
+    if parts[:2] == ("cp", "async") and not {"bulk", "mbarrier"} & set(parts):
         return "global", "cp.async", int(ins.operands[2], 0)
     return None
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ..assembly.compared import compared_loads
-from ..assembly.demand import Demand
+from ..assembly.demand import demand_of
 from ..assembly.instructions import Instruction
 from ..assembly.polling import polling_loads
 from ..assembly.program import is_special
@@ -47,7 +47,7 @@ class Lanes(Threads):
         self.windows = {name: self._window(name) for name in launch.windows}
         self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
         self.spaces |= self.windows
-        self.demand, self.compared = Demand(launch.program), compared_loads(launch.program)
+        self.demand, self.compared = demand_of(launch.program), compared_loads(launch.program)
         self.polling = polling_loads(launch.program)
         registers = at_launch(launch.program.entry, self.threads, launch.options.registers)
         self.register_pool = RegisterPool(self.reports, registers)

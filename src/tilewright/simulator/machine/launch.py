@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
 from ..assembly.effects import is_mbarrier_wait, loads_anew, synchronises_grid
-from ..assembly.program import Program
+from ..assembly.program import Program, found_once
 from ..assembly.provenance import operand_names, pointers_written
 from ..assembly.variables import SIZES, Variable
 from .arguments import SimulatedBlocks, checked_array, chosen_values, is_pointer, parameter_bytes, size_in_words
@@ -300,6 +300,7 @@ def _overlap(a: Array, b: Array) -> bool:
         return False
 
 
+@found_once
 def _used_names(program: Program) -> set[str]:
     """Names in the program's operands, and names whose addresses are stored in variables that are used."""
     used = {word for ins in program.code for operand in ins.operands for word in operand_names(operand)}

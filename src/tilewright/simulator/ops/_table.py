@@ -67,7 +67,7 @@ def entry(ins: Instruction) -> tuple[str, str] | None:
     """The key of an instruction in the table: opcode (``add.cc`` is not ``add``) and type; None if there is no entry."""
     parts = ins.parts
     name = f"{parts[0]}.cc" if "cc" in parts else parts[0]
-    if parts[0] in ("st", "red") and parts[1:2] == ["async"]:
+    if parts[0] in ("st", "red") and parts[1:2] == ("async",):
         name += ".async"
     return next((key for key in ((name, parts[-1]), (name, "")) if key in TABLE), None)
 

@@ -23,10 +23,10 @@ def _cp(ins: Instruction, lanes: Lanes) -> Step:
     parts = ins.parts
     if "bulk" in parts:
         return bulk_copy(ins, lanes)
-    if parts[:2] != ["cp", "async"] or len(parts) < 3:
+    if parts[:2] != ("cp", "async") or len(parts) < 3:
         raise UnknownInstruction(ins)
     lanes.async_copies = lanes.async_copies or AsyncCopies(lanes)
-    if parts[2:4] == ["mbarrier", "arrive"]:
+    if parts[2:4] == ("mbarrier", "arrive"):
         return _arrive(ins, lanes)
     if parts[2] in ("commit_group", "wait_group", "wait_all"):
         # Each thread waits for its own copies; a barrier must still follow before others read them.

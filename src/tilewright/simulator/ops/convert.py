@@ -232,7 +232,7 @@ def _pack(ins: Instruction, lanes: Lanes) -> Step:
     parts = ins.parts
     kind = parts[3] if len(parts) > 4 else ""
     more = kind in ("u8", "s8")
-    if parts[1:3] != ["pack", "sat"] or kind not in ("u8", "s8", "u16", "s16") or parts[4:] != ["s32", *["b32"] * more]:
+    if parts[1:3] != ("pack", "sat") or kind not in ("u8", "s8", "u16", "s16") or parts[4:] != ("s32", *["b32"] * more):
         raise UnknownInstruction(ins)
     bits, (low, high) = 8 * SIZES[kind], _limits(kind)
     if len(ins.operands) != 3 + more:

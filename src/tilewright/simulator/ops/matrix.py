@@ -58,7 +58,7 @@ def _ldmatrix(ins: Instruction, lanes: Lanes) -> Step:
 
 @step("movmatrix", ("b16",))
 def _movmatrix(ins: Instruction, lanes: Lanes) -> Step:
-    if ins.parts[1:-1] != ["sync", "aligned", "m8n8", "trans"] or len(ins.operands) != 2:
+    if ins.parts[1:-1] != ("sync", "aligned", "m8n8", "trans") or len(ins.operands) != 2:
         raise UnknownInstruction(ins)
     out, given = destination(lanes, ins, ins.operands[0], "b32")[0], lanes.source(ins.operands[1], "b32", ins)
 

@@ -135,6 +135,6 @@ def is_cluster_barrier(ins: Instruction) -> bool:
     if "cluster" not in flags or ins.parts[0] != "barrier":
         return False
     order = {"arrive": {"release", "relaxed"}, "wait": {"acquire"}}.get(next(iter(flags[1:]), ""), set())
-    if flags[:1] != ["cluster"] or flags[1] not in ("arrive", "wait") or set(flags[2:]) - order - {"aligned"}:
+    if flags[:1] != ("cluster",) or flags[1] not in ("arrive", "wait") or set(flags[2:]) - order - {"aligned"}:
         raise UnknownInstruction(ins)
     return True
