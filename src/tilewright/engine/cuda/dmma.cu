@@ -13,6 +13,7 @@ step = "BK"
 a = "either"
 b = "either"
 c = "rows"
+lists = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Where only two blocks
@@ -29,7 +30,7 @@ single = "1 - (a_vector >= 16) * (b_vector >= 16)"
 power = "1 - (0.07 + 0.07 * (BM * BN < 8192)) * ((m * k + k * n) * size * batch > 6e8)"
 slower = "0.06 - 0.03 * (BN > 64) + 0.15 * (BLOCKS == 3) + 0.35 * (BLOCKS > 3)"
 tiles = "turns * BM * BN * part / (2.1e11 * power * (1 - 0.02 * (BLOCKS == 3)) / (1 + slower * single)) + cdiv(blocks, sms * BLOCKS) * 3e-6"
-memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
+memory = "((m * k + k * n) / 3.9e12 + m * n * parts / 3.4e12) * size * batch"
 seconds = "4e-6 + max(tiles, memory)"
 
 [[presets]]
@@ -59,7 +60,8 @@ constexpr int PLANES = 1;
 #include "dmma.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-dmma(const double* a, const double* b, double* c, const __grid_constant__ Call call)
+dmma(const double* a, const double* b, double* c, const __grid_constant__ Given given)
 {
+    const Call& call = call_of_block(a, b, c, given);
     multiply_strided(a, b, c, call);
 }

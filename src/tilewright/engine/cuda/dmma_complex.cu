@@ -13,6 +13,7 @@ step = "BK"
 a = "either"
 b = "either"
 c = "rows"
+lists = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. The rates are those
@@ -46,7 +47,8 @@ constexpr int PLANES = 2;
 #include "dmma.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-dmma_complex(const double* a, const double* b, double* c, const __grid_constant__ Call call)
+dmma_complex(const double* a, const double* b, double* c, const __grid_constant__ Given given)
 {
+    const Call& call = call_of_block(a, b, c, given);
     multiply_strided(a, b, c, call);
 }

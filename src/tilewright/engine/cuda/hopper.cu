@@ -8,10 +8,16 @@ capability = "9.0a"
 persistent = true
 step = "LINE"
 block = ["128 * (BM // 64 + 1)"]
-grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
-shared = "STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES"
+grid = ["SPLIT * CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
+shared = "STAGES * (BM + cdiv(BN, 64) * 64) * 128 + BM // 64 * 16384 + 16 * STAGES"
+finishes = "BM // 64 * BN * 4"
 tile = ["BN", "BM"]
-constraints = ["STAGES * (BM + BN) * 128 + BM // 64 * 16384 + 16 * STAGES <= 232448"]
+constraints = [
+    "STAGES * (BM + cdiv(BN, 64) * 64) * 128 + BM // 64 * 16384 + 16 * STAGES <= 232448",
+    "(SPLIT > 1) * BM * BN * 2 <= STAGES * (BM + BN) * 128",  # sums that a block receives lie where its operands were
+    "(SPLIT > 1) * (BN % 64) == 0",
+    "BM * BN <= 36864",  # sums of a thread, in registers
+]
 
 [boxes]
 a = ["BM", "LINE"]
@@ -21,16 +27,28 @@ b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "LINE"]
 
 # A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster
-# gets its rows of A and its share of B. The rates are those of an H200, as its power allows for long.
+# gets its rows of A and its share of B; boxes of a row-major B begin at whole lines if tiles are multiples of 64 wide. The cache gives
+# less where it does not hold the operands, and few rows and columns share each. Of tiles that are split (SPLIT) there are `halves`. Odd
+# rows of C are not stored while the next tile is multiplied. The rates are those of an H200, as its power allows for long.
 [time]
-multiply = "BM * BN * LINE / (5.5e12 / size) * (1 + 0.03 * (CLUSTER > 1)) / (1 + 0.1 * (blocks <= sms))"
+cut = "b_across * (BN % 64 > 0)"
+multiply = "BM * BN * LINE / (5.5e12 / size) * (1 + 0.03 * (CLUSTER > 1) + 0.04 * (BM == 192) * (SPLIT > 1) + 0.05 * (BM * BN == 16384) * (blocks > 4 * sms) + 0.15 * cut) / (1 + 0.1 * (blocks <= sms))"
 operands = "(m * k + k * n) * size * batch"
-cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
-load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 46e9))"
-tiles = "cdiv(blocks, sms) * (1.3e-6 + cdiv(part, LINE) * (max(multiply, load) + load / 100))"
-across = "min(1, sqrt(min(BN, n) * size / 512))"
-memory = "((m * k + k * n / across) * size / 3.9e12 + m * n * out_size / 3.3e12) * batch"
-seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
+cold = "(operands > 30e6) * (4e12 + 4e12 * (m * n < 4e6)) + 4e12 * (operands > 500e6)"
+cache = "min(125e9, (16e12 - cold) / min(blocks, sms))"
+columns = "BN + (cdiv(BN, 64) * 64 - BN) * b_across"
+even = "lines * (1 - cut)"
+load = "(BM + columns / CLUSTER) * 128 / (even * cache + (1 - even) * min(cache, 52e9))"
+odd = "min(1, n * out_size % 16)"
+steps = "cdiv(part, LINE) * (max(multiply, load) + load / 100) * (1 + 0.25 * (BM * BN <= 8192) * (blocks > sms))"
+whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (sms * SPLIT) * (SPLIT > 1)"
+halves = "cdiv(blocks - whole * sms * SPLIT, sms) * (SPLIT > 1)"
+store = "0.3e-6 + BM * BN * 3e-11 + 1e-6 * odd"
+tiles = "whole * (store + steps) + halves * (store + BM * BN * 1.6e-10 + steps / 2) + 0.7e-6 * (CLUSTER > 1)"
+across = "min(1, min(BN, n) * size / 256)"
+memory = "((m * k + k * n / across) * size / 3.9e12 + m * n * out_size / (3.3e12 - 1.8e12 * odd)) * batch"
+sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
+seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory) + sums"
 
 [[presets]]
 rate = 100
@@ -46,6 +64,26 @@ params = { BN = 192, CLUSTER = 2, GROUP = 8 }
 
 [[presets]]
 rate = 100
+when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
+params = { BN = 224, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
+params = { BN = 208, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
+params = { BN = 160 }
+
+[[presets]]
+rate = 100
+when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
+params = { BN = 144 }
+
+[[presets]]
+rate = 100
 params = { BN = 128, STAGES = 6 }
 
 [[presets]]
@@ -54,7 +92,23 @@ params = { BN = 128, STAGES = 6, CLUSTER = 2, GROUP = 8 }
 
 [[presets]]
 rate = 100
+params = { BN = 128, STAGES = 6, SPLIT = 2 }
+
+[[presets]]
+rate = 100
 params = { BN = 64, STAGES = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 192, BN = 192, STAGES = 3 }
+
+[[presets]]
+rate = 100
+params = { BM = 192, BN = 192, STAGES = 3, SPLIT = 2 }
+
+[[presets]]
+rate = 100
+params = { BM = 192, BN = 128 }
 
 [[presets]]
 rate = 100
@@ -62,69 +116,52 @@ params = { BM = 64, STAGES = 5 }
 
 [[presets]]
 rate = 100
+params = { BM = 64, STAGES = 5, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
 params = { BM = 64, BN = 128, STAGES = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 128, STAGES = 8, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 2 }
 
 [[presets]]
 rate = 100
 params = { BM = 64, BN = 64, STAGES = 8 }
 
 [params]
-BM = { default = 128, values = [64, 128] }
-BN = { default = 256, values = [64, 128, 192, 256] }
+BM = { default = 128, values = [64, 128, 192] }
+BN = { default = 256, values = [64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256] }
 STAGES = { default = 4, min = 2, max = 8 }
 CLUSTER = { default = 1, values = [1, 2] }
+SPLIT = { default = 1, values = [1, 2] }
 GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 */
 #include "hopper.cuh"
+#include "launches.cuh"
+#include "wgmma_types.cuh"
 
-// ---- the types of operands and result ---------------------------------------------------------------------------------------
-#include "types.cuh"
-#if TYPE == BFLOAT16 || TYPE == FLOAT16
-#define SIZE 2
-#define SHAPE_K "k16"
-#define TAIL ", 1, 1, " TEXT(A_DOWN) ", " TEXT(B_ACROSS)
-#elif TYPE == TF32
-#define SIZE 4
-#define SHAPE_K "k8"
-#define TAIL ", 1, 1"
-#else
-#define SIZE 1
-#define SHAPE_K "k32"
-#define TAIL ", 1, 1"
+#ifndef FINISHED  // 1 where the kernel applies an epilogue, with VECTORS that have a number for each column
+#define FINISHED 0
+#define VECTORS 0
+#define ADDS 0
 #endif
-#if TYPE == INT8
-#define SUM int
-#define LETTER "+r"
-#undef TAIL
-#define TAIL ""
-#else
-#define SUM float
-#define LETTER "+f"
+#ifndef BLOCKS  // 1 where each step of k has scales of its own
+#define BLOCKS 0
 #endif
-#if TYPE == BFLOAT16
-#define TYPES ".f32.bf16.bf16"
-#elif TYPE == FLOAT16
-#define TYPES ".f32.f16.f16"
-#elif TYPE == TF32
-#define TYPES ".f32.tf32.tf32"
-#elif TYPE == INT8
-#define TYPES ".s32.s8.s8"
-#elif TYPE_A == FLOAT8_E4M3FN && TYPE_B == FLOAT8_E4M3FN
-#define TYPES ".f32.e4m3.e4m3"
-#elif TYPE_A == FLOAT8_E4M3FN
-#define TYPES ".f32.e4m3.e5m2"
-#elif TYPE_B == FLOAT8_E4M3FN
-#define TYPES ".f32.e5m2.e4m3"
-#else
-#define TYPES ".f32.e5m2.e5m2"
-#endif
-// Sums of float8 in a tensor core keep 13 bits. Each step's are added up in float32 instead, WIDTH columns while those of the next
-// WIDTH are formed.
-#ifndef PROMOTED
+#ifndef PROMOTED  // by ``hopper_promoted.cu``, in which a wgmma forms WIDTH of the columns
 #define PROMOTED 0
 #define WIDTH BN
 #endif
 #include "wgmma.cuh"
+#ifndef SPLIT  // blocks of a cluster that each sum a piece of k
+#define SPLIT 1
+#endif
 
 #define HALF (OUT == BFLOAT16 || OUT == FLOAT16)
 #if HALF
@@ -139,32 +176,18 @@ typedef float Out;
 struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
 
 constexpr int LINE = 128 / SIZE;  // of k in a stage: 128 bytes, the width of the swizzle
-constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1), PIECES = BN / WIDTH;
+constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1), PIECES = BN / WIDTH, TOGETHER = CLUSTER * SPLIT;
 constexpr int SLAB = 128 / sizeof(Out);  // columns of C that are stored at once
+constexpr int ROWS_B = B_ACROSS ? (BN + 63) / 64 * 64 : BN;  // rows across are loaded in boxes of 64 columns
 
 struct Shared {
     unsigned char a[STAGES][BM * 128];
-    unsigned char b[STAGES][BN * 128];
+    unsigned char b[STAGES][ROWS_B * 128];
     unsigned char c[GROUPS][2][64 * 128];  // two slabs for each group
     Barrier full[STAGES], empty[STAGES];
+    float columns[GROUPS][VECTORS + !VECTORS][BN];  // of bias and scales; if there are none, it is not part of a block's memory
 };
 extern __shared__ __align__(1024) unsigned char memory[];
-
-// What one call multiplies: C[m×n] of `batch` products, whose rows are `row_c` elements apart, and the next C `next_c`.
-// `moves_a` and `moves_b` are 1 where each product has its own operand, 0 where all have the same. Of a long k each block may sum
-// one of `parts`, of `part_steps` steps; the sums of all parts follow each other like the products of a batch.
-// Up to RAGGED products may have rows of their own number: `tops` are the first rows of each in A and in C, in which their rows follow
-// each other, and `bands` its first row of tiles.
-#ifndef RAGGED
-#define RAGGED 0
-#endif
-struct Call {
-    long long row_c, next_c;
-    int m, n, k, batch, moves_a, moves_b, parts, part_steps;
-#if RAGGED
-    int tops[RAGGED + 1], bands[RAGGED + 1];
-#endif
-};
 
 struct Ring {  // the next stage, and the parity of its phase
     int slot = 0, parity = 0;
@@ -177,192 +200,112 @@ struct Ring {  // the next stage, and the parity of its phase
     }
 };
 
-// Says that the copies of all blocks of the cluster may write where this group's wgmmas have read.
+// Says that the copies of all blocks that share B may write where this group's wgmmas have read.
 __device__ __forceinline__ void release(Shared& s, int slot)
 {
     const int thread = threadIdx.x % 128;
     if (CLUSTER > 1) {
-        if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
+        if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], (SPLIT > 1 ? cluster_rank() / CLUSTER * CLUSTER : 0) + thread);
     } else if (thread == 0) barrier_arrive(s.empty[slot]);
 }
 
+#include "hopper_tiles.cuh"
+#include "hopper_finish.cuh"
+#include "hopper_store.cuh"
+#if SPLIT > 1
+#include "hopper_split.cuh"
+#endif
 #if PROMOTED
-struct Sums { SUM of[2][WIDTH / 2]; };
-
-__device__ __forceinline__ void add_piece(SUM (&d)[BN / 2], int piece, SUM (&sums)[WIDTH / 2])
-{
-    #pragma unroll
-    for (int j = 0; j < WIDTH / 2; j++) {
-        asm volatile("" : LETTER(sums[j])::"memory");  // read only from here on
-        d[piece * (WIDTH / 2) + j] += sums[j];
-    }
-}
-
-// Adds COUNT steps of k to d, whose rows are those of group `half`. While the wgmmas of a piece run, the sums of the one before are
-// added; ptxas allows that within straight code only, so nothing is under way at the end.
-template <int COUNT> __device__ __forceinline__ void add_steps(Shared& s, Ring& ring, int half, SUM (&d)[BN / 2], Sums& sums)
-{
-    int before = 0;
-    #pragma unroll
-    for (int i = 0; i < COUNT * PIECES; i++) {
-        if (i % PIECES == 0) barrier_wait(s.full[ring.slot], ring.parity);
-        const unsigned long long x = descriptor(s.a[ring.slot] + half * 8192, 16, 1024);
-        const unsigned long long y = descriptor(s.b[ring.slot] + i % PIECES * WIDTH * 128, 16, 1024);
-        wgmma_fence();
-        #pragma unroll
-        for (int q = 0; q < 4; q++) wgmma(sums.of[i % 2], x + 2 * q, y + 2 * q, q > 0);
-        wgmma_commit();
-        if (i > 0) {
-            wgmma_wait<1>();
-            if (i % PIECES == 0) release(s, before);
-            add_piece(d, (i - 1) % PIECES, sums.of[(i - 1) % 2]);
-        }
-        if (i % PIECES == PIECES - 1) {
-            before = ring.slot;
-            ring.advance();
-        }
-    }
-    wgmma_wait<0>();
-    release(s, before);
-    add_piece(d, PIECES - 1, sums.of[(COUNT * PIECES - 1) % 2]);
-}
+#include "hopper_promoted.cuh"
 #endif
 
-struct Place {  // of a tile: its first row and column, its number among all products and parts, its steps of k, the end of C's rows
-    int top, left, z, first_step, steps, bottom;
-};
-
-// The tiles of all products in the order in which clusters take them. Those that run together should share rows of A and columns of
-// B in the second-level cache, so they are numbered down GROUP rows of tiles, then across.
-struct Tiles {
-    const Call& call;
-    int rows, cols, steps, count;
-    __device__ Tiles(const Call& call)
-        : call(call), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / BN + 1), steps((call.k - 1) / LINE + 1),
-          count(rows * cols * call.batch * call.parts)
-    {
-#if RAGGED
-        rows = call.bands[call.batch];
-        count = rows * cols;
-#endif
-    }
-    __device__ __forceinline__ Place place(int tile, int rank) const
-    {
-        const int z = tile / (rows * cols), first = z % call.parts * call.part_steps;
-        tile -= z * (rows * cols);
-        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
-        const int row = band * GROUP + inside % height, left = inside / height * BN, length = min(call.part_steps, steps - first);
-#if RAGGED
-        int product = 0;  // the last one whose first row of tiles is this one or before it
-        for (int count = call.batch; count > 1;) {
-            const int half = count / 2;
-            const bool after = call.bands[product + half] <= row;
-            product += after ? half : 0;
-            count = after ? count - half : half;
-        }
-        const int top = call.tops[product] + ((row - call.bands[product]) * CLUSTER + rank) * BM;
-        return { top, left, product, first, length, call.tops[product + 1] };
-#endif
-        return { (row * CLUSTER + rank) * BM, left, z, first, length, call.m };
-    }
-};
-
-__device__ __forceinline__ unsigned packed(float low, float high)
-{
-    unsigned both;
-    if (OUT == BFLOAT16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-#if HALF
-// A warp stores 16 rows of up to 64 elements, of which each lane has a word of two; in `from` chunks of 16 bytes are swizzled. A row
-// that begins within a word of C takes one half of each from the lane before.
-__device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*from)[64], int rows, int columns)
-{
-    const int lane = threadIdx.x % 32, i = 2 * lane;
-    #pragma unroll
-    for (int r = 0; r < 16; r++) {
-        const unsigned word = ((const unsigned*)from[r])[(lane / 4 ^ r % 8) * 4 + lane % 4];
-        const unsigned before = __shfl_up_sync(0xFFFFFFFF, word, 1);
-        if (r >= rows) continue;
-        Out* row = to + r * step;
-        if ((unsigned long long)row % 4 == 0) {
-            if (i + 1 < columns) *(unsigned*)&row[i] = word;
-            else if (i < columns) row[i] = (Out)word;
-        } else {
-            if (lane > 0 && i < columns) *(unsigned*)&row[i - 1] = before >> 16 | word << 16;
-            else if (lane > 0 && i - 1 < columns) row[i - 1] = (Out)(before >> 16);
-            else if (lane == 0 && columns > 0) row[0] = (Out)word;
-            if (lane == 31 && columns == 64) row[63] = (Out)(word >> 16);
-        }
-    }
-}
-#endif
-
-extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(TOGETHER) __launch_bounds__(THREADS, 1)
 hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap c,
-       Out* elements_of_c, const __grid_constant__ Call call)
+       Out* elements_of_c,
+#if FINISHED || BLOCKS
+       const void* bias, const float* row_scales, const float* column_scales,
+#endif
+       const __grid_constant__ Call call)
 {
     Shared& s = *(Shared*)memory;
-    const int group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
-    const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
+    const int group = threadIdx.x / 128, number = TOGETHER > 1 ? cluster_rank() : 0;
+    const int piece = SPLIT > 1 ? number / CLUSTER : 0, rank = SPLIT > 1 ? number % CLUSTER : number;
     const Tiles tiles(call);
     Ring ring;
 
     if (threadIdx.x == 0) {
+        prefetch_map(a);
+        prefetch_map(b);
         for (int i = 0; i < STAGES; i++) {
             barrier_init(s.full[i], 1);
             barrier_init(s.empty[i], GROUPS * CLUSTER);
         }
         barrier_publish();
     }
-    if (CLUSTER > 1) cluster_sync();  // the barriers of both blocks are there
+    if (TOGETHER > 1) cluster_sync();  // the barriers of all blocks are there
     else __syncthreads();
+    wait_for_launch_before();
+    let_next_launch_begin();
 
     if (group == 0) {  // ---- GLOBAL → SHARED: one thread ------------------------------------------------------------------------
-        if (GROUPS > 1) give_registers<40>();
-        if (threadIdx.x == 0)
-            for (int tile = first; tile < tiles.count; tile += stride) {
-                const auto [top, left, z, first_step, steps, bottom] = tiles.place(tile, rank);
-                const int of_a = z / call.parts * call.moves_a, of_b = z / call.parts * call.moves_b;
+        if (GROUPS > 1) give_registers<GROUPS == 3 ? 32 : 40>();
+        for (int tile = tiles.first(); tile < tiles.count; tile = tiles.next(tile)) {
+            if (threadIdx.x == 0) {
+                const auto [top, left, z, first_step, steps, bottom] = tiles.place(tile, rank, piece);
+                const Source from = source_of(call, z);
                 for (int step = first_step; step < first_step + steps; step++, ring.advance()) {
                     Barrier& full = s.full[ring.slot];
                     unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];
                     barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
-                    barrier_expect(full, (BM + BN) * 128);
+                    barrier_expect(full, (BM + ROWS_B) * 128);
                     if (A_DOWN)
                         #pragma unroll
-                        for (int i = 0; i < BM / 64; i++) load_tile(to_a + i * 8192, a, top + i * 64, step * LINE, of_a, full);
-                    else load_tile(to_a, a, step * LINE, top, of_a, full);
+                        for (int i = 0; i < BM / 64; i++) load_tile(to_a + i * 8192, a, from.row + top + i * 64, step * LINE, from.a, full);
+                    else load_tile(to_a, a, step * LINE, from.row + top, from.a, full);
                     // Each block of a cluster loads some rows of B, as they lie in memory, for both.
                     auto load_b = [&](int at, int x, int y) {
-                        if (CLUSTER > 1) load_tile_multicast(to_b + at, b, x, y, of_b, full, (1 << CLUSTER) - 1);
-                        else load_tile(to_b + at, b, x, y, of_b, full);
+                        if (CLUSTER > 1) load_tile_multicast(to_b + at, b, x, y, from.b, full, ((1 << CLUSTER) - 1) << piece * CLUSTER);
+                        else load_tile(to_b + at, b, x, y, from.b, full);
                     };
                     constexpr int ROWS = (B_ACROSS ? LINE : BN) / CLUSTER;
                     if (B_ACROSS)
                         #pragma unroll
-                        for (int i = 0; i < BN / 64; i++) load_b(i * 8192 + rank * ROWS * 128, left + i * 64, step * LINE + rank * ROWS);
+                        for (int i = 0; i < ROWS_B / 64; i++) load_b(i * 8192 + rank * ROWS * 128, left + i * 64, step * LINE + rank * ROWS);
                     else load_b(rank * ROWS * 128, step * LINE, left + rank * ROWS);
                 }
             }
+#if SPLIT > 1
+            if (tiles.is_split(tile)) wait_for_sums();
+#endif
+        }
     } else {  // ---- MULTIPLY: 64 rows for each group ----------------------------------------------------------------------------
-        if (GROUPS > 1) take_registers<232>();
-        const int half = group - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-        SUM d[BN / 2];
+        if (GROUPS > 1) take_registers<GROUPS == 3 ? 160 : 232>();
+        const int half = group - 1, thread = threadIdx.x % 128;
 #if PROMOTED
         Sums sums;
 #endif
         int buffer = 0;
-        for (int tile = first; tile < tiles.count; tile += stride) {
-            const auto [tile_top, left, z, first_step, steps, bottom] = tiles.place(tile, rank);
+        for (int tile = tiles.first(); tile < tiles.count; tile = tiles.next(tile)) {
+            const auto [tile_top, tile_left, z, first_step, steps, bottom] = tiles.place(tile, rank, piece);
+            const int left = tile_left + (tiles.is_split(tile) ? piece * (BN / SPLIT) : 0);  // of what this block stores
+            SUM d[BN / 2];
+#if FINISHED
+            const Finish finish(call, { bias, row_scales, column_scales }, tile_top + half * 64, left, bottom);
+#else
+            const Finish finish;
+#endif
+            if (PROMOTED || SPLIT > 1)  // a piece may have no steps
+                #pragma unroll
+                for (int i = 0; i < BN / 2; i++) d[i] = 0;
 #if PROMOTED
-            #pragma unroll
-            for (int i = 0; i < BN / 2; i++) d[i] = 0;
+#if BLOCKS
+            Scales scales(call, { bias, row_scales, column_scales }, tile_top + half * 64, left, bottom, first_step, steps);
+#else
+            Scales scales;
+#endif
             int step = 0;
-            for (; step + CHUNK <= steps; step += CHUNK) add_steps<CHUNK>(s, ring, half, d, sums);
-            for (; CHUNK > 1 && step < steps; step++) add_steps<1>(s, ring, half, d, sums);
+            for (; step + CHUNK <= steps; step += CHUNK) add_steps<CHUNK>(s, ring, half, d, sums, scales);
+            for (; CHUNK > 1 && step < steps; step++) add_steps<1>(s, ring, half, d, sums, scales);
 #else
             int before = 0;
             for (int step = 0; step < steps; step++, ring.advance()) {
@@ -380,69 +323,21 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             wgmma_wait<0>();
             #pragma unroll
             for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
-            release(s, before);
+            if (SPLIT == 1 || steps > 0) release(s, before);
 #endif
 
             // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
-            const int top = tile_top + half * 64;
-#if HALF || STORE_BOXES
-            // Through shared memory: by the copy engine, which goes on while the next tile is multiplied, or row by row.
-            #pragma unroll
-            for (int slab = 0; slab < BN / SLAB; slab++, buffer ^= 1) {
-                Out(*to)[SLAB] = (Out(*)[SLAB])s.c[half][buffer];
-                if (STORE_BOXES && thread == 0) store_wait_read<1>();  // the slab before the last has left
-                if (STORE_BOXES) group_sync(1 + half, 128);
-#if HALF
-                const int row = warp * 16 + lane % 16;
-                #pragma unroll
-                for (int i = 0; i < 4; i++) {  // 16 columns: 8×8 matrices of rows 0-7 and 8-15, then of the next 8 columns
-                    const int at = slab * 32 + i * 8, chunk = i * 2 + lane / 16;
-                    store_matrices(&to[row][(chunk ^ row % 8) * 8], packed(d[at], d[at + 1]), packed(d[at + 2], d[at + 3]),
-                                   packed(d[at + 4], d[at + 5]), packed(d[at + 6], d[at + 7]));
-                }
-#else
-                #pragma unroll
-                for (int i = 0; i < SLAB / 2; i += 2) {
-                    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, col = i / 4 * 8 + lane % 4 * 2, chunk = col / 4 ^ row % 8;
-                    const int at = slab * (SLAB / 2) + i;
-                    *(Pair*)&to[row][chunk * 4 + col % 4] = Pair{ (Out)d[at], (Out)d[at + 1] };
-                }
+            finish.share(s.columns[half], half);
+#if SPLIT > 1
+            if (tiles.is_split(tile)) {
+                SUM share[BN / 4];
+                add_halves(d, share, rank, piece);
+                store_sums(s, share, c, elements_of_c, call, finish, half, tile_top + half * 64, left, z, bottom, buffer);
+            } else
 #endif
-                if (STORE_BOXES) {
-                    publish_shared();
-                    group_sync(1 + half, 128);
-                    if (thread == 0) {
-                        store_tile(c, to, left + slab * SLAB, top, z);
-                        store_commit();
-                    }
-                }
-#if HALF
-                else {
-                    __syncwarp();  // a warp stores the rows that it has written
-                    const int columns = min(64, call.n - left - slab * 64);
-                    Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * 64;
-                    store_rows(rows, call.row_c, &to[warp * 16], bottom - top - warp * 16, columns);
-                }
-#endif
-            }
-#else
-            const int row = top + warp * 16 + lane / 4, col = left + lane % 4 * 2;
-            Out* to = elements_of_c + z * call.next_c + row * call.row_c + col;
-            #pragma unroll
-            for (int i = 0; i < BN / 2; i += 2) {
-                const int r = i / 2 % 2 * 8, j = i / 4 * 8;
-                const Pair pair = { (Out)d[i], (Out)d[i + 1] };
-                if (row + r >= bottom || col + j >= call.n) continue;
-                Out* at = to + r * call.row_c + j;
-                if (STORE_PAIRS) *(Pair*)at = pair;  // then n is even
-                else {
-                    at[0] = pair.x;
-                    if (col + j + 1 < call.n) at[1] = pair.y;
-                }
-            }
-#endif
+            store_sums(s, d, c, elements_of_c, call, finish, half, tile_top + half * 64, left, z, bottom, buffer);
         }
-        if (STORE_BOXES && thread == 0) store_wait<0>();
+        if (STORE_BOXES && thread == 0) store_wait_read<0>();
     }
     if (CLUSTER > 1) cluster_sync();  // no block leaves while the other writes to its memory
 }

@@ -15,13 +15,17 @@ constraints = ["BM % WM == 0", "BN % WN == 0", "WM % 16 == 0", "WN % 16 == 0"]
 a = "either"
 b = "either"
 c = "any"
+lists = "either"
 
-# A multiprocessor computes its blocks one after another; copies of less than 16 bytes are slower. Rates are those of an H200.
+# A multiprocessor computes its blocks one after another; copies of less than 16 bytes are slower, and each step waits for
+# those of single elements, unless other blocks multiply meanwhile. Rates are those of an H200.
 [time]
 vector = "min(a_vector, b_vector)"
 slower = "1 + 0.45 * (vector < 16) + 1.05 * (vector < 4) + 0.4 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
 copied = "(BM + BN) * part * size / 26e9"
-tiles = "cdiv(blocks, sms) * (1e-6 + max(BM * BN * part * slower / 1.3e12, copied))"
+each = "cdiv(blocks, sms)"
+waits = "(vector < 4) * cdiv(part, BK) * 1.4e-6 / min(3, each)"
+tiles = "each * (1e-6 + max(BM * BN * part * slower / 1.3e12, copied, waits))"
 memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3e12"
 seconds = "2.5e-6 + max(tiles, memory)"
 
@@ -42,6 +46,7 @@ WN = { default = 32, values = [16, 32, 64] }
 STAGES = { default = 4, min = 2, max = 6 }
 GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
+#include "rows.cuh"
 #include "slabs.cuh"
 
 typedef unsigned short Half;  // the bits of a bfloat16 or float16
@@ -152,25 +157,42 @@ __device__ __forceinline__ void multiply(const Half* a, const Half* b, Out* c, c
 
     // ---- REGISTERS → GLOBAL -------------------------------------------------------------------------------------------------
     c += z * call.next_c;
-    #pragma unroll
-    for (int r = 0; r < MMAS_M * 2; r++)
+    auto pair = [&](int r, int s) {
+        return Pair{ rounded(sum[r / 2][s][r % 2 * 2]), rounded(sum[r / 2][s][r % 2 * 2 + 1]) };
+    };
+    if (call.column_c != 1) {
         #pragma unroll
-        for (int s = 0; s < MMAS_N; s++) {
-            const int i = top + y + r * 8 + lane / 4, j = left + x + s * 8 + lane % 4 * 2;
-            if (i >= call.m || j >= call.n) continue;
-            const Pair pair = { rounded(sum[r / 2][s][r % 2 * 2]), rounded(sum[r / 2][s][r % 2 * 2 + 1]) };
-            Out* to = c + i * call.row_c + j * call.column_c;
-            if (C_VECTOR >= sizeof(Pair) && call.column_c == 1 && j + 1 < call.n) *(Pair*)to = pair;
-            else {
-                to[0] = pair.x;
-                if (j + 1 < call.n) to[call.column_c] = pair.y;
+        for (int r = 0; r < MMAS_M * 2; r++)
+            #pragma unroll
+            for (int s = 0; s < MMAS_N; s++) {
+                const int i = top + y + r * 8 + lane / 4, j = left + x + s * 8 + lane % 4 * 2;
+                if (i >= call.m || j >= call.n) continue;
+                const Pair two = pair(r, s);
+                Out* to = c + i * call.row_c + j * call.column_c;
+                to[0] = two.x;
+                if (j + 1 < call.n) to[call.column_c] = two.y;
             }
-        }
+        return;
+    }
+    constexpr int PITCH = WN + 16 / sizeof(Out);  // rows lie in different banks
+    static_assert(sizeof(Stage) * STAGES >= WARPS_M * WARPS_N * 8 * PITCH * sizeof(Out), "eight rows of all warps");
+    __syncthreads();  // all have read the last stage
+    Out* rows = (Out*)stages + warp * (8 * PITCH);
+    #pragma unroll
+    for (int r = 0; r < MMAS_M * 2; r++) {
+        #pragma unroll
+        for (int s = 0; s < MMAS_N; s++) *(Pair*)(rows + lane / 4 * PITCH + s * 8 + lane % 4 * 2) = pair(r, s);
+        __syncwarp();
+        const int row = top + y + r * 8, col = left + x;
+        store_rows<8, WN, PITCH>(rows, c + row * call.row_c + col, call.row_c, call.m - row, call.n - col);
+        __syncwarp();
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-mma(const Half* a, const Half* b, Out* c, const __grid_constant__ Call call)
+mma(const Half* a, const Half* b, Out* c, const __grid_constant__ Given given)
 {
+    const Call& call = call_of_block(a, b, c, given);
     extern __shared__ __align__(16) unsigned char memory[];
     Stage* stages = (Stage*)memory;
     // A copy of several elements must end where the operand does.

@@ -1,6 +1,7 @@
 // The product of float32 or complex64 by multiply-adds: the main loop of the rung register_banks, for any layout and any size.
 #pragma once
 
+#include "rows.cuh"
 #include "slabs.cuh"
 
 constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 2·4 warps: 256
@@ -113,24 +114,41 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float* 
     // because k is not negative, which the compiler does not know.
     const int zero = call.k >> 31;
     constexpr int VECTOR = 4 / PLANES;  // elements of 16 bytes
+    auto vector = [&](int r, int s) {  // 16 bytes of row r
+        float v[4];
+        #pragma unroll
+        for (int j = 0; j < 4; j++) v[j] = __int_as_float(__float_as_int(sum[j % PLANES][r][s + j / PLANES]) ^ zero);
+        return make_float4(v[0], v[1], v[2], v[3]);
+    };
     c += z * call.next_c * PLANES;
+    if (PLANES == 1 && C_VECTOR == 16 && call.n % VECTOR == 0) {
+        #pragma unroll
+        for (int r = 0; r < TM; r++) {
+            const int row = top + y + row_of(r);
+            if (row >= call.m) break;
+            #pragma unroll
+            for (int s = 0; s < TN; s += VECTOR) {
+                const int col = left + x + column_of(s);
+                if (col < call.n) *(float4*)(c + (row * call.row_c + col) * PLANES) = vector(r, s);
+            }
+        }
+        return;
+    }
+    // Others, and complex ones, of which a lane has two vectors beside each other, pass through shared memory: of each warp one row of
+    // each group of lanes at a time.
+    static_assert(sizeof(Stage) * STAGES >= WARPS_M * WARPS_N * LANES_M * WN * PLANES * sizeof(float), "rows of all warps");
+    __syncthreads();  // all have read the last stage
+    float* rows = (float*)stages + warp * (LANES_M * WN * PLANES);
     #pragma unroll
     for (int r = 0; r < TM; r++) {
-        const int row = top + y + row_of(r);
-        if (row >= call.m) break;
         #pragma unroll
-        for (int s = 0; s < TN; s += VECTOR) {
-            const int col = left + x + column_of(s);
-            float v[4], *to = c + (row * call.row_c + col) * PLANES;
-            #pragma unroll
-            for (int j = 0; j < 4; j++)
-                v[j] = __int_as_float(__float_as_int(sum[j % PLANES][r][s + j / PLANES]) ^ zero);
-            if (C_VECTOR == 16 && col + VECTOR <= call.n) *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
-            else
-                #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    if (col + j / PLANES < call.n) to[j] = v[j];
-        }
+        for (int s = 0; s < TN; s += VECTOR)
+            *(float4*)(rows + (lane_y * WN + lane_x * 4 + column_of(s)) * PLANES) = vector(r, s);
+        __syncwarp();
+        const int row = top + warp % WARPS_M * WM + row_of(r), col = left + warp / WARPS_M * WN;  // the warp's are 4 apart
+        store_rows<LANES_M, WN * PLANES, WN * PLANES>(rows, c + (row * call.row_c + col) * PLANES, call.row_c * 4 * PLANES,
+                                                      (call.m - row + 3) / 4, (call.n - col) * PLANES);
+        __syncwarp();
     }
 }
 

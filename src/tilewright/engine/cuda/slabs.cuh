@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../../kernels/cuda/prelude.cuh"
-#include "strided.cuh"
+#include "lists.cuh"
 
 // The tile of a block: its first row and column, its number among all products and parts, its first step of k, and its steps.
 struct Place {
@@ -15,7 +15,7 @@ struct Place {
 __device__ __forceinline__ Place place_of_block(const Call& call)
 {
     const unsigned down = (call.m - 1) / BM + 1, across = (call.n - 1) / BN + 1;
-    const unsigned z = blockIdx.x / (down * across), tile = blockIdx.x - z * (down * across);
+    const unsigned block = block_of_call(call), z = block / (down * across), tile = block - z * (down * across);
     const unsigned group = tile / (GROUP * across), inside = tile % (GROUP * across), rows = min(GROUP, down - group * GROUP);
     const long long first = (long long)(z % call.parts) * call.part_steps * BK;
     const int length = (int)max(0ll, min((long long)call.part_steps * BK, call.k - first));

@@ -1,14 +1,14 @@
 /*
 idea = "Every warp multiplies a slice of k of its own from registers that it loads straight from global memory, by fused multiply-adds."
 row = "S2"
-dtypes = ["float32"]
+dtypes = ["float32", "float64"]
 capability = "8.0"
 step = "64"
 block = ["32 * WARPS_N * WARPS_K"]
 grid = ["cdiv(m, TM * LM) * cdiv(n, TN * LN * WARPS_N)"]
-shared = "WARPS_K * WARPS_N * TM * TN * 33 * 4"
+shared = "WARPS_K * WARPS_N * max(2, TM * TN) * 33 * 4"
 tile = ["TN * LN * WARPS_N", "TM * LM"]
-constraints = ["WARPS_N * WARPS_K <= 16", "WARPS_K * WARPS_N * TM * TN * 33 * 4 <= 229376", "32 % (LM * LN) == 0", "LM * LN >= 2"]
+constraints = ["WARPS_N * WARPS_K <= 16", "WARPS_K * WARPS_N * max(2, TM * TN) * 33 * 4 <= 229376", "32 % (LM * LN) == 0", "LM * LN >= 2"]
 suits = "m <= 128"
 
 [strides]
@@ -16,7 +16,8 @@ a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200. Where columns of B lie along k, few lanes along k take parts of lines only.
+# The rates are those of an H200. Where columns of B lie along k, few lanes along k take parts of lines only; with one buffer more loads
+# are under way there than it has. Of float64 a thread has few registers: many rows, and many buffers of columns, are slower.
 [time]
 rows = "min(m, TM * LM)"
 columns = "min(n, TN * LN * WARPS_N)"
@@ -25,14 +26,17 @@ turns = "cdiv(blocks, sms)"
 of_a = "min(a_vector, 16 - a_down * max(0, 16 - TM * size))"
 of_b = "min(b_vector, 16 - b_across * max(0, 16 - TN * size))"
 accesses = "part * size * WARPS_N * LM * LN * (TM / of_a + TN / of_b) / 32"
-arithmetic = "part * TM * LM * TN * LN * WARPS_N / 1.3e11"
-flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (BOTH * rows + columns) * 512 / (LM * LN)"
-rate = "1.75e8 * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2)"
+arithmetic = "part * TM * LM * TN * LN * WARPS_N / (1.3e11 * (size == 4) + 6.5e10 * (size == 8))"
+one = "BUFFERS < 2"
+flight = "min(RESIDENT, turns) * WARPS_K * (BUFFERS + one) * (1 + (size == 8)) * (BOTH * rows + columns) * 512 / (LM * LN)"
+rate = "1.75e8 * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2) * (1 + 1.6 * one)"
 whole = "b_across + (1 - b_across) * 0.7 * min(1, 8 / (LM * LN))"
+few = "0.12 * (TM > 2) + 0.03 * (WARPS_K < 16) * b_across + 0.15 * (BUFFERS > 2) * (1 - b_across) + 0.3 * (TM > 1) * b_across"
 tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / whole / rate) + turns / RESIDENT * 1e-6"
 memory = "(m * k + k * n) * size * batch / 4.3e12"
-cache = "blocks * taken / 5.2e12"
-seconds = "3e-6 + max(tiles, memory, cache) + 0.1 * min(tiles, memory) + m * n * batch * parts * out_size / 3e12"
+cache = "blocks * taken / (5.2e12 * (1 + 0.3 * one))"
+stored = "m * n * batch * parts * out_size / 3e12"
+seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + (size == 8) * (few + 2 * (TM * LM > 4)) + (size == 4) * (BUFFERS < 2) * (TM < 8) / 10) + stored"
 
 [[presets]]
 rate = 100
@@ -81,6 +85,21 @@ params = { TM = 1, TN = 2, LN = 2, BUFFERS = 4, RESIDENT = 2 }
 
 [[presets]]
 rate = 100
+when = "m <= 2"
+params = { TM = 1, TN = 1, LN = 2, BUFFERS = 1, RESIDENT = 4 }
+
+[[presets]]
+rate = 100
+when = "m == 2"
+params = { TM = 2, TN = 2, LN = 2, BUFFERS = 1, RESIDENT = 2 }
+
+[[presets]]
+rate = 100
+when = "4 < m <= 8"
+params = { TM = 8, LN = 8, BUFFERS = 1, RESIDENT = 2 }
+
+[[presets]]
+rate = 100
 when = "m > 16"
 params = { TM = 8, TN = 8, LM = 4, LN = 4, BOTH = 1 }
 
@@ -102,7 +121,13 @@ RESIDENT = { default = 1, values = [1, 2, 3, 4, 6, 8] }
 */
 #include "slices.cuh"
 
+#if TYPE == FLOAT64
+typedef double T;
+#else
 typedef float T;
+#endif
+__device__ __forceinline__ float fused(float x, float y, float sum) { return __fmaf_rn(x, y, sum); }
+__device__ __forceinline__ double fused(double x, double y, double sum) { return __fma_rn(x, y, sum); }
 constexpr int LK = 32 / (LM * LN), EACH = 16 / sizeof(T);  // lanes along k, and the elements along k that a lane loads of each row
 constexpr int CHUNK = LK * EACH, TURN = CHUNK * BUFFERS * WARPS_K, STEP = 64, WARPS = WARPS_N * WARPS_K;
 constexpr int BM = TM * LM, BN = TN * LN;
@@ -133,7 +158,7 @@ template <int VECTOR_A, int VECTOR_B> __device__ __forceinline__ void multiply_t
             #pragma unroll
             for (int i = 0; i < TM; i++)
                 #pragma unroll
-                for (int j = 0; j < TN; j++) d[i][j] = __fmaf_rn(p.at(i, e), q.at(j, e), d[i][j]);
+                for (int j = 0; j < TN; j++) d[i][j] = fused(p.at(i, e), q.at(j, e), d[i][j]);
     };
     const int whole = first + (stop - first) / CHUNK * CHUNK;
     stream<BUFFERS, CHUNK, TURN>(

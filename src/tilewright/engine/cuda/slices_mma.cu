@@ -28,14 +28,15 @@ of_a = "min(a_vector, 16 - a_down * (16 - WM // 8 * size))"
 of_b = "min(b_vector, 16 - b_across * (16 - WN // 8 * size))"
 accesses = "part * size * WARPS_M * WARPS_N * (WM / of_a + WN / of_b) / 32"
 arithmetic = "part * WM * WARPS_M * WN * WARPS_N / (2.0e12 * (size == 2) + 2.0e11 * (size == 8))"
-flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (rows + columns) * 64"
+flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (rows + columns) * 64 * (1 + (size == 8))"
 tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / 2e8) + turns / RESIDENT * 1e-6"
-memory = "(m * k + k * n) * size * batch / 4.3e12"
+memory = "(m * k + k * n) * size * batch / (4.3e12 - 3e11 * (size == 8))"
 cache = "blocks * taken / 6.5e12"
 registers = "WM * WN * max(4, size) / 128 + BUFFERS * (WM + WN) / 2 + (size == 2) * (WM + WN) / 4 + 34"
+double = "(size == 8) * (0.06 * (WN > 32) + 0.03 * (BUFFERS > 1))"
 spilled = "registers > min(255, 2048 / (RESIDENT * WARPS_M * WARPS_N * WARPS_K))"
 sums = "m * n * batch * parts * out_size / 3e12"
-seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + spilled / 2) + sums"
+seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + spilled / 2 + double) + sums"
 
 [[presets]]
 rate = 100
@@ -44,6 +45,11 @@ params = { WARPS_K = 16, RESIDENT = 1 }
 [[presets]]
 rate = 100
 params = { WN = 32, BUFFERS = 2 }
+
+[[presets]]
+rate = 100
+when = "m <= 16"
+params = { WN = 32 }
 
 [[presets]]
 rate = 100

@@ -1,5 +1,6 @@
 // Adds the sums of the parts of k in their own type, always in the same order, and rounds once. All parts of one product of a batch
 // follow each other.
+#include "../launches.cuh"
 #include "../strided.cuh"
 
 #if SUM == FLOAT64
@@ -34,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(256)
 add_parts_in_threads(const Sum* parts, Out* c, long long rows, long long columns, long long row_c, long long column_c, long long next_c, int count,
               int batch)
 {
+    wait_for_launch_before();
     const long long size = rows * columns, all = size * batch;
     const bool contiguous = column_c == 1 && row_c == columns && (batch == 1 || next_c == size);
     const int first = threadIdx.x / 32 * 128 + threadIdx.x % 32;
@@ -81,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 add_parts(const Sum* parts, Out* c, long long rows, long long columns, long long row_c, long long column_c, long long next_c, int count,
           int batch)
 {
+    wait_for_launch_before();
     __shared__ Sum sums[WARPS][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = (int)((long long)warp * count / WARPS), stop = (int)((long long)(warp + 1) * count / WARPS);

@@ -8,6 +8,7 @@
 //   SHIFTED_i: these vectors may begin at any address; whole ones are read around them and shifted
 //   STORES_i: elements of the target follow each other, and rows of it begin at multiples of 16 bytes
 //   CONJUGATE_i: imaginary parts change their sign
+#include "../launches.cuh"
 
 typedef unsigned long long Address;
 
@@ -220,6 +221,8 @@ copy_matrices(const FROM_0* from_0, TO_0* to_0,
 #endif
               const __grid_constant__ Jobs jobs)
 {
+    wait_for_launch_before();
+    let_next_launch_begin();
 #if JOBS > 1
     if (blockIdx.x >= jobs.job[0].blocks) {
         copy<FROM_1, TO_1, ACROSS_1, LOADS_1, SHIFTED_1, STORES_1, CONJUGATE_1>(from_1, to_1, jobs.job[1], blockIdx.x - jobs.job[0].blocks);

@@ -1,11 +1,7 @@
 // Finishes products: C = activation(alpha · scale_a · scale_b · S + beta · C + bias), rounded once, for sums S and C of any strides.
 // x is the way along which elements of C follow each other: a warp takes 128 of them, and a block as many at eight places of y.
+#include "../launches.cuh"
 #include "../types.cuh"
-
-#define NONE 0
-#define RELU 1
-#define GELU 2
-#define SILU 3
 
 #if SUM == FLOAT64
 typedef double Wide;
@@ -18,57 +14,7 @@ typedef float Wide;
 typedef float Sum;
 #endif
 
-template <int TYPE> struct Number;  // how a number of this type lies in memory, widened and rounded to nearest, ties to even
-template <> struct Number<FLOAT64> {
-    typedef double Bits;
-    static __device__ Wide wide(Bits x) { return (Wide)x; }
-    static __device__ Bits rounded(Wide x) { return x; }
-};
-template <> struct Number<FLOAT32> {
-    typedef float Bits;
-    static __device__ Wide wide(Bits x) { return x; }
-    static __device__ Bits rounded(Wide x) { return (Bits)x; }
-};
-// float64 to float32 toward zero, with the last bit set if anything was lost: rounding that once more gives what one rounding gives.
-__device__ float to_odd(double x)
-{
-    const float y = __double2float_rz(x);
-    return (double)y != x && x == x ? __uint_as_float(__float_as_uint(y) | 1) : y;
-}
-__device__ float to_odd(float x) { return x; }
-template <> struct Number<BFLOAT16> {
-    typedef unsigned short Bits;
-    static __device__ Wide wide(Bits x) { return __uint_as_float((unsigned)x << 16); }
-    static __device__ Bits rounded(Wide x)
-    {
-        unsigned both;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(to_odd(x)));
-        return (Bits)both;
-    }
-};
-template <> struct Number<FLOAT16> {
-    typedef unsigned short Bits;
-    static __device__ Wide wide(Bits x)
-    {
-        float y;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-        return y;
-    }
-    static __device__ Bits rounded(Wide x)
-    {
-        Bits y;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(to_odd(x)));
-        return y;
-    }
-};
-
-__device__ Wide activated(Wide x)
-{
-    if (ACTIVATION == RELU) return x < 0 ? 0 : x;  // NaN stays
-    if (ACTIVATION == GELU) return x * (Wide)0.5 * (1 + erf(x * (Wide)0.70710678118654752440));
-    if (ACTIVATION == SILU) return x / (1 + exp(-x));
-    return x;
-}
+#include "../finish.cuh"
 
 // Strides in elements; along the axes of a batch `from_next` of S, `next` of C. Scales that all elements share have the step 0.
 struct Finish {
@@ -82,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(256)
 finish(const Sum* sums, Number<OUT>::Bits* c, const Number<BIAS>::Bits* bias, const float* scale_a, const float* scale_b,
        const __grid_constant__ Finish f)
 {
+    wait_for_launch_before();
     const unsigned lane = threadIdx.x % 32, wide = (f.x - 1) / 128 + 1, high = (f.y - 1) / 8 + 1;
     const unsigned of_product = wide * high, count = of_product * f.products;
     for (unsigned tile = blockIdx.x; tile < count; tile += gridDim.x) {

@@ -1,0 +1,98 @@
+// What a call of ``hopper.cu`` multiplies, and the tiles of C in the order in which its blocks take them.
+#pragma once
+
+// What one call multiplies: C[m×n] of `batch` products, whose rows are `row_c` elements apart, and the next C `next_c`.
+// `moves_a` and `moves_b` are 1 where each product has its own operand, 0 where all have the same. Of a long k each block may sum
+// one of `parts`, of `part_steps` steps; the sums of all parts follow each other like the products of a batch.
+// Up to RAGGED products may have rows of their own number: `tops` are the first rows of each in A and in C, in which their rows follow
+// each other, and `bands` its first row of tiles. If A and B are SCATTERED, their maps have a matrix at every 16 bytes, and `at_a`
+// and `at_b` say which; all end at the same row of the map of A, so that it has no rows beyond, and begin at `tops_a`.
+#ifndef RAGGED
+#define RAGGED 0
+#endif
+#ifndef SCATTERED
+#define SCATTERED 0
+#endif
+struct Call {
+    long long row_c, next_c;
+    int m, n, k, batch, moves_a, moves_b, parts, part_steps;
+#if FINISHED || BLOCKS
+    // In elements; 0 where all rows or columns have the same. The last two are for scales of blocks: to those of the next step.
+    long long bias_step, row_scale_step, column_scale_step, row_scale_next, column_scale_next;
+    float alpha, beta;
+#endif
+#if RAGGED
+    int tops[RAGGED + 1], bands[RAGGED + 1];
+#if SCATTERED
+    int tops_a[RAGGED], at_a[RAGGED], at_b[RAGGED];
+#endif
+#endif
+};
+
+// Where a product's operands lie in their maps: the row of A at C's row 0, and the numbers of the matrices.
+struct Source {
+    int row, a, b;
+};
+
+__device__ __forceinline__ Source source_of(const Call& call, int z)
+{
+#if SCATTERED
+    return { call.tops_a[z] - call.tops[z], call.at_a[z], call.at_b[z] };
+#else
+    return { 0, z / call.parts * call.moves_a, z / call.parts * call.moves_b };
+#endif
+}
+
+struct Place {  // of a tile: its first row and column, its number among all products and parts, its steps of k, the end of C's rows
+    int top, left, z, first_step, steps, bottom;
+};
+
+// The tiles of all products in the order in which clusters take them. Those that run together should share rows of A and columns of
+// B in the second-level cache, so they are numbered down GROUP rows of tiles, then across.
+//
+// Tiles that fill all multiprocessors are computed by one group of CLUSTER blocks each. With SPLIT the last ones, which would not, are
+// computed by whole clusters, of which each block sums a piece of k.
+struct Tiles {
+    const Call& call;
+    int rows, cols, steps, count, whole;  // tiles in all, and those that are not split
+    __device__ Tiles(const Call& call)
+        : call(call), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / BN + 1), steps((call.k - 1) / LINE + 1),
+          count(rows * cols * call.batch * call.parts)
+    {
+#if RAGGED
+        rows = call.bands[call.batch];
+        count = rows * cols;
+#endif
+        whole = SPLIT > 1 ? count - count % (gridDim.x / CLUSTER) : count;
+    }
+    __device__ __forceinline__ bool is_split(int tile) const { return SPLIT > 1 && tile >= whole; }
+    // The tiles of a block: its first one, and the one that follows another.
+    __device__ __forceinline__ int first() const { return whole > 0 ? blockIdx.x / CLUSTER : blockIdx.x / (CLUSTER * SPLIT); }
+    __device__ __forceinline__ int next(int tile) const
+    {
+        if (is_split(tile)) return tile + gridDim.x / (CLUSTER * SPLIT);
+        tile += gridDim.x / CLUSTER;
+        return is_split(tile) ? whole + blockIdx.x / (CLUSTER * SPLIT) : tile;
+    }
+    __device__ __forceinline__ Place place(int tile, int rank, int piece = 0) const
+    {
+        const int z = tile / (rows * cols), part = z % call.parts * call.part_steps, all = min(call.part_steps, steps - part);
+        const bool split = is_split(tile);
+        const int first = split ? all * piece / SPLIT : 0, length = split ? all * (piece + 1) / SPLIT - first : all;
+        tile -= z * (rows * cols);
+        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
+        const int row = band * GROUP + inside % height, left = inside / height * BN;
+#if RAGGED
+        int product = 0;  // the last one whose first row of tiles is this one or before it
+        for (int count = call.batch; count > 1;) {
+            const int half = count / 2;
+            const bool after = call.bands[product + half] <= row;
+            product += after ? half : 0;
+            count = after ? count - half : half;
+        }
+        const int top = call.tops[product] + ((row - call.bands[product]) * CLUSTER + rank) * BM;
+        return { top, left, product, part + first, length, call.tops[product + 1] };
+#endif
+        return { (row * CLUSTER + rank) * BM, left, z, part + first, length, call.m };
+    }
+};

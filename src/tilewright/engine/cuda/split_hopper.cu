@@ -1,0 +1,264 @@
+/*
+idea = "float32 by three float16 products on tensor cores: each number is two of float16, and partial sums are added up in float32."
+row = "S0.9, S2"
+entry = "split_hopper"
+dtypes = ["float16x2"]
+stores = ["float32"]
+precision = "float16x2"
+capability = "9.0a"
+persistent = true
+suits = "min(k >= 128, m >= 256, n >= 256, m * n * k * batch >= 250000000)"
+block = ["128 * (BM // 64 + 1)"]
+grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
+shared = "SLOTS * (BM + BN) * 128 + 16 * SLOTS"
+tile = ["BN", "BM"]
+constraints = ["SLOTS * (BM + BN) * 128 + 16 * SLOTS <= 232448"]
+
+[boxes]
+a = ["BM", "LINE"]
+a_down = ["LINE", "64"]
+b = ["LINE // CLUSTER", "64"]
+b_down = ["BN // CLUSTER", "LINE"]
+
+# The operands that are split first, and multiplied again where splitting loses too much.
+[strides]
+a = "either"
+b = "either"
+c = "rows"
+
+# As in ``hopper.cu``: three products for each step. The rates are those of an H200, whose power allows less for long.
+[time]
+work = "m * n * k * batch"
+rate = "2.8e12 * (1 - 0.06 * (work > 3e10) - 0.03 * (work > 3e11) - 0.06 * (BN == 64) + 0.03 * (CLUSTER > 1) * (2 * (work > 1e12) - 1))"
+tiles = "cdiv(blocks, sms) * (2e-6 + cdiv(k, LINE * CHUNK) * CHUNK * 3 * BM * BN * LINE / rate)"
+memory = "(m * k + k * n + m * n) * 4 * batch / 3.9e12"
+seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
+
+[[presets]]
+rate = 100
+params = { BN = 64, SLOTS = 9 }
+
+[[presets]]
+rate = 100
+params = { CLUSTER = 2, GROUP = 8 }
+
+[params]
+BM = { default = 128, values = [128] }
+BN = { default = 128, values = [64, 128] }
+CHUNK = { default = 2, values = [1, 2, 4] }
+SLOTS = { default = 7, min = 4, max = 9 }
+CLUSTER = { default = 1, values = [1, 2] }
+GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
+*/
+#include "hopper.cuh"
+#include "launches.cuh"
+
+#define WIDTH BN
+#define SUM float
+#define LETTER "+f"
+#define SHAPE_K "k16"
+#define TYPES ".f32.f16.f16"
+#define TAIL ", 1, 1, " TEXT(A_DOWN) ", " TEXT(B_ACROSS)
+#include "wgmma.cuh"
+
+constexpr int LINE = 64;  // of k in a slot: 128 bytes, the width of the swizzle
+constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1);
+
+struct Shared {  // a slot has the high or the low parts of A and B; a step of k takes two of them
+    unsigned char a[SLOTS][BM * 128];
+    unsigned char b[SLOTS][BN * 128];
+    Barrier full[SLOTS], empty[SLOTS];
+};
+extern __shared__ __align__(1024) unsigned char memory[];
+
+// C[m×n] of `batch` products: the next row `row_c` elements further, the next C `next_c`. `moves_a` and `moves_b` are 1 where each
+// product has its own operand, 0 where all have the same; `next_*_exponents`: words from the exponents of an operand to the next.
+struct Call {
+    long long row_c, next_c, next_a_exponents, next_b_exponents;
+    int m, n, k, batch, moves_a, moves_b;
+};
+
+struct Ring {  // the next slot, and the parity of its phase
+    int slot = 0, parity = 0;
+    __device__ __forceinline__ void advance()
+    {
+        if (++slot == SLOTS) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+struct Tile { int top, left, z; };
+
+// Tiles that run together should share rows of A and columns of B in the second-level cache: down GROUP rows of tiles, then across.
+struct Tiles {
+    int rows, cols, count;
+    __device__ Tiles(const Call& call)
+        : rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / BN + 1), count(rows * cols * call.batch) {}
+    __device__ __forceinline__ Tile place(int tile, int rank) const
+    {
+        const int z = tile / (rows * cols);
+        tile -= z * (rows * cols);
+        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
+        return { ((band * GROUP + inside % height) * CLUSTER + rank) * BM, inside / height * BN, z };
+    }
+};
+
+__device__ __forceinline__ float power_of_two(int e)  // 2^e, a normal number
+{
+    return __int_as_float(e + 127 << 23);
+}
+
+// v · 2^e, rounded once. No v that is not zero is below 2^-60, none is above 2^62; below 2^-250 the result is zero in any case.
+__device__ __forceinline__ float scaled(float v, int e)
+{
+    e = max(e, -250);
+    return v * power_of_two(e / 2) * power_of_two(e - e / 2);
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 1)
+split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, const int* a_exponents,
+             const int* b_exponents, const __grid_constant__ Call call)
+{
+    Shared& s = *(Shared*)memory;
+    const int group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
+    const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
+    const int steps = ((call.k - 1) / (LINE * CHUNK) + 1) * CHUNK;  // beyond k the copy engine fills with zeros
+    const Tiles tiles(call);
+    Ring ring;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < SLOTS; i++) {
+            barrier_init(s.full[i], 1);
+            barrier_init(s.empty[i], GROUPS * CLUSTER);
+        }
+        barrier_publish();
+    }
+    if (CLUSTER > 1) cluster_sync();  // the barriers of both blocks are there
+    else __syncthreads();
+    let_next_launch_begin();
+    wait_for_launch_before();
+
+    if (group == 0) {  // ---- GLOBAL → SHARED: one thread ------------------------------------------------------------------------
+        give_registers<40>();
+        if (threadIdx.x == 0)
+            for (int tile = first; tile < tiles.count; tile += stride) {
+                const auto [top, left, z] = tiles.place(tile, rank);
+                for (int i = 0; i < steps * 2; i++, ring.advance()) {  // high parts, then low ones
+                    Barrier& full = s.full[ring.slot];
+                    const int of_a = z * call.moves_a * 2 + i % 2, of_b = z * call.moves_b * 2 + i % 2, at = i / 2 * LINE;
+                    unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];
+                    barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
+                    barrier_expect(full, (BM + BN) * 128);
+                    if (A_DOWN)
+                        #pragma unroll
+                        for (int j = 0; j < BM / 64; j++) load_tile(to_a + j * 8192, a, top + j * 64, at, of_a, full);
+                    else load_tile(to_a, a, at, top, of_a, full);
+                    auto load_b = [&](int to, int x, int y) {
+                        if (CLUSTER > 1) load_tile_multicast(to_b + to, b, x, y, of_b, full, (1 << CLUSTER) - 1);
+                        else load_tile(to_b + to, b, x, y, of_b, full);
+                    };
+                    constexpr int ROWS = (B_ACROSS ? LINE : BN) / CLUSTER;  // of B, which each block of the cluster loads for both
+                    if (B_ACROSS)
+                        #pragma unroll
+                        for (int j = 0; j < BN / 64; j++) load_b(j * 8192 + rank * ROWS * 128, left + j * 64, at + rank * ROWS);
+                    else load_b(rank * ROWS * 128, at, left + rank * ROWS);
+                }
+            }
+    } else {  // ---- MULTIPLY: 64 rows for each group ----------------------------------------------------------------------------
+        take_registers<232>();
+        const int half = group - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+        auto of_a = [&](int slot) { return descriptor(s.a[slot] + half * 8192, 16, 1024); };
+        auto of_b = [&](int slot) { return descriptor(s.b[slot], B_ACROSS ? 8192 : 16, 1024); };
+        auto release = [&](int slot) {
+            if (CLUSTER > 1) {
+                if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
+            } else if (thread == 0) barrier_arrive(s.empty[slot]);
+        };
+        constexpr int NEXT_A = A_DOWN ? 128 : 2, NEXT_B = B_ACROSS ? 128 : 2;  // 16 of k further, in units of 16 bytes
+        for (int tile = first; tile < tiles.count; tile += stride) {
+            const auto [tile_top, left, z] = tiles.place(tile, rank);
+            // Products of high parts are summed over CHUNK steps and then added to `sum`. Those of a high and a low part, 2^11
+            // times as large as they should be, are small enough that what tensor cores lose of their sums does not matter.
+            float sum[BN / 2], high[BN / 2], cross[BN / 2];
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i++) sum[i] = 0;
+            int before_high = -1, before_low = -1;
+            for (int step = 0; step < steps; step += CHUNK) {
+                // Straight code: with a condition about the additions ptxas would wait for each wgmma.
+                #pragma unroll
+                for (int i = 0; i < CHUNK; i++) {
+                    const int at_high = ring.slot;
+                    barrier_wait(s.full[at_high], ring.parity);
+                    ring.advance();
+                    const unsigned long long ah = of_a(at_high), bh = of_b(at_high);
+                    wgmma_fence();
+                    #pragma unroll
+                    for (int q = 0; q < 4; q++) wgmma(high, ah + NEXT_A * q, bh + NEXT_B * q, i > 0 || q > 0);
+                    wgmma_commit();
+                    const int at_low = ring.slot;
+                    barrier_wait(s.full[at_low], ring.parity);
+                    ring.advance();
+                    const unsigned long long al = of_a(at_low), bl = of_b(at_low);
+                    wgmma_fence();
+                    #pragma unroll
+                    for (int q = 0; q < 4; q++) {
+                        wgmma(cross, ah + NEXT_A * q, bl + NEXT_B * q, step > 0 || i > 0 || q > 0);
+                        wgmma(cross, al + NEXT_A * q, bh + NEXT_B * q, 1);
+                    }
+                    wgmma_commit();
+                    wgmma_wait<2>();  // the wgmmas of the step before have read their slots
+                    if (before_high >= 0) {
+                        release(before_high);
+                        release(before_low);
+                    }
+                    before_high = at_high;
+                    before_low = at_low;
+                }
+                wgmma_wait<1>();  // the high parts are done; cross products go on
+                #pragma unroll
+                for (int i = 0; i < BN / 2; i++) {
+                    asm volatile("" : "+f"(high[i])::"memory");
+                    sum[i] += high[i];
+                }
+            }
+            wgmma_wait<0>();
+            release(before_high);
+            release(before_low);
+
+            // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
+            const int row = tile_top + half * 64 + warp * 16 + lane / 4, col = left + lane % 4 * 2;
+            const int* of_rows = a_exponents + z * call.moves_a * call.next_a_exponents + row;
+            const int* of_columns = b_exponents + z * call.moves_b * call.next_b_exponents + col;
+            const int upper = of_rows[0], lower = of_rows[8];
+            float* to = c + z * call.next_c + row * call.row_c + col;
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i += 4) {
+                const int j = i * 2;
+                const int2 columns = *(const int2*)(of_columns + j);
+                float v[4];
+                #pragma unroll
+                for (int l = 0; l < 4; l++) {
+                    asm volatile("" : "+f"(cross[i + l])::"memory");
+                    v[l] = sum[i + l] + cross[i + l] * (1.0f / 2048);
+                }
+                v[0] = scaled(v[0], upper + columns.x);
+                v[1] = scaled(v[1], upper + columns.y);
+                v[2] = scaled(v[2], lower + columns.x);
+                v[3] = scaled(v[3], lower + columns.y);
+                #pragma unroll
+                for (int l = 0; l < 2; l++) {
+                    if (row + l * 8 >= call.m || col + j >= call.n) continue;
+                    float* at = to + l * 8 * call.row_c + j;
+                    if (STORE_PAIRS) *(float2*)at = make_float2(v[l * 2], v[l * 2 + 1]);  // then n is even
+                    else {
+                        at[0] = v[l * 2];
+                        if (col + j + 1 < call.n) at[1] = v[l * 2 + 1];
+                    }
+                }
+            }
+        }
+    }
+    if (CLUSTER > 1) cluster_sync();  // no block leaves while the other writes to its memory
+}
