@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numbers
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,14 @@ from .arrays.libraries import is_on_gpu
 from .arrays.repeated import short_ways
 from .epilogue import Epilogue
 from .errors import MemoryLimitError, ShapeError, UsageError
-from .operands import admit, admit_out, asked_dtype, can_write, native, promoted
+from .operands import admit, admit_out, array_or_shape, asked_dtypes, can_write, native
 from .planning.host import HostPlan, host_plan
 from .planning.plan import Plan
 from .runtime.cpu import small_products
 from .runtime.gpu.wake import wake_named
+
+#: The precision, the algorithm and the device that ``gemm`` has.
+_BY_GEMM = ("standard", "classical", "cpu")
 
 #: The short way for small products. For a dtype that was not multiplied yet it returns None, and ``_matmul`` multiplies.
 _short: small_products.Short = small_products.known
@@ -56,12 +59,14 @@ def matmul(
     The result is activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``) of real numbers,
     computed before the one rounding to the result's dtype. ``beta`` needs ``out``, and reads it unless it is 0. ``bias`` is
     one number for each column, ``scale_a`` one for each row or a single one, ``scale_b`` one for each column or a single
-    one. ``activation`` is "relu", "gelu" (by erf) or "silu".
+    one. Scales of shapes (m, ⌈k/128⌉) and (⌈k/128⌉, ⌈n/128⌉), on a GPU for float8, are those of each row and 128 of k and
+    of blocks of 128×128, applied before sums are added up. ``activation`` is "relu", "gelu" (by erf) or "silu".
 
     ``precision`` promises an error, not instructions: "standard" is the classical bound in the dtype's own roundoff;
-    "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once.
-    ``algorithm="strassen"`` takes fewer multiplications where the product is large enough to gain by it, with a wider,
-    normwise error bound, which ``plan`` prints; it is for float32 and float64.
+    "ieee" has the same bound, by IEEE multiply-adds also where a GPU could keep it faster in another way; "highest" computes
+    float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once. ``algorithm="strassen"`` takes fewer
+    multiplications where the product is large enough to gain by it, with a wider, normwise error bound, which ``plan``
+    prints; it is for float32 and float64.
 
     Arrays on a GPU (of PyTorch, CuPy, JAX or any library with DLPack or CUDA's array interface) are multiplied there, on
     the caller's current stream, and the result is an array of the library of ``a``: float32, float64, bfloat16, float16,
@@ -73,8 +78,8 @@ def matmul(
     ``torch.compile``; ``tilewright.torch`` has more.
 
     Two lists of as many arrays, each with at least two axes, are multiplied one by one, and the result is the list of the
-    products; ``out`` is then a list too. On a GPU those that lie at equal distances take one launch, and so do parts of
-    different heights of one split bfloat16 or float16 array, if the second factors lie at equal distances.
+    products; ``out`` is then a list too. On a GPU lists of one dtype take one launch for up to 512 products of any shapes,
+    where that is predicted to be faster than one launch each; the results may then share one allocation.
 
     ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1" multiply
     them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
@@ -201,9 +206,17 @@ def _matmul_into(
     """The product in ``out_dtype``, after the epilogue: multiplied in a dtype that holds operands and result, and rounded
     once."""
     x, y = admit(a, "a"), admit(b, "b")
-    asked, wide = _dtypes(x.dtype, y.dtype, out_dtype, epilogue is not None)
+    asked, wide = asked_dtypes(x.dtype, y.dtype, out_dtype, epilogue is not None)
     if epilogue is not None:
-        epilogue.check_matrices(x.shape, y.shape)
+        x, y, epilogue = epilogue.scaled_operands(native(x, wide), native(y, wide))
+        if epilogue.is_scaling and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
+            from .planning.gemm import plan_gemm, run_gemm, runs_as_gemm
+
+            if runs_as_gemm(x, y, out, epilogue.alpha):
+                admit_out(out, (x.shape[0], y.shape[1]), asked)
+                plan_, s, t, target = plan_gemm(epilogue.alpha, x, y, epilogue.beta, out)
+                run_gemm(plan_, s, t, x, y, target, matmul)
+                return out
     product = np.asarray(_matmul(native(x, wide), native(y, wide), None, precision, algorithm, device))
     target = np.empty(product.shape, asked) if out is None else admit_out(out, product.shape, asked)
     with np.errstate(all="ignore"):
@@ -213,13 +226,6 @@ def _matmul_into(
     if out is not None:
         return out
     return target if target.ndim else target[()]
-
-
-def _dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, finishes: bool) -> tuple[np.dtype, np.dtype]:
-    """The dtype of the result, and the one in which to multiply for it; an epilogue needs at least float32."""
-    dtype = promoted(a, b)
-    asked, wide = asked_dtype(dtype if out_dtype is None else out_dtype, dtype)
-    return asked, np.dtype(np.float32) if finishes and wide.name in ("float16", "bfloat16") else wide
 
 
 def plan(
@@ -242,53 +248,48 @@ def plan(
     """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
 
     ``a``, ``b`` and ``out`` are arrays, on the host or on a GPU. A tuple of whole numbers as ``a`` or ``b`` is a shape, and
-    stands for an array of float64 on the host. With ``alpha`` or ``beta`` the plan on the host is that of
-    ``gemm(alpha, a, b, beta, out)``; ``plan_multiply`` plans products of files and of matrices larger than memory.
+    stands for an array of float64 on the host. With ``alpha``, ``beta`` and ``out`` and nothing else, matrices on the host
+    are multiplied by ``gemm(alpha, a, b, beta, out)``, and the plan is that of this call, also for dtypes that only ``gemm``
+    takes. ``plan_multiply`` plans products of files and of matrices larger than memory.
 
-    Raises what the call raises before it multiplies, and UsageError where ``alpha`` or ``beta`` come with arrays of the host
-    and another ``precision``, ``algorithm`` or ``device``, which ``gemm`` does not have.
+    Raises what the call raises before it multiplies.
 
     >>> import tilewright as tw
     >>> print(tw.plan((3, 4), (4, 5)).problem)
     (3×4) · (4×5) float64
     """
-    gemm = not (alpha == 1 and beta == 0)
+    scaled = not (alpha == 1 and beta == 0)
     finishes = not (bias is activation is scale_a is scale_b is None)
+    given = (out, alpha, beta, bias, activation, scale_a, scale_b)
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
         from .arrays.matmul import plan_on_gpu
 
-        given = (out, alpha, beta, bias, activation, scale_a, scale_b)
-        epilogue = Epilogue.of(*given) if gemm or finishes else None
+        epilogue = Epilogue.of(*given) if scaled or finishes else None
         return plan_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue)
-    if gemm and (precision, algorithm, device or "cpu") != ("standard", "classical", "cpu"):
-        raise UsageError("alpha and beta are for gemm, which has only the CPU, precision 'standard' and 'classical'")
-    x, y = (_array_or_shape(name, value) for name, value in (("a", a), ("b", b)))
-    if gemm and not finishes and out_dtype is None:
-        from .planning.gemm import ANY_C, plan_gemm
+    x, y = array_or_shape(a, "a"), array_or_shape(b, "b")
+    if scaled and not finishes and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
+        from .planning.gemm import ANY_C, is_planned_as_gemm, plan_gemm
 
-        return plan_gemm(alpha, x, y, beta, ANY_C if out is None else out)[0]
-    dtypes, made = (x.dtype, y.dtype), None
-    if out_dtype is not None or finishes:
-        made, wide = _dtypes(*dtypes, out_dtype, finishes)
+        if is_planned_as_gemm(x, y, out, alpha, beta):
+            return plan_gemm(alpha, x, y, beta, ANY_C if out is None else out)[0]
+    dtypes, made, finish = (x.dtype, y.dtype), None, ""
+    if out_dtype is not None or finishes or scaled:
+        made, wide = asked_dtypes(*dtypes, out_dtype, finishes or scaled)
         dtypes = wide, wide
+    if finishes or scaled:
+        epilogue = Epilogue.of(*given)
+        epilogue.check_matrices(x.shape, y.shape)
+        epilogue.check_dtype(dtypes[0])
+        finish = str(epilogue)
     plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm)
     if out is not None:
         admit_out(out, plan_.layout.result, made or plan_.dtype, by_numpy=True)
+    plan_ = replace(plan_, finish=finish) if finish else plan_
     if device in (None, "cpu"):
         return plan_
     return _plan_on_gpus(plan_, algorithm, device)
-
-
-def _array_or_shape(name: str, value: Any) -> np.ndarray:
-    """The operand; for a shape, an array of that shape whose elements are never read."""
-    if not (isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value)):
-        return admit(value, name, by_numpy=True)
-    shape = tuple(int(size) for size in value)
-    if any(size < 0 for size in shape):
-        raise ShapeError(f"{name} is {shape}: a size must be at least 0")
-    return np.broadcast_to(np.float64(0), shape)
 
 
 # ---- arrays of the host, multiplied on GPUs --------------------------------------------------------------------------

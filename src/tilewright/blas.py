@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from .api import matmul
-from .operands import admit, native
-from .planning.gemm import plan_gemm
+from .operands import admit
+from .planning.gemm import plan_gemm, run_gemm
 
 
 def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.ndarray:
@@ -29,36 +29,5 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: np.ndarray) -> np.nda
     """
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     plan, s, t, target = plan_gemm(alpha, x, y, beta, c)
-    with np.errstate(all="ignore"):
-        if plan.way == "scale":
-            _scale(target, t)
-        elif plan.way == "product":
-            matmul(x, y, out=target)
-        elif plan.way == "add":
-            plan.run(native(x, plan.working_dtype), native(y, plan.working_dtype), target)
-        else:
-            _combine(plan.panel, s, x, y, t, target)
+    run_gemm(plan, s, t, x, y, target, matmul)
     return c
-
-
-def _scale(c: np.ndarray, beta: np.ndarray) -> None:
-    if beta == 0:
-        c[...] = 0
-    elif beta != 1:
-        np.multiply(c, beta, out=c)
-
-
-def _combine(rows: int, alpha: np.ndarray, a: np.ndarray, b: np.ndarray, beta: np.ndarray, c: np.ndarray) -> None:
-    """C ← α·A·B + β·C for ``rows`` rows of C at a time, so that the array that holds A·B stays small."""
-    if np.may_share_memory(c, a):
-        a = a.copy()
-    if np.may_share_memory(c, b):
-        b = b.copy()
-    for row in range(0, c.shape[0], rows):
-        band = c[row : row + rows]
-        product = matmul(a[row : row + rows], b)
-        if alpha != 1:
-            product = product * alpha
-        if beta != 0:
-            product = product + (band if beta == 1 else band * beta)
-        np.copyto(band, product, casting="same_kind")

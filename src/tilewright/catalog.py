@@ -64,7 +64,7 @@ def cuda_engine() -> dict[str, CudaKernel]:
 
 @functools.cache
 def cuda_catalog() -> dict[str, CudaKernel]:
-    """Every CUDA kernel of the package by name, in reading order."""
+    """Every rung of the CUDA ladder by name, in reading order."""
     kernels = [_cuda_kernel(path, "cuda") for path in (PACKAGE / "kernels/cuda").glob("[0-9a-z]*.cu")]
     return {k.name: k for k in sorted(kernels, key=lambda k: (k.order, k.name))}
 
@@ -138,9 +138,9 @@ def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel] | list[Cu
     Without names: the ladder of ``device``, without the engine's kernels. Raises UsageError for an unknown name, with a
     suggestion, and for a kernel of another device.
     """
-    known: dict[str, Any] = dict(cuda_catalog() if device == "cuda" else catalog())
+    known: dict[str, Any] = dict(catalog()) if device == "cpu" else cuda_catalog() | cuda_engine()
     chosen = [_find_one(name, device, known) for name in names]
-    return chosen or [k for k in known.values() if device == "cuda" or k.is_rung]
+    return chosen or [k for k in known.values() if (not k.in_engine if device == "cuda" else k.is_rung)]
 
 
 def _find_one(name: str, device: str, known: dict[str, Any]) -> Any:
@@ -151,7 +151,7 @@ def _find_one(name: str, device: str, known: dict[str, Any]) -> Any:
             return load_cuda_file(name) if device == "cuda" else load_file(name)
     elif full in known:
         return known[full]
-    elif full in (other := catalog() if device == "cuda" else cuda_catalog()):
+    elif full in (other := catalog() if device == "cuda" else cuda_catalog() | cuda_engine()):
         runs_on = other[full].device
     else:
         raise UsageError(f"kernel {name!r} is not known: {did_you_mean_kernel(name, [*known, *other], listed=known)}")
@@ -176,7 +176,7 @@ def did_you_mean_kernel(name: str, names: Iterable[str], listed: Iterable[str] |
 def tunable() -> list[str]:
     """The kernels that ``tilewright tune`` can tune: those with a blocking or parameters."""
     cpu = [name for name, kernel in catalog().items() if kernel.blocking is not None]
-    return cpu + [name for name, kernel in cuda_catalog().items() if kernel.parameters]
+    return cpu + [name for name, kernel in (cuda_catalog() | cuda_engine()).items() if kernel.parameters]
 
 
 def reference(name: str) -> Kernel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import numbers
 import operator
 import sys
 import textwrap
@@ -91,6 +92,16 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
 
 
 _CONVERT = "convert it to bool, integers, float16, float32, float64, complex64 or complex128"
+
+
+def array_or_shape(value: Any, name: str) -> np.ndarray:
+    """``admit``; for a tuple of whole numbers an array of float64 of that shape, whose elements are never read."""
+    if not (isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value)):
+        return admit(value, name, by_numpy=True)
+    shape = tuple(int(size) for size in value)
+    if any(size < 0 for size in shape):
+        raise ShapeError(f"{name} is {shape}: a size must be at least 0")
+    return np.broadcast_to(np.float64(0), shape)
 
 
 def _to_numpy(value: Any) -> np.ndarray:
@@ -187,6 +198,13 @@ def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
     if not (np.can_cast(product, asked, casting="same_kind") or (asked.name == "bfloat16" and product.kind == "f")):
         raise DTypeError(f"out_dtype is {asked}: a product of {product} does not cast to it by the same_kind rule")
     return asked, promoted(product, asked)
+
+
+def asked_dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, finishes: bool) -> tuple[np.dtype, np.dtype]:
+    """The dtype of the result, and the one in which to multiply for it; an epilogue needs at least float32."""
+    dtype = promoted(a, b)
+    asked, wide = asked_dtype(dtype if out_dtype is None else out_dtype, dtype)
+    return asked, np.dtype(np.float32) if finishes and wide.name in ("float16", "bfloat16") else wide
 
 
 def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

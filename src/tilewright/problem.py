@@ -14,7 +14,16 @@ Shape = tuple[int, ...]
 
 #: Bytes of an element of the dtypes that NumPy does not have. "tf32" is float32 of which tensor cores read 10 bits of
 #: mantissa, "float8" is float8_e4m3fn or float8_e5m2, "float8_fast" the same, summed by tensor cores, which keep 13 bits.
-_ITEMSIZES = {"bfloat16": 2, "tf32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8": 1, "float8_fast": 1}
+#: "float16x2" is float32 as two float16, which lie in two matrices.
+_ITEMSIZES = {
+    "bfloat16": 2,
+    "tf32": 4,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8": 1,
+    "float8_fast": 1,
+    "float16x2": 2,
+}
 
 
 def itemsize_of(dtype: str) -> int:

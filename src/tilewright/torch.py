@@ -41,7 +41,8 @@ def _by_autocast(x: torch.Tensor) -> torch.Tensor:
 
 class Linear(torch.nn.Linear):
     """``torch.nn.Linear`` whose products, forward and backward, are Tilewright's: the same constructor, parameters and
-    ``state_dict``. The weight is read as it is, and its gradient has its layout.
+    ``state_dict``. The weight is read as it is, and its gradient has its layout. The bias is added in its own dtype to sums
+    that are not rounded yet, also inside of autocast.
 
     >>> import torch, tilewright.torch
     >>> tilewright.torch.Linear(4, 3)(torch.ones(2, 4)).shape
@@ -51,8 +52,7 @@ class Linear(torch.nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(…, in_features) to (…, out_features)."""
         weight = _by_autocast(self.weight)  # before it is transposed: so its gradient is rounded row by row
-        result = product(_by_autocast(input), weight.t())
-        return result if self.bias is None else result + self.bias.to(result.dtype)
+        return product(_by_autocast(input), weight.t(), "standard", self.bias)
 
 
 def replace_linear(model: torch.nn.Module) -> torch.nn.Module:

@@ -13,8 +13,9 @@ import numpy as np
 from ..host.sources import PACKAGE
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.memory import GRANULE
 from ..runtime.gpu.nvrtc import Compiled, compile_file
-from .gpu_array import GRANULE, Matrix, merged_axes
+from .gpu_array import Matrix, merged_axes
 from .order import Order, OrderedMatrix
 
 PACK = PACKAGE / "engine" / "cuda" / "pack"
@@ -39,9 +40,9 @@ _WARP_S = 0.3e-9
 _SHIFTED_ACROSS = 1.3
 #: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
 #: launch. Measured on an H200. A copy reads whole sectors.
-_READ, _WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.3e12, 3.2e12, 3.9e12, 2.3e-6, 32
+READ, WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.3e12, 3.2e12, 3.9e12, 2.3e-6, 32
 #: Seconds of a launch that follows another in a graph.
-_NEXT_LAUNCH_S = 1.7e-6
+NEXT_LAUNCH_S = 1.7e-6
 
 #: ``copy(stream, source, target, …)``: the handle of a stream, and the addresses of source and target of each copy.
 Copies = Callable[..., None]
@@ -115,7 +116,7 @@ class _Job:
     def seconds(self) -> float:
         """The predicted time, in a launch with others."""
         copy = self.copy
-        moved_s = copy.elements * (_moved_bytes(copy.source) / _READ + _moved_bytes(copy.target) / _WRITTEN)
+        moved_s = copy.elements * (_moved_bytes(copy.source) / READ + _moved_bytes(copy.target) / WRITTEN)
         _, across, down = self.parts
         warps_s = across * down * math.prod(axis[0] for axis in copy.batch) * _WARP_S
         return max(warps_s, moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1))
@@ -213,7 +214,7 @@ def copies_seconds(copies: Sequence[MatrixCopy]) -> float:
 
 def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
     """The predicted time of adding parts of k, of so many elements of all products."""
-    return _NEXT_LAUNCH_S + elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
+    return NEXT_LAUNCH_S + elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
 
 
 def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:

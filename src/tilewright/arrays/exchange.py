@@ -5,26 +5,40 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .gpu_array import GpuArray
 
+#: ``kDLCUDA``
+_CUDA = 2
 #: Words of the interface's table: its version and where its functions are.
 _VERSION, _VIEW, _STREAM_OF, _WORDS = 0, 5, 6, 7
 
 
+#: An object, the name of an attribute, and its usual value, an object that is always the same.
+State = tuple[Any, str, Any]
+_ALWAYS: State = (SimpleNamespace(usual=True), "usual", True)
+
+
 class ExchangeInterface(NamedTuple):
     """Types of arrays that have the interface, its functions ``dltensor_from_py_object_no_sync`` and
-    ``current_work_stream`` as addresses, and whether gradients are recorded now."""
+    ``current_work_stream`` as addresses, and whether gradients are recorded now. While the attribute of an object is another
+    than usual, in ``state``, there is no short way."""
 
     types: tuple[type, type]
     view: int
     stream_of: int
     grad_enabled: Callable[[], bool]
+    state: State = _ALWAYS
 
 
-def exchange_interface(first: type, second: type, grad_enabled: Callable[[], bool]) -> ExchangeInterface | None:
+def exchange_interface(
+    first: type, second: type, grad_enabled: Callable[[], bool], state: State = _ALWAYS
+) -> ExchangeInterface | None:
     """The interface of two types of one library; None without one, or in a Python without its global lock."""
     capsule = getattr(first, "__dlpack_c_exchange_api__", None)
     if capsule is None or "t" in getattr(sys, "abiflags", "") or sys.implementation.name != "cpython":
@@ -34,7 +48,7 @@ def exchange_interface(first: type, second: type, grad_enabled: Callable[[], boo
     words = (ctypes.c_uint64 * _WORDS).from_address(pointer(capsule, b"dlpack_exchange_api"))
     if words[_VERSION] & 0xFFFF_FFFF != 1 or not words[_VIEW] or not words[_STREAM_OF]:
         return None
-    return ExchangeInterface((first, second), words[_VIEW], words[_STREAM_OF], grad_enabled)
+    return ExchangeInterface((first, second), words[_VIEW], words[_STREAM_OF], grad_enabled, state)
 
 
 class ExchangedProducts:
@@ -51,14 +65,8 @@ class ExchangedProducts:
         self._known: dict[bytes, Any] = {}
         self._interface, self._words = interface, exchange_code.TENSOR_WORDS
         self._read = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(interface.view)
-        first, second = interface.types
-        objects = ("requires_grad", interface.grad_enabled, "is_neg", otherwise, False, None)
         #: Objects that the machine code refers to.
-        self._alive = objects
-        facts = exchange_code.Facts(
-            *(id(first), id(second), interface.view, interface.stream_of, id(self._known)), *map(id, objects)
-        )
-        bound = struct.pack(f"<{len(facts)}Q", *facts)
+        bound, self._alive = _facts(interface, self._known, otherwise)
         self.product, self._learn = (define(bound) for define in exchange_code.definitions())
 
     def learn(
@@ -83,7 +91,39 @@ class ExchangedProducts:
             return False
         address, device, axes, shape, strides, offset = words[: self._words]
         count = axes & 0xFFFF_FFFF
-        if (address, offset, device, count) != (view.pointer, 0, 2 | view.device << 32, len(view.shape)):
+        if (address, offset, device, count) != (view.pointer, 0, _CUDA | view.device << 32, len(view.shape)):
             return False
         read = [tuple((ctypes.c_int64 * count).from_address(at)) for at in (shape, strides)] if count else [(), ()]
         return read == [view.shape, view.strides]
+
+
+class ListReader:
+    """Reads two lists of matrices by machine code."""
+
+    def __init__(self, interface: ExchangeInterface) -> None:
+        from . import list_code
+
+        bound, self._alive = _facts(interface, {}, None)
+        self._words = list_code.MATRIX_WORDS
+        #: ``read(a, b)``: the addresses of all matrices of a, then of b, as words, followed by a key of everything else; or
+        #: None where only the long way can judge, which is so for all but lists of as many matrices without gradients.
+        self.read: Callable[[Any, Any], bytes | None] = list_code.reader_definition()(bound)
+
+    def agrees(self, data: bytes, views: Sequence[GpuArray]) -> bool:
+        """Whether ``read`` says of the matrices what Python says."""
+        words = np.frombuffer(data, np.int64)
+        found = words[len(views) :].reshape(len(views), self._words)
+        expected = [(_CUDA | x.device << 32, *x.shape, *x.strides) for x in views]
+        return words[: len(views)].tolist() == [x.pointer for x in views] and bool(
+            (found[:, [0, 2, 3, 4, 5]] == np.array(expected)).all()
+        )
+
+
+def _facts(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Any) -> tuple[bytes, Any]:
+    """The words of ``exchange_code.Facts``, and the objects to which they refer."""
+    from .exchange_code import Facts
+
+    first, second = interface.types
+    objects = known, "requires_grad", interface.grad_enabled, "is_neg", otherwise, False, None, *interface.state
+    facts = Facts(id(first), id(second), interface.view, interface.stream_of, *map(id, objects))
+    return struct.pack(f"<{len(facts)}Q", *facts), (interface, objects)

@@ -10,6 +10,7 @@ like built-in ones, read the tensors' fields by that interface instead. Both are
         known = PyDict_GetItem(facts->known, key);
         if (!known) goto decline;
         Py_IncRef(known);                                             // (program, result, workspace, failed)
+        if (facts->state.attribute is not facts->usual) goto decline; // as while tangents are recorded
         for (x in a, b) if ((x.requires_grad and grad_enabled()) or x.is_neg()) goto decline;
         result = known[1]();
         workspace = known[2] is None ? NULL : known[2]();
@@ -35,6 +36,7 @@ number of axes and dtype, its shape and strides.
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -44,14 +46,20 @@ from numba.core import cgutils
 
 from ..codegen.builtin_functions import define_function
 from ..codegen.vectors import I8, I32, I64
+from ..runtime.gpu.memory import GRANULE
 from ..runtime.gpu.replay_code import Emitter, compiled_addresses, launches_address
-from .gpu_array import GRANULE
 
 _OBJECT = I8.as_pointer()
-#: Words of a ``DLTensor``, and which of them are what: the address, the device's type and number, the number of axes and the
-#: dtype, the addresses of shape and strides, and the bytes before the first element.
-TENSOR_WORDS = 6
-_DATA, _DEVICE, _AXES, _SHAPE, _STRIDES, _OFFSET = range(TENSOR_WORDS)
+
+
+class TensorWord(enum.IntEnum):
+    """Words of a ``DLTensor``: the address, the device's type and number, the number of axes and the dtype, the addresses of
+    shape and strides, and the bytes before the first element."""
+
+    DATA, DEVICE, AXES, SHAPE, STRIDES, OFFSET = range(6)
+
+
+TENSOR_WORDS = len(TensorWord)
 #: ``kDLCUDA``, and the most axes of an array.
 _CUDA, _MOST_AXES = 2, 8
 
@@ -59,7 +67,8 @@ _CUDA, _MOST_AXES = 2, 8
 class Facts(NamedTuple):
     """What the functions read: addresses of two types, of the interface's functions ``dltensor_from_py_object_no_sync`` and
     ``current_work_stream``, and of objects: the dictionary of what is known, names of attributes, the function that tells
-    whether gradients are recorded, the function for everything else, False and None."""
+    whether gradients are recorded, the function for everything else, False and None, and an object with an attribute and its
+    usual value."""
 
     first_type: int
     second_type: int
@@ -72,6 +81,9 @@ class Facts(NamedTuple):
     otherwise: int
     false: int
     none: int
+    state: int
+    attribute: int
+    usual: int
 
 
 @functools.cache
@@ -83,65 +95,127 @@ def definitions() -> tuple[Callable[[Any], Callable[..., Any]], ...]:
     return tuple(map(define_function, emitters, compiled_addresses(module, *emitters)))
 
 
-class _WithKey(Emitter):
-    """What both functions have in common. ``need`` leaves for the block ``declined`` unless a condition holds."""
+class TensorReader(Emitter):
+    """What functions that read tensors have in common. ``need`` leaves for the block ``declined`` unless a condition
+    holds."""
 
     def build(self) -> None:
         """Emit the whole function."""
         raise NotImplementedError
 
     def begin(self) -> None:
+        """Read the arguments of the function, and the facts."""
         self.declined = self.function.append_basic_block("declined")
         self.bound, self.args, self.count = self.function.args
         words = self.python("PyBytes_AsString", _OBJECT, self.bound)
         place = self.builder.bitcast(words, I64.as_pointer())
         self.facts = Facts(*(self.builder.load(self.builder.gep(place, [I64(i)])) for i in range(len(Facts._fields))))
-        self.tensors = [self.room(I64, TENSOR_WORDS + 2) for _ in range(2)]
 
     def need(self, condition: Any) -> None:
+        """Go on where the condition holds, and else at ``declined``."""
         following = self.function.append_basic_block("following")
         self.builder.cbranch(condition, following, self.declined)
         self.builder.position_at_end(following)
 
     def equal(self, x: Any, y: Any) -> Any:
+        """Whether two words are equal."""
         return self.builder.icmp_unsigned("==", x, y)
 
     def is_there(self, x: Any) -> Any:
+        """Whether an object is not null."""
         return self.builder.icmp_unsigned("!=", x, _OBJECT(None))
 
     def drop(self, x: Any) -> None:
+        """Give back a reference."""
         self.python("Py_DecRef", ir.VoidType(), x)
 
     def object_at(self, address: Any) -> Any:
+        """The object at an address."""
         return self.builder.inttoptr(address, _OBJECT)
 
     def argument(self, i: int) -> Any:
+        """The caller's argument with this number."""
         return self.builder.load(self.builder.gep(self.args, [I64(i)]))
 
     def field(self, tensor: Any, i: int) -> Any:
+        """A word of a tensor that was read."""
         return self.builder.load(self.builder.gep(tensor, [I64(i)]))
 
     def axes(self, tensor: Any) -> Any:
-        return self.builder.and_(self.field(tensor, _AXES), I64(0xFFFF_FFFF))
+        """Its number of axes."""
+        return self.builder.and_(self.field(tensor, TensorWord.AXES), I64(0xFFFF_FFFF))
 
     def viewed(self, x: Any, tensor: Any) -> None:
         """Read the fields of an object of the library."""
         self.need(self.equal(self.at_address(self.facts.view, I32, x, tensor), I32(0)))
 
+    def need_known_type(self, x: Any) -> None:
+        """The object is of one of the library's two types."""
+        kind = self.python("PyObject_Type", _OBJECT, x)
+        self.drop(kind)  # the object keeps its type
+        kind = self.builder.ptrtoint(kind, I64)
+        self.need(self.builder.or_(self.equal(kind, self.facts.first_type), self.equal(kind, self.facts.second_type)))
+
+    def need_no_gradient(self, x: Any, are_recorded: Callable[[], Any]) -> None:
+        """No gradient is wanted; ``are_recorded`` emits the condition that they are recorded now."""
+        answer = self.python("PyObject_GetAttr", _OBJECT, x, self.object_at(self.facts.requires_grad))
+        self.need(self.is_there(answer))
+        self.drop(answer)
+        wanted = self.builder.icmp_unsigned("!=", self.builder.ptrtoint(answer, I64), self.facts.false)
+        with self.builder.if_then(wanted, likely=False):
+            self.need(self.builder.not_(are_recorded()))
+
+    def gradients_are_recorded(self) -> Any:
+        """Whether they are now."""
+        answer = self.python("PyObject_CallNoArgs", _OBJECT, self.object_at(self.facts.grad_enabled))
+        self.need(self.is_there(answer))
+        self.drop(answer)
+        return self.builder.icmp_unsigned("!=", self.builder.ptrtoint(answer, I64), self.facts.false)
+
+    def need_positive(self, x: Any) -> None:
+        """The values are not stored negated."""
+        place = self.room(_OBJECT)
+        self.builder.store(x, place)
+        name = self.object_at(self.facts.is_neg)
+        answer = self.python("PyObject_VectorcallMethod", _OBJECT, name, place, I64(1), _OBJECT(None))
+        self.need_same(answer, self.facts.false)
+
+    def need_usual_state(self) -> None:
+        """The attribute of the library's state is as usual."""
+        state, attribute = map(self.object_at, (self.facts.state, self.facts.attribute))
+        self.need_same(self.python("PyObject_GetAttr", _OBJECT, state, attribute), self.facts.usual)
+
+    def need_same(self, answer: Any, known: Any) -> None:
+        """The object is there, and is the one at the address ``known``."""
+        self.need(self.is_there(answer))
+        self.drop(answer)
+        self.need(self.equal(self.builder.ptrtoint(answer, I64), known))
+
+    def none(self) -> None:
+        """Return None."""
+        none = self.object_at(self.facts.none)
+        self.python("Py_IncRef", ir.VoidType(), none)
+        self.builder.ret(none)
+
+
+class _WithKey(TensorReader):
+    """What ``product`` and ``learn`` have in common."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.tensors = [self.room(I64, TENSOR_WORDS + 2) for _ in range(2)]
+
     def key(self) -> Any:
         """The key of the first two arguments, a new object, after their fields were read."""
         builder = self.builder
         for i, tensor in enumerate(self.tensors):
-            kind = self.python("PyObject_Type", _OBJECT, self.argument(i))
-            self.drop(kind)  # the object keeps its type
-            kind = builder.ptrtoint(kind, I64)
-            self.need(builder.or_(self.equal(kind, self.facts.first_type), self.equal(kind, self.facts.second_type)))
+            self.need_known_type(self.argument(i))
             self.viewed(self.argument(i), tensor)
             self.need(builder.icmp_unsigned("<=", self.axes(tensor), I64(_MOST_AXES)))
             # An address of 0: empty, or without memory inside a transformation.
-            self.need(builder.icmp_unsigned("!=", self.field(tensor, _DATA), I64(0)))
-            self.need(self.equal(self.field(tensor, _OFFSET), I64(0)))
-            self.need(builder.icmp_unsigned("!=", self.field(tensor, _STRIDES), I64(0)))
+            self.need(builder.icmp_unsigned("!=", self.field(tensor, TensorWord.DATA), I64(0)))
+            self.need(self.equal(self.field(tensor, TensorWord.OFFSET), I64(0)))
+            self.need(builder.icmp_unsigned("!=", self.field(tensor, TensorWord.STRIDES), I64(0)))
         words = self.room(I64, 5 + 4 * _MOST_AXES)
         count = self.room(I64)
         builder.store(I64(0), count)
@@ -151,12 +225,15 @@ class _WithKey(Emitter):
             builder.store(word, builder.gep(words, [at]))
             builder.store(builder.add(at, I64(1)), count)
 
-        first, second = (builder.urem(self.field(tensor, _DATA), I64(GRANULE)) for tensor in self.tensors)
+        first, second = (builder.urem(self.field(tensor, TensorWord.DATA), I64(GRANULE)) for tensor in self.tensors)
         push(builder.or_(first, builder.shl(second, I64(8))))
         for tensor in self.tensors:
-            push(self.field(tensor, _DEVICE))
-            push(self.field(tensor, _AXES))
-            sizes = [builder.inttoptr(self.field(tensor, i), I64.as_pointer()) for i in (_SHAPE, _STRIDES)]
+            push(self.field(tensor, TensorWord.DEVICE))
+            push(self.field(tensor, TensorWord.AXES))
+            sizes = [
+                builder.inttoptr(self.field(tensor, i), I64.as_pointer())
+                for i in (TensorWord.SHAPE, TensorWord.STRIDES)
+            ]
             with cgutils.for_range(builder, self.axes(tensor)) as loop:
                 for each in sizes:
                     push(builder.load(builder.gep(each, [loop.index])))
@@ -164,12 +241,6 @@ class _WithKey(Emitter):
         key = self.python("PyBytes_FromStringAndSize", _OBJECT, builder.bitcast(words, _OBJECT), nbytes)
         self.need(self.is_there(key))
         return key
-
-    def none(self) -> None:
-        """Return None."""
-        none = self.object_at(self.facts.none)
-        self.python("Py_IncRef", ir.VoidType(), none)
-        self.builder.ret(none)
 
 
 class _Learn(_WithKey):
@@ -210,25 +281,27 @@ class _Product(_WithKey):
         program, allocate, allocate_workspace, raise_ = (
             self.python("PyTuple_GetItem", _OBJECT, known, I64(i)) for i in range(4)
         )
+        self.need_usual_state()
         for i in range(2):
-            self.need_plain(self.argument(i))
+            self.need_no_gradient(self.argument(i), self.gradients_are_recorded)
+            self.need_positive(self.argument(i))
         builder.store(self.python("PyObject_CallNoArgs", _OBJECT, allocate), result)
         made = builder.load(result)
         self.need(self.is_there(made))
         address = self.room(I64, 5)
         place = self.room(I64, TENSOR_WORDS + 2)
         self.viewed(made, place)
-        for i, value in enumerate((*(self.field(x, _DATA) for x in (*self.tensors, place)), I64(0), I64(0))):
+        for i, value in enumerate((*(self.field(x, TensorWord.DATA) for x in (*self.tensors, place)), I64(0), I64(0))):
             builder.store(value, builder.gep(address, [I64(i)]))
         has_workspace = builder.icmp_unsigned("!=", builder.ptrtoint(allocate_workspace, I64), self.facts.none)
         with builder.if_then(has_workspace):
             builder.store(self.python("PyObject_CallNoArgs", _OBJECT, allocate_workspace), workspace)
             self.need(self.is_there(builder.load(workspace)))
             self.viewed(builder.load(workspace), place)
-            builder.store(self.field(place, _DATA), builder.gep(address, [I64(3)]))
+            builder.store(self.field(place, TensorWord.DATA), builder.gep(address, [I64(3)]))
         stream, ordinal = (
             self.room(I64),
-            builder.trunc(builder.lshr(self.field(self.tensors[0], _DEVICE), I64(32)), I32),
+            builder.trunc(builder.lshr(self.field(self.tensors[0], TensorWord.DEVICE), I64(32)), I32),
         )
         self.need(self.equal(self.at_address(self.facts.stream_of, I32, I32(_CUDA), ordinal, stream), I32(0)))
         words = builder.bitcast(self.python("PyBytes_AsString", _OBJECT, program), I64.as_pointer())
@@ -252,21 +325,3 @@ class _Product(_WithKey):
                 self.drop(builder.load(place))
         otherwise = self.object_at(self.facts.otherwise)
         builder.ret(self.python("PyObject_Vectorcall", _OBJECT, otherwise, self.args, self.count, _OBJECT(None)))
-
-    def need_plain(self, x: Any) -> None:
-        """No gradient is wanted, and the values are not stored negated."""
-        answer = self.python("PyObject_GetAttr", _OBJECT, x, self.object_at(self.facts.requires_grad))
-        self.need(self.is_there(answer))
-        self.drop(answer)
-        wanted = self.builder.icmp_unsigned("!=", self.builder.ptrtoint(answer, I64), self.facts.false)
-        with self.builder.if_then(wanted, likely=False):
-            self.need_false(self.python("PyObject_CallNoArgs", _OBJECT, self.object_at(self.facts.grad_enabled)))
-        place = self.room(_OBJECT)
-        self.builder.store(x, place)
-        name = self.object_at(self.facts.is_neg)
-        self.need_false(self.python("PyObject_VectorcallMethod", _OBJECT, name, place, I64(1), _OBJECT(None)))
-
-    def need_false(self, answer: Any) -> None:
-        self.need(self.is_there(answer))
-        self.drop(answer)
-        self.need(self.equal(self.builder.ptrtoint(answer, I64), self.facts.false))

@@ -1,4 +1,5 @@
-"""The last launch of a product with an epilogue: it scales, adds and rounds sums that a kernel left in the workspace."""
+"""The epilogue of a product on a GPU: a kernel that multiplies applies it, or the last launch, which scales, adds and rounds
+sums that a kernel left in the workspace."""
 
 from __future__ import annotations
 
@@ -7,10 +8,13 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..epilogue import epilogue_text
 from ..host.sources import PACKAGE
+from ..problem import itemsize_of
+from ..runtime.gpu.boxed_product import BoxedEpilogue, ScaleBlocks
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.nvrtc import compile_file
-from .copies import MatrixCopy
+from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy
 
 _SOURCE = PACKAGE / "engine" / "cuda" / "pack" / "finish.cu"
 RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
@@ -23,7 +27,8 @@ Finish = Callable[..., None]
 
 class FinishForm(NamedTuple):
     """An epilogue without its arrays' addresses: what a plan depends on. Of an array it has the stride, and of the bias the
-    dtype; None for what is absent. ``rows`` are those of one product."""
+    dtype; None for what is absent. ``rows`` are those of one product. Scales of ``blocks`` are left to the kernel that
+    multiplies."""
 
     alpha: float
     beta: float
@@ -32,13 +37,18 @@ class FinishForm(NamedTuple):
     scale_a: int | None
     scale_b: int | None
     rows: int
+    blocks: ScaleBlocks | None = None
 
     def __str__(self) -> str:
-        scales = [name for name, step in (("scale_a", self.scale_a), ("scale_b", self.scale_b)) if step is not None]
-        factors = [f"{self.alpha:g}"] * (self.alpha != 1) + scales + ["A·B"]
-        added = [f"{self.beta:g} · out"] * (self.beta != 0) + ["bias"] * (self.bias is not None)
-        text = " + ".join([" · ".join(factors), *added])
-        return f"{self.activation}({text})" if self.activation else text
+        steps = {"bias": self.bias, "scale_a": self.scale_a, "scale_b": self.scale_b}
+        arrays = [name for name, step in steps.items() if step is not None]
+        product = "A·B" if self.blocks is None else "A·B with scales of blocks"
+        return epilogue_text(self.alpha, self.beta, self.activation, arrays, product)
+
+    def boxed(self, *, swapped: bool) -> BoxedEpilogue:
+        """The same for a kernel that applies it, whose C is transposed where ``swapped``."""
+        scales = (self.scale_b, self.scale_a) if swapped else (self.scale_a, self.scale_b)
+        return BoxedEpilogue(self.alpha, self.beta, self.activation, self.bias, swapped, *scales)
 
 
 def prepare_finish(device: Device, copy: MatrixCopy, form: FinishForm, *, swapped: bool) -> Finish:
@@ -78,6 +88,12 @@ def prepare_finish(device: Device, copy: MatrixCopy, form: FinishForm, *, swappe
         run(stream, (), [sums, c, *(at or c for at in arrays)])  # the address of an absent array is not used
 
     return finish
+
+
+def finish_seconds(copy: MatrixCopy, form: FinishForm) -> float:
+    """The predicted time of the last launch."""
+    read, written = itemsize_of(copy.source.dtype), itemsize_of(copy.target.dtype)
+    return NEXT_LAUNCH_S + copy.elements * ((read + written * (form.beta != 0)) / READ + written / WRITTEN)
 
 
 def _nothing(stream: int, *addresses: int) -> None:

@@ -7,9 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from ..problem import itemsize_of
-
-#: Addresses and strides of whole granules of so many bytes can be moved by a GPU's copy engine.
-GRANULE = 16
+from ..runtime.gpu.memory import GRANULE
 
 
 class GpuArray(NamedTuple):

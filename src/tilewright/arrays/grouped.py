@@ -1,24 +1,34 @@
-"""Products of lists of arrays on a GPU. Those that lie at equal distances are multiplied as a batch, in one launch; so are
-those that differ in their number of rows, if their rows follow each other, as of a tensor that was split."""
+"""Products of lists of arrays on a GPU, in one launch.
+
+Those at equal distances are multiplied as a batch; those that differ in their number of rows, if these follow each other, as
+of a tensor that was split; and all others by kernels that take lists, if that is predicted to be faster than one by one. How
+lists were multiplied is remembered for others that are like them.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..kernels.cuda_kernel import CudaKernel
 from ..planning.choice import engine_on_gpu
-from ..planning.ways import EngineShape, Way, ways
+from ..planning.ways import EngineShape
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import MOST_RAGGED, BoxedProduct, Laid, prepare_ragged_product
 from ..runtime.gpu.device import gpu_at
-from .gpu_array import GRANULE, GpuArray, Matrix
+from ..runtime.gpu.memory import GRANULE
+from .gpu_array import GpuArray, Matrix
 from .layouts import Boxes, is_down
-from .libraries import Library, library_of
+from .libraries import Library, library_of, memory_error
+from .listed import listed_launches
 from .matmul import check_words_on_gpu, submit_product
+from .repeated_lists import ListRun
+from .scattered import padded_rows, whole_ways
 
 
 def matmul_lists_on_gpu(
@@ -45,23 +55,105 @@ def matmul_lists_on_gpu(
     )
     if len({each.device for each in (*xs, *ys)}) > 1:  # a pair on two GPUs is refused, or each pair has its own
         return [one(x, y) for x, y in zip(a, b, strict=True)]
-    results: list[Any] = []
-    if precision == "standard" and out_dtype is None and (kernel := _kernel_for_ragged(xs, ys)) is not None:
-        for i in range(0, len(xs), MOST_RAGGED):
-            results += _ragged(library, kernel, xs[i : i + MOST_RAGGED], ys[i : i + MOST_RAGGED])
-        return results
-    for first, stop in _runs(xs, ys):
-        if stop - first == 1:
-            results.append(one(a[first], b[first]))
-        else:
-            results += _batch(library, xs[first:stop], ys[first:stop], precision, out_dtype)
+    kept = [
+        each.keep for each in (*xs, *ys)
+    ]  # copies among them, of what is stored conjugated, live until all is submitted
+    xs, ys = [x._replace(keep=None) for x in xs], [y._replace(keep=None) for y in ys]
+    plain, runs = precision == "standard" and out_dtype is None, list(_runs(xs, ys))
+    run, distances = _ragged_run(library, xs, ys) if plain else None, True
+    if run is None and len(runs) == 1 and len(xs) > 1:
+        run = functools.partial(_batch, library, xs, ys, precision, out_dtype)
+    if run is None and plain:
+        run, distances = _listed_run(library, xs, ys), False
+    if run is None:
+        run = functools.partial(_one_by_one, library, runs, xs, ys, precision, out_dtype, one)
+        distances = len(runs) < len(xs)
+    results = run(a, b, np.array([each.pointer for each in (*xs, *ys)]))
+    library.hold(library.stream(xs[0].device), xs[0].device, kept)
+    if plain and library.lists is not None and not xs[0].dtype.startswith("complex"):
+        library.lists.remember(list(a), list(b), (*xs, *ys), run, distances)
     return results
 
 
-def _batch(library: Library, xs: list[GpuArray], ys: list[GpuArray], precision: str, out_dtype: Any) -> list[Any]:
-    result, launches = submit_product(library, [], (_stacked(xs), _stacked(ys), None), precision, None, out_dtype)
+def _one_by_one(
+    library: Library,
+    runs: list[tuple[int, int]],
+    xs: list[GpuArray],
+    ys: list[GpuArray],
+    precision: str,
+    out_dtype: Any,
+    one: Callable[[Any, Any], Any],
+    a: Sequence[Any],
+    b: Sequence[Any],
+    addresses: Any,
+) -> list[Any]:
+    """The products of matrices like these, in the batches that ``runs`` names."""
+    results, both = [], addresses.reshape(2, -1)
+    for first, stop in runs:
+        some = slice(first, stop)
+        if stop - first == 1:
+            results.append(one(a[first], b[first]))
+        else:
+            of_run = a[some], b[some], both[:, some].reshape(-1)
+            results += _batch(library, xs[some], ys[some], precision, out_dtype, *of_run)
+    return results
+
+
+def _listed_run(library: Library, xs: list[GpuArray], ys: list[GpuArray]) -> ListRun | None:
+    """The products of matrices like these wherever they lie, in few launches; None where they are faster one by one."""
+    first, shapes = xs[0], [(x.shape[0], y.shape[-1]) for x, y in zip(xs, ys, strict=True)]
+    if len(xs) == 1 or any(len(each.shape) != 2 for each in (*xs, *ys)):
+        return None
+    allocate, tops = library.pieces(shapes, first.dtype, first.device)
+    submit = listed_launches(gpu_at(first.device), xs, ys, tops)
+    if submit is None:
+        return None
+
+    def run(a: Sequence[Any], b: Sequence[Any], addresses: Any) -> list[Any]:  # noqa: ARG001
+        try:
+            results, c = allocate()
+        except MemoryError as error:
+            nbytes = sum(map(math.prod, shapes)) * itemsize_of(first.dtype)
+            raise memory_error(nbytes, first.device, error) from None
+        submit(addresses, c, library.stream(first.device))
+        return results
+
+    return run
+
+
+def _batch(
+    library: Library,
+    xs: list[GpuArray],
+    ys: list[GpuArray],
+    precision: str,
+    out_dtype: Any,
+    a: Sequence[Any],
+    b: Sequence[Any],
+    addresses: Any,
+) -> list[Any]:
+    """The products of matrices like these, at equal distances, in one launch."""
+    x, y = (
+        _stacked(side)._replace(pointer=int(at), keep=kept)
+        for side, at, kept in zip((xs, ys), addresses[:: len(xs)], (a, b), strict=True)
+    )
+    result, launches = submit_product(library, [], (x, y, None), precision, None, out_dtype)
     result = library.answer(result)
     return list(library.transposed(result) if launches.plan.order.transposed else result)
+
+
+def _ragged_run(library: Library, xs: list[GpuArray], ys: list[GpuArray]) -> ListRun | None:
+    """The products of matrices like these, whose rows follow each other, a launch for ``MOST_RAGGED``; None for others."""
+    kernel = _kernel_for_ragged(xs, ys)
+    if kernel is None:
+        return None
+    ranges = [slice(i, i + MOST_RAGGED) for i in range(0, len(xs), MOST_RAGGED)]
+    parts = [_ragged(library, kernel, xs[some], ys[some]) for some in ranges]
+
+    def run(a: Sequence[Any], b: Sequence[Any], addresses: Any) -> list[Any]:  # noqa: ARG001
+        both = addresses.reshape(2, -1)
+        return [c for part, some in zip(parts, ranges, strict=True) for c in part(both[:, some])]
+
+    return run
 
 
 def _kernel_for_ragged(xs: list[GpuArray], ys: list[GpuArray]) -> CudaKernel | None:
@@ -90,39 +182,33 @@ def _strides(x: GpuArray) -> tuple[int, int]:
     return row, column
 
 
-def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[GpuArray]) -> list[Any]:
-    """The products of these, whose rows follow each other, in one launch."""
-    x, y = next((each for each in xs if each.shape[0]), xs[0]), ys[0]
+def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[GpuArray]) -> Callable[[Any], list[Any]]:
+    """``part(addresses)``: the products of matrices like these, whose rows follow each other, in one launch."""
+    filled = next((i for i, each in enumerate(xs) if each.shape[0]), 0)
+    x, y = xs[filled], ys[0]
     gpu = gpu_at(x.device)
     rows, k, n = [each.shape[0] for each in xs], x.shape[1], y.shape[1]
     b = Matrix(k, n, *_strides(y), y.dtype)
-    of_b = Laid(b.column if is_down(b) else b.row, (_distance(*ys[:2]) or 0) if len(ys) > 1 else 0, is_down(b))
-    m = sum(rows)
-    result, pointer = library.empty((m, n), x.dtype, x.device)
+    of_b = Boxes(kernel).laid(1, b, (_distance(*ys[:2]) or 0) if len(ys) > 1 else 0)
+    m, multiply = sum(rows), None
     if m:
-        shape = EngineShape(x.dtype, x.dtype, m, n, k, b_across=not is_down(b))
-        ranked = _whole_ways(kernel, shape, gpu.sms, gpu.name)
-        best = min(ranked, key=lambda way: way.seconds * _padded_rows(rows, way.params))
+        shape = EngineShape(x.dtype, x.dtype, m, n, k, b_across=not of_b.down)
+        ranked = whole_ways(kernel, shape, gpu.sms, gpu.name)
+        best = min(ranked, key=lambda way: way.seconds * padded_rows(rows, way.params))
         product = BoxedProduct(x.dtype, x.dtype, m, n, k, 1, Laid(x.strides[0]), of_b, Laid(n), True)
-        stream = library.stream(x.device)
         with gpu:
-            chosen = tuple(best.params.items())
-            prepare_ragged_product(gpu, kernel, product, tuple(rows), chosen)(x.pointer, y.pointer, pointer, stream)
-        library.hold(stream, x.device, (xs, ys))
-    result, tops = library.answer(result), itertools.accumulate(rows, initial=0)
-    return [result[top:bottom] for top, bottom in itertools.pairwise(tops)]
+            multiply = prepare_ragged_product(gpu, kernel, product, tuple(rows), tuple(best.params.items()))
+    tops = [0, *itertools.accumulate(rows)]
 
+    def part(addresses: Any) -> list[Any]:
+        result, c = library.empty((m, n), x.dtype, x.device)
+        if multiply is not None:
+            with gpu:
+                multiply(int(addresses[0, filled]), int(addresses[1, 0]), c, library.stream(x.device))
+        result = library.answer(result)
+        return [result[top:bottom] for top, bottom in itertools.pairwise(tops)]
 
-@functools.lru_cache(maxsize=256)  # lists of as many rows in all come again and again
-def _whole_ways(kernel: CudaKernel, shape: EngineShape, sms: int, gpu: str) -> list[Way]:
-    """The ways that do not cut k."""
-    return [way for way in ways(kernel, shape, sms, gpu) if way.parts == 1]
-
-
-def _padded_rows(rows: list[int], params: Mapping[str, int]) -> int:
-    """The rows of all tiles of products with so many rows."""
-    band = params["BM"] * params.get("CLUSTER", 1)
-    return sum(-(-count // band) * band for count in rows)
+    return part
 
 
 def _stacked(arrays: list[GpuArray]) -> GpuArray:

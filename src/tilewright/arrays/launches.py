@@ -12,12 +12,14 @@ from ..planning.ways import part_steps, sums_dtype
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.memory import GRANULE
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
+from ..runtime.gpu.split_product import SplitLaunches, prepare_split_product
 from ..runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 from .copies import Add, Copies, copy_of, prepare_copies, prepare_sum
 from .finish import Finish, prepare_finish
-from .gpu_array import GRANULE, Matrix, merged_axes
-from .layouts import is_down, strides_of
+from .gpu_array import Matrix, merged_axes
+from .layouts import Boxes, strides_of
 from .order import Order
 from .plan import GpuPlan
 
@@ -39,13 +41,19 @@ class Launches:
     offsets: tuple[tuple[int, int, int], ...]
     adding: Add | None
     workspace_bytes: int
+    #: Splits operands and multiplies them, in place of ``product``.
+    split: SplitLaunches | None = None
 
     def submit(self, a: int, b: int, c: int, workspace: int, stream: int, *arrays: int) -> None:
         """Submit all of it to ``stream``, for operands, workspace and the epilogue's arrays at these addresses. The GPU must
         be the current one."""
         order = self.plan.order
         p, q = (b, a) if order.swapped else (a, b)
-        result = c
+        result, applied = c, tuple[int, ...]()
+        if self.plan.finished_at_once or (self.plan.finish is not None and self.plan.finish.blocks is not None):
+            bias, scale_a, scale_b = arrays
+            applied = (bias, scale_b, scale_a) if order.swapped else arrays
+            arrays = () if self.plan.finished_at_once else arrays
         if self.before is not None:
             given = p, q
             p = p if order.p.at is None else workspace + order.p.at
@@ -53,12 +61,14 @@ class Launches:
             self.before(stream, *(at for i in self.copied for at in (given[i], (p, q)[i])))
         if order.c.at is not None:
             c = workspace + order.c.at
-        for to_p, to_q, to_c in self.offsets:
+        if self.split is not None:
+            self.split(p, q, c, workspace + order.workspace_bytes, stream)
+        for to_p, to_q, to_c in self.offsets if self.split is None else ():
             if self.adding is None:
-                self.product(p + to_p, q + to_q, c + to_c, stream)
+                self.product(p + to_p, q + to_q, c + to_c, stream, *applied)
             else:
                 sums = workspace + order.workspace_bytes
-                self.product(p + to_p, q + to_q, sums, stream)
+                self.product(p + to_p, q + to_q, sums, stream, *applied)
                 self.adding(sums, c + to_c, stream)
         if self.after is not None:
             self.after(stream, c, result, *arrays)
@@ -73,8 +83,11 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
         axes = _axes(order)
         inner = max(axes) if axes and in_engine else (1, 0, 0, 0)
         offsets = _offsets(order, [axis for axis in axes if axis is not inner])
+        split = None
         if is_empty:
             product = _cleared(gpu, order.c.used)
+        elif plan.split is not None:
+            product, split = _nothing, prepare_split_product(gpu, plan.kernel, plan.split, plan.params)
         elif not in_engine:
             product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
         elif plan.kernel.boxes:
@@ -87,11 +100,11 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
         copied = tuple(i for i, place in enumerate((order.p, order.q)) if place.is_copied and place.matrices)
         before = prepare_copies(gpu, [copy_of(order, (order.p, order.q)[i]) for i in copied]) if copied else None
         after: Copies | Finish | None = None
-        if plan.finish is not None:
+        if plan.finish is not None and not plan.finished_at_once:
             after = prepare_finish(gpu, copy_of(order, order.c), plan.finish, swapped=order.swapped)
         elif order.c.is_copied:
             after = prepare_copies(gpu, [copy_of(order, order.c)])
-    return Launches(plan, product, before, copied, after, offsets, adding, plan.workspace_bytes)
+    return Launches(plan, product, before, copied, after, offsets, adding, plan.workspace_bytes, split)
 
 
 #: An axis of the batch: its length, and the elements from one P, Q and C to the next.
@@ -108,13 +121,19 @@ def _boxed(plan: GpuPlan, axis: _Axis) -> BoxedProduct:
     a, b, c = (place.used for place in (order.p, order.q, order.c))
     batch, *nexts = axis
     m, n, k = order.mnk
-    of_a, of_b = _laid(a, nexts[0]), _laid(b, nexts[1])
+    layouts = Boxes(plan.kernel)
+    of_a, of_b = layouts.laid(0, a, nexts[0]), layouts.laid(1, b, nexts[1])
     factors = (a.dtype, b.dtype) if plan.compute.startswith("float8") else None
+    blocks = plan.finish.blocks if plan.finish else None
     if plan.parts == 1:
         of_c = Laid(c.row, nexts[2])
-        return BoxedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, of_c, c.aligned, factors=factors)
+        epilogue = plan.finish.boxed(swapped=order.swapped) if plan.finish and plan.finished_at_once else None
+        given: Any = {"factors": factors, "epilogue": epilogue, "blocks": blocks}
+        return BoxedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, of_c, c.aligned, **given)
     sums, parts = sums_dtype(plan.compute), (plan.parts, _part_steps(plan))
-    return BoxedProduct(plan.compute, sums, m, n, k, batch, of_a, of_b, Laid(n, m * n), True, *parts, factors)
+    return BoxedProduct(
+        plan.compute, sums, m, n, k, batch, of_a, of_b, Laid(n, m * n), True, *parts, factors, None, blocks
+    )
 
 
 def _strided(plan: GpuPlan, axis: _Axis) -> StridedProduct:
@@ -137,11 +156,6 @@ def _part_steps(plan: GpuPlan) -> int:
     return part_steps(plan.kernel, plan.params, plan.compute, plan.order.mnk[2], plan.parts)
 
 
-def _laid(matrix: Matrix, step: int) -> Laid:
-    down = is_down(matrix)
-    return Laid(matrix.column if down else matrix.row, step, down)
-
-
 def _cleared(gpu: Device, c: Matrix) -> GpuProduct:
     """The product of matrices without elements."""
 
@@ -151,6 +165,10 @@ def _cleared(gpu: Device, c: Matrix) -> GpuProduct:
             gpu.clear(int(stream), at, c.rows, c.columns * size, c.row * size)
 
     return clear
+
+
+def _nothing(a: int, b: int, at: int, stream: Any) -> None:
+    """In place of the product where operands are split."""
 
 
 def _offsets(order: Order, axes: Sequence[_Axis]) -> tuple[tuple[int, int, int], ...]:

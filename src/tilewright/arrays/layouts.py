@@ -11,12 +11,11 @@ from typing import Protocol
 
 from ..kernels.cuda_kernel import CudaKernel
 from ..problem import itemsize_of
+from ..runtime.gpu.boxed_product import Laid
+from ..runtime.gpu.memory import GRANULE, LINE_BYTES
 from ..runtime.gpu.strided_product import Strides
 from .dtypes import made_dtype
-from .gpu_array import GRANULE, Matrix, row_major_matrix
-
-#: Bytes of a line of the GPU's caches; rows of a copy for boxes begin at whole lines.
-_LINE_BYTES = 128
+from .gpu_array import Matrix, row_major_matrix
 
 
 class Layouts(Protocol):
@@ -80,10 +79,18 @@ class Boxes:
     def stored(self, compute: str, dtype: str) -> str | None:
         return _stored(self.kernel.stores, compute, dtype)
 
+    def laid(self, operand: int, matrix: Matrix, step: int) -> Laid:
+        """How a matrix that fits lies, and the next of its batch, ``step`` elements further. A single row of ``b`` lies both
+        ways."""
+        down = is_down(matrix)
+        if not self._reads(operand, down, itemsize_of(matrix.dtype)):
+            down = not down
+        return Laid(matrix.column if down else matrix.row, step, down)
+
     def _reads(self, operand: int, down: bool, size: int) -> bool:
-        """Tensor cores read elements of two bytes either way; others must follow each other along k."""
+        """Tensor cores read elements of two and of eight bytes either way; others must follow each other along k."""
         along_k = down == (operand == 1)
-        return ("ab"[operand] + "_down" * down) in self.kernel.boxes and (size == 2 or along_k)
+        return ("ab"[operand] + "_down" * down) in self.kernel.boxes and (size in (2, 8) or along_k)
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ class Strided:
 
 def _padded(elements: int, size: int) -> int:
     """The elements from one row of a copy to the next: whole lines, or of short rows whole granules."""
-    unit = _LINE_BYTES if elements * size > _LINE_BYTES else GRANULE
+    unit = LINE_BYTES if elements * size > LINE_BYTES else GRANULE
     return -(-elements * size // unit) * unit // size
 
 
@@ -123,7 +130,7 @@ def _stored(stores: Collection[str], compute: str, dtype: str) -> str | None:
     made = made_dtype(compute)
     if dtype == made or (dtype in stores and itemsize_of(compute) < 8):
         return dtype
-    return made if itemsize_of(dtype) < itemsize_of(made) or {dtype, made} == {"bfloat16", "float16"} else None
+    return made if itemsize_of(dtype) < itemsize_of(made) else None
 
 
 def is_down(matrix: Matrix) -> bool:
@@ -138,7 +145,7 @@ def is_down(matrix: Matrix) -> bool:
 def starts_lines(matrix: Matrix) -> bool:
     """Whether what follows each other begins at whole lines of the GPU's caches."""
     outer, step = (matrix.columns, matrix.column) if is_down(matrix) else (matrix.rows, matrix.row)
-    return outer == 1 or step * itemsize_of(matrix.dtype) % _LINE_BYTES == 0
+    return outer == 1 or step * itemsize_of(matrix.dtype) % LINE_BYTES == 0
 
 
 def strides_of(matrix: Matrix, step: int = 0) -> Strides:
@@ -153,4 +160,4 @@ def strides_of(matrix: Matrix, step: int = 0) -> Strides:
 
 def layouts_of(kernel: CudaKernel) -> Layouts:
     """The layouts that a kernel takes."""
-    return Boxes(kernel) if kernel.boxes else Strided(kernel) if kernel.strides else RowMajor()
+    return Strided(kernel) if kernel.strides else Boxes(kernel) if kernel.boxes else RowMajor()

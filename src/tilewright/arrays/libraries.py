@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,15 @@ from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from ..runtime.gpu.driver import device_of
+from ..runtime.gpu.memory import GRANULE
 from . import dlpack
 from .dtypes import DTYPES, RESULTS
 from .exchange import exchange_interface
-from .gpu_array import GRANULE, GpuArray, contiguous_strides
+from .gpu_array import GpuArray, contiguous_strides
 from .matrix import GpuMatrix
+from .pieces import Pieces, pieces_of
 from .repeated import ArrayFunctions, RepeatedProducts
+from .repeated_lists import RepeatedLists
 from .torch_functions import TorchFunctions
 
 
@@ -34,6 +37,10 @@ class Library:
     name, mutable, views = "", True, True
     #: The short way for products of its arrays, where there is one.
     repeated: RepeatedProducts | None = None
+    #: The same for lists of its arrays.
+    lists: RepeatedLists | None = None
+    #: Splits an array by its rows, where the library does that in one call.
+    split: Callable[[Any, list[int]], Sequence[Any]] | None = None
 
     def on_gpu(self, x: Any) -> bool:
         """Whether ``x``, an array of this library, is on a GPU."""
@@ -58,6 +65,10 @@ class Library:
     def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
         """A function that allocates such an array as ``empty`` does, but may raise the library's own error."""
         return lambda: self.empty(shape, dtype, device)[0]
+
+    def pieces(self, shapes: Sequence[tuple[int, int]], dtype: str, device: int) -> Pieces:
+        """Matrices in one piece of memory; the function that allocates them raises MemoryError."""
+        return pieces_of(shapes, functools.partial(self.empty, dtype=dtype, device=device), self.split)
 
     def transposed(self, x: Any) -> Any:
         """A view with its last two axes swapped."""
@@ -131,11 +142,12 @@ class Torch(Library):
         self._devices: dict[int, Any] = {}
         self._functions = fast = TorchFunctions(torch)
         parameter = getattr(getattr(torch, "nn", None), "Parameter", torch.Tensor)
-        self.repeated = RepeatedProducts(
-            self,
-            ArrayFunctions(fast.key, fast.pointer, fast.stream, fast.unlike),
-            exchange_interface(torch.Tensor, parameter, torch.is_grad_enabled),
-        )
+        interface = exchange_interface(torch.Tensor, parameter, torch.is_grad_enabled, fast.state)
+        functions = ArrayFunctions(fast.key, fast.pointer, fast.stream, fast.unlike)
+        self.repeated = RepeatedProducts(self, functions, interface)
+        self.lists = None if interface is None else RepeatedLists(interface)
+        # "Unsafe" are later writes to the tensor that was split, to which nothing else refers.
+        self.split = getattr(torch, "unsafe_split_with_sizes", None)
         #: PyTorch before 2.4 gets no gradients from us.
         self._can_record = hasattr(getattr(torch, "library", None), "register_autograd")
 
@@ -145,7 +157,7 @@ class Torch(Library):
     def records(self, x: Any) -> bool:
         if not self._can_record:
             return False
-        needed = x.requires_grad and self._torch.is_grad_enabled()
+        needed = (x.requires_grad and self._torch.is_grad_enabled()) or self._functions.has_tangents()
         return needed or self._torch._C._functorch.is_functorch_wrapped_tensor(x)
 
     def view(self, x: Any, name: str) -> GpuArray:
@@ -154,6 +166,11 @@ class Torch(Library):
             raise OperandError(
                 f"{name} requires grad, and no gradient of the product would be recorded: "
                 f"multiply within torch.no_grad() or torch.inference_mode(), or pass {name}.detach()"
+            )
+        if self._functions.has_tangents() and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+            raise OperandError(
+                f"{name} has a tangent, and no tangent of the product would be recorded: multiply by "
+                "tilewright.torch.matmul, or pass the primal of torch.autograd.forward_ad.unpack_dual"
             )
         if x.layout is not torch.strided:
             raise OperandError(f"{name} is a tensor of layout {x.layout}: pass {name}.to_dense()")
@@ -197,7 +214,7 @@ class TorchSubclass(Torch):
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
-        self.repeated = None
+        self.repeated = self.lists = None
 
     def records(self, x: Any) -> bool:  # noqa: ARG002
         return self._can_record

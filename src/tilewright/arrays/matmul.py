@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..epilogue import Epilogue
-from ..errors import DTypeError, LaunchError, OperandError, UsageError
+from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
 from ..planning.choice import check_words, computed_on_gpu
 from ..planning.ways import sums_dtype
 from ..problem import itemsize_of
@@ -28,7 +27,7 @@ from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import Order, arrange
 from .plan import GpuPlan, gpu_plan
-from .repeated import short_ways
+from .repeated import finished_ways, short_ways
 
 
 def matmul_on_gpu(
@@ -53,6 +52,10 @@ def matmul_on_gpu(
         again = way(a, b, out, asked)
         if again is not None:
             return again
+    if epilogue is not None and algorithm == "classical" and (way := finished_ways.get(type(a))) is not None:
+        again = way(a, b, out, asked, epilogue)
+        if again is not None:
+            return again
     check_words_on_gpu(precision, algorithm)
     if (
         record is not None
@@ -66,8 +69,8 @@ def matmul_on_gpu(
     target = None if out is None else _target(out, x)
     result, launches = submit_product(library, others, (x, y, target), precision, out, out_dtype, epilogue)
     gpu, order = gpu_at(x.device), launches.plan.order
-    if library.repeated is not None and epilogue is None and not others and _disjoint(target, x, y):
-        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, asked)
+    if library.repeated is not None and not others and _disjoint(target, x, y):
+        library.repeated.remember((a, b, out), (x, y, target), launches, gpu, asked, epilogue)
     if target is not None:
         if (owner := library_of(out)) is not None:
             owner.written(out)
@@ -96,11 +99,17 @@ def submit_product(
         result, pointer = _allocated(library, order.shape, order.dtype, x.device, launches.plan)
     else:
         result, pointer = out, target.pointer
-    workspace, at = (
-        _allocated(library, (launches.plan.workspace_bytes,), "uint8", x.device)
-        if launches.plan.workspace_bytes
-        else (None, 0)
-    )
+    try:
+        workspace, at = (
+            _allocated(library, (launches.plan.workspace_bytes,), "uint8", x.device)
+            if launches.plan.workspace_bytes
+            else (None, 0)
+        )
+    except MemoryLimitError:
+        if launches.plan.split is None:
+            raise
+        del result  # there is no memory for split operands: they are multiplied as they are
+        return submit_product(library, others, arrays, "ieee", out, out_dtype, epilogue)
     for other in others:
         gpu.order(other.stream(x.device), stream)
     with gpu:
@@ -120,6 +129,9 @@ def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precisi
         try:
             workspace = gpu.allocate(nbytes) if nbytes else None
         except LaunchError as error:
+            if launches.plan.split is not None:
+                multiply_views(x, y, out, stream, "ieee")
+                return
             raise memory_error(nbytes, x.device, MemoryError(str(error))) from None
         if workspace is not None:
             gpu.order(gpu.stream, stream)  # on which it is allocated
@@ -176,16 +188,15 @@ def _plan(
         known = ", ".join(RESULTS_OF_EPILOGUES)
         raise DTypeError(f"the result is {result}: with an epilogue it can be {known}; out_dtype chooses it")
 
-    def arranged(compute: str, layouts: Layouts, swapped: bool | None) -> Order | None:
-        sums = None if form is None else sums_dtype(compute)
+    def arranged(compute: str, layouts: Layouts, swapped: bool | None, at_once: bool) -> Order | None:
+        sums = None if form is None or at_once else sums_dtype(compute)
         if layouts.stored(compute, sums or result) not in ((sums,) if sums else (result, made_dtype(compute))):
             return None
         given: Any = {"disjoint": disjoint, "views": views, "swapped": swapped, "out_dtype": out_dtype, "sums": sums}
         return arrange(first, second, target, compute=compute, layouts=layouts, **given)
 
     wanted = result if form is None or result == "float64" else "float32"
-    plan = gpu_plan(arranged, computed_on_gpu(operands, precision, wanted), gpu)
-    return plan if form is None else replace(plan, finish=form)
+    return gpu_plan(arranged, computed_on_gpu(operands, precision, wanted), gpu, form, precision == "standard")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from ..errors import DTypeError, ShapeError
 from ..problem import ProductShapes, combine_shapes, itemsize_of
+from ..runtime.gpu.memory import GRANULE, LINE_BYTES
 from .dtypes import casts, dtype_in_memory, dtype_on_gpu, result_dtype
-from .gpu_array import GRANULE, GpuArray, Matrix, collapsed, row_major_matrix
+from .gpu_array import GpuArray, Matrix, collapsed, row_major_matrix
 from .layouts import Layouts, RowMajor
 
 #: Parts of the workspace begin at multiples of this many bytes.
 _ALIGNMENT = 256
-#: Each of the matrices that are copied begins at a whole line of the GPU's caches.
-_LINE_BYTES = 128
 _ROW_MAJOR = RowMajor()
 
 
@@ -141,7 +140,7 @@ def arrange(
         apart = label == "C" and (sums is not None or not disjoint)
         if original.dtype != dtype_used or not layouts.fits(i, original) or apart:
             used = layouts.copy(i, original, dtype_used)
-            nbytes = -(-used.span_bytes // _LINE_BYTES) * _LINE_BYTES
+            nbytes = -(-used.span_bytes // LINE_BYTES) * LINE_BYTES  # each copy begins at a whole line
             used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
             places.append(OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps)))
             workspace += -(-nbytes * places[-1].matrices // _ALIGNMENT) * _ALIGNMENT

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import DTypeError
 from ..host.machine import bytes_text
@@ -15,12 +16,14 @@ from ..planning.plan import Plan, Rows, rate_text
 from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
 from ..problem import Problem, itemsize_of
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.split_product import SplitProduct
 from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copies_seconds, copy_of, sum_seconds
 from .dtypes import made_dtype
-from .finish import FinishForm
+from .finish import FinishForm, finish_seconds
 from .layouts import Layouts, RowMajor, layouts_of, starts_lines, strides_of
 from .order import Order
+from .split import SPLIT, can_split, split_of, split_rows, split_seconds
 
 #: What a kernel computes.
 _STRAIGHT, _CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
@@ -42,8 +45,9 @@ class GpuPlan(Plan):
     #: Parts of k that blocks sum apart from each other, and the prediction by which they were chosen.
     parts: int = 1
     predicted: float | None = None
-    #: What another kernel makes of the product before it is stored.
+    #: What becomes of the product before it is stored, and whether the kernel that multiplies does it, or another one.
     finish: FinishForm | None = None
+    finished_at_once: bool = False
 
     @property
     def device(self) -> str:
@@ -62,8 +66,14 @@ class GpuPlan(Plan):
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes for these copies, and for the sums of parts of k."""
-        return self.order.workspace_bytes + self.parts_bytes
+        """Bytes for these copies, for operands that are split, and for the sums of parts of k."""
+        split = self.split
+        return self.order.workspace_bytes + self.parts_bytes + (split.workspace_bytes if split else 0)
+
+    @property
+    def split(self) -> SplitProduct | None:
+        """How operands of float32 are split for tensor cores of float16; None where they are not."""
+        return split_of(self.order) if self.compute == SPLIT else None
 
     @property
     def parts_bytes(self) -> int:
@@ -95,10 +105,13 @@ class GpuPlan(Plan):
             )
         if self.predicted is not None:
             rows.append(("predicted", rate_text(self.problem, self.predicted)))
-        if self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
+        if self.compute == SPLIT:
+            rows += split_rows(self.order, self.params)
+        elif self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
             rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
         if self.finish is not None:
-            rows.append(("result", f"{self.finish}, by one more kernel"))
+            by = "by the same kernel" if self.finished_at_once else "by one more kernel"
+            rows.append(("result", f"{self.finish}, {by}"))
         return [
             *rows,
             ("copies", "; ".join(self.copies) or "none"),
@@ -106,84 +119,156 @@ class GpuPlan(Plan):
         ]
 
 
-#: ``arranged(compute, layouts, swapped)``: the order of the operands for a kernel, see ``order.arrange``.
-#: None where it cannot store the result.
-Arranged = Callable[[str, Layouts, bool | None], Order | None]
+#: ``arranged(compute, layouts, swapped, at_once)``: the order of the operands for a kernel, see ``order.arrange``; with
+#: ``at_once`` the kernel applies the epilogue. None where it cannot store the result.
+Arranged = Callable[[str, Layouts, bool | None, bool], Order | None]
 
 
-def gpu_plan(arranged: Arranged, computes: Sequence[str], gpu: Device) -> GpuPlan:
-    """The plan on a GPU: of all ways of the engine's kernels the one that is predicted to be the fastest, copies included;
-    else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the shape.
+def gpu_plan(
+    arranged: Arranged, computes: Sequence[str], gpu: Device, form: FinishForm | None = None, splits: bool = False
+) -> GpuPlan:
+    """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
+    be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
+    shape. ``splits``: operands of float32 may be split into float16, where the classical bound of the error holds.
 
     Raises DTypeError where no kernel is for them.
     """
     for compute in computes:
-        found = _by_engine(arranged, compute, gpu)
+        found = _by_engine(arranged, compute, gpu, form, splits and compute == "float32")
         if found is not None:
             return found
+    if form is not None and form.blocks is not None:
+        raise DTypeError(
+            f"scale_a and scale_b are those of blocks: on a GPU they are for float8, precision 'standard' and compute "
+            f"capability 9.0; this is {computes[0]} on {gpu.capability}"
+        )
     for compute in computes:
-        order = arranged(compute, RowMajor(), None)
+        order = arranged(compute, RowMajor(), None, False)
         if order is None:
             continue
         m, n, k = order.mnk
         with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
             choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
-            return _plan(order, choice, gpu)
+            return _plan(order, choice, gpu, form=form)
     raise DTypeError(
         f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
     )
 
 
-def _by_engine(arranged: Arranged, compute: str, gpu: Device) -> GpuPlan | None:
+def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm | None, splits: bool) -> GpuPlan | None:
     """The plan by the engine's kernels; None if there is none for this product."""
-    found: list[tuple[Way, float, tuple[str, ...], Order]] = []
-    for kernel in engine_on_gpu(compute, gpu.capability):
+    found: list[tuple[Way, float, tuple[str, ...], Order, bool]] = []
+    splitting = engine_on_gpu(SPLIT, gpu.capability) if splits else ()
+    for kernel in (*engine_on_gpu(compute, gpu.capability), *splitting):
         layouts = layouts_of(kernel)
-        for swapped in (False, True) if kernel.strides and kernel.strides["c"] != "rows" else (None,):
-            order = arranged(compute, layouts, swapped)
-            if order is None:
+        if form is not None and form.blocks and kernel.blocks is None:
+            continue
+        changes = (
+            (False,)
+            if form is not None and form.blocks
+            else (False, True)
+            if kernel.strides and kernel.strides["c"] != "rows"
+            else (None,)
+        )
+        at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
+        for swapped, once in itertools.product(changes, at_once):
+            order = arranged(compute, layouts, swapped, once)
+            if order is None or (form is not None and once and not _finishes(order, form)):
                 continue
             m, n, k = order.mnk
             batch = math.prod(order.batch)
             if not min(m, n, k, batch):
-                return _plan(order, Choice(kernel, compute, kernel.params, "there is nothing to multiply"), gpu)
+                choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
+                return _plan(order, choice, gpu, form=form)
             if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=batch):
-                copied = _copies_s(order)
-                words = _CHANGED if order.swapped else _STRAIGHT, " and ".join(order.copies) or "no copies"
+                copied, shape = _copies_s(order, form, once), _shape(order, form, once)
+                if kernel in splitting:
+                    if not can_split(order):
+                        continue
+                    copied, shape = copied + split_seconds(order), replace(shape, dtype=SPLIT)
+                words = (
+                    _CHANGED if order.swapped else _STRAIGHT,
+                    " and ".join(order.copies) or "no copies",
+                    ""
+                    if form is None
+                    else "the epilogue in the same kernel"
+                    if once
+                    else "the epilogue in another kernel",
+                )
                 found += [
-                    (way, way.seconds + copied + _sums_s(order, way), words, order)
-                    for way in ways(kernel, _shape(order), gpu.sms, gpu.name)
+                    (way, way.seconds + copied + _sums_s(order, way), words, order, once)
+                    for way in ways(kernel, shape, gpu.sms, gpu.name)
                 ]
     if not found:
         return None
     found.sort(key=lambda each: each[1])
-    way, seconds, _, order = found[0]
+    way, seconds, _, order, once = found[0]
     why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
-    choice = Choice(way.kernel, compute, way.params, why, why_first([each[:3] for each in found]))
-    return _plan(order, choice, gpu, way.parts, seconds)
+    computed = SPLIT if way.kernel in splitting else compute
+    choice = Choice(way.kernel, computed, way.params, why, why_first([each[:3] for each in found]))
+    return _plan(order, choice, gpu, way.parts, seconds, form=form, at_once=once)
+
+
+def _finishes(order: Order, form: FinishForm) -> bool:
+    """Whether a kernel that applies epilogues can apply this one: the result is rounded once, and C before is where the
+    kernel reads it; the rows of a batch that became one product do not have scales of their own."""
+    c = order.c
+    rows = order.mnk[1] if order.swapped else order.mnk[0]
+    return (
+        c.used.dtype == c.original.dtype
+        and sums_dtype(order.compute) in ("float32", "int32")
+        and not (form.beta != 0 and c.is_copied)
+        and (not form.scale_a or rows == form.rows)
+    )
 
 
 def _plan(
-    order: Order, choice: Choice[CudaKernel], gpu: Device, parts: int = 1, predicted: float | None = None
+    order: Order,
+    choice: Choice[CudaKernel],
+    gpu: Device,
+    parts: int = 1,
+    predicted: float | None = None,
+    *,
+    form: FinishForm | None = None,
+    at_once: bool = False,
 ) -> GpuPlan:
     shapes = order.shapes
     problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
     launch = choice.kernel.launch(*order.mnk, **choice.params)
-    return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted)
+    return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)
 
 
-def _shape(order: Order) -> EngineShape:
+def _shape(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
+    """The product as a kernel sees it, which with ``at_once`` applies the epilogue."""
     p, q, c = (place.used for place in (order.p, order.q, order.c))
     lines = starts_lines(p) and starts_lines(q)
     batch = math.prod(order.batch)
     of_p, of_q = strides_of(p), strides_of(q)
-    vectors = (vector_bytes(how, x.dtype, (x.rows, x.columns)) for how, x in ((of_p, p), (of_q, q)))
-    return EngineShape(order.compute, c.dtype, *order.mnk, batch, lines, of_p.down, not of_q.down, *vectors)
+    p_vector, q_vector = (vector_bytes(how, x.dtype, (x.rows, x.columns)) for how, x in ((of_p, p), (of_q, q)))
+    vectors = None if form is None or not at_once else form.boxed(swapped=order.swapped).vectors
+    m, n, k = order.mnk
+    return EngineShape(
+        order.compute,
+        c.dtype,
+        m,
+        n,
+        k,
+        batch,
+        lines,
+        of_p.down,
+        not of_q.down,
+        p_vector,
+        q_vector,
+        vectors,
+        form is not None and form.blocks is not None,
+    )
 
 
-def _copies_s(order: Order) -> float:
-    """Seconds of the copies before and after, of all products."""
+def _copies_s(order: Order, form: FinishForm | None, at_once: bool) -> float:
+    """Seconds of the copies before and after, of all products, and of the launch that applies the epilogue."""
     before, after = [[copy_of(order, x) for x in places if x.is_copied] for places in ((order.p, order.q), (order.c,))]
+    if form is not None and not at_once:
+        return copies_seconds(before) + finish_seconds(after[0], form)
     return copies_seconds(before) + copies_seconds(after)
 
 

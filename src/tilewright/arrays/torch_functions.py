@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from .gpu_array import GRANULE, contiguous_strides
+from ..runtime.gpu.memory import GRANULE
+from .exchange import State
+from .gpu_array import contiguous_strides
 
 
 class TorchFunctions:
@@ -14,6 +17,8 @@ class TorchFunctions:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        forward = getattr(torch.autograd, "forward_ad", None)
+        self._forward: Any = forward if hasattr(forward, "_current_level") else SimpleNamespace(_current_level=-1)
         # The function that ``current_stream`` calls; it returns the handle without an object around it.
         self._handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         # The function by which compiled models of PyTorch allocate, on the current GPU, and that GPU's number.
@@ -21,10 +26,21 @@ class TorchFunctions:
         self._empty_strided = getattr(guards, "_empty_strided_cuda", None)
         self._current = getattr(torch._C, "_cuda_getDevice", None)
 
+    @property
+    def state(self) -> State:
+        """What is as usual while no tensor has a tangent."""
+        return (self._forward, "_current_level", -1)
+
+    def has_tangents(self) -> bool:
+        """Whether a tensor may have a tangent of forward differentiation, which is recorded now."""
+        return self._forward._current_level >= 0 and self._torch._C._is_fwd_grad_enabled()
+
     def key(self, a: Any, b: Any) -> tuple[tuple[Any, ...], int, int] | None:
         """What products of two tensors have in common that make the same launches, and both addresses; None for tensors
         that must be looked at in full."""
         if a.is_neg() or b.is_neg() or ((a.requires_grad or b.requires_grad) and self._torch.is_grad_enabled()):
+            return None
+        if self.has_tangents():
             return None
         x, y = a.data_ptr(), b.data_ptr()
         if not x or not y:  # empty, or without memory inside a transformation

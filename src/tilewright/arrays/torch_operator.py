@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ..epilogue import Epilogue
 from ..errors import DTypeError, OperandError, ShapeError, UsageError
 from ..problem import combine_shapes
 from .buffers import host_product
@@ -24,31 +25,35 @@ from .repeated import short_ways
 
 _library = torch.library.Library("tilewright", "DEF")
 for _name in ("matmul", "product"):
-    _library.define(f"{_name}(Tensor a, Tensor b, str precision='standard') -> Tensor")
+    _library.define(f"{_name}(Tensor a, Tensor b, str precision='standard', Tensor? bias=None) -> Tensor")
+#: Dtypes of results, and of biases, for which a kernel on a GPU adds the bias.
+_WITH_BIAS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _operator, _node = torch.ops.tilewright.matmul.default, torch.ops.tilewright.product.default
 
 
-def product(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
+def product(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | None = None) -> Tensor:
     """The product of two tensors on the host or on one GPU, as a tensor there; gradients are recorded, also those of
-    gradients. The dtype is the one that both promote to.
+    gradients. The dtype is the one that both promote to. ``bias`` has a number for each column, which is added.
 
     >>> product(torch.eye(2), torch.tensor([[1., 2.], [3., 4.]]))
     tensor([[1., 2.],
             [3., 4.]])
     """
     if torch.compiler.is_compiling():
-        return _operator(a, b, precision)
-    return _differentiable(a, b, precision)
+        return _operator(a, b, precision, bias)
+    return _differentiable(a, b, precision, bias)
 
 
-def _differentiable(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
-    if _is_transformed(a) or _is_transformed(b):
-        return RecordedProduct.apply(a, b, precision)
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _recorded(a, b, precision)
+def _differentiable(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | None = None) -> Tensor:
+    if _is_transformed(a) or _is_transformed(b) or (bias is not None and _is_transformed(bias)):
+        c = RecordedProduct.apply(a, b, precision, None)
+        return c if bias is None else c + bias.to(c.dtype)
+    recorded = a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
+    if torch.is_grad_enabled() and recorded:
+        return _recorded(a, b, precision, bias)
     if _is_traced(a) or _is_traced(b):
-        return _node(a, b, precision)
-    return _multiply(a, b, precision)
+        return _node(a, b, precision, bias)
+    return _multiply(a, b, precision, bias)
 
 
 def compiled_matmul(a: Any, b: Any, precision: str, *given: str) -> Any:
@@ -78,7 +83,13 @@ def _is_transformed(x: Tensor) -> bool:
 # ---- the numbers -----------------------------------------------------------------------------------------------------
 
 
-def _multiply(a: Tensor, b: Tensor, precision: str) -> Tensor:
+def _multiply(a: Tensor, b: Tensor, precision: str, bias: Tensor | None = None) -> Tensor:
+    if a.is_cuda and bias is not None:
+        known = bias.dtype in _WITH_BIAS and torch.promote_types(a.dtype, b.dtype) in _WITH_BIAS
+        if known and min(a.dim(), b.dim()) > 1:
+            return matmul_on_gpu(a, b, None, precision, epilogue=Epilogue(bias=bias))
+        c = _multiply(a, b, precision)
+        return c + bias.to(c.dtype)
     if a.is_cuda:
         way = short_ways.get(type(a)) if precision == "standard" else None
         c = None if way is None else way(a, b, None)
@@ -86,10 +97,11 @@ def _multiply(a: Tensor, b: Tensor, precision: str) -> Tensor:
     if a.device != b.device:
         raise OperandError(f"a is on {a.device}, b on {b.device}: move one to the other")
     if a.device.type != "cpu":  # a tensor without memory, or of a device for which PyTorch says that we have no kernel
-        return _node(a, b, precision)
+        return _node(a, b, precision, bias)
     dtype = torch.promote_types(a.dtype, b.dtype)
     x, y = _as_numpy(a, "a", precision), _as_numpy(b, "b", precision)
-    return torch.from_numpy(host_product(x, y, precision)).to(dtype)
+    c = torch.from_numpy(host_product(x, y, precision))
+    return c.to(dtype) if bias is None else (c + bias.to(c.dtype)).to(dtype)
 
 
 def _as_numpy(x: Tensor, name: str, precision: str) -> np.ndarray:
@@ -103,12 +115,12 @@ def _as_numpy(x: Tensor, name: str, precision: str) -> np.ndarray:
         raise DTypeError(f"{name} is a tensor of {x.dtype}: {error}") from None
 
 
-def _as_node(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:
+def _as_node(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | None = None) -> Tensor:
     """A product in a graph: it is row-major, as ``_described`` promises."""
-    return _multiply(a, b, precision).contiguous()
+    return _multiply(a, b, precision, bias).contiguous()
 
 
-def _described(a: Tensor, b: Tensor, precision: str = "standard") -> Tensor:  # noqa: ARG001
+def _described(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | None = None) -> Tensor:  # noqa: ARG001
     """A tensor like the product, without numbers."""
     if not (a.dim() and b.dim()):
         raise ShapeError("a and b need at least one axis each: for scalars use *")
@@ -150,8 +162,8 @@ def _adjoint(x: Tensor) -> Tensor:
     return _conjugate(x).mT
 
 
-def _mapped(info: Any, axes: tuple[Any, ...], a: Tensor, b: Tensor, precision: str = "standard") -> Any:  # noqa: ARG001
-    """``torch.vmap``: the mapped axis becomes the first axis of the batch."""
+def _mapped(info: Any, axes: tuple[Any, ...], a: Tensor, b: Tensor, precision: str, _: None) -> Any:  # noqa: ARG001
+    """``torch.vmap``: the mapped axis becomes the first axis of the batch. There is no bias in transformed products."""
     is_row, is_column = (x.dim() - (axis is not None) == 1 for x, axis in zip((a, b), axes, strict=False))
     a, b = (x.unsqueeze(0) if axis is None else x.movedim(axis, 0) for x, axis in zip((a, b), axes, strict=False))
     a, b = a.unsqueeze(-2) if is_row else a, b.unsqueeze(-1) if is_column else b
@@ -166,40 +178,45 @@ class RecordedProduct(torch.autograd.Function):
     """A product whose gradient is recorded, or that ``torch.func`` transforms."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    def forward(a: Tensor, b: Tensor, precision: str, bias: Tensor | None) -> Tensor:
         """The product; gradients are off here, but a trace or an outer transformation may see it."""
-        return _differentiable(a, b, precision)
+        return _differentiable(a, b, precision, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
         """Keep the operands: for the gradients only those that a gradient needs."""
-        a, b, ctx.precision = inputs
+        a, b, ctx.precision, bias = inputs
         of_a, of_b = ctx.needs_input_grad[:2]
+        ctx.bias = None if bias is None else _GradientShape.of(bias)
         ctx.operands = _GradientShape.of(a), _GradientShape.of(b)
         ctx.save_for_backward(a if of_b else None, b if of_a else None)
         ctx.save_for_forward(a, b)
 
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> Any:
-        """C·Bᴴ and Aᴴ·C for the gradient C of the product, summed over the axes along which an operand was repeated."""
+        """C·Bᴴ and Aᴴ·C for the gradient C of the product, summed over the axes along which an operand was repeated; of the
+        bias the sums of columns."""
         (a, b), (like_a, like_b) = ctx.saved_tensors, ctx.operands
+        of_bias = None
+        if ctx.bias is not None and ctx.needs_input_grad[3]:
+            of_bias = c.flatten(0, -2).sum(0, dtype=ctx.bias.dtype) if c.dim() > 1 else c.to(ctx.bias.dtype)
         if len(like_b.shape) == 1:
             c, b = c.unsqueeze(-1), None if b is None else b.unsqueeze(-1)
         if len(like_a.shape) == 1:
             c, a = c.unsqueeze(-2), None if a is None else a.unsqueeze(-2)
         of_a = None if b is None else _fitted(product(c, _adjoint(b), ctx.precision), like_a, -2)
         if a is None:
-            return of_a, None, None
+            return of_a, None, None, of_bias
         if len(like_b.shape) <= 2:  # one matrix for the whole batch: the sum over the batch is part of k
             a, c = a.flatten(0, -2), c.flatten(0, -2)
         if like_b.is_column_major:
             of_b = product(c.mT, _conjugate(a), ctx.precision).mT
         else:
             of_b = product(_adjoint(a), c, ctx.precision)
-        return of_a, _fitted(of_b, like_b, -1), None
+        return of_a, _fitted(of_b, like_b, -1), None, of_bias
 
     @staticmethod
-    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, _: None) -> Tensor | None:
+    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> Tensor | None:
         """The tangent of the product: dA·B + A·dB."""
         a, b = ctx.saved_tensors
         terms = [product(x, y, ctx.precision) for x, y in ((da, b), (a, db)) if x is not None and y is not None]

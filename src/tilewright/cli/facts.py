@@ -65,7 +65,7 @@ def ladder_command(json_file: Json = None) -> None:
 
     First the ladder, then the engine's kernels, then the references.
     """
-    from ..catalog import catalog, cuda_catalog
+    from ..catalog import catalog, cuda_catalog, cuda_engine
     from ..kernels import CudaKernel, Kernel
     from ..terminal import show_facts
 
@@ -74,6 +74,7 @@ def ladder_command(json_file: Json = None) -> None:
     parts: dict[str, list[Kernel | CudaKernel]] = {
         "": [*(k for k in cpu if k.is_rung), *cuda_catalog().values()],
         "\nthe engine, by shape": [k for k in cpu if not (k.is_rung or k.is_reference)],
+        "\nthe engine on GPUs, by predicted time": list(cuda_engine().values()),
         "\nreferences": [k for k in cpu if k.is_reference],
     }
     if json_file:

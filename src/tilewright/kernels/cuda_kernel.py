@@ -22,7 +22,7 @@ LINE = "LINE"
 #: The names that a time may use, besides the parameters and LINE; ``header`` explains them.
 TIMED = (
     *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "blocks"),
-    *("lines", "a_down", "b_across", "a_vector", "b_vector"),
+    *("lines", "a_down", "b_across", "a_vector", "b_vector", "finished", "scaled"),
 )
 
 Dim3 = tuple[int, int, int]
@@ -95,6 +95,8 @@ class CudaKernel:
     step: Expression | None = None
     time: dict[str, Expression] = field(default_factory=dict)
     given: dict[str, Expression] = field(default_factory=dict)
+    finishes: Expression | None = None
+    blocks: Expression | None = None
     source_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,6 +107,12 @@ class CudaKernel:
 
     device = "cuda"
     is_reference = False
+
+    @property
+    def in_engine(self) -> bool:
+        """Whether it is a kernel of the engine: ``matmul`` chooses it by its predicted time, and instead of m, n and k it
+        takes a structure with layouts, batch and parts of k."""
+        return bool(self.time)
 
     @property
     def params(self) -> dict[str, int]:
@@ -169,6 +177,12 @@ class CudaKernel:
         """Elements of k of which the parts of a long k consist; 0 where k is not cut."""
         return 0 if self.step is None else self.step(**params, **{LINE: 128 // itemsize})
 
+    def shared_to_finish(self, params: Mapping[str, int], vectors: int) -> int:
+        """Bytes of shared memory that it needs besides ``shared`` for an epilogue with so many vectors that have a number
+        for each column.
+        """
+        return 0 if self.finishes is None else vectors * self.finishes(**params)
+
     def seconds(self, **values: float) -> float:
         """The predicted time of a launch, of a kernel with a table ``time``: for all parameters and what TIMED names."""
         known = {LINE: 128 // int(values["size"]), **values}
@@ -207,12 +221,13 @@ class CudaKernel:
 
     def launch_on(self, sms: int, m: int, n: int, k: int, **params: int) -> Launch:
         """``launch`` on a GPU of ``sms`` multiprocessors: of a persistent kernel there is a block for each of them at most,
-        in whole clusters."""
+        or PER_SM, in whole clusters."""
         launch = self.launch(m, n, k, **params)
         if not self.persistent:
             return launch
-        cluster = self.checked(params).get("CLUSTER", 1)
-        most = max(cluster, sms // cluster * cluster)
+        chosen = self.checked(params)
+        cluster = chosen.get("CLUSTER", 1) * chosen.get("SPLIT", 1)
+        most = max(cluster, sms * chosen.get("PER_SM", 1) // cluster * cluster)
         return replace(launch, grid=(min(launch.blocks, most), 1, 1))
 
 

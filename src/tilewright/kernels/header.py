@@ -30,7 +30,7 @@
     [strides]                                       # operands come as pointers and strides; what it reads as it lies:
     a = "either"                                    # "any" strides, or elements that follow each other along "rows", along
     b = "rows"                                      # "columns", or "either" way
-    c = "rows"
+    c = "rows"                                      # and lists = "either", if it takes lists (see engine/cuda/lists.cuh)
 
     step = "BK"                                     # a long k may be cut into parts, whole steps of so many elements
     [time]                                          # predicted seconds of a launch: expressions of real numbers, each over
@@ -64,13 +64,14 @@ any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMUL
 An operand in ``boxes`` is a tensor map, ``const __grid_constant__ TensorMap a`` (of ``hopper.cuh``), in place of a pointer:
 of three dimensions, the first of one matrix, in swizzles of 128 bytes, with zeros beyond the edges. Its rows must be
 multiples of 16 bytes and not empty; other shapes are refused. A ``persistent`` kernel gets at most a block for each
-multiprocessor, in whole clusters of its parameter CLUSTER. The engine's kernels with ``boxes`` or ``strides`` take more:
-``runtime.gpu.boxed_product`` and ``strided_product`` say what.
+multiprocessor, or PER_SM, in whole clusters of CLUSTER · SPLIT, which are its parameters. The engine's kernels with
+``boxes`` or ``strides`` take more: ``runtime.gpu.boxed_product`` and ``strided_product`` say what.
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
 read and stored, ``blocks`` those of the whole launch; ``lines`` is 1 where rows of A and B begin at whole 128-byte lines,
 ``a_down`` where columns of A follow each other in memory, ``b_across`` where rows of B do; ``a_vector`` and ``b_vector``
-are the most bytes that one access may have.
+are the most bytes that one access may have. ``finished``: it applies an epilogue, which needs ``finishes``, the bytes of
+shared memory for each vector by column. ``scaled``: scales of blocks of 128, where ``blocks`` holds for the parameters.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ _KEYS = (
     "time",
     "formulas",
     "given",
-    "params",
+    *("finishes", "blocks", "params"),
 )
 _STRIDES = ("any", "either", "rows", "columns")
 _FORMULA = r"global_(load|store)_(requests|sectors)|shared_(load|store)_(requests|wavefronts)"
@@ -183,6 +184,7 @@ class _Header:
         parameters = tuple(parameter_of(name, table) for name, table in self._table("params").items())
         names = [p.name for p in parameters]
         sizes = ["m", "n", "k", *names]
+        optional: Any = {k: self._expression(k, self.toml[k], names) for k in ("finishes", "blocks") if k in self.toml}
         kernel = CudaKernel(
             **known,
             entry=self._string("entry", entry, r"[A-Za-z_][\w:]*(<[\w:, ]+>)?", "the name of a function"),
@@ -216,6 +218,7 @@ class _Header:
             step=self._expression("step", self.toml["step"], [*names, LINE]) if "step" in self.toml else None,
             time=self._time(names),
             given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},
+            **optional,
         )
         try:
             kernel.launch(1, 1, 1)
@@ -235,7 +238,7 @@ class _Header:
 
     def _strides(self) -> dict[str, str]:
         table = self._table("strides")
-        if table and (set(table) != set("abc") or not set(table.values()) <= set(_STRIDES)):
+        if table and (set(table) - {"lists"} != set("abc") or not set(table.values()) <= set(_STRIDES)):
             raise WrongHeaderError(f"strides must have a, b and c, each one of {', '.join(_STRIDES)}, got {table!r}")
         return table
 

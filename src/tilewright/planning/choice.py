@@ -22,7 +22,7 @@ from ..problem import Problem
 from .tuned import best_params
 
 ALGORITHMS = ("classical", "strassen")
-PRECISIONS = ("standard", "highest", "tf32", "fast")
+PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast")
 
 #: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
 _ON_GPUS = {"tf32": ("float32", "tf32"), "fast": ("float8", "float8_fast")}
@@ -62,10 +62,10 @@ def choose_cpu(problem: Problem, algorithm: str = "classical") -> Choice[Kernel]
     ``algorithm="strassen"`` takes the highest kernel with fewer multiplications; its error bound is normwise, and wider
     (``kernel.error_bound``). ``problem.precision`` is a promise about error. With "standard" every element is within the
     classical bound γ_k·(|A||B|) of the exact one, in the dtype's own unit roundoff (for narrower dtypes that of float32,
-    then rounded once). With "highest" float16, bfloat16, float32 and complex64 are computed in float64 or complex128 and
-    rounded once, at half the speed or less: the bound has float64's unit roundoff, plus that one rounding. float64 and
-    complex128, for which there is no wider dtype, and integers, which are exact modulo their size, are computed as with
-    "standard".
+    then rounded once), and so it is with "ieee". With "highest" float16, bfloat16, float32 and complex64 are computed in
+    float64 or complex128 and rounded once, at half the speed or less: the bound has float64's unit roundoff, plus that one
+    rounding. float64 and complex128, for which there is no wider dtype, and integers, which are exact modulo their size, are
+    computed as with "standard".
 
     NumPy multiplies what no kernel does (long double, Python objects), and everything where ``$NUMBA_DISABLE_JIT`` forbids
     compilation.

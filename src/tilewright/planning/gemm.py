@@ -1,7 +1,9 @@
-"""Plans of ``gemm``: whether C is only scaled, overwritten, added to by the kernel, or combined with a separate product."""
+"""Plans of ``gemm``, and how they run: C is only scaled, overwritten, added to by the kernel, or combined with a separate
+product."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -69,6 +71,74 @@ def plan_gemm(
     rows = max(64, PANEL_BYTES // max(1, shapes.n * target.itemsize))
     panel = host_plan((min(rows, shapes.m), shapes.k), y.shape, x.dtype, y.dtype)
     return _gemm_plan(replace(panel, problem=plan.problem), "combine", rows), s, t, target
+
+
+def runs_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: float) -> bool:
+    """Whether ``matmul`` of these into ``out``, with ``alpha`` and ``beta`` and nothing else, is a ``gemm``: of matrices
+    whose result is computed in its own dtype."""
+    own = promoted(a.dtype, b.dtype).name in ("float32", "float64", "complex64", "complex128")
+    return out is not None and a.ndim == b.ndim == 2 and alpha != 0 and own
+
+
+def is_planned_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: complex, beta: complex) -> bool:
+    """Whether a plan for these is that of ``gemm``: of what ``matmul`` does by it, and of what ``gemm`` alone can do."""
+    if a.ndim != 2 or b.ndim != 2:
+        return False
+    dtype = promoted(a.dtype, b.dtype)
+    refused = dtype.kind not in "fcV" or isinstance(alpha, complex) or isinstance(beta, complex)
+    return (out is None and beta != 0) or (out is not None and alpha == 0) or refused or runs_as_gemm(a, b, out, 1.0)
+
+
+def run_gemm(
+    plan: GemmPlan,
+    alpha: np.ndarray,
+    beta: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    multiply: Callable[..., Any],
+) -> None:
+    """Run what ``plan_gemm`` returned, on the same operands; ``multiply`` is ``matmul``."""
+    with np.errstate(all="ignore"):
+        if plan.way == "scale":
+            _scale(c, beta)
+        elif plan.way == "product":
+            multiply(a, b, out=c)
+        elif plan.way == "add":
+            plan.run(native(a, plan.working_dtype), native(b, plan.working_dtype), c)
+        else:
+            _combine(plan.panel, alpha, a, b, beta, c, multiply)
+
+
+def _scale(c: np.ndarray, beta: np.ndarray) -> None:
+    if beta == 0:
+        c[...] = 0
+    elif beta != 1:
+        np.multiply(c, beta, out=c)
+
+
+def _combine(
+    rows: int,
+    alpha: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    beta: np.ndarray,
+    c: np.ndarray,
+    multiply: Callable[..., Any],
+) -> None:
+    """C ← α·A·B + β·C for ``rows`` rows of C at a time, so that the array that holds A·B stays small."""
+    if np.may_share_memory(c, a):
+        a = a.copy()
+    if np.may_share_memory(c, b):
+        b = b.copy()
+    for row in range(0, c.shape[0], rows):
+        band = c[row : row + rows]
+        product = multiply(a[row : row + rows], b)
+        if alpha != 1:
+            product = product * alpha
+        if beta != 0:
+            product = product + (band if beta == 1 else band * beta)
+        np.copyto(band, product, casting="same_kind")
 
 
 def _any_c(shapes: ProductShapes, dtype: np.dtype) -> np.ndarray:

@@ -41,7 +41,7 @@ class HostPlan(Plan):
 
     ``layout`` is how the operands' shapes combine, ``dtype`` the result's. ``threads`` share each product; if the products
     of a batch are too small for that, each of ``bands`` threads computes a part of the batch. With ``adds`` the product is
-    added to C.
+    added to C. ``finish`` is the epilogue as a formula.
     """
 
     problem: Problem
@@ -51,6 +51,7 @@ class HostPlan(Plan):
     threads: int = 1
     bands: int = 1
     adds: bool = False
+    finish: str = ""
 
     # ---- what runs
 
@@ -125,6 +126,8 @@ class HostPlan(Plan):
         if self.compute != self.problem.dtype:
             rounding = f"in {self.compute}, rounded once to {self.problem.dtype}"
             rows.append(("computes", f"{rounding}; converted copies take {bytes_text(self.converted_bytes)}"))
+        if self.finish:
+            rows.append(("result", f"{self.finish}, by NumPy after the product"))
         return [*rows, *self._error(), *self._predicted()]
 
     @property

@@ -14,17 +14,18 @@ from ..kernels.cuda_kernel import CudaKernel
 from ..problem import itemsize_of
 from .tuned import best_params
 
-#: Bytes of a line of the GPU's caches.
-LINE_BYTES = 128
 #: A part of k has at least so many steps, and there are so many parts at most.
 _LEAST_STEPS, _MOST_PARTS = 4, 256
+#: The most bytes of shared memory of a block, on GPUs that have kernels that apply epilogues.
+_MOST_SHARED = 227 * 1024
 
 
 @dataclass(frozen=True)
 class EngineShape:
     """The product as a kernel sees it. ``out``: the dtype that it stores. ``lines``: rows of A and of B begin at multiples
     of 128 bytes. ``a_down``: columns of A follow each other in memory; ``b_across``: rows of B do. ``a_vector``,
-    ``b_vector``: the most bytes that one access may have."""
+    ``b_vector``: the most bytes that one access may have. ``vectors``: those of an epilogue that the kernel applies, with a
+    number for each of its columns; None where it applies none. ``blocks``: each 128 of k have scales of their own."""
 
     dtype: str
     out: str
@@ -37,6 +38,8 @@ class EngineShape:
     b_across: bool = True
     a_vector: int = 16
     b_vector: int = 16
+    vectors: int | None = None
+    blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,13 @@ def ways(kernel: CudaKernel, product: EngineShape, sms: int, gpu: str = "") -> l
     found = []
     for given in sets if tuned is None else [tuned]:
         params = kernel.checked(given)
-        blocks = kernel.launch(*shape, **params).blocks * product.batch
-        for parts in _parts(kernel, params, product, blocks, sms):
+        if product.blocks and not (kernel.blocks and kernel.blocks(**params)):
+            continue
+        launch = kernel.launch(*shape, **params)
+        blocks, is_finished = launch.blocks * product.batch, product.vectors is not None
+        if is_finished and launch.shared_bytes + kernel.shared_to_finish(params, product.vectors or 0) > _MOST_SHARED:
+            continue
+        for parts in (1,) if is_finished else _parts(kernel, params, product, blocks, sms):
             found.append(Way(kernel, params, parts, _seconds(kernel, params, product, parts, blocks, sms)))
     return sorted(found, key=lambda way: way.seconds)
 
@@ -154,6 +162,8 @@ def _seconds(
         b_across=product.b_across,
         a_vector=product.a_vector,
         b_vector=product.b_vector,
+        finished=product.vectors is not None,
+        scaled=product.blocks,
     )
 
 

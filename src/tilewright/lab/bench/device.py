@@ -14,14 +14,13 @@ from typing import Any
 
 from ...errors import CompileError, LaunchError, UnavailableError, UsageError
 from ...host.machine import bytes_text
-from ...problem import itemsize_of
-from ...runtime.gpu.boxes import check_box_rows, mapped_arguments
 from ...runtime.gpu.cublas import Cublas
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.launch import Submission
 from ...runtime.gpu.memory import Memory
 from ...runtime.gpu.nvml import Gauge
-from ...runtime.gpu.nvrtc import compile_kernel, compiler
+from ...runtime.gpu.nvrtc import compiler
+from ...runtime.gpu.plain_launch import plain_launch
 from ..inputs.formats import NumberFormat, format_of
 from ..verify.device_verify import DeviceChecks, DeviceOracle
 from .cells import Cell, Outcome, Settings
@@ -144,29 +143,27 @@ class DeviceBench:
         if cell.kernel.is_reference:
             library = self._library()
             return lambda a, b, c: library.gemm(a, b, c, cell.shape, cell.dtype, precision=cell.precision)
-        (m, n, k), kernel, gpu = cell.shape, cell.kernel, self.gpu
-        launch = kernel.launch_on(gpu.sms, m, n, k, **cell.params)
-        if not launch.blocks:
+        (m, n, _), kernel, gpu = cell.shape, cell.kernel, self.gpu
+        if not m * n:
             raise UsageError(f"C is {m}x{n}: it has no elements, so nothing is launched")
-        check_box_rows(kernel, cell.shape, itemsize_of(cell.dtype))
-        compiled = compile_kernel(kernel, arch=gpu.arch, **cell.params)
-        entry = compiled.entry(kernel.entry)
-        has = gpu.attributes(compiled, entry)
-        shared = has.shared_bytes + launch.shared_bytes
+        p = plain_launch(kernel, cell.shape, cell.dtype, cell.params, arch=gpu.arch, sms=gpu.sms)
+        has = gpu.attributes(p.compiled, p.entry)
+        shared = has.shared_bytes + p.launch.shared_bytes
         measured.about = {
-            "threads": launch.threads,
+            "threads": p.launch.threads,
             "registers": has.registers,
             "local_bytes": has.local_bytes,
             "shared_bytes": shared,
             "arch": gpu.arch,
-            **residency(gpu.arch, launch.threads, has.registers, shared),
+            **residency(gpu.arch, p.launch.threads, has.registers, shared),
             "formulas": formula_values(kernel, cell.shape, cell.params),
         }
-        params = kernel.checked(cell.params)
 
         def product(*operands: Memory) -> Submission:
-            args = mapped_arguments(kernel, cell.shape, cell.dtype, params, operands)
-            return gpu.prepare(compiled, entry, launch.grid, launch.block, (*args, m, n, k), launch.shared_bytes)
+            launch = p.launch
+            return gpu.prepare(
+                p.compiled, p.entry, launch.grid, launch.block, p.arguments(operands), launch.shared_bytes
+            )
 
         return product
 

@@ -11,8 +11,8 @@ from typing import Any
 from ...errors import UsageError
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
-from ...runtime.gpu.boxes import check_box_rows
-from ...runtime.gpu.nvrtc import Compiled, architectures, compile_with, compiler
+from ...runtime.gpu.nvrtc import Compiled, architectures, compiler
+from ...runtime.gpu.plain_launch import PlainLaunch, plain_launch
 from ...simulator.assembly.instructions import Function
 from ...simulator.assembly.parser import parse_ptx
 from ...simulator.assembly.program import Program, link
@@ -41,12 +41,21 @@ class CheckedLaunch:
     params: dict[str, int]
     card: GpuModel
     arch: str
-    compiled: Compiled
+    plain: PlainLaunch
     program: Program
-    launch: Launch
     sampled: bool
     notes: list[str]
     compiler_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def compiled(self) -> Compiled:
+        """The compiled kernel."""
+        return self.plain.compiled
+
+    @property
+    def launch(self) -> Launch:
+        """The size of the launch."""
+        return self.plain.launch
 
 
 def check_launch(
@@ -64,18 +73,19 @@ def check_launch(
     """Check and compile all that ``explain`` needs before it runs a kernel. Raises what ``explain`` raises."""
     chosen = kernel.checked(params or {})
     card = find_gpu(gpu)
-    launch = kernel.launch_on(card.sms, m, n, k, **chosen)
     sampled = m * n * k > WHOLE if whole is None else not whole
-    _check_size(kernel, m, n, k, launch, sampled)
+    _check_size(kernel, m, n, k, kernel.launch_on(card.sms, m, n, k, **chosen), sampled)
     arch, notes = arch_for(kernel, card)
     if named_in_full(gpu, card):
         notes = [f"the data of the {card.name} are from: {card.source}", *notes]
-    compiled = compile_with(kernel, chosen, arch, defines or {}, include)
-    program = link(parse_ptx(compiled.ptx), compiled.entry(kernel.entry))
-    _check_signature(kernel, program.entry)
+    options: dict[str, Any] = {"arch": arch, "sms": card.sms, "defines": defines, "include": include}
+    plain = plain_launch(kernel, (m, n, k), kernel.dtypes[0], chosen, **options)
+    program = link(parse_ptx(plain.compiled.ptx), plain.entry)
+    if not kernel.in_engine:
+        _check_signature(kernel, program.entry)
     given = {"include": [str(folder) for folder in include], "defines": dict(defines or {})}
-    options = {name: value for name, value in given.items() if value}
-    return CheckedLaunch(kernel, m, n, k, chosen, card, arch, compiled, program, launch, sampled, notes, options)
+    given_options = {name: value for name, value in given.items() if value}
+    return CheckedLaunch(kernel, m, n, k, chosen, card, arch, plain, program, sampled, notes, given_options)
 
 
 def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, sampled: bool) -> None:
@@ -85,7 +95,6 @@ def _check_size(kernel: CudaKernel, m: int, n: int, k: int, launch: Launch, samp
     if not sampled and launch.blocks > MOST_BLOCKS:
         raise UsageError(f"{where}: {launch.blocks:,} blocks are too many to run all: at most {MOST_BLOCKS:,}")
     size = format_of(kernel.dtypes[0], kernel.precision).itemsize
-    check_box_rows(kernel, (m, n, k), size)
     needed = (m * k + k * n + m * n) * size
     memory = machine().memory_total
     if memory and 2 * needed > memory:

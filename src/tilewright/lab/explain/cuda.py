@@ -12,6 +12,7 @@ import numpy as np
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...records.explanation import Defect, Explanation, TimePart
+from ...runtime.gpu.boxes import Mapped
 from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.assembly.source_files import file_label
 from ...simulator.findings import LAUNCH, STEP_LIMIT
@@ -64,7 +65,7 @@ def explain_launch(
         p.launch.shared_bytes, [2], None, max_steps, (machine().memory_total or 2 * MAX_BYTES) // 2, progress
     )
     source = KernelSource(kernel.source, str(kernel.path), p.compiled)
-    args = [*in_boxes(kernel, p.params, (a, b, c)), *size]
+    args = in_boxes(kernel, p.plain.arguments((a, b, c)))
     observed = observe(source, p.program, p.launch.grid, p.launch.block, args, options, sampled=p.sampled)
     tensor_cycles = observed.counters.get(TENSOR_CYCLES, 0)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
@@ -91,7 +92,7 @@ def explain_launch(
         formulas=formulas_of(kernel, *size, p.params, observed.accesses),
         bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, observed.accesses, tensor_cycles),
         defects=_defects(kernel, observed),
-        verified=_verified(kernel, a, b, observed),
+        verified=_verified(p, a, b, observed),
         run=run,
         included=observed.included,
         printed=observed.printed,
@@ -126,16 +127,15 @@ def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.
     return a, b, form.stored(np.full((m, n), np.nan, form.working))
 
 
-def in_boxes(kernel: CudaKernel, params: Mapping[str, int], arrays: Sequence[np.ndarray]) -> list[Any]:
-    """A, B and C as the kernel takes them: those that its header names in ``boxes`` as tensor maps, with swizzles of 128
-    bytes. ``params`` are all of its parameters."""
-    form = format_of(kernel.dtypes[0], kernel.precision)
-    kind = {"bfloat16": "bf16"}.get(form.name)
+def in_boxes(kernel: CudaKernel, arguments: Sequence[Any]) -> list[Any]:
+    """The arguments of a launch as the microscope takes them: those that are ``Mapped`` as tensor maps, with swizzles of 128
+    bytes."""
+    kind = {"bfloat16": "bf16"}.get(kernel.dtypes[0])
     return [
-        TensorMap(array[None], (1, *kernel.box(name, array.itemsize, params)), data_type=kind, swizzle=128)
-        if name in kernel.boxes
-        else array
-        for name, array in zip("abc", arrays, strict=True)
+        TensorMap(np.asarray(each.memory)[None], (1, *each.operand.box), data_type=kind, swizzle=128)
+        if isinstance(each, Mapped)
+        else each
+        for each in arguments
     ]
 
 
@@ -213,13 +213,13 @@ def _stopped(observed: Observation) -> list[str]:
     return [f"line {f.line}: {f.text}" if f.line else f.text for f in observed.findings if f.kind == STEP_LIMIT]
 
 
-def _verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, observed: Observation) -> dict[str, Any]:
+def _verified(p: CheckedLaunch, a: np.ndarray, b: np.ndarray, observed: Observation) -> dict[str, Any]:
     """The verification. ``ok`` is None where the limit of steps stopped the run, because the result is not complete."""
     if _stopped(observed):
         reason = f"stopped after {observed.run.steps:,} steps: result not complete, not verified"
         return {"ok": None, "reason": reason, "error_over_bound": None, "of": ""}
     sampled = observed.run.sampled
-    check = verified(kernel, a, b, observed.arrays[2].reshape(len(a), -1), sampled=sampled)
+    check = verified(p.kernel, a, b, observed.arrays[p.plain.result].reshape(len(a), -1), sampled=sampled)
     of = "the elements that the sampled blocks wrote" if sampled else "every element"
     return check.as_dict() | {"of": of}
 

@@ -11,9 +11,10 @@ from typing import Any
 from ...errors import LaunchError, UnavailableError, UsageError
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.explanation import Explanation
-from ...runtime.gpu.boxes import Mapped, mapped_arguments
+from ...runtime.gpu.boxes import Mapped
 from ...runtime.gpu.device import open_device
-from ...runtime.gpu.nvrtc import compile_with, compiler
+from ...runtime.gpu.nvrtc import compiler
+from ...runtime.gpu.plain_launch import plain_launch
 from ...simulator.assembly.disassembly import MachineInstruction, disassemble, parse_sass
 from ...simulator.assembly.source_files import file_label
 from ...simulator.gpus import find_gpu
@@ -47,20 +48,24 @@ def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], s
     check_gpu(explanations[0].gpu["name"])
     params, environment = explanations[0].params, explanations[0].environment
     arch = environment["arch"]
-    compiled = compile_with(kernel, params, arch, environment.get("defines", {}), environment.get("include", ()))
-    entry = compiled.entry(kernel.entry)
-    launches = []
+    options = {"defines": environment.get("defines", {}), "include": environment.get("include", ())}
+    plains = []
     for e in explanations:
         if e.params != params or e.environment["arch"] != arch:
             raise UsageError(
                 f"{kernel.name}: measured together must have the same parameters, got {e.params} and {params}"
             )
-        launch = kernel.launch_on(e.gpu["sms"], e.m, e.n, e.k, **params)
-        arrays = operands(kernel, e.m, e.n, e.k, seed)
-        given = mapped_arguments(kernel, (e.m, e.n, e.k), kernel.dtypes[0], kernel.checked(params), arrays)
+        shape, sms = (e.m, e.n, e.k), e.gpu["sms"]
+        plains.append(plain_launch(kernel, shape, kernel.dtypes[0], params, arch=arch, sms=sms, **options))
+    compiled, entry = plains[0].compiled, plains[0].entry
+    if any(p.compiled.cubin != compiled.cubin for p in plains):  # of the engine: each size has a binary of its own
+        return [measured(kernel, e, seed) for e in explanations]
+    launches = []
+    for e, p in zip(explanations, plains, strict=True):
+        given = p.arguments(operands(kernel, e.m, e.n, e.k, seed))
         maps = {i: each.operand for i, each in enumerate(given) if isinstance(each, Mapped)}
-        args = (*arrays, e.m, e.n, e.k)
-        launches.append(StoredLaunch(entry, launch.grid, launch.block, args, launch.shared_bytes, maps))
+        args = tuple(each.memory if isinstance(each, Mapped) else each for each in given)
+        launches.append(StoredLaunch(entry, p.launch.grid, p.launch.block, args, p.launch.shared_bytes, maps))
     of_units = tuple(name for name in hardware.HOPPER_COUNTERS if any(name in e.counters for e in explanations))
     profiles = hardware.profile_launches(compiled, launches, hardware.COUNTERS + of_units)
     code = parse_sass(disassemble(compiled.cubin))[entry]
@@ -71,13 +76,17 @@ def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], s
         "command": shlex.join(["tilewright", *sys.argv[1:]]),
     }
     return [
-        _counted(kernel, stored, profile, code) | {"environment": measured_on}
-        for stored, profile in zip(launches, profiles, strict=True)
+        _counted(kernel, stored, p.result, profile, code) | {"environment": measured_on}
+        for stored, p, profile in zip(launches, plains, profiles, strict=True)
     ]
 
 
 def _counted(
-    kernel: CudaKernel, launch: StoredLaunch, profile: ncu_pages.Profile, code: Sequence[MachineInstruction]
+    kernel: CudaKernel,
+    launch: StoredLaunch,
+    result: int,
+    profile: ncu_pages.Profile,
+    code: Sequence[MachineInstruction],
 ) -> dict[str, Any]:
     if not ncu_pages.is_name_of(profile.kernel, launch.entry):
         raise LaunchError(f"{kernel.name}: {launch.entry} was launched, but ncu counted {profile.kernel}")
@@ -87,7 +96,7 @@ def _counted(
         for (file, line), counts in ncu_pages.by_line(profile.instructions, code).items()
         if file
     }
-    verdict = verified(kernel, a, b, profile.arrays[2]).as_dict()
+    verdict = verified(kernel, a, b, profile.arrays[result]).as_dict()
     return {"counters": profile.counters, "by_line": by_line, "verified": verdict}
 
 

@@ -27,7 +27,8 @@ from ...runtime.gpu.nvrtc import Compiled
 
 @dataclass(frozen=True)
 class StoredLaunch:
-    """One launch: kernel, blocks, threads a block, arguments (NumPy arrays and numbers), dynamic shared memory in bytes.
+    """One launch: kernel, blocks, threads a block, arguments (NumPy arrays, numbers, and structures as their bytes), dynamic
+    shared memory in bytes.
 
     ``maps``: how those arrays lie that the kernel takes as tensor maps, by position."""
 
@@ -58,8 +59,8 @@ def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunc
             "args": len(launch.args), "shared_bytes": launch.shared_bytes, "maps": launch.maps,
         })  # fmt: skip
         for i, value in enumerate(launch.args):
-            array = np.asarray(value)
-            if array.dtype.kind not in "biufc":
+            array = np.asarray(np.void(value) if isinstance(value, bytes) else value)
+            if array.dtype.kind not in "biufc" and not isinstance(value, bytes):
                 raise OperandError(
                     f"{launch.entry}: argument {i} is a {type(value).__name__}: give an array or a number"
                 )
@@ -86,8 +87,10 @@ def load_launches(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
 
 
 def _value(array: np.ndarray) -> Any:
-    """An array, or a number. Python's own numbers were stored in NumPy's widest types; the launch converts them to the
-    parameter's type."""
+    """An array, a number, or a structure. Python's own numbers were stored in NumPy's widest types; the launch converts them
+    to the parameter's type."""
+    if array.dtype.kind == "V":
+        return array.tobytes()
     if array.ndim:
         return array
     return array.item() if array.dtype in (np.int64, np.float64, np.bool_) else array[()]

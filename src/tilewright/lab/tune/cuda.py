@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import math
 import multiprocessing
@@ -24,7 +25,7 @@ from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
 from ...planning.tuned import tuned_file
 from ...records.bench import BenchRecord
-from ...runtime.gpu.nvrtc import compile_kernel
+from ...runtime.gpu.plain_launch import plain_launch
 from ..bench.cells import Cell
 from ..bench.cuda import CudaBench
 from ..bench.device import MeasuredCell
@@ -55,10 +56,13 @@ class TuningResult:
 
 
 def combinations(kernel: CudaKernel, shape: Shape, seed: int = 1) -> Iterator[dict[str, int]]:
-    """Every combination of parameters that a kernel's header allows, each once: the defaults, then others at random."""
+    """Every combination of parameters that a kernel's header allows, each once: the defaults, then those between which
+    ``matmul`` chooses, if it is a kernel of the engine, then others at random."""
     seen: set[tuple[int, ...]] = set()
     choices = [p.values for p in kernel.parameters]
-    for values in itertools.chain([tuple(kernel.params.values())], _drawn(choices, random.Random(seed))):
+    named = [{}, *(preset.params for preset in kernel.presets if kernel.in_engine)]
+    first = [tuple((kernel.params | given).values()) for given in named]
+    for values in itertools.chain(first, _drawn(choices, random.Random(seed))):
         params = dict(zip(kernel.params, values, strict=True))
         if values not in seen and _launches(kernel, shape, params):
             yield params
@@ -107,7 +111,9 @@ def tune_parameters(
     if not kernel.parameters:
         raise UsageError(f"{kernel.name} has no parameters to tune")
     start, good, failed = time.monotonic(), [], []
-    with compiled_ahead(kernel, bench.environment["arch"], combinations(kernel, shape, seed)) as ready:
+    gpu = {name: bench.environment[name] for name in ("arch", "sms")}
+    compiling = functools.partial(_compile, kernel, shape, dtype, **gpu)
+    with compiled_ahead(compiling, combinations(kernel, shape, seed)) as ready:
         for params in ready:
             cell = Cell(kernel, shape, dtype, 1, params, "cuda", kernel.precision)
             measured = bench.ask(cell, with_reference=False, repeat=1)
@@ -149,7 +155,7 @@ def _sampled_again(bench: CudaBench, cell: Cell, before: MeasuredCell) -> Measur
 
 @contextlib.contextmanager
 def compiled_ahead(
-    kernel: CudaKernel, arch: str, wanted: Iterable[dict[str, int]]
+    compiling: Callable[[dict[str, int]], None], wanted: Iterable[dict[str, int]]
 ) -> Iterator[Iterator[dict[str, int]]]:
     """The combinations of ``wanted``, each when it is compiled: other processes compile the next ones while one is measured.
 
@@ -161,19 +167,22 @@ def compiled_ahead(
         return
     pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
     try:
-        yield _in_order(pool, kernel, arch, iter(wanted), 2 * workers)
+        yield _in_order(pool, compiling, iter(wanted), 2 * workers)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _in_order(
-    pool: concurrent.futures.Executor, kernel: CudaKernel, arch: str, wanted: Iterator[dict[str, int]], ahead: int
+    pool: concurrent.futures.Executor,
+    compiling: Callable[[dict[str, int]], None],
+    wanted: Iterator[dict[str, int]],
+    ahead: int,
 ) -> Iterator[dict[str, int]]:
     waiting: deque[tuple[dict[str, int], concurrent.futures.Future[None]]] = deque()
     with contextlib.suppress(concurrent.futures.BrokenExecutor):  # a compiler crashed; the bench then compiles itself
         while True:
             for params in itertools.islice(wanted, ahead - len(waiting)):
-                waiting.append((params, pool.submit(_compile, kernel, arch, params)))
+                waiting.append((params, pool.submit(compiling, params)))
             if not waiting:
                 return
             waiting[0][1].result()
@@ -182,9 +191,9 @@ def _in_order(
     yield from wanted
 
 
-def _compile(kernel: CudaKernel, arch: str, params: dict[str, int]) -> None:
+def _compile(kernel: CudaKernel, shape: Shape, dtype: str, params: dict[str, int], *, arch: str, sms: int) -> None:
     with contextlib.suppress(CompileError, UsageError, UnavailableError):  # the bench reports the same error
-        compile_kernel(kernel, arch=arch, **params)
+        plain_launch(kernel, shape, dtype, params, arch=arch, sms=sms)
 
 
 # ---- cached on disk ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...catalog import catalog, cuda_catalog, did_you_mean_kernel, find, tunable
+from ...catalog import catalog, cuda_catalog, cuda_engine, did_you_mean_kernel, find, tunable
 from ...errors import UsageError, did_you_mean
 from ...kernels import Kernel, blocking
 from ...kernels.cuda_kernel import CudaKernel
@@ -39,7 +39,7 @@ class TuneRequest:
         """Whether it names a kernel of the CPU. A short name that CUDA kernels also have means those."""
         if "/" in self.kernel or self.kernel.endswith((".py", ".cu")):
             return self.kernel.endswith(".py") or self.kernel.startswith(("cpu/", "ref/"))
-        return f"cpu/{self.kernel}" in catalog() and f"cuda/{self.kernel}" not in cuda_catalog()
+        return f"cpu/{self.kernel}" in catalog() and f"cuda/{self.kernel}" not in cuda_catalog() | cuda_engine()
 
 
 def _ignore(record: BenchRecord) -> None:
@@ -125,7 +125,7 @@ def _chosen(request: TuneRequest) -> tuple[CudaKernel, Shape, str]:
 
 def _refuse_unknown(name: str) -> None:
     """Raises UsageError for a name that no kernel of any device has; the message names those that can be tuned."""
-    every = [*catalog(), *cuda_catalog()]
+    every = [*catalog(), *cuda_catalog(), *cuda_engine()]
     if name.endswith((".py", ".cu")) or name in every or any(full.partition("/")[2] == name for full in every):
         return
     raise UsageError(f"kernel {name!r} is not known: {did_you_mean_kernel(name, tunable())}")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
-from .boxes import GRANULE, BoxedOperand
+from .boxes import BoxedLauncher, BoxedOperand
 from .device import Device
-from .nvrtc import Compiled, compile_with
-from .product import MOST, GpuProduct
+from .memory import GRANULE
+from .product import MOST, Chosen, GpuProduct, compiled_once, stream_handle
 
-#: The last parameter of such a kernel, ``Call`` in its source.
-_CALL = struct.Struct("<qqiiiiiiii")
+#: The last parameter of such a kernel, ``Call`` in its source, and what it has of an epilogue.
+_CALL, _FINISH = struct.Struct("<qqiiiiiiii"), struct.Struct("<qqqqqff")
 
 _lock = threading.Lock()
 
@@ -33,10 +35,57 @@ class Laid:
 
 
 @dataclass(frozen=True)
+class BoxedEpilogue:
+    """What a kernel makes of its sums S before it stores them: activation(α · row scale · column scale · S + β · C + bias),
+    where rows and columns are those of its C. Of scales and bias this has the elements from one to the next, 0 where all
+    have the same, or None where they are absent; of the bias also the dtype. ``bias_by_row``: each row has a number."""
+
+    alpha: float
+    beta: float
+    activation: str | None
+    bias: tuple[str, int] | None
+    bias_by_row: bool
+    row_scales: int | None
+    column_scales: int | None
+
+    @property
+    def vectors(self) -> int:
+        """How many of its arrays have a number for each column."""
+        return int(self.bias is not None and not self.bias_by_row) + int(self.column_scales is not None)
+
+    @property
+    def macros(self) -> dict[str, object]:
+        """What the kernel is compiled with."""
+        by_row, by_column = (scales is not None for scales in (self.row_scales, self.column_scales))
+        return {
+            "FINISHED": 1,
+            "VECTORS": self.vectors,
+            "FACTORS": int(self.alpha != 1 or by_row),
+            "SCALED": by_row + 2 * by_column,
+            "ADDS": int(self.beta != 0),
+            "BIASED": 0 if self.bias is None else 1 if self.bias_by_row else 2,
+            "BIAS": (self.bias or ("float32", 0))[0].upper(),
+            "ACTIVATION": (self.activation or "none").upper(),
+        }
+
+
+class ScaleBlocks(NamedTuple):
+    """Scales of blocks: elements to the one of the next row of A, and of the next 128 columns of B; and in both to those of
+    the next 128 of k."""
+
+    row: int
+    column: int
+    next_of_rows: int
+    next_of_columns: int
+
+
+@dataclass(frozen=True)
 class BoxedProduct:
     """C[m×n] = A[m×k]·B[k×n] for each product of a batch, and of each of ``parts`` of k, of ``part_steps`` steps of 128
     bytes, whose sums then follow each other like a batch. ``aligned``: the address of C is a multiple of 16 bytes; those of
-    A and B must be, and their strides. ``factors``: the dtypes of A and B, if not ``dtype``."""
+    A and B must be, and their strides. ``factors``: the dtypes of A and B, if not ``dtype``. With an ``epilogue``, or
+    with scales of ``blocks``, a call has the addresses of bias, row scales and column scales behind the stream, 0 for those
+    that are absent."""
 
     dtype: str
     out: str
@@ -51,6 +100,8 @@ class BoxedProduct:
     parts: int = 1
     part_steps: int = MOST
     factors: tuple[str, str] | None = None
+    epilogue: BoxedEpilogue | None = None
+    blocks: ScaleBlocks | None = None
 
 
 def prepare_boxed_product(
@@ -66,14 +117,14 @@ def prepare_boxed_product(
 
 
 @functools.lru_cache(maxsize=4096)
-def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple[tuple[str, int], ...]) -> GpuProduct:
+def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: Chosen) -> GpuProduct:
     params = kernel.checked(dict(chosen))
     size = itemsize_of(p.out)
     in_boxes = (
         size in (2, 4) and p.aligned and p.n * size % GRANULE == 0 and not (p.c.step * size | p.c.next * size) % GRANULE
     )
     macros = _macros(p, in_boxes)
-    compiled = _compiled(kernel, device.arch, chosen, tuple(macros.items()))
+    compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)
     operands = [
         _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, p.batch, params),
@@ -86,12 +137,15 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: tuple
     grid = _grid(device, launch.blocks * p.batch * p.parts, params)
     moves = int(p.a.next != 0), int(p.b.next != 0)
     call = _CALL.pack(p.c.step, p.c.next, p.m, p.n, p.k, p.batch, *moves, p.parts, p.part_steps)
-    size_of_launch = grid, launch.threads, launch.shared_bytes
-    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size_of_launch, operands, call)
+    shared = launch.shared_bytes
+    if p.epilogue is not None or p.blocks is not None:
+        call += _steps_of_scales(p)
+    if p.epilogue is not None:
+        shared += kernel.shared_to_finish(params, p.epilogue.vectors)
+    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), (grid, launch.threads, shared), operands, call)
 
-    def product(a: int, b: int, c: int, stream: Any) -> None:
-        handle = stream if type(stream) is int else int(getattr(stream, "handle", stream))
-        run(handle, (a, b, c if in_boxes else a), (c,))
+    def product(a: int, b: int, c: int, stream: Any, *arrays: int) -> None:
+        run(stream_handle(stream), (a, b, c if in_boxes else a), (c, *(at or c for at in arrays)))
 
     return product
 
@@ -106,37 +160,105 @@ def prepare_ragged_product(
     kernel: CudaKernel,
     product: BoxedProduct,
     rows: tuple[int, ...],
-    chosen: tuple[tuple[str, int], ...],
+    chosen: Chosen,
 ) -> GpuProduct:
     """Products of which each has its own number of ``rows``, on ``device``. The rows of all A follow each other, and so do
     those of all C; ``product.m`` is their sum, and k is in one part. There are at most ``MOST_RAGGED`` of them."""
     values, p = kernel.checked(dict(chosen)), product
+    operands = [
+        _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, 1, values),
+        _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, len(rows), values),
+    ]
+    run, call = _ragged_launch(device, kernel, p, rows, values, operands, {})
+    return lambda a, b, c, stream: run(stream_handle(stream), (a, b, a), (c,), call)
+
+
+#: The bytes from one matrix to the next of a map by which matrices anywhere are read, and the most of them.
+_MOST_SCATTERED = 2**31 - 1
+
+#: ``run(addresses, c, stream)``: the addresses of all A, then of all B; whether they were near enough to each other.
+ScatteredProduct = Callable[[Any, int, Any], bool]
+
+
+@functools.lru_cache(maxsize=256)
+def prepare_scattered_product(
+    device: Device,
+    kernel: CudaKernel,
+    product: BoxedProduct,
+    rows: tuple[int, ...],
+    chosen: Chosen,
+) -> ScatteredProduct:
+    """The same for A and B at any addresses that are multiples of 16 bytes, within 32 GiB; the rows of all C follow each
+    other."""
+    values, p, size = kernel.checked(dict(chosen)), product, itemsize_of(product.dtype)
+    most, row_bytes = max(rows), p.a.step * size
+    operands = [
+        _operand(kernel, "a", p.dtype, (most, p.k), p.a, 1, values),
+        _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, 1, values),
+    ]
+    operands = [operand._replace(matrices=_MOST_SCATTERED, next_bytes=GRANULE) for operand in operands]
+    run, call = _ragged_launch(device, kernel, p, rows, values, operands, {"SCATTERED": 1})
+    tops = np.zeros(MOST_RAGGED, np.int32)
+    tops[: len(rows)] = most - np.array(rows)
+    filled, before = np.flatnonzero(rows), np.zeros((2, len(rows)), np.int64)
+    before[0] = (most - np.array(rows)) * row_bytes
+    call, gap = call + tops.tobytes(), bytes(4 * (MOST_RAGGED - len(rows)))
+
+    def multiply(addresses: Any, c: int, stream: Any) -> bool:
+        begin = addresses.reshape(2, -1) - before
+        lowest = begin[:, filled].min(axis=1)
+        at = (begin - lowest[:, None]) // GRANULE
+        if at[:, filled].max() >= _MOST_SCATTERED:
+            return False
+        a, b = at.astype(np.int32)
+        of_a, of_b = lowest.tolist()
+        structure = call + a.tobytes() + gap + b.tobytes() + gap
+        run(stream_handle(stream), (of_a, of_b, of_a), (c,), structure + bytes(-len(structure) % 8))
+        return True
+
+    return multiply
+
+
+def _ragged_launch(
+    device: Device,
+    kernel: CudaKernel,
+    p: BoxedProduct,
+    rows: tuple[int, ...],
+    values: Mapping[str, int],
+    operands: list[BoxedOperand],
+    macros: Mapping[str, object],
+) -> tuple[BoxedLauncher, bytes]:
+    """The launch, and what its structure begins with."""
     band = values["BM"] * values.get("CLUSTER", 1)
     tops, bands = [0], [0]
     for count in rows:
         tops.append(tops[-1] + count)
         bands.append(bands[-1] + -(-count // band))
-    macros = _macros(p, in_boxes=False) | {"RAGGED": MOST_RAGGED}
-    compiled = _compiled(kernel, device.arch, tuple(sorted(chosen)), tuple(macros.items()))
+    given = {**_macros(p, in_boxes=False), "RAGGED": MOST_RAGGED, **macros}
+    compiled = compiled_once(kernel, device.arch, tuple(sorted(values.items())), tuple(given.items()))
     launch = kernel.launch(bands[-1] * band, p.n, p.k, **values)
-    operands = [
-        _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, 1, values),
-        _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, len(rows), values),
-    ]
     call = _CALL.pack(p.c.step, 0, p.m, p.n, p.k, len(rows), 0, int(p.b.next != 0), 1, MOST)
-    table = b"".join(
+    call += b"".join(
         struct.pack(f"<{MOST_RAGGED + 1}i", *each, *[0] * (MOST_RAGGED - len(rows))) for each in (tops, bands)
     )
+    nbytes = len(call) + (12 * MOST_RAGGED if macros else 0)
     size = _grid(device, launch.blocks, values), launch.threads, launch.shared_bytes
-    call += table + bytes(-len(call + table) % 8)
-    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, [*operands, operands[0]], call)
-    return lambda a, b, c, stream: run(int(stream), (a, b, a), (c,))
+    whole = call + bytes(-(-nbytes // 8) * 8 - len(call))
+    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, [*operands, operands[0]], whole)
+    return run, call if macros else whole
 
 
 def _grid(device: Device, blocks: int, params: Mapping[str, int]) -> int:
-    """Of a persistent kernel there are as many blocks as run at once, in whole clusters."""
-    cluster = params.get("CLUSTER", 1)
-    return min(blocks, device.sms // cluster * cluster)
+    """Of a persistent kernel there are as many blocks as run at once, PER_SM on a multiprocessor, in whole clusters."""
+    cluster = params.get("CLUSTER", 1) * params.get("SPLIT", 1)
+    return min(blocks, max(cluster, device.sms * params.get("PER_SM", 1) // cluster * cluster))
+
+
+def _steps_of_scales(p: BoxedProduct) -> bytes:
+    """What ``Call`` has of epilogue and blocks."""
+    e = p.epilogue or BoxedEpilogue(1.0, 0.0, None, None, False, None, None)
+    scales = p.blocks or ScaleBlocks(e.row_scales or 0, e.column_scales or 0, 0, 0)
+    return _FINISH.pack((e.bias or ("", 0))[1], *scales, e.alpha, e.beta)
 
 
 def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
@@ -151,14 +273,9 @@ def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
         "B_ACROSS": int(not p.b.down),
         "STORE_BOXES": int(in_boxes),
         "STORE_PAIRS": int(in_pairs),
+        **({} if p.epilogue is None else p.epilogue.macros),
+        **({} if p.blocks is None else {"BLOCKS": 1}),
     }
-
-
-@functools.cache
-def _compiled(
-    kernel: CudaKernel, arch: str, chosen: tuple[tuple[str, int], ...], macros: tuple[tuple[str, object], ...]
-) -> Compiled:
-    return compile_with(kernel, dict(chosen), arch, dict(macros))
 
 
 def _operand(

@@ -13,14 +13,13 @@ from ...errors import UsageError
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
 from .driver import call, driver
-from .memory import Memory
+from .memory import GRANULE, LINE_BYTES, Memory
 from .recording import RecordedLaunch, recorded_maps
 
 #: ``launch(stream, mapped, pointers)``: the addresses of the operands that have maps, and those that the kernel gets itself.
-BoxedLauncher = Callable[[int, Sequence[int], Sequence[int]], None]
+#: A fourth argument is another structure of the same length.
+BoxedLauncher = Callable[..., None]
 
-#: What the copy engine asks of the addresses and strides of its operands, in bytes.
-GRANULE = 16
 #: Names of dtypes in the driver. Other elements travel as bytes.
 _TYPES = {
     "bfloat16": "BFLOAT16",
@@ -30,10 +29,9 @@ _TYPES = {
     "int32": "INT32",
     "tf32": "TFLOAT32",  # rounded to nearest as it is loaded
 }
+#: Boxes of rows that do not begin at lines of the caches lie across two of them; to read 256 bytes at each access then takes
+#: 10 to 20 % more time, on an H200, than to read what is asked for.
 _SWIZZLE_128, _PROMOTION_256 = 3, 3
-#: Bytes of a line of the GPU's caches. Boxes of rows that do not begin at lines lie across two of them; to read 256 bytes at
-#: each access then takes 10 to 20 % more time, on an H200, than to read what is asked for.
-_LINE_BYTES = 128
 
 
 class BoxedOperand(NamedTuple):
@@ -65,7 +63,7 @@ class BoxedOperand(NamedTuple):
             [d.cuuint32_t(1)] * 3,
             d.CUtensorMapInterleave(0),
             d.CUtensorMapSwizzle(_SWIZZLE_128),
-            d.CUtensorMapL2promotion(0 if self.row_bytes % _LINE_BYTES else _PROMOTION_256),
+            d.CUtensorMapL2promotion(0 if self.row_bytes % LINE_BYTES else _PROMOTION_256),
             d.CUtensorMapFloatOOBfill(0),
         )
         return encoded
@@ -112,23 +110,29 @@ def check_box_rows(kernel: CudaKernel, shape: tuple[int, int, int], itemsize: in
 
 
 class FixedArguments:
-    """The memory of the arguments of a launch that are always the same: numbers, addresses and tensor maps."""
+    """The memory of the arguments of a launch that are always the same: whole numbers, addresses, tensor maps, and
+    structures as their bytes."""
 
     def __init__(self, args: Sequence[Any]) -> None:
-        self._maps = [arg.operand.encoded(arg.memory.pointer) if isinstance(arg, Mapped) else None for arg in args]
-        numbers = [
-            0 if isinstance(arg, Mapped) else arg.pointer if isinstance(arg, Memory) else int(arg) for arg in args
-        ]
-        self._numbers = (ctypes.c_int64 * len(args))(*numbers)
-        first = ctypes.addressof(self._numbers)
-        places = [first + 8 * i if each is None else each.getPtr() for i, each in enumerate(self._maps)]
+        self._kept, places = list[Any](), list[int]()
+        for arg in args:
+            if isinstance(arg, Mapped):
+                kept = arg.operand.encoded(arg.memory.pointer)
+                places.append(kept.getPtr())
+            else:
+                if isinstance(arg, bytes):
+                    kept = ctypes.create_string_buffer(arg, len(arg))
+                else:
+                    kept = ctypes.c_int64(arg.pointer if isinstance(arg, Memory) else int(arg))
+                places.append(ctypes.addressof(kept))
+            self._kept.append(kept)
         self._places = (ctypes.c_void_p * len(args))(*places)
         #: Where the addresses of the arguments are, as a launch takes them.
         self.address = ctypes.addressof(self._places)
 
 
 class BoxedArguments:
-    """The memory of a launch's arguments: a tensor map for each operand, addresses, and a structure that stays the same."""
+    """The memory of a launch's arguments: a tensor map for each operand, addresses, and a structure."""
 
     def __init__(
         self, operands: Sequence[BoxedOperand], structure: bytes, mapped: Sequence[int], pointers: Sequence[int]
@@ -136,7 +140,7 @@ class BoxedArguments:
         self._maps = [operand.encoded(at) for operand, at in zip(operands, mapped, strict=True)]
         self._at = list(mapped)
         self._pointers = (ctypes.c_uint64 * len(pointers))(*pointers)
-        self._structure = ctypes.create_string_buffer(structure, len(structure))
+        self._structure, self._content = ctypes.create_string_buffer(structure, len(structure)), structure
         places = [each.getPtr() for each in self._maps]
         first = ctypes.addressof(self._pointers)
         places += [*(first + 8 * i for i in range(len(pointers))), ctypes.addressof(self._structure)]
@@ -144,7 +148,7 @@ class BoxedArguments:
         #: Where the addresses of the arguments are, as a launch takes them.
         self.address = ctypes.addressof(self._places)
 
-    def change(self, mapped: Sequence[int], pointers: Sequence[int]) -> None:
+    def change(self, mapped: Sequence[int], pointers: Sequence[int], structure: bytes) -> None:
         """The arguments of the next launch."""
         for i, (now, then) in enumerate(zip(mapped, self._at, strict=True)):
             if now != then:
@@ -152,6 +156,9 @@ class BoxedArguments:
                 self._at[i] = now
         for i, pointer in enumerate(pointers):
             self._pointers[i] = pointer
+        if structure is not self._content:
+            ctypes.memmove(self._structure, structure, len(structure))
+            self._content = structure
 
     def recorded(self, what: str, function: int, size: tuple[int, ...]) -> RecordedLaunch | None:
         """A launch with these arguments as data; None if the addresses in the tensor maps cannot be found."""

@@ -294,8 +294,8 @@ class Device:
     ) -> Submission:
         """A launch that is checked now: each call of the result submits it once, which takes microseconds.
 
-        Arguments may be ``Mapped``; then numbers must be whole."""
-        if any(isinstance(arg, Mapped) for arg in args):
+        Arguments may be ``Mapped``, and structures as their bytes; then numbers must be whole."""
+        if any(isinstance(arg, Mapped | bytes) for arg in args):
             return functools.partial(
                 self._kernels.mapped(compiled, entry, grid, block, args, shared_bytes), self.stream
             )
@@ -324,15 +324,17 @@ class Device:
         """
         return self._kernels.boxed_launcher(compiled, entry, size, operands, structure)
 
-    def replay(self, submit: Callable[..., None], alike: Sequence[int], stream: int) -> Replay | None:
+    def replay(
+        self, submit: Callable[..., None], alike: Sequence[int], stream: int, early: bool = False
+    ) -> Replay | None:
         """The launches of ``submit(*addresses, stream)`` as one call, fastest on one ``stream``, for addresses that are
         equal to those ``alike`` modulo 4,096; None if some of its work is no launch, or its arguments cannot be recorded.
 
-        ``submit`` is called now, to record its launches. They must depend on the addresses in no other way.
+        ``submit`` is called now, to record its launches. They must depend on nothing else. ``early``: see ``Replay``.
         """
         try:
             with self:
                 recording = recorded(submit, alike)
-                return Replay(recording, alike, int(self.context), stream) if recording.complete else None
+                return Replay(recording, alike, int(self.context), stream, early) if recording.complete else None
         except LaunchError:
             return None

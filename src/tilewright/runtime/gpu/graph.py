@@ -17,6 +17,8 @@ from .driver import call, driver
 #: The most launches of a graph, and the most graphs of a process, each of which takes memory of the GPU.
 _MOST_LAUNCHES, _MOST_GRAPHS = 8, 256
 _graphs: set[int] = set()
+#: ``CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`` and ``CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC``
+_PORT_PROGRAMMATIC, _PROGRAMMATIC = 1, 1
 
 
 class GraphState(NamedTuple):
@@ -46,7 +48,10 @@ class LaunchGraph:
             node.kern, node.kernelParams = d.CUkernel(launch.function), ctypes.addressof(places)
             node.gridDimX, node.gridDimY, node.gridDimZ = launch.size[:3]
             node.blockDimX, node.blockDimY, node.blockDimZ, node.sharedMemBytes = launch.size[3:]
-            nodes += call(what, "cuGraphAddKernelNode", self._graph, nodes[-1:], len(nodes[-1:]), node)
+            nodes += call(what, "cuGraphAddKernelNode", self._graph, [], 0, node)
+            if len(nodes) > 1:
+                edge = _edge(launch.waits)
+                call(what, "cuGraphAddDependencies", self._graph, nodes[-2:-1], nodes[-1:], [edge], 1)
         (self._made,) = call(what, "cuGraphInstantiate", self._graph, 0)
         functions = map(address_of, ("StreamIsCapturing", "GraphExecKernelNodeSetParams", "GraphLaunch"))
         words = *GraphState(0, stream, int(self._made), *functions), *map(int, nodes)
@@ -64,6 +69,15 @@ class LaunchGraph:
             if self._made is not None:
                 driver().cuGraphExecDestroy(self._made)
             driver().cuGraphDestroy(self._graph)
+
+
+def _edge(waits: bool) -> Any:
+    """What a launch waits for before it begins: the end of the one before, or only, where its kernel ``waits``, until all
+    blocks of that one have begun and let it."""
+    edge = driver().CUgraphEdgeData()
+    if waits:
+        edge.from_port, edge.type = _PORT_PROGRAMMATIC, _PROGRAMMATIC
+    return edge
 
 
 def launch_graph(launches: Sequence[Any], stream: int, address_of: Callable[[str], int]) -> LaunchGraph | None:

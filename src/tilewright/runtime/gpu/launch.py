@@ -93,7 +93,7 @@ class Kernels:
         """See ``Device.launcher``."""
         blocks, threads = extent("grid", grid), extent("block", block)
         what, function = self._ready(compiled, entry, blocks, threads, shared_bytes)
-        run = driver().cuLaunchKernel
+        run, waits = driver().cuLaunchKernel, compiled.waits
         unused: list[_Slots] = []
 
         def launch(stream: int, *args: Any) -> None:
@@ -104,7 +104,8 @@ class Kernels:
             if stream < 0:
                 pointers = [i for i, arg in enumerate(args) if type(arg) is int]
                 size = (*blocks, *threads, shared_bytes)
-                recording_with(stream).add(recorded_words(what, int(function), size, arguments.slots, pointers))
+                recorded = recorded_words(what, int(function), size, arguments.slots, pointers)
+                recording_with(stream).add(recorded, waits)
                 return
             status = run(function, *blocks, *threads, shared_bytes, stream, arguments.address, 0)[0]
             unused.append(arguments)
@@ -131,20 +132,21 @@ class Kernels:
         if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
             self._allow_shared(what, kernel, shared_bytes)
         function, run = driver().CUfunction(int(kernel.handle)), driver().cuLaunchKernel
+        waits = compiled.waits
         unused: list[BoxedArguments] = []
 
-        def launch(stream: int, mapped: Sequence[int], pointers: Sequence[int]) -> None:
+        def launch(stream: int, mapped: Sequence[int], pointers: Sequence[int], other: bytes = structure) -> None:
             if stream < 0:
-                arguments = BoxedArguments(operands, structure, mapped, pointers)
+                arguments = BoxedArguments(operands, other, mapped, pointers)
                 size = (grid, 1, 1, block, 1, 1, shared_bytes)
-                recording_with(stream).add(arguments.recorded(what, int(function), size))
+                recording_with(stream).add(arguments.recorded(what, int(function), size), waits)
                 return
             # Two threads must not use the same arguments at once; pop and append of a list are not divided.
             try:
                 arguments = unused.pop()
-                arguments.change(mapped, pointers)
+                arguments.change(mapped, pointers, other)
             except IndexError:
-                arguments = BoxedArguments(operands, structure, mapped, pointers)
+                arguments = BoxedArguments(operands, other, mapped, pointers)
             status = run(function, grid, 1, 1, block, 1, 1, shared_bytes, stream, arguments.address, 0)[0]
             unused.append(arguments)
             if status != 0:
@@ -155,7 +157,8 @@ class Kernels:
     def mapped(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int
     ) -> Callable[[int], None]:
-        """A launch on the stream of a handle, whose arguments are tensor maps (``Mapped``), memory and whole numbers."""
+        """A launch on the stream of a handle, whose arguments are tensor maps (``Mapped``), memory, whole numbers, and
+        structures as their bytes."""
         blocks, threads = extent("grid", grid), extent("block", block)
         what, function = self._ready(compiled, entry, blocks, threads, shared_bytes)
         arguments, run = FixedArguments(args), driver().cuLaunchKernel

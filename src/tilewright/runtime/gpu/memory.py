@@ -13,6 +13,11 @@ import numpy as np
 from ...errors import UsageError
 from .driver import call
 
+#: Addresses and strides of whole granules of so many bytes can be moved by a GPU's copy engine.
+GRANULE = 16
+#: Bytes of a line of a GPU's caches.
+LINE_BYTES = 128
+
 
 class Memory:
     """Memory of a GPU; freed by ``close``, at the end of a ``with``, or with the object."""

@@ -67,6 +67,11 @@ class Compiled:
         """
         return found_entry(self.name, self.entries, self.lowered.get(function, function))
 
+    @property
+    def waits(self) -> bool:
+        """Whether its kernels wait until the launch before them has ended, so that they may begin before that."""
+        return "griddepcontrol.wait" in self.ptx
+
     def readable(self, entry: str) -> str:
         """The name of a kernel as it was asked for, else as C++ writes it; ``entry`` is its name in the binary."""
         return next((name for name, lowered in self.lowered.items() if lowered == entry), demangled(entry))

@@ -17,10 +17,11 @@ import numpy as np
 from ...errors import UsageError
 from ...kernels.cuda_kernel import CudaKernel
 from .device import Device
-from .nvrtc import Compiled, compile_kernel
+from .nvrtc import Compiled, compile_kernel, compile_with
 
 #: ``product(a, b, c, stream)``: addresses, and the handle of a stream of that GPU (an int, or an object with a ``handle``).
-GpuProduct = Callable[[int, int, int, Any], None]
+#: With an epilogue the addresses of its arrays follow.
+GpuProduct = Callable[..., None]
 
 #: The largest size: kernels count rows, columns and steps in 32 bits, and round them up to whole tiles.
 MOST = 2**31 - 1024
@@ -112,8 +113,7 @@ def _loaded(device: Device, form: ProductForm, shape: tuple[int, int, int]) -> G
     rows, columns, steps = (np.int32(size) for size in shape)
 
     def product(a: int, b: int, c: int, stream: Any) -> None:
-        handle = stream if type(stream) is int else int(getattr(stream, "handle", stream))
-        run(handle, a, b, c, rows, columns, steps)
+        run(stream_handle(stream), a, b, c, rows, columns, steps)
 
     return product
 
@@ -148,6 +148,17 @@ def _compile(job: Future[Compiled], form: ProductForm, arch: str) -> None:
         job.set_result(compiled)
     except BaseException as error:  # raised again by ``prepare_gpu_product``
         job.set_exception(error)
+
+
+@functools.cache
+def compiled_once(kernel: CudaKernel, arch: str, chosen: Chosen, macros: tuple[tuple[str, object], ...]) -> Compiled:
+    """The kernel with these parameters and macros, compiled when it is first asked for."""
+    return compile_with(kernel, dict(chosen), arch, dict(macros))
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a stream: an int, or an object with a ``handle``."""
+    return stream if type(stream) is int else int(getattr(stream, "handle", stream))
 
 
 def _chosen(params: Mapping[str, int] | None) -> Chosen:

@@ -30,7 +30,8 @@ _VERSION = 12000
 
 class RecordedLaunch(NamedTuple):
     """``size``: grid, block and bytes of shared memory, seven numbers. ``arguments`` is their memory, in which each begins
-    at a byte of ``places``, and 8-byte addresses stand at the bytes ``addresses``."""
+    at a byte of ``places``, and 8-byte addresses stand at the bytes ``addresses``. ``waits``: the kernel itself waits until
+    the launch before it has ended, so it may begin earlier."""
 
     what: str
     function: int
@@ -38,6 +39,7 @@ class RecordedLaunch(NamedTuple):
     arguments: bytes
     places: tuple[int, ...]
     addresses: tuple[int, ...]
+    waits: bool = False
 
 
 class Recording:
@@ -56,12 +58,12 @@ class Recording:
     def __exit__(self, *_: object) -> None:
         del _recordings[self.handle]
 
-    def add(self, launch: RecordedLaunch | None) -> None:
-        """Record a launch; None stands for one that cannot be repeated."""
+    def add(self, launch: RecordedLaunch | None, waits: bool = False) -> None:
+        """Record a launch, whose kernel ``waits``; None stands for one that cannot be repeated."""
         if launch is None or _is_long(launch) or len(self.launches) == _MOST_LAUNCHES:
             self.complete = False
         else:
-            self.launches.append(launch)
+            self.launches.append(launch._replace(waits=waits))
 
 
 def _is_long(launch: RecordedLaunch) -> bool:
@@ -88,18 +90,25 @@ class Replay:
     """Makes the launches of a complete recording in a GPU's ``context``: ``run(*addresses, stream)`` returns 0, or a number
     of which ``error`` makes an exception. ``alike`` are the addresses that the recording was made for.
 
-    With a ``stream``, products on it are submitted as one graph. The calling thread's current context does not matter.
-    Several threads may call ``run`` at once.
+    With a ``stream``, products on it are submitted as one graph; with ``early`` one launch whose kernel waits is not: it
+    begins before what precedes it on the stream has ended, as no graph does. The calling thread's current context does not
+    matter. Several threads may call ``run`` at once.
     """
 
-    def __init__(self, recording: Recording, alike: Sequence[int], context: int, stream: int | None = None) -> None:
-        self._graph = None if stream is None else launch_graph(recording.launches, stream, _address)
+    def __init__(
+        self, recording: Recording, alike: Sequence[int], context: int, stream: int | None = None, early: bool = False
+    ) -> None:
+        launches = recording.launches
+        is_early = early and len(launches) == 1 and launches[0].waits
+        self._graph = None if stream is None or is_early else launch_graph(launches, stream, _address)
         self._what = [launch.what for launch in recording.launches]
-        functions = [_address(name) for name in ("CtxGetCurrent", "CtxPushCurrent", "CtxPopCurrent", "LaunchKernel")]
+        functions = [_address(name) for name in ("CtxGetCurrent", "CtxPushCurrent", "CtxPopCurrent", "LaunchKernelEx")]
         graph = 0 if self._graph is None else self._graph.address
         program = [_words(*functions, context, len(alike), len(recording.launches), graph)]
         for launch in recording.launches:
-            program.append(_words(launch.function, *launch.size, len(launch.places), len(launch.addresses)))
+            program.append(
+                _words(launch.function, *launch.size, launch.waits, len(launch.places), len(launch.addresses))
+            )
             size = -(-len(launch.arguments) // 8) * 8
             program += [_words(size, *launch.places), launch.arguments.ljust(size, b"\0")]
             program += [_words(at, *_operand(launch.arguments, at, alike)) for at in launch.addresses]

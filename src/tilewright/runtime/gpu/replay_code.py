@@ -26,14 +26,16 @@ data: the words of a ``bytes`` object, which the function reads one after the ot
             atomic_store(&graph->lock, 0);
         }
         for (i = 0; i < launches && !failed && !done; i++) {
-            read function, seven sizes, arguments, addresses, bytes from at;
+            read function, seven sizes, waits, arguments, addresses, bytes from at;
             for (j = 0; j < arguments; j++) place[j] = block + next word from at;
             copy so many bytes from at to block;
             for (j = 0; j < addresses; j++) {
                 read byte, operand, offset from at;
                 *(int64_t *)(block + byte) = address[operand] + offset;
             }
-            if ((status = launch(function, sizes, stream, place, NULL)) != 0) failed = i << 32 | status;
+            // a kernel that waits for the launch before it by itself may begin before the end of that one
+            CUlaunchConfig config = {sizes, stream, {PROGRAMMATIC_STREAM_SERIALIZATION, 1}, waits};
+            if ((status = launch(&config, function, place, NULL)) != 0) failed = i << 32 | status;
         }
         if (pushed) pop(&current);
         PyEval_RestoreThread(saved);
@@ -62,6 +64,8 @@ MAP_BYTES, MOST_BYTES, MOST_ARGUMENTS, MOST_OPERANDS = 128, 4096, 64, 8
 #: The word of a program that says how many operands it has.
 _OPERANDS = 5
 _ADDRESS = I8.as_pointer()
+#: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 #: Keeps the machine code in memory.
 _engines: list[Any] = []
 
@@ -161,23 +165,34 @@ class _Launches(Emitter):
         with builder.if_then(builder.icmp_unsigned("!=", builder.load(self.current), context)):
             self.note(self.at_address(push, I32, context), launches)
             builder.store(builder.not_(self.has_failed()), self.pushed)
+        # CUlaunchConfig: seven sizes, the stream, attributes and their number; CUlaunchAttribute: its kind and 64 bytes
+        config, attribute = self.room(I64, 7), self.room(I64, 9)
+        builder.store(I64(0), builder.gep(config, [I64(3)]))
+        builder.store(stream, builder.gep(config, [I64(4)]))
+        builder.store(builder.ptrtoint(attribute, I64), builder.gep(config, [I64(5)]))
+        for i, value in enumerate((_PROGRAMMATIC_STREAM_SERIALIZATION, 1, *[0] * 7)):
+            builder.store(I64(value), builder.gep(attribute, [I64(i)]))
         with builder.if_then(builder.icmp_unsigned("!=", graph, I64(0))):
             self.by_graph(builder.inttoptr(graph, I64.as_pointer()), launches, stream)
         with builder.if_then(builder.not_(builder.load(self.done))), cgutils.for_range(builder, launches) as loop:
             with builder.if_then(self.has_failed()):
                 loop.do_break()
-            function, sizes = self.arguments()
-            status = self.at_address(launch, I32, function, *sizes, stream, self.places, I64(0))
+            function, sizes, waits = self.arguments()
+            for i, size in enumerate(sizes):
+                builder.store(size, builder.gep(builder.bitcast(config, I32.as_pointer()), [I32(i)]))
+            builder.store(waits, builder.gep(config, [I64(6)]))
+            status = self.at_address(launch, I32, config, function, self.places, I64(0))
             self.note(status, loop.index)
         with builder.if_then(builder.load(self.pushed)):
             self.at_address(pop, I32, self.current)
         self.python("PyEval_RestoreThread", ir.VoidType(), saved)
         builder.ret(builder.load(self.failed))
 
-    def arguments(self) -> tuple[Any, list[Any]]:
-        """Read a launch from the program: its arguments are then at ``places``. Returns the kernel and the seven sizes."""
+    def arguments(self) -> tuple[Any, list[Any], Any]:
+        """Read a launch from the program: its arguments are then at ``places``. Returns the kernel, the seven sizes, and
+        whether the kernel waits."""
         builder = self.builder
-        function, *sizes, arguments, addresses, nbytes = (self.word() for _ in range(11))
+        function, *sizes, waits, arguments, addresses, nbytes = (self.word() for _ in range(12))
         with cgutils.for_range(builder, arguments) as loop:
             builder.store(builder.gep(self.block, [self.word()]), builder.gep(self.places, [loop.index]))
         source = builder.bitcast(builder.load(self.at), _ADDRESS)
@@ -187,7 +202,7 @@ class _Launches(Emitter):
             byte, operand, offset = (self.word() for _ in range(3))
             value = builder.add(builder.load(builder.gep(self.address, [operand])), offset)
             builder.store(value, builder.bitcast(builder.gep(self.block, [byte]), I64.as_pointer()))
-        return function, [builder.trunc(size, I32) for size in sizes]
+        return function, [builder.trunc(size, I32) for size in sizes], waits
 
     def by_graph(self, words: Any, launches: Any, stream: Any) -> None:
         """Submit the graph and set ``done``, if the graph is free and serves this stream, which is not captured."""
@@ -212,7 +227,7 @@ class _Launches(Emitter):
         graph = builder.load(state["graph"])
         builder.store(I32(0), errors)
         with cgutils.for_range(builder, launches) as loop:
-            function, sizes = self.arguments()
+            function, sizes, _ = self.arguments()
             # CUDA_KERNEL_NODE_PARAMS: a function (null: a kernel), sizes, arguments, no others, the kernel, its context
             for i, value in enumerate((I64(0), I64(0), I64(0), I64(0), I64(0), self.places, I64(0), function, I64(0))):
                 word = builder.ptrtoint(value, I64) if value is self.places else value

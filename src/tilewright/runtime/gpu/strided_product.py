@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
 from .device import Device
-from .nvrtc import Compiled, compile_with
-from .product import MOST, GpuProduct
+from .product import MOST, Chosen, GpuProduct, compiled_once, stream_handle
 
 #: The last parameter of such a kernel, ``Call`` in ``engine/cuda/strided.cuh``.
 _CALL = struct.Struct("<qqqqqqqqqiiiiii")
@@ -67,7 +66,7 @@ def prepare_strided_product(
 
 
 @functools.lru_cache(maxsize=4096)
-def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: tuple[tuple[str, int], ...]) -> GpuProduct:
+def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: Chosen) -> GpuProduct:
     params = kernel.checked(dict(chosen))
     macros: dict[str, object] = {
         "TYPE": p.dtype.upper(),
@@ -78,7 +77,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: tup
         "B_VECTOR": vector_bytes(p.b, p.dtype, (p.k, p.n)),
         "C_VECTOR": vector_bytes(p.c, p.out, (p.m, p.n)),
     }
-    compiled = _compiled(kernel, device.arch, chosen, tuple(macros.items()))
+    compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)
     blocks = launch.blocks * p.batch * p.parts
     if kernel.persistent:
@@ -89,17 +88,9 @@ def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: tup
     run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, (), call)
 
     def product(a: int, b: int, c: int, stream: Any) -> None:
-        handle = stream if type(stream) is int else int(getattr(stream, "handle", stream))
-        run(handle, (), (a, b, c))
+        run(stream_handle(stream), (), (a, b, c))
 
     return product
-
-
-@functools.cache
-def _compiled(
-    kernel: CudaKernel, arch: str, chosen: tuple[tuple[str, int], ...], macros: tuple[tuple[str, object], ...]
-) -> Compiled:
-    return compile_with(kernel, dict(chosen), arch, dict(macros))
 
 
 def vector_bytes(laid: Strides, dtype: str, shape: tuple[int, int]) -> int:

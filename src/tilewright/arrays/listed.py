@@ -1,0 +1,133 @@
+"""Lists of products on a GPU whose matrices lie anywhere and have shapes of their own: one launch for up to 512 of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..kernels.cuda_kernel import CudaKernel
+from ..planning.choice import engine_on_gpu
+from ..planning.tuned import best_params
+from ..planning.ways import EngineShape, ways
+from ..problem import itemsize_of
+from ..runtime.gpu.device import Device
+from ..runtime.gpu.listed_product import TABLES, ListedShape, prepare_listed_product
+from ..runtime.gpu.memory import GRANULE
+from .gpu_array import GpuArray, Matrix
+from .layouts import Strided, strides_of
+from .scattered import scattered_launches
+
+#: A launch of a single product takes so long on the host, as measured: a GPU that is faster waits for it.
+_HOST_S = 4.2e-6
+
+#: ``submit(addresses, c, stream)``: the addresses of all A, then of all B, as int64, and of the memory for all results.
+Submit = Callable[[Any, int, int], None]
+
+
+def listed_launches(gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray], tops: Sequence[int]) -> Submit | None:
+    """The launches of these products of matrices; None where no kernel takes them, or where they are predicted to be faster
+    one by one. ``tops``: the elements from an address to each result, which has no gaps."""
+    pairs, dtype = list(zip(xs, ys, strict=True)), xs[0].dtype
+    if any(x.shape[1] != y.shape[0] for x, y in pairs):
+        return None
+    if len({(x.dtype, x.device) for x in (*xs, *ys)}) > 1:
+        return None
+    engine = engine_on_gpu(dtype, gpu.capability)
+    a, b = [_matrix(x) for x in xs], [_matrix(y) for y in ys]
+    takes = (Strided(kernel) for kernel in engine if "lists" in kernel.strides)
+    kernel = next(
+        (t.kernel for t in takes if all(t.fits(0, p) and t.fits(1, q) for p, q in zip(a, b, strict=True))), None
+    )
+    if kernel is None:
+        return None
+    size = itemsize_of(dtype)
+    shapes = [
+        ListedShape(p.rows, q.columns, p.columns, strides_of(p), strides_of(q), top * size)
+        for p, q, top in zip(a, b, tops, strict=True)
+    ]
+    found, predicted = [], 0.0
+    for numbers in _alike(shapes):
+        some = tuple(shapes[i] for i in numbers)
+        params = _fastest(kernel, dtype, some, gpu)
+        predicted += _seconds(kernel, dtype, some, params, gpu.sms)
+        found.append((numbers, some, tuple(sorted(params.items()))))
+    boxed = scattered_launches(gpu, engine, a, b)
+    least = predicted if boxed is None else min(predicted, boxed[0])
+    if least > _HOST_S * len(pairs) and least > _seconds_one_by_one(engine, dtype, shapes, gpu):
+        return None
+
+    def submit(addresses: Any, c: int, stream: int) -> None:
+        both = addresses.reshape(2, -1)
+        with gpu:
+            for numbers, some, chosen in found:
+                run = prepare_listed_product(gpu, kernel, dtype, some, chosen)
+                run(both[:, numbers] if len(found) > 1 else both, c, stream)
+
+    if boxed is None or boxed[0] > predicted:
+        return submit
+    boxes = boxed[1]
+
+    def submit_boxes(addresses: Any, c: int, stream: int) -> None:
+        if not boxes(addresses, c, stream):
+            submit(addresses, c, stream)
+
+    return submit_boxes
+
+
+def _matrix(x: GpuArray) -> Matrix:
+    (rows, columns), (row, column) = x.shape, x.strides
+    return Matrix(rows, columns, row, column, x.dtype, math.gcd(GRANULE, x.pointer))
+
+
+def _alike(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:
+    """The numbers of the products of each launch, which lie alike."""
+
+    def lies(i: int) -> tuple[bool, bool]:
+        return shapes[i].a.down, shapes[i].b.down
+
+    for _, numbers in itertools.groupby(sorted(range(len(shapes)), key=lies), lies):
+        found = list(numbers)
+        for i in range(0, len(found), TABLES[-1]):
+            yield found[i : i + TABLES[-1]]
+
+
+def _fastest(kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], gpu: Device) -> Mapping[str, int]:
+    """The set of parameters of the kernel's header that is predicted to be the fastest."""
+    m, n, k = map(round, _mean_sizes(shapes))
+    tuned = best_params(kernel, gpu.name, dtype, (m, n, k))
+    sets = [{}, *(preset.params for preset in kernel.presets)] if tuned is None else [tuned]
+    return min(map(kernel.checked, sets), key=lambda params: _seconds(kernel, dtype, shapes, params, gpu.sms))
+
+
+def _seconds(
+    kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], params: Mapping[str, int], sms: int
+) -> float:
+    """The predicted time of one launch: as that of a batch with as many tiles, and with as many elements."""
+    blocks = [kernel.launch(m, n, k, **params).blocks for m, n, k, *_ in shapes]
+    count, size = len(shapes), itemsize_of(dtype)
+    m, n, k = _mean_sizes(shapes)
+    part = sum(each * shape.k for each, shape in zip(blocks, shapes, strict=True)) / max(1, sum(blocks))
+    return kernel.seconds(
+        **params,
+        **{"m": m, "n": n, "k": k, "part": part, "batch": count, "parts": 1, "blocks": sum(blocks), "sms": sms},
+        **{"size": size, "out_size": size, "lines": True, "a_down": shapes[0].a.down, "b_across": not shapes[0].b.down},
+        **{"a_vector": GRANULE, "b_vector": GRANULE},
+    )
+
+
+def _mean_sizes(shapes: Sequence[ListedShape]) -> tuple[float, float, float]:
+    m, n, k = zip(*((shape.m, shape.n, shape.k) for shape in shapes), strict=True)
+    return sum(m) / len(m), sum(n) / len(n), sum(k) / len(k)
+
+
+def _seconds_one_by_one(engine: Sequence[CudaKernel], dtype: str, shapes: Sequence[ListedShape], gpu: Device) -> float:
+    """The predicted time of as many launches, of which each is made by the kernel that is the fastest for its shape."""
+    times: dict[tuple[int, int, int], float] = {}
+    for m, n, k, *_ in shapes:
+        if m * n * k and (m, n, k) not in times:
+            product = EngineShape(dtype, dtype, m, n, k)
+            fit = (kernel for kernel in engine if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=1))
+            times[m, n, k] = min(ways(kernel, product, gpu.sms, gpu.name)[0].seconds for kernel in fit)
+    return sum(max(_HOST_S, times.get(shape[:3], 0)) for shape in shapes)

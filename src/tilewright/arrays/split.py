@@ -1,0 +1,65 @@
+"""Products of float32 whose operands are split for tensor cores of float16: when they can be, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..planning.plan import Rows
+from ..runtime.gpu.split_product import SplitOperand, SplitProduct, allowed_excess, split_bound
+from .gpu_array import Matrix, merged_axes
+from .layouts import strides_of
+from .order import Order
+
+#: The dtype in which such products are computed.
+SPLIT = "float16x2"
+
+#: Bytes a second that splitting moves, the seconds of its launch and of that which multiplies again, and those of each block
+#: of the latter that has nothing to do. Measured on an H200.
+_MOVED, _LAUNCHES_S, _BLOCK_S = 2.75e12, 5e-6, 2.4e-9
+
+
+def can_split(order: Order) -> bool:
+    """Whether the whole batch is one launch, and the classical bound holds for lines whose magnitudes are alike."""
+    return len(_axes(order)) < 2 and allowed_excess(order.mnk[2], 1) >= 0
+
+
+def split_of(order: Order) -> SplitProduct:
+    """The products of an order for which ``can_split`` holds."""
+    batch, *nexts = (_axes(order) or [(1, 0, 0, 0)])[0]
+    a, b, c = (place.used for place in (order.p, order.q, order.c))
+    of_a, of_b = _operand(a, nexts[0], batch), _operand(b.transposed, nexts[1], batch)
+    return SplitProduct(of_a, of_b, c.row, nexts[2], batch, c.alignment)
+
+
+def split_seconds(order: Order) -> float:
+    """The predicted time of splitting the operands, and of the launch that multiplies again where nothing is left to do."""
+    product = split_of(order)
+    moved = sum(8 * x.plane * x.matrices for x in (product.a, product.b))
+    return _LAUNCHES_S + moved / _MOVED + _BLOCK_S * product.tiles
+
+
+def split_rows(order: Order, params: Mapping[str, int]) -> Rows:
+    """What a plan says of the accuracy."""
+    k = order.mnk[2]
+    excess = allowed_excess(k, params["CHUNK"])
+    factor = split_bound(k, params["CHUNK"])
+    return [
+        ("in", "float32 as two float16, by three products on tensor cores, summed in float32"),
+        ("error", f"at most {factor:.0f}·2⁻²⁴·|A||B| where a row of A, and a column of B, spans up to 28 binades"),
+        (
+            "again",
+            f"by multiply-adds, where both span more than {28 + excess} binades, or with an infinity or a NaN: the GPU "
+            f"decides for each tile, so that the classical bound {k}·2⁻²⁴·|A||B| always holds",
+        ),
+    ]
+
+
+def _axes(order: Order) -> list[tuple[int, ...]]:
+    return merged_axes(order.batch, *(place.used_steps for place in (order.p, order.q, order.c)))
+
+
+def _operand(matrix: Matrix, step: int, batch: int) -> SplitOperand:
+    """The rows of a matrix as lines."""
+    laid = strides_of(matrix, step)
+    matrices = batch if step else 1
+    return SplitOperand(matrix.rows, matrix.columns, laid.row, laid.column, step, matrices, matrix.alignment)
