@@ -180,8 +180,34 @@ def test_a_gemm_by_panels_is_planned_as_a_whole(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_allclose(tw.gemm(2.0, a, b, 1.0, np.ones((500, 700))), 2 * (a @ b) + 1, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{"precision": "highest"}, {"algorithm": "strassen"}, {"device": "cuda"}])
-def test_gemm_has_no_other_ways(options: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"^alpha and beta are for gemm"):
-        tw.plan((3, 4), (4, 5), alpha=2.0, **options)  # type: ignore[arg-type]
-    assert isinstance(tw.plan((3, 4), (4, 5), alpha=2.0, device="cpu"), GemmPlan)
+def test_matmul_into_an_array_that_it_scales_is_gemm(ran: list[HostPlan]) -> None:
+    a, b = operands((500, 60), (60, 700))
+    c = np.ones((500, 700), np.float32)
+    planned = tw.plan(a, b, c, beta=1.0)
+    assert isinstance(planned, GemmPlan)
+    assert planned.way == "add"
+    np.testing.assert_allclose(tw.matmul(a, b, c, beta=1.0), a @ b + 1, rtol=1e-4, atol=1e-4)
+    assert [(plan.kernel, plan.adds) for plan in ran] == [(planned.kernel, True)]
+
+
+@pytest.mark.parametrize(("how", "dtype", "says"), [
+    ({"alpha": 2.0}, "float32", "2 · A·B, by NumPy after the product"),
+    ({"alpha": 2.0, "precision": "highest"}, "float32", "2 · A·B, by NumPy after the product"),
+    ({"alpha": 2.0, "beta": 1.0, "out": np.ones((30, 50), np.float16)}, "float16", "2 · A·B + 1 · out, by NumPy"),
+    ({"bias": np.ones(50, np.float32), "activation": "relu"}, "float32", "relu(A·B + bias), by NumPy"),
+], ids=str)  # fmt: skip
+def test_an_epilogue_is_in_the_plan_of_matmul(ran: list[HostPlan], how: dict[str, Any], dtype: str, says: str) -> None:
+    a, b = operands((30, 40), (40, 50), dtype)
+    planned = tw.plan(a, b, **how)
+    assert not isinstance(planned, GemmPlan)
+    assert f"  result     {says}" in str(planned)
+    tw.matmul(a, b, **how)
+    assert [plan.choice for plan in ran] == [planned.choice]  # type: ignore[attr-defined]
+
+
+def test_what_matmul_refuses_is_planned_as_gemm_or_refused() -> None:
+    assert isinstance(tw.plan(*operands((3, 4), (4, 5), "int64"), alpha=2), GemmPlan)
+    with pytest.raises(UsageError, match="there is no out"):
+        tw.plan((2, 3, 4), (4, 5), beta=2.0)
+    with pytest.raises(DTypeError, match="needs real floating-point numbers"):
+        tw.plan(*operands((2, 3, 4), (4, 5), "int64"), alpha=2)

@@ -14,6 +14,8 @@ from tilewright.errors import DTypeError, OperandError, ShapeError
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'tilewright[torch]'")
 
 import tilewright.torch as tt  # noqa: E402
+from tilewright.arrays.libraries import Torch  # noqa: E402
+from tilewright.arrays.torch_functions import TorchFunctions  # noqa: E402
 
 SHAPES = [
     ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),
@@ -91,6 +93,25 @@ def test_forward_differentiation() -> None:
         torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, a @ b)
 
 
+def test_tensors_with_tangents_are_known_to_have_them() -> None:
+    """On a GPU such a product is recorded; where it cannot be, the tensor is refused."""
+    a, library = tensor(3, 4), Torch(torch)
+    forward, functions = torch.autograd.forward_ad, TorchFunctions(torch)
+    holder, name, usual = functions.state
+    assert getattr(holder, name) is usual
+    with forward.dual_level():
+        dual = forward.make_dual(a, a)
+        assert getattr(holder, name) is not usual
+        assert functions.has_tangents()
+        assert functions.key(dual, a) is None
+        assert library.records(dual)
+        with pytest.raises(OperandError, match=r"a has a tangent.*tilewright\.torch\.matmul"):
+            library.view(dual, "a")
+        assert library.view(a, "a").shape == (3, 4), "it has none"
+    assert getattr(holder, name) is usual
+    assert not functions.has_tangents()
+
+
 def test_nothing_is_kept_that_no_gradient_needs() -> None:
     a, b = tensor(3, 4, grad=True), tensor(4, 5)
     kept: list[Any] = []
@@ -119,13 +140,49 @@ def test_gradients_of_each_sample() -> None:
     torch.testing.assert_close(found, right)
 
 
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (4,), (0, 4)], ids=str)
+@pytest.mark.parametrize("frozen", [(), ("bias",), ("weight",), ("input",), ("weight", "input")], ids=str)
+def test_gradients_of_a_layer_with_a_bias(shape: Any, frozen: tuple[str, ...]) -> None:
+    given = {"input": tensor(*shape), "weight": tensor(3, 4, seed=2), "bias": tensor(3, seed=3)}
+    weights = tensor(*shape[:-1], 3, seed=4)
+    found = []
+    for layer in (tt.Linear(4, 3, dtype=torch.float64), torch.nn.Linear(4, 3, dtype=torch.float64)):
+        leaves = {name: x.clone().requires_grad_(name not in frozen) for name, x in given.items()}
+        parameters = {name: leaves[name] for name in ("weight", "bias")}
+        c = torch.func.functional_call(layer, parameters, leaves["input"])
+        (c * weights).sum().backward()
+        found.append([c, *(x.grad for x in leaves.values() if x.requires_grad)])
+    for one, right in zip(*found, strict=True):
+        torch.testing.assert_close(one, right)
+
+
+def test_a_bias_is_mapped_and_has_a_tangent_and_second_gradients() -> None:
+    ours, theirs = tt.Linear(4, 3, dtype=torch.float64), torch.nn.Linear(4, 3, dtype=torch.float64)
+    x, weights, biases = tensor(6, 5, 4), tensor(6, 3, 4, seed=2), tensor(6, 3, seed=3)
+
+    def call(layer: Any) -> Any:
+        return lambda x, w, b: torch.func.functional_call(layer, {"weight": w, "bias": b}, x)
+
+    for function in (torch.vmap, lambda f: lambda *args: torch.func.jvp(lambda x, w, b: f(x, w[0], b[0]), args, args)):
+        torch.testing.assert_close(function(call(ours))(x, weights, biases), function(call(theirs))(x, weights, biases))
+    operands = [value.requires_grad_() for value in (x[0], weights[0].detach(), biases[0].detach())]
+    assert torch.autograd.gradgradcheck(call(ours), operands)
+
+
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((2, 3, 4), (4,))], ids=str)
 def test_the_operator_keeps_the_rules_of_pytorch(shapes: Any) -> None:
     a, b = (tensor(*shape, grad=True) for shape in shapes)
-    for operator, operands in (("matmul", (a, b)), ("product", (a.detach(), b.detach()))):
+    bias = tensor(*b.shape[1:], grad=True)
+    plain, biased = (a, b), (a, b, "standard", bias)
+    for operator, operands in (
+        ("matmul", plain),
+        ("matmul", biased),
+        ("product", (a.detach(), b.detach())),
+        ("product", (a.detach(), b.detach(), "standard", bias.detach())),
+    ):
         done = torch.library.opcheck(getattr(torch.ops.tilewright, operator).default, operands)
         assert set(done.values()) == {"SUCCESS"}
 
@@ -144,8 +201,9 @@ def test_a_compiled_product_has_its_gradients() -> None:
         torch.testing.assert_close(got, torch.autograd.grad((a @ b.mT).relu().sum(), (a, b)))
 
 
-def test_a_compiled_layer_is_three_products_and_copies_no_weight() -> None:
-    """The graphs after differentiation: one product forward, two backward, and nothing that moves a matrix."""
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_compiled_layer_is_three_products_and_copies_no_weight(bias: bool) -> None:
+    """The graphs after differentiation: one product forward, two backward, and nothing that moves a matrix or adds."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
@@ -156,11 +214,12 @@ def test_a_compiled_layer_is_three_products_and_copies_no_weight() -> None:
         return make_boxed_func(graph.forward)
 
     torch.compiler.reset()
-    layer = torch.compile(tt.Linear(6, 8, bias=False), fullgraph=True, backend=aot_autograd(fw_compiler=seen))
+    layer = torch.compile(tt.Linear(6, 8, bias=bias), fullgraph=True, backend=aot_autograd(fw_compiler=seen))
     layer(tensor(4, 5, 6, dtype=torch.float32, grad=True)).sum().backward()
     assert [graph.count("tilewright.product.default") for graph in graphs] == [1, 2]
     others = {target for graph in graphs for target in graph} - {"tilewright.product.default"}
-    assert not others & {"aten.clone.default", "aten.copy.default", "aten.contiguous.default", "aten.mm.default"}
+    names = ("clone.default", "copy.default", "contiguous.default", "mm.default", "add.Tensor")
+    assert not others & {f"aten.{name}" for name in names}
 
 
 def test_compiled_code_may_call_the_product_of_arrays() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,8 +74,9 @@ class Library:
 
     def __init__(self, types: tuple[type, type] = (Array, Parameter)) -> None:
         self.gradients, self.memory, self.declined = False, True, list[Any]()
+        self.tangents = SimpleNamespace(level=-1)
         addresses = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (view, stream_of))
-        self.interface = ExchangeInterface(types, *addresses, lambda: self.gradients)
+        self.interface = ExchangeInterface(types, *addresses, lambda: self.gradients, (self.tangents, "level", -1))
         self.products = ExchangedProducts(self.interface, lambda *args: self.declined.append(args))
         self.product = self.products.product
 
@@ -256,6 +258,18 @@ def test_what_is_known_is_forgotten_before_it_is_too_much(library: Library, monk
         library.learn(*operands(dtype=dtype))
         assert library.product(*operands(dtype=dtype)) is not None
     assert len(library.products._known) <= 2
+
+
+def test_while_tangents_are_recorded_nothing_is_computed_here(library: Library) -> None:
+    a, b = operands()
+    assert library.product(a, b) is not None
+    library.tangents.level = 0
+    assert library.product(a, b) is None
+    del library.tangents.level
+    assert library.product(a, b) is None
+    assert len(library.declined) == 2
+    library.tangents.level = -1
+    assert library.product(a, b) is not None
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 import tilewright as tw
 import tilewright.api as api
 from support import simulated_libraries as fake
+from support.layouts import laid
 from tilewright.arrays import libraries
 from tilewright.arrays.matrix import GpuMatrix
 from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ShapeError, UsageError
@@ -42,22 +43,6 @@ def gpus(monkeypatch) -> Any:
 def whole(*shape: int, dtype: str = "float32", seed: int = 1) -> np.ndarray:
     """Small whole numbers, whose products every order of adding up gets exactly."""
     return np.random.default_rng(seed).integers(-8, 9, shape).astype(dtype)
-
-
-def laid(kind: Any, gpu: fake.Gpu, values: np.ndarray, layout: str) -> Any:
-    """``values`` as an array that lies as its last two axes are said to."""
-    if values.ndim < 2 or layout == "rows":
-        return kind.of(gpu, values)
-    if layout == "columns":
-        x = kind.of(gpu, np.ascontiguousarray(values.swapaxes(-1, -2)))
-        return x.like(x.view.swapaxes(-1, -2))
-    if layout == "reversed":
-        x = kind.of(gpu, np.ascontiguousarray(values[..., ::-1, ::-1]))
-        return x.like(x.view[..., ::-1, ::-1])
-    wider = np.zeros((*values.shape[:-1], 2 * values.shape[-1] + 3), values.dtype)  # every other column of a wider one
-    wider[..., 1 : 1 + 2 * values.shape[-1] : 2] = values
-    x = kind.of(gpu, wider)
-    return x.like(x.view[..., 1 : 1 + 2 * values.shape[-1] : 2])
 
 
 LAYOUTS = ("rows", "columns", "strided", "reversed")

@@ -52,6 +52,33 @@ def test_a_graph_gets_the_arguments_of_each_call(driver: StandDriver) -> None:
         assert driver.calls == [("graph", 9, *launches(a, b))]
 
 
+def test_a_launch_begins_early_where_its_kernel_waits(driver: StandDriver) -> None:
+    """Of three launches the second waits by itself for the end of the first."""
+
+    def three(a: int, b: int, stream: int) -> None:
+        for kernel, waits in ((7, True), (8, True), (8, False)):
+            launch = recorded_words("each", kernel, FIRST, (WORD * 1)(a + b), [])
+            recording_with(stream).add(launch, waits)
+
+    Replay(recorded(three, (0, 0)), (0, 0), 55, 9)
+    programmatic, full = (1, 0, 1), (0, 0, 0)
+    assert driver.edges == [(2000, 2001, *programmatic), (2001, 2002, *full)]
+
+
+def test_one_launch_that_waits_is_made_without_a_graph(driver: StandDriver) -> None:
+    def one(waits: bool) -> Replay:
+        def submit(a: int, b: int, stream: int) -> None:
+            recording_with(stream).add(recorded_words(f"at {a}", 8, FIRST, (WORD * 1)(b), [0]), waits)
+
+        return Replay(recorded(submit, (0, 0)), (0, 0), 55, 9, early=True)
+
+    assert one(True).run(16, 32, 9) == 0
+    assert driver.calls == [(8, FIRST, 9, (32).to_bytes(8, "little"))]
+    assert driver.early == [True], "it may begin before the end of what precedes it"
+    assert one(False).run(16, 32, 9) == 0
+    assert driver.calls[1][0] == "graph"
+
+
 def test_other_streams_and_captured_ones_launch_one_by_one(driver: StandDriver) -> None:
     again = replay()
     assert again.run(16, 32, 10) == 0

@@ -92,6 +92,16 @@ def test_what_lies_along_k_is_not_copied(gpu: Any) -> None:
         assert [entry for entry, _ in gpu.launches] == ["hopper"]
 
 
+@pytest.mark.parametrize("n", [1, 33])
+@pytest.mark.parametrize(("dtype", "says", "result"), [
+    (I8, {}, I8), (E4, {}, BF16), (E5, {"precision": "fast"}, BF16), (F32, {"precision": "tf32"}, F32),
+], ids=str)  # fmt: skip
+def test_a_k_of_one(gpu: Any, dtype: Any, says: dict[str, Any], result: Any, n: int) -> None:
+    """A single row of B lies along k, and across it."""
+    a, b = whole(31, 1, dtype=dtype), whole(1, n, dtype=dtype, seed=2)
+    np.testing.assert_array_equal(tw.matmul(tensor(gpu, a), tensor(gpu, b), **says).view, exact(a, b, result))
+
+
 def test_batches_and_parts_of_a_long_k(gpu: Any) -> None:
     a, b = whole(3, 20, 128, dtype=I8), whole(3, 128, 33, dtype=I8)
     c = tw.matmul(tensor(gpu, a), tensor(gpu, b, down=True), out_dtype="int32").view
@@ -160,3 +170,10 @@ def test_older_gpus_have_no_float8(gpu: Any) -> None:
     gpu.capability, gpu.arch = "8.0", "sm_80"
     with pytest.raises(DTypeError, match="no kernel multiplies float8 on compute capability"):
         tw.matmul(tensor(gpu, whole(4, 4, dtype=E4)), tensor(gpu, whole(4, 4, dtype=E4)))
+
+
+def test_results_in_the_other_half_are_rounded_once(gpu: Any) -> None:
+    # Not to bfloat16 and then to float16, which has three more bits: so no kernel that stores only one of them.
+    x, y = (tensor(gpu, np.zeros(shape, BF16)) for shape in ((2000, 1, 32), (2000, 32, 1)))
+    assert "float16" not in tw.plan(x, y).kernel.stores
+    assert "float16" in tw.plan(x, y, out_dtype="float16").kernel.stores

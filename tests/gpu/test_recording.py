@@ -126,8 +126,8 @@ def test_what_is_no_launch_or_too_much_is_incomplete() -> None:
 
 
 def test_a_function_that_the_driver_lacks(driver: StandDriver) -> None:
-    driver.fails = {b"cuLaunchKernel": 500}
-    with pytest.raises(LaunchError, match="find cuLaunchKernel: CUDA_ERROR_NOT_FOUND"):
+    driver.fails = {b"cuLaunchKernelEx": 500}
+    with pytest.raises(LaunchError, match="find cuLaunchKernelEx: CUDA_ERROR_NOT_FOUND"):
         replay(driver)
 
 

@@ -12,7 +12,9 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
+from support.layouts import laid
 from tilewright.arrays import libraries, matmul, repeated
+from tilewright.catalog import cuda_engine
 from tilewright.errors import LaunchError, MemoryLimitError, OperandError, UsageError
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -33,6 +35,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     libraries._known.clear()
     libraries._instance.cache_clear()
     repeated.short_ways.clear()
+    repeated.finished_ways.clear()
 
 
 @pytest.fixture
@@ -50,18 +53,6 @@ def long_ways(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def whole(*shape: int, seed: int = 1, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(seed).integers(-8, 9, shape).astype(dtype)
-
-
-def laid(kind: Any, gpu: Any, values: np.ndarray, layout: str) -> Any:
-    if layout == "rows" or values.ndim < 2:
-        return kind.of(gpu, values)
-    if layout == "columns":
-        x = kind.of(gpu, np.ascontiguousarray(values.swapaxes(-1, -2)))
-        return x.like(x.view.swapaxes(-1, -2))
-    wider = np.zeros((*values.shape[:-1], 2 * values.shape[-1] + 3), values.dtype)
-    wider[..., 1:-2:2] = values
-    x = kind.of(gpu, wider)
-    return x.like(x.view[..., 1:-2:2])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,6 +185,41 @@ def test_out_that_overlaps_an_operand_goes_the_long_way(gpus: Any, long_ways: li
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_bias_of_a_type_that_no_operand_has(gpus: Any, kind: Any) -> None:
+    # In models of PyTorch the bias is a Parameter, and the weight in 16 bits a tensor.
+    parameter = type("Parameter", (kind,), {})
+    x, bias = kind.of(gpus[0], whole(5, 5)), parameter.of(gpus[0], whole(5))
+    for _ in range(4):
+        np.testing.assert_array_equal(tw.matmul(x, x, bias=bias).view, x.view @ x.view + bias.view)
+    assert gpus[0].replays == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_epilogues_like_earlier_ones(gpus: Any, kind: Any) -> None:
+    def check(**says: Any) -> None:
+        given = {name: kind.of(gpus[0], x) if isinstance(x, np.ndarray) else x for name, x in says.items()}
+        a, b, out = whole(9, 12), whole(12, 10), whole(9, 10)
+        x, y, c = (kind.of(gpus[0], values) for values in (a, b, out))
+        exact = a @ b * says.get("scale_b", 1) + says.get("bias", 0)
+        np.testing.assert_array_equal(tw.matmul(x, y, **given).view, np.maximum(exact, 0))
+        np.testing.assert_array_equal(tw.matmul(x, y, c, beta=2, **given).view, np.maximum(exact + 2 * out, 0))
+
+    for count, names in enumerate((("bias",), ("scale_b", "bias"), ()), 1):
+        for seed in range(4):
+            gap = kind.of(gpus[0], whole(1 + 256 * seed))
+            check(activation="relu", **{name: whole(10, seed=seed + len(name)) for name in names})
+            del gap
+        assert gpus[0].replays == 4 * count, "with out and without: all but the first two"
+    x, bias = kind.of(gpus[0], whole(5, 5)), kind.of(gpus[0], whole(5))
+    for alpha in (1, 2, 1, 3):
+        np.testing.assert_array_equal(tw.matmul(x, x, alpha=alpha, bias=bias).view, alpha * x.view @ x.view + bias.view)
+    for _ in range(3):  # out, whose values are read, is an operand
+        old = x.view.copy()
+        np.testing.assert_array_equal(tw.matmul(x, x, x, beta=1).view, old @ old + old)
+        x.view[...] = whole(5, 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:
     x, y = kind.of(gpus[0], whole(300, 2)), kind.of(gpus[0], whole(2, 300))
     for _ in range(3):
@@ -208,7 +234,7 @@ def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:
 
 
 def test_launches_that_cannot_be_recorded_are_made_by_python(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake.Gpu, "replay", lambda *_: None)
+    monkeypatch.setattr(fake.Gpu, "replay", lambda *_, **__: None)
     x = fake.Tensor.of(gpus[0], whole(5, 5))
     for _ in range(4):
         np.testing.assert_array_equal(tw.matmul(x, x).view, x.view @ x.view)
@@ -218,7 +244,7 @@ def test_launches_that_cannot_be_recorded_are_made_by_python(gpus: Any, monkeypa
 
 def test_a_launch_that_fails(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = SimpleNamespace(run=lambda *_: 5, error=lambda status: LaunchError(f"status {status}"))
-    monkeypatch.setattr(fake.Gpu, "replay", lambda *_: failing)
+    monkeypatch.setattr(fake.Gpu, "replay", lambda *_, **__: failing)
     x = fake.Tensor.of(gpus[0], whole(5, 5))
     for _ in range(2):
         tw.matmul(x, x)
@@ -252,3 +278,10 @@ def test_kernels_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(c.view, a.astype("f8") @ b.astype("f8"))
         del gap
     assert gpu.replays == 1
+    fake.engine_alone(monkeypatch, cuda_engine()["cuda/hopper"])
+    for seed in range(4):
+        bias = fake.Tensor.of(gpu, whole(8, dtype="float16", seed=seed))
+        scale = fake.Tensor.of(gpu, whole(8, seed=seed))
+        c = tw.matmul(fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b), bias=bias, scale_a=scale)
+        np.testing.assert_array_equal(c.view, a.astype("f8") @ b.astype("f8") * scale.view[:, None] + bias.view)
+    assert gpu.replays == 1 + 2

@@ -28,6 +28,8 @@ CASES = [
     (MMA, "float64", {"WN": 16, "WARPS_M": 2, "WARPS_N": 2, "WARPS_K": 2}),
     (FMA, "float32", {"TM": 8, "LM": 2, "LN": 4, "WARPS_K": 2, "BOTH": 1}),
     (FMA, "float32", {"TM": 4, "TN": 2, "LM": 2, "LN": 2, "WARPS_N": 2, "WARPS_K": 2}),
+    (FMA, "float64", {"TM": 2, "TN": 2, "LM": 2, "LN": 4, "WARPS_K": 2, "BOTH": 1}),
+    (FMA, "float64", {"TM": 1, "TN": 1, "LN": 2, "BUFFERS": 1, "WARPS_K": 2}),
     (TINY, "float32", {"WARPS": 2}),
     (TINY, "float64", {"TM": 2, "TN": 4, "LM": 4, "LN": 2, "WARPS": 2}),
     (TINY_MMA, "bfloat16", {"WARPS": 2}),

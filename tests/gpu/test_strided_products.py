@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
+from support.layouts import laid
 from tilewright.arrays import libraries
 from tilewright.catalog import load_cuda_file
 from tilewright.host.sources import PACKAGE
@@ -80,22 +81,11 @@ def whole(*shape: int, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-4, 5, shape).astype(dtype)
 
 
-def laid(gpu: Any, values: np.ndarray, layout: str) -> Any:
-    """A tensor of these values: its rows or its columns follow each other in memory, or neither does."""
-    if layout == "rows":
-        return fake.Tensor.of(gpu, values)
-    if layout == "columns":
-        x = fake.Tensor.of(gpu, np.ascontiguousarray(values.swapaxes(-1, -2)))
-        return x.like(x.view.swapaxes(-1, -2))
-    x = fake.Tensor.of(gpu, np.repeat(np.repeat(values, 2, -1), 3, -2))
-    return x.like(x.view[..., ::3, ::2])
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layouts", [*itertools.product(("rows", "columns", "neither"), repeat=2)], ids="-".join)
 def test_any_layout_is_read_as_it_lies(gpu: Any, layouts: tuple[str, str], dtype: str) -> None:
     a, b = whole(2, 13, 6, dtype=dtype), whole(2, 6, 11, dtype=dtype)
-    x, y = laid(gpu, a, layouts[0]), laid(gpu, b, layouts[1])
+    x, y = laid(fake.Tensor, gpu, a, layouts[0]), laid(fake.Tensor, gpu, b, layouts[1])
     np.testing.assert_array_equal(tw.matmul(x, y).view, a @ b)
     # Only where A and also Bᵀ lie in neither way, one of them is copied for the kernel.
     copies = ["copy_matrices"] if layouts == ("neither", "neither") else []
@@ -110,7 +100,9 @@ def test_any_layout_is_read_as_it_lies(gpu: Any, layouts: tuple[str, str], dtype
 def test_shapes_are_those_of_matmul(gpu: Any, shapes: Any, layout: str) -> None:
     a, b = whole(*shapes[0]), whole(*shapes[1])
     layout = layout if min(map(len, shapes)) > 1 else "rows"
-    np.testing.assert_array_equal(tw.matmul(laid(gpu, a, layout), laid(gpu, b, layout)).view, a @ b)
+    np.testing.assert_array_equal(
+        tw.matmul(laid(fake.Tensor, gpu, a, layout), laid(fake.Tensor, gpu, b, layout)).view, a @ b
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -118,12 +110,12 @@ def test_shapes_are_those_of_matmul(gpu: Any, shapes: Any, layout: str) -> None:
 def test_parts_of_k_are_added_in_the_dtype_of_the_sums(gpu: Any, dtype: str, batch: tuple[int, ...]) -> None:
     gpu.sms = 132
     a, b = whole(*batch, 3, 501, dtype=dtype), whole(*batch, 501, 5, dtype=dtype)
-    x, y = laid(gpu, a, "rows"), laid(gpu, b, "columns")
+    x, y = laid(fake.Tensor, gpu, a, "rows"), laid(fake.Tensor, gpu, b, "columns")
     plan = tw.plan(x, y)
     assert plan.parts > 1
     np.testing.assert_array_equal(tw.matmul(x, y).view, a @ b)
     assert [entry for entry, _ in gpu.launches] == ["plain", "add_parts"]
-    out = laid(gpu, np.zeros((*batch, 3, 5), dtype), "neither")
+    out = laid(fake.Tensor, gpu, np.zeros((*batch, 3, 5), dtype), "neither")
     np.testing.assert_array_equal(tw.matmul(x, y, out=out).view, a @ b)
     assert f"whose {dtype} sums" in str(plan)
 
@@ -135,16 +127,18 @@ def test_parts_of_k_are_added_in_the_dtype_of_the_sums(gpu: Any, dtype: str, bat
 def test_single_rows_and_columns_in_any_layout(gpu: Any, shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
     m, k, n = shape
     a, b = whole(m, k), whole(k, n)
-    np.testing.assert_array_equal(tw.matmul(laid(gpu, a, layouts[0]), laid(gpu, b, layouts[1])).view, a @ b)
+    np.testing.assert_array_equal(
+        tw.matmul(laid(fake.Tensor, gpu, a, layouts[0]), laid(fake.Tensor, gpu, b, layouts[1])).view, a @ b
+    )
 
 
 def test_a_larger_product_is_left_to_the_rungs(gpu: Any) -> None:
-    x, y = laid(gpu, whole(1000, 8), "rows"), laid(gpu, whole(8, 1000), "rows")
+    x, y = laid(fake.Tensor, gpu, whole(1000, 8), "rows"), laid(fake.Tensor, gpu, whole(8, 1000), "rows")
     assert tw.plan(x, y).kernel.name == "cuda/register_banks"
 
 
 def test_out_may_lie_in_any_way(gpu: Any) -> None:
     a, b = whole(6, 9), whole(9, 8)
-    out = laid(gpu, np.zeros((6, 8), np.float32), "neither")
-    tw.matmul(laid(gpu, a, "rows"), laid(gpu, b, "rows"), out=out)
+    out = laid(fake.Tensor, gpu, np.zeros((6, 8), np.float32), "neither")
+    tw.matmul(laid(fake.Tensor, gpu, a, "rows"), laid(fake.Tensor, gpu, b, "rows"), out=out)
     np.testing.assert_array_equal(out.view, a @ b)

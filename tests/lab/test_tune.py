@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import sys
@@ -195,7 +196,8 @@ def test_other_processes_compile_ahead_and_keep_what_they_made(monkeypatch, tmp_
     monkeypatch.setattr(tuner, "machine", lambda: type("Machine", (), {"usable_cores": 3}))
     wanted = [{"TILE": 8}, {"TILE": 32}, {"TILE": 16}, {"TILE": 7}]
     kept = tmp_path / "cache" / "nvrtc"
-    with compiled_ahead(SHARED, "sm_90a", wanted) as ready:
+    compiling = functools.partial(tuner._compile, SHARED, SHAPE, "float32", arch="sm_90a", sms=132)
+    with compiled_ahead(compiling, wanted) as ready:
         assert next(ready) == {"TILE": 8}
         assert list(kept.glob("*.json"))
         assert list(ready) == wanted[1:], "one that does not compile is the bench's to report"
@@ -204,9 +206,8 @@ def test_other_processes_compile_ahead_and_keep_what_they_made(monkeypatch, tmp_
 
 def test_a_compiler_that_crashes_is_the_benchs_to_meet(monkeypatch) -> None:
     monkeypatch.setattr(tuner, "machine", lambda: type("Machine", (), {"usable_cores": 3}))
-    monkeypatch.setattr(tuner, "_compile", crash)
     wanted = [{"TILE": tile} for tile in (8, 16, 32)] * 5
-    with compiled_ahead(SHARED, "sm_90a", wanted) as ready:
+    with compiled_ahead(crash, wanted) as ready:
         assert list(ready) == wanted
 
 

@@ -16,7 +16,7 @@ from tilewright.lab.bench.cells import Cell, Outcome, Settings
 from tilewright.lab.bench.cuda_process import Watch
 from tilewright.lab.bench.device import FIRST, MeasuredCell
 
-FACTS = {"gpu": "Example GPU", "arch": "sm_90a", "driver": "1.2", "nvrtc": "NVRTC 13", "cublas": "13.1.0"}
+FACTS = {"gpu": "Example GPU", "arch": "sm_90a", "sms": 132, "driver": "1.2", "nvrtc": "NVRTC 13", "cublas": "13.1.0"}
 UNLUCKY = 13
 
 

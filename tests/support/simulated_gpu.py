@@ -32,6 +32,8 @@ class SimulatedGpu:
     name, capability, arch = "Simulated GPU", "9.0", "sm_90a"
     sms, l2_bytes, max_shared_bytes = 1, 0, 232_448
     pci_bus_id, stream = "0000:00:00.0", 0
+    #: Whether a pointer may reach to the end of the memory, as where a kernel gets distances between allocations.
+    in_one_piece = False
 
     def __init__(self, nbytes: int = 1 << 22, seconds: Callable[[str], float] = lambda entry: 0.03) -> None:
         self.heap = np.full(nbytes, 0x5A, np.uint8)  # what nobody wrote is no number anyone expects
@@ -149,6 +151,8 @@ class SimulatedGpu:
 
     def _from(self, memory: Memory) -> np.ndarray:
         at = memory.pointer - BASE
+        if self.in_one_piece:
+            return self.heap[at:]
         start = max(start for start in self.held if start <= at)
         return self.heap[at : start + self.held[start]]
 
@@ -162,11 +166,14 @@ class SimulatedGpu:
 
 
 def _map(operand: Any, memory: np.ndarray) -> TensorMap:
-    kinds = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "tf32": "tf32", "int32": "s32"}
+    kinds = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "tf32": "tf32", "int32": "s32", "float64": "f64"}
     kind = kinds.get(operand.dtype, "u8")
-    size = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "s32": 4}.get(kind, 1)
+    size = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "s32": 4, "f64": 8}.get(kind, 1)
     elements = memory[: memory.size // size * size].view("f4" if kind == "tf32" else f"u{size}")
-    shape = operand.matrices, operand.rows, operand.columns
+    # A map may promise more matrices than the memory has.
+    last = (operand.rows - 1) * operand.row_bytes + operand.columns * size
+    matrices = min(operand.matrices, (elements.nbytes - last) // operand.next_bytes + 1)
+    shape = matrices, operand.rows, operand.columns
     strides = operand.next_bytes, operand.row_bytes, size
     return TensorMap(elements, (1, *operand.box), shape=shape, strides=strides, data_type=kind, swizzle=128)
 

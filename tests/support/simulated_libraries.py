@@ -67,16 +67,16 @@ class Gpu(SimulatedGpu):
     def boxed_launcher(self, compiled: Any, entry: str, size: Any, operands: Any, structure: bytes) -> Any:
         """Executed by the microscope, always."""
 
-        def launch(stream: int, mapped: Any, pointers: Any) -> None:
+        def launch(stream: int, mapped: Any, pointers: Any, other: bytes = structure) -> None:
             if stream < 0:
                 self.recorded.append((launch, (mapped, pointers)))
                 return
             self.launches.append((entry, stream))
-            self.run_boxed(compiled, entry, size, operands, structure, mapped, pointers)
+            self.run_boxed(compiled, entry, size, operands, other, mapped, pointers)
 
         return launch
 
-    def replay(self, submit: Any, alike: Any, stream: int) -> Any:  # noqa: ARG002
+    def replay(self, submit: Any, alike: Any, stream: int, early: bool = False) -> Any:  # noqa: ARG002
         """Records launches by addresses that no array has, as ``Device.replay`` does, and makes them with others."""
         apart, self.recorded = 1 << 44, []
         submit(*((i + 1) * apart + address % 4096 for i, address in enumerate(alike)), -1)
@@ -168,6 +168,9 @@ class Array:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.view.shape
+
+    def reshape(self, shape: tuple[int, ...]) -> Any:
+        return self.like(self.view.reshape(shape))
 
     @property
     def elements(self) -> tuple[int, ...]:
@@ -282,7 +285,11 @@ def torch_module(gpus: list[Gpu], grad: bool = True) -> Any:
         assert strides == x.stride(), "of the row-major order alone"
         return x
 
-    torch.empty = empty
+    def split(x: Tensor, sizes: list[int]) -> list[Tensor]:
+        assert sum(sizes) == x.shape[0]
+        return [x.like(each) for each in np.split(x.view, np.cumsum(sizes)[:-1])]
+
+    torch.empty, torch.unsafe_split_with_sizes = empty, split
     return torch
 
 
@@ -334,4 +341,5 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     matmul._plan.cache_clear()
     matmul._launches.cache_clear()
     repeated.short_ways.clear()
+    repeated.finished_ways.clear()
     return torch, cupy

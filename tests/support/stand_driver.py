@@ -20,17 +20,29 @@ class NodeParams(ctypes.Structure):
     )  # fmt: skip
 
 
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig of the driver's header; the first attribute as words."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint * 7),
+        ("stream", WORD),
+        ("attributes", ctypes.POINTER(WORD)),
+        ("count", ctypes.c_uint),
+    )
+
+
 class StandDriver:
     """The driver's functions in C: ``current`` is the thread's context, ``fails`` maps a function to its status."""
 
     def __init__(self) -> None:
         self.current, self.fails, self.calls = 55, dict[Any, int](), list[Any]()
         self.mode, self.captured, self.nodes, self.destroyed = 0, 0, dict[int, Any](), list[Any]()
+        self.edges, self.early = list[tuple[int, ...]](), list[bool]()
         kinds = {
             "CtxGetCurrent": (self.get_current, [ctypes.POINTER(WORD)]),
             "CtxPushCurrent": (self.push, [WORD]),
             "CtxPopCurrent": (self.pop, [ADDRESS]),
-            "LaunchKernel": (self.launch, [WORD, *[ctypes.c_uint] * 7, WORD, ADDRESS, ADDRESS]),
+            "LaunchKernelEx": (self.launch, [ctypes.POINTER(LaunchConfig), WORD, ADDRESS, ADDRESS]),
             "StreamIsCapturing": (self.is_capturing, [WORD, ctypes.POINTER(ctypes.c_int)]),
             "GraphExecKernelNodeSetParams": (self.set_arguments, [WORD, WORD, ctypes.POINTER(NodeParams)]),
             "GraphLaunch": (self.launch_graph, [WORD, WORD]),
@@ -58,8 +70,11 @@ class StandDriver:
         self.calls.append("pop")
         return 0
 
-    def launch(self, function: int, *given: int) -> int:
-        *size, stream, places, _ = given
+    def launch(self, given: Any, function: int, places: int, _: Any) -> int:
+        config = given[0]
+        size, stream = list(config.size), config.stream
+        assert (config.attributes[0], config.attributes[1]) == (6, 1), "programmatic stream serialization"
+        self.early.append(bool(config.count))
         widths = WIDTHS[function]
         args = [
             ctypes.string_at(at, width) for at, width in zip((ADDRESS * 9).from_address(places), widths, strict=False)
@@ -107,10 +122,17 @@ class StandDriver:
 
     def cuGraphAddKernelNode(self, graph: int, after: Any, count: int, node: Any) -> Any:  # noqa: N802
         assert graph == 999
-        assert len(after) == count
-        assert after == ([max(self.nodes)] if self.nodes else [])
+        assert len(after) == count == 0
         self.nodes[2000 + len(self.nodes)] = node.kern
         return 0, max(self.nodes)
+
+    def CUgraphEdgeData(self) -> Any:  # noqa: N802
+        return SimpleNamespace(from_port=0, to_port=0, type=0)
+
+    def cuGraphAddDependencies(self, graph: int, before: Any, after: Any, edges: Any, count: int) -> Any:  # noqa: N802
+        assert (graph, len(before), len(after), len(edges), count) == (999, 1, 1, 1, 1)
+        self.edges.append((before[0], after[0], edges[0].from_port, edges[0].to_port, edges[0].type))
+        return (0,)
 
     def cuGraphInstantiate(self, graph: int, flags: int) -> Any:  # noqa: N802, ARG002
         assert self.mode == 2, "it allocates, which would end the capture of another thread"
