@@ -6,7 +6,8 @@
 
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-narrow-h200.jsonl narrow
 
-The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 and float64.
+The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
+``float32_ieee`` by multiply-adds alone) and float64.
 The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), int8 to int32 and tf32, of B transposed in
 memory, beside ``torch._scaled_mm``, ``torch._int_mm`` and ``torch.matmul`` with TF32 on.
 
@@ -35,7 +36,7 @@ SIZES = (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)
 SAMPLES = 7
 #: (batch, m, n, k) of the products by shape, and the dtypes of each set of them.
 DTYPES = {
-    "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float64"),
+    "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float32_ieee", "float64"),
     "narrow": ("float8", "float8_fast", "int8", "tf32"),
 }  # fmt: skip
 SHAPES = [
@@ -125,15 +126,16 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> dict[str
         return measured(torch, shape, dtype, calls, worst, plan) | {"reference": NARROW[dtype][2]}
     batch, m, n, k = shape
     generator = torch.Generator("cuda").manual_seed(n)
-    kind = getattr(torch, dtype)
+    name, _, precision = dtype.partition("_")
+    kind, says = getattr(torch, name), {"precision": precision or "standard"}
     outer = (batch,) if batch > 1 else ()
     a, b = (
         torch.rand(*outer, *sides, device="cuda", generator=generator).mul_(2).sub_(1).to(kind)
         for sides in ((m, k), (k, n))
     )
-    calls = {"tilewright": lambda: tw.matmul(a, b), "torch": lambda: torch.matmul(a, b)}
-    worst = error_over_bound(torch, a, b, tw.matmul(a, b))
-    return measured(torch, shape, dtype, calls, worst, tw.plan(a, b))
+    calls = {"tilewright": lambda: tw.matmul(a, b, **says), "torch": lambda: torch.matmul(a, b)}
+    worst = error_over_bound(torch, a, b, tw.matmul(a, b, **says))
+    return measured(torch, shape, dtype, calls, worst, tw.plan(a, b, **says))
 
 
 def measured(
