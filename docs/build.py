@@ -75,6 +75,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu shapes": lambda: gpu.gpu_shapes("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
     "gpu narrow": lambda: gpu.gpu_narrow("gpu-matmul-narrow-h200"),
     "gpu random": lambda: gpu.gpu_random("random-gpu-products-h200"),
+    "gpu transformer": lambda: gpu.transformer("transformer-step-h200"),
+    "gpu held out": lambda: gpu.gpu_held_out("gpu-predictions-h200"),
     "gpu predicted": lambda: gpu.gpu_predicted("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
     "pipelines h200": pipeline_times.pipelines,
     **{f"rung {name}": partial(course.rung, name) for name in course.rungs()},

@@ -8,14 +8,13 @@ from typing import Any
 
 from tilewright.host.machine import seconds_text
 
-from .common import RECORDS, command, linked, table
-from .stream import rows_of
+from .common import RECORDS, command, lines_of, linked, table
 
 NAME = "cluster-products"
 
 
 def _rows(what: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    environment, rows = rows_of(NAME)
+    environment, rows = lines_of(NAME)
     return environment, [row for row in rows if row["what"] == what]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ RECORDS = ROOT / "benchmarks"
 
 def records_of(name: str) -> list[BenchRecord]:
     return read_records(RECORDS / f"{name}.jsonl")
+
+
+def lines_of(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The environment in the first line of a record, and its other lines."""
+    first, *others = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    return first["environment"], others
 
 
 def at(records: list[BenchRecord], kernel: str, n: int, threads: int) -> BenchRecord | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from tilewright.catalog import catalog, cuda_catalog
 from tilewright.records.bench import VERDICTS, BenchRecord
 
-from .common import RECORDS, ROOT, at, command, linked, made_by, records_of, table
+from .common import ROOT, at, command, lines_of, linked, made_by, records_of, table
 
 #: The size that the tables quote: no power of two, beyond the caches near the core.
 SIZE = 1000
@@ -139,15 +137,15 @@ def strassen(name: str) -> str:
 
 def layouts(name: str) -> str:
     """Layouts of operands and batches: R against numpy, and against our own time for C order."""
-    head, *rows_of = (json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    known, lines = lines_of(name)
     rows = [["operands", "shape", "threads", "float32", "float64"]]
-    for layout, shape, count in dict.fromkeys((r["layout"], tuple(r["shape"]), r["threads"]) for r in rows_of):
+    for layout, shape, count in dict.fromkeys((r["layout"], tuple(r["shape"]), r["threads"]) for r in lines):
         found = {
-            r["dtype"]: r for r in rows_of if (r["layout"], tuple(r["shape"]), r["threads"]) == (layout, shape, count)
+            r["dtype"]: r for r in lines if (r["layout"], tuple(r["shape"]), r["threads"]) == (layout, shape, count)
         }
         cells = [f"{found[d]['against_numpy']:.2f} ({found[d]['against_c_order']:.2f})" for d in ("float32", "float64")]
         rows.append([layout, "×".join(f"{size:,}" for size in shape), str(count), *cells])
     return (
         f"{table(rows)}\n\nR against `np.matmul`, and in brackets our own time for C-ordered operands over that for these. "
-        f"Record: {linked(name)}, made by `{command(head['environment'])}`."
+        f"Record: {linked(name)}, made by `{command(known)}`."
     )

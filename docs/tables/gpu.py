@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from statistics import median
+from math import exp, log
+from statistics import mean, median
 from typing import Any
 
 from tilewright.catalog import cuda_catalog
 from tilewright.lab.bench.residency import residency
 from tilewright.records.bench import VERDICTS, BenchRecord
 
-from .common import RECORDS, at, command, linked, records_of, table
+from .common import RECORDS, at, command, lines_of, linked, records_of, table
 
 #: The sizes that the table of all rungs quotes.
 FEW_SIZES = (1024, 2048, 4096, 4097, 8192)
@@ -78,28 +79,36 @@ def fastest(name: str) -> str:
     return f"The fastest rung against cuBLAS (R above 1 is faster): {'; '.join(parts)}."
 
 
+def _asked(dtype: str) -> str:
+    """The dtype of a record, and the precision that its call asks for."""
+    dtype, _, precision = dtype.partition("_")
+    return f'{dtype}, `precision="{precision}"`' if precision else dtype
+
+
 def gpu_arrays_of(name: str) -> list[dict[str, Any]]:
     """The lines of a record of products of arrays on a GPU: single products of squares."""
-    _, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    _, lines = lines_of(name)
     return [line for line in lines if line["batch"] == 1 and line["m"] == line["n"] == line["k"]]
 
 
 def gpu_shapes(*names: str) -> str:
     """The same for products of many shapes: a row for each."""
-    first: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     by_shape: dict[str, dict[str, Any]] = {}
     records, dtypes = [], []
     for name in names:
-        first, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
-        records.append(f"{linked(name)}, made by `{command(first['environment'])}`")
+        known, lines = lines_of(name)
+        records.append(f"{linked(name)}, made by `{command(known)}`")
         dtypes += list(dict.fromkeys(line["dtype"] for line in lines))
         for line in lines:
             m, n, k = (f"{line[side]:,}" for side in "mnk")
             shape = f"{m}³" if m == n == k else f"{m} × {k} × {n}"
             shape = f"{line['batch']:,} of {shape}" if line["batch"] > 1 else shape
             by_shape.setdefault(shape, {})[line["dtype"]] = f"{line['gflops'] / 1000:.1f} ({line['ratio']:.2f})"
-    rows = [["m × k × n", *dtypes], *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items())]
-    known = first["environment"]
+    rows = [
+        ["m × k × n", *map(_asked, dtypes)],
+        *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items()),
+    ]
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
         f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
@@ -109,14 +118,13 @@ def gpu_shapes(*names: str) -> str:
 
 def gpu_narrow(name: str) -> str:
     """The same for float8, int8 and TF32 of square matrices."""
-    first, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    known, lines = lines_of(name)
     sizes = sorted({line["n"] for line in lines})
     rows = [["", "beside", *(f"{n:,}" for n in sizes)]]
     for dtype in dict.fromkeys(line["dtype"] for line in lines):
         of = {line["n"]: line for line in lines if line["dtype"] == dtype}
         cells = (f"{of[n]['gflops'] / 1000:.0f} ({of[n]['ratio']:.2f})" for n in sizes)
-        rows.append([dtype.replace("_fast", ', `precision="fast"`'), f"`{of[sizes[0]]['reference']}`", *cells])
-    known = first["environment"]
+        rows.append([_asked(dtype), f"`{of[sizes[0]]['reference']}`", *cells])
     return (
         f"{table(rows)}\n\nTera-operations a second of `tw.matmul(a, b)`, and in brackets R, the time of PyTorch's "
         f"call over ours in the same run, both as a user calls them. {known['gpu']}, PyTorch {known['torch']}. "
@@ -126,14 +134,20 @@ def gpu_narrow(name: str) -> str:
 
 def gpu_random(name: str) -> str:
     """How many random products were compared with those in float64."""
-    first, all_of, *wrong = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
-    counts = ", ".join(f"{count:,} of {dtype}" for dtype, count in all_of["by_dtype"].items())
-    raised = sum("OutOfMemory" in line.get("raised", "") for line in wrong)
+    known, lines = lines_of(name)
+    wrong = [line for line in lines if line["kind"] == "gpu product wrong"]
+    done: dict[str, int] = {}
+    for line in lines:
+        if line["kind"] == "gpu products":
+            done |= line["by_dtype"] if "by_dtype" in line else {line["dtype"]: line["products"]}
+    no_memory = [line for line in wrong if "OutOfMemory" in line.get("raised", "")]
+    lost = len(no_memory) + sum(line.get("no_memory", 0) for line in lines)
+    counts = ", ".join(f"{count:,} of {dtype}" for dtype, count in done.items())
+    memory = f"; {lost} found no memory on a GPU that several processes shared" if lost else ""
     return (
-        f"Of {all_of['products']:,} random products ({counts}; all layouts, batches, with and without `out`) "
-        f"{all_of['products'] - len(wrong):,} had every element within the classical bound, and the same bits twice; "
-        f"{raised} found no memory on a GPU that several processes shared. {first['environment']['gpu']}. "
-        f"Record: {linked(name)}, made by `{command(first['environment'])}`."
+        f"Of {sum(done.values()):,} random products ({counts}; all layouts, batches, with and without `out`) "
+        f"{sum(done.values()) - len(wrong):,} had every element within the bound of its dtype, and the same bits twice"
+        f"{memory}. {known['gpu']}. Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -141,7 +155,7 @@ def gpu_predicted(*names: str) -> str:
     """How near predicted times are to measured ones, where the GPU and not the call is what takes the time."""
     near: list[float] = []
     for name in names:
-        _, *lines = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+        _, lines = lines_of(name)
         for line in lines:
             measured = median(line["samples_s"])
             if line["predicted_s"] and measured > 1.5 * line["host_s"]:
@@ -151,16 +165,53 @@ def gpu_predicted(*names: str) -> str:
     return f"Of {len(near)} cells of these records that the call does not limit, predicted times are: {texts}."
 
 
+def gpu_held_out(name: str) -> str:
+    """How near predictions are for random shapes that no model was fitted to."""
+    known, lines = lines_of(name)
+    limited = [line for line in lines if median(line["samples_s"]) <= 1.5 * line["host_s"]]
+    errors = [abs(line["predicted_s"] / median(line["samples_s"]) - 1) for line in lines if line not in limited]
+    within = ", ".join(f"{sum(x <= share for x in errors)} within {share:.0%}" for share in (0.1, 0.15, 0.25))
+    ratios = [line["ratio"] for line in lines if line["ratio"]]
+    mean = exp(sum(map(log, ratios)) / len(ratios))
+    return (
+        f"Of {len(errors)} products of random shapes and all dtypes that the call does not limit, predicted times are: "
+        f"{within}. Of the {len(ratios)} that `torch.matmul` has too, R is {mean:.2f} in the geometric mean, and from "
+        f"{min(ratios):.2f} to {max(ratios):.2f}. {known['gpu']}. "
+        f"Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
+def transformer(name: str) -> str:
+    """A model trained with two linear layers: the time of a step, and how far the curves of the loss differ."""
+    record = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8"))
+    known, model = record["environment"], record["model"]
+    names = {
+        "torch": "`torch.nn.Linear`, compiled",
+        "tilewright": "`tilewright.torch.Linear`, compiled",
+        "apart": "PyTorch's product, bias added after it, eager",
+    }
+    rows = [["", "ms a step", "loss at the end", "furthest from the first curve"]]
+    for kind, words in names.items():
+        step = f"{median(record['step_s'][kind]) * 1e3:.2f}" if kind in record["step_s"] else ""
+        far = f"{record['difference'][kind]:.4f}" if kind in record["difference"] else ""
+        rows.append([words, step, f"{mean(record['losses'][kind][-10:]):.4f}", far])
+    return (
+        f"{table(rows)}\n\n{record['steps']} steps of {model['layers']} layers of width {model['width']}, "
+        f"{model['batch']} sequences of {model['length']} words, bfloat16 by autocast; the compiled ones take turns of a "
+        f"few steps. R, the time of `torch.nn.Linear` over ours, is {record['ratio']:.3f}. Curves are means of ten "
+        f"steps; the last one differs from the first in rounding alone. {known['gpu']}, PyTorch {known['torch']}. "
+        f"Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
 def gpu_arrays(name: str) -> str:
     """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size."""
-    first = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    lines = gpu_arrays_of(name)
+    known, lines = lines_of(name)[0], gpu_arrays_of(name)
     sizes = [n for n in sorted({line["n"] for line in lines}) if n.bit_count() == 1 or n == 4097]
     rows = [["", *(f"{n:,}" for n in sizes)]]
     for dtype in dict.fromkeys(line["dtype"] for line in lines):
         of = {line["n"]: line for line in lines if line["dtype"] == dtype}
-        rows.append([dtype, *(f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" for n in sizes)])
-    known = first["environment"]
+        rows.append([_asked(dtype), *(f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" for n in sizes)])
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
         f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
@@ -207,7 +258,7 @@ WAVEFRONTS = {kind: f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{kind}.sum" 
 
 def counted(name: str) -> str:
     """Where a GPU counted other wavefronts of shared memory than predicted: by how many more, in each launch."""
-    _, *launches = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    _, launches = lines_of(name)
     rows = [["kernel", "n", "blocks", "loads", "more", "stores", "more"]]
     most = dict.fromkeys(WAVEFRONTS, 0.0)
     for launch in launches:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from tilewright.lab.explain.pipeline_time import predicted_time
 from tilewright.lab.explain.pipeline_work import PipelineWork
 from tilewright.records.explanation import TimePart
 from tilewright.simulator.gpus import find_gpu
 
-from .common import RECORDS, linked, table
+from .common import lines_of, linked, table
 
 #: The records of what was counted, and of what was measured.
 WORK, MEASURED = "pipeline-work", "pipeline-rates-h200"
@@ -18,11 +15,11 @@ WORK, MEASURED = "pipeline-work", "pipeline-rates-h200"
 
 def pipelines() -> str:
     """A row for each launch: its parts, what limits its steady state, and both times, in µs."""
-    seconds = {(row["kernel"], row["size"]): row["seconds"] for row in _rows(MEASURED) if row["kind"] == "kernel"}
-    extents = {(row["kernel"], row["size"]): row["extents"] for row in _rows("asynchronous-h200")}
+    seconds = {(row["kernel"], row["size"]): row["seconds"] for row in lines_of(MEASURED)[1] if row["kind"] == "kernel"}
+    extents = {(row["kernel"], row["size"]): row["extents"] for row in lines_of("asynchronous-h200")[1]}
     rows = [["kernel", "launch and fill", "steady state", "epilogue", "predicted", "measured", "off", "bound by"]]
     off = []
-    for row in _rows(WORK):
+    for row in lines_of(WORK)[1]:
         launch = row.pop("kernel"), row.pop("size")
         parts = predicted_time(PipelineWork(**row), find_gpu("H200"))
         predicted, measured = sum(part.seconds for part in parts), seconds[launch]
@@ -40,8 +37,3 @@ def pipelines() -> str:
 def limit_of(steady: TimePart) -> str:
     """What limits the steady state."""
     return steady.because.removeprefix("bound by ").partition(":")[0]
-
-
-def _rows(name: str) -> list[dict[str, Any]]:
-    _, *rows = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
-    return rows

@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .common import RECORDS, command, linked, table
+from .common import RECORDS, command, lines_of, linked, table
 
 Line = dict[str, Any]
 
 
-def rows_of(name: str) -> tuple[Line, list[Line]]:
-    """The environment of a record, and its lines."""
-    head, *rows = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
-    return head["environment"], rows
-
-
 def streams(name: str) -> str:
     """Each case of a record of products from the host's memory."""
-    known, rows = rows_of(name)
+    known, rows = lines_of(name)
     cells = [["case", "seconds", "TFLOPS", "R torch", "R cuBLASXt", "predicted", "copies waited for"]]
     for row in sorted(rows, key=lambda row: (row["files"], row["dtype"], row["device_memory"] is not None)):
         waited = max(place["between_s"] for place in row["lanes"].values()) / row["median_s"]
@@ -54,7 +48,7 @@ def _what(row: Line) -> str:
 
 def scaling(name: str) -> str:
     """How much faster several GPUs are than one."""
-    _, rows = rows_of(name)
+    _, rows = lines_of(name)
     alone = {(row["n"], row["dtype"]): row["median_s"] for row in rows if len(row["lanes"]) == 1}
     said = [
         f"{alone[row['n'], row['dtype']] / row['median_s']:.2f}× on {len(row['lanes'])}"
@@ -66,7 +60,7 @@ def scaling(name: str) -> str:
 
 def largest(name: str) -> str:
     """The largest product of a record."""
-    _, rows = rows_of(name)
+    _, rows = lines_of(name)
     row = max(rows, key=lambda row: row["n"])
     return (
         f"The largest so far is {row['n']:,}³ {row['dtype']}, three matrices of {row['n'] ** 2 * 4 / 2**30:.0f} GiB each: "
@@ -76,7 +70,7 @@ def largest(name: str) -> str:
 
 def files(name: str) -> str:
     """Bytes read and the least possible, seconds taken and predicted."""
-    _, rows = rows_of(name)
+    _, rows = lines_of(name)
     row = next(row for row in rows if row["files"])
     return (
         f"From `.npy` to `.npy`, {row['n']:,}³ {row['dtype']} with {row['memory']} of the host and {row['device_memory']} "
