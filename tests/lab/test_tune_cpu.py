@@ -377,6 +377,34 @@ def test_machine_code_of_two_blockings_does_not_mix(tmp_path: Path) -> None:
     assert made(256, 128, 512) == [[256, 1], [128, 0], [512, 1]]
 
 
+#: Multiplies by cpu/packed with several blockings, whose code may be on disk. Its tiles come from a module that they share.
+MULTIPLIED = """
+import sys, numpy as np
+from dataclasses import replace
+from tilewright.catalog import catalog, remade
+from tilewright.kernels.blocking import in_force
+from tilewright.runtime.cpu.runner import compiled, runner
+a, b = np.ones((40, 600), np.float32), np.ones((600, 40), np.float32)
+for kc in map(int, sys.argv[1:]):
+    kernel = remade(catalog()["cpu/packed"], replace(in_force(), kc=kc))
+    c = np.zeros((40, 40), np.float32)
+    runner(kernel, c.dtype)(a, b, c)
+    assert (c == 600).all(), (kc, c)
+    print(sum(compiled(kernel, c.dtype).stats.cache_hits.values()))
+"""
+
+
+def test_tiles_compiled_by_two_processes_do_not_mix() -> None:
+    def hits(*kc: int) -> list[int]:
+        arguments = [sys.executable, "-W", "error", "-c", MULTIPLIED, *map(str, kc)]
+        return [
+            int(line) for line in subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
+        ]
+
+    assert hits(512) == hits(256) == [0]
+    assert hits(512, 256) == [1, 1]
+
+
 def test_code_is_compiled_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tune_cpu, "machine", lambda: replace(HERE, usable_cores=2))
     path = tmp_path / "tells.py"

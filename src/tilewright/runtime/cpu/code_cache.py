@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import llvmlite
 import numba as nb
 import numpy as np
 from llvmlite import binding
-from numba.core import caching
+from numba.core import bytecode, caching
 
 from ...host import sources
 from ...host.disk import fingerprint, give_up, private_directory
@@ -35,6 +36,10 @@ def code_dtype(dtype: np.dtype) -> np.dtype:
     (dtype('int16'), dtype('float32'))
     """
     return np.dtype(f"int{8 * dtype.itemsize}") if dtype.kind == "u" else dtype
+
+
+#: Numba's own numbers of functions, which count from 1 in each process.
+_numbers_of_numba = bytecode.FunctionIdentity._unique_ids
 
 
 class _Locator(caching._CacheLocator):
@@ -93,6 +98,10 @@ class CodeCache(caching.FunctionCache):
 
     A cache that fails costs a compilation, never a product: a file that a crash left incomplete is written again, and a
     failure to write (a full disk) is reported once.
+
+    Numba tells closures of the same function apart by a number in their names. It counts from 1 in each process, so
+    machine code from two processes may have two functions of one name, and the linker takes the first for both. Here
+    each compilation counts from a number of its own, which its key determines.
     """
 
     _impl_class = _Impl
@@ -104,7 +113,9 @@ class CodeCache(caching.FunctionCache):
         name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtype.name}" + (
             f"-{fingerprint(blocking)}" if blocking else ""
         )
-        self._cache_file = caching.IndexDataCacheFile(self._cache_path, name, self._impl.locator.get_source_stamp())
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = caching.IndexDataCacheFile(self._cache_path, name, stamp)
+        self._first_number = int(fingerprint(name, stamp)[:12], 16) << 12
         if not self._cache_path:
             self.disable()
 
@@ -118,10 +129,12 @@ class CodeCache(caching.FunctionCache):
             found = None
         if found is None:
             self.on_miss()
+            bytecode.FunctionIdentity._unique_ids = itertools.count(self._first_number)
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Like Numba's; a failure to write is reported once."""
+        bytecode.FunctionIdentity._unique_ids = _numbers_of_numba
         try:
             super().save_overload(sig, data)
         except FileNotFoundError:  # the directory was removed a moment ago
