@@ -75,7 +75,8 @@ class Memory:
     """What arrays lie in, with what it held before."""
 
     def __init__(self, rng: np.random.Generator, elements: int, dtype: np.dtype, values: str) -> None:
-        filled = numbers(rng, elements, dtype, values).astype(dtype)
+        with np.errstate(over="ignore"):
+            filled = numbers(rng, elements, dtype, values).astype(dtype)
         self.start = 0
         if dtype == OBJECT:
             self.cells = filled
@@ -102,7 +103,7 @@ class Memory:
 
 
 def numbers(rng: np.random.Generator, size: int, dtype: np.dtype, values: str) -> np.ndarray:
-    """``values`` are "any", "whole" and small, or "special": with NaN and infinity among floats."""
+    """``values`` are "any", "whole" and small, "special": with NaN and infinity among floats, or "spread": see ``spread``."""
     if dtype == OBJECT:
         objects = np.empty(size, object)
         objects[:] = [Fraction(int(x), 3) if values == "any" else int(x) for x in rng.integers(-9, 10, size)]
@@ -115,14 +116,27 @@ def numbers(rng: np.random.Generator, size: int, dtype: np.dtype, values: str) -
     if dtype.kind in "iu" or values == "whole":
         floats = rng.integers(0 if dtype.kind == "u" else -3, 4, size).astype(np.float64)
     else:
-        floats = rng.uniform(-1, 1, size)
-        if values == "special":
+        floats = spread(rng, size, dtype) if values == "spread" else rng.uniform(-1, 1, size)
+        if values == "special" or (values == "spread" and rng.random() < 0.3):
             floats[rng.random(size) < 1 / (4 + size)] = draw(rng, [np.nan, np.inf, -np.inf])
     if dtype.kind != "c":
         return floats
     both = np.empty(size, np.complex128)
     both.real, both.imag = floats, floats[::-1]
     return both
+
+
+def spread(rng: np.random.Generator, size: int, dtype: np.dtype) -> np.ndarray:
+    """Numbers of both signs between two random powers of two, with zeros of both signs: from the smallest subnormal number
+    to the largest of which sums over k = 2,000 do not overflow."""
+    info = ml_dtypes.finfo(dtype) if dtype.kind == "f" or dtype == BFLOAT16 else np.finfo(np.float64)
+    if dtype == np.complex64:
+        info = np.finfo(np.float32)
+    lowest, highest = max(info.minexp, -1022) - min(info.nmant, 52), max(4, min(info.maxexp, 1024) // 2 - 8)
+    low, high = sorted(int(x) for x in rng.integers(lowest, highest, 2, endpoint=True))
+    floats = np.ldexp(rng.uniform(0.5, 1, size), rng.integers(low, high, size, endpoint=True))
+    floats[rng.random(size) < draw(rng, [0, 0, 0.1, 0.9])] = 0
+    return floats * rng.choice([-1.0, 1.0], size)
 
 
 # ---- layouts ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 ``python benchmarks/random_products.py [COUNT] [--seed N] [--first N] [--record FILE]`` makes ``COUNT`` products, 100,000 by
 default: ``matmul`` with and without ``out``, ``gemm``, and calls that must be refused; of every dtype, with sizes from 0, in
 batches that broadcast, of vectors, of any strides, byte order and alignment, on 1 and 2 threads. ``out`` may be strided, of
-another dtype, and overlap the operands. Product ``N`` of a seed is always the same: ``1 --first N`` makes it alone.
+another dtype, and overlap the operands. Values are uniform, small whole numbers, uniform with an infinity or a NaN, or of any
+signs and exponents down to the smallest subnormal number, with zeros. Product ``N`` of a seed is always the same: ``1 --first N`` makes it alone.
 
 A result is right if its type, dtype and shape are NumPy's, and its values too: integers, bool, long double, Python objects
 exactly, and floats where all operands are small whole numbers; other floats within the classical bound γ_k·(|A|·|B|) of the
@@ -90,7 +91,10 @@ def eps(dtype: np.dtype) -> float:
 
 
 def least(dtype: np.dtype) -> float:
-    return float(np.finfo(dtype).tiny if dtype.kind in "fc" and dtype != BFLOAT16 else ml_dtypes.finfo(dtype).tiny)
+    """The smallest number above 0: the rounding of a number below the smallest normal one is at most half of it."""
+    if dtype.kind in "fc" and dtype != BFLOAT16:
+        return float(np.finfo(dtype).smallest_subnormal)
+    return float(ml_dtypes.finfo(dtype).smallest_subnormal)
 
 
 def gamma(k: int, dtype: np.dtype) -> float:
@@ -123,7 +127,8 @@ def product(a: np.ndarray, b: np.ndarray, values: str) -> tuple[Any, Expected]:
         if values == "whole":
             return numpys, Expected(casted(exact, dtype), None, dtype)
         size = np.asarray(np.matmul(abs(x).astype("d"), abs(y).astype("d")))
-    return numpys, Expected(exact, gamma(a.shape[-1], dtype) * size + least(dtype), dtype)
+    terms = 4 * a.shape[-1] + 4  # a complex product has four for each element of k
+    return numpys, Expected(exact, gamma(a.shape[-1], dtype) * size + terms * least(dtype), dtype)
 
 
 def combined(ours: Expected, k: int, alpha: float, beta: float, c: np.ndarray) -> Expected:
@@ -136,8 +141,8 @@ def combined(ours: Expected, k: int, alpha: float, beta: float, c: np.ndarray) -
     wide = np.clongdouble if dtype.kind == "c" else np.longdouble
     first = ours.values.astype(wide) * alpha if alpha else nothing
     second = c.astype(wide) * beta if beta else nothing
-    bound = ours.bound * abs(alpha) if alpha and ours.bound is not None else least(dtype)
-    bound = bound + (gamma(k + 2, dtype) + 8 * eps(dtype)) * (abs(first) + abs(second) + bound)
+    bound = ours.bound * abs(alpha) if alpha and ours.bound is not None else 0.0
+    bound = bound + (gamma(k + 2, dtype) + 8 * eps(dtype)) * (abs(first) + abs(second) + bound) + 8 * least(dtype)
     return Expected(first + second, bound, c.dtype)
 
 
@@ -153,7 +158,7 @@ class Case:
         slow = any(kind.kind not in "fc" or kind.itemsize > 16 for kind in kinds) or np.result_type(*kinds).char in "gG"
         large = OBJECT not in kinds and rng.random() < 0.05
         most = (SLOW_WORK if slow else MUCH_WORK) if large else OBJECT_WORK if OBJECT in kinds else WORK
-        self.values = "whole" if large else draw(rng, ["any", "any", "any", "whole", "special"])
+        self.values = "whole" if large else draw(rng, ["any", "any", "spread", "spread", "whole", "special"])
         if OBJECT in kinds and kinds[0] != kinds[1]:  # fractions do not multiply long doubles
             self.values = "whole"
         self.shapes = shapes(rng, most, large=large and not slow, matrices=way == "gemm")
