@@ -93,19 +93,21 @@ def strided_copy(vector_bits: int) -> Callable[..., None]:
 
 
 def vector_copy(vector_bits: int, *, backwards: bool = False) -> Callable[..., None]:
-    """An intrinsic ``copy(source, target)`` of one vector.
+    """An intrinsic ``copy(source, target, ahead)`` of one vector, which prefetches what lies ``ahead`` elements after
+    ``source``.
 
     With ``backwards`` it is reversed: ``source`` points to the first element of ``target``; the others precede it in memory.
     """
 
     @intrinsic
-    def copy(typingctx: Any, source: Any, target: Any) -> Any:  # noqa: ARG001
-        signature = types.void(source, target)
+    def copy(typingctx: Any, source: Any, target: Any, ahead: Any) -> Any:  # noqa: ARG001
+        signature = types.void(source, target, types.intp)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             scalar = context.get_data_type(signature.args[0].dtype)
             vectors = Vectors(builder, scalar, vector_bits // bits_of(scalar))
             last = vectors.lanes - 1
+            vectors.prefetch(args[0], args[2])
             value = vectors.load(args[0], -last if backwards else 0)
             if backwards:
                 value = builder.shuffle_vector(value, value, _mask(list(range(last, -1, -1))))
