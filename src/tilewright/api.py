@@ -12,7 +12,7 @@ from .arrays.repeated import short_ways
 from .epilogue import Epilogue
 from .errors import MemoryLimitError, ShapeError, UsageError
 from .operands import admit, admit_out, array_or_shape, asked_dtypes, can_write, native
-from .planning.host import HostPlan, host_plan
+from .planning.host import HostPlan, host_plan, shared_product
 from .planning.plan import Plan
 from .runtime.cpu import small_products
 from .runtime.gpu.wake import wake_named
@@ -98,7 +98,11 @@ def matmul(
         result = _short(a, b, out)
         if result is not None:
             return result
-        if (way := short_ways.get(type(a))) is not None and (result := way(a, b, out)) is not None:
+        if type(a) is np.ndarray:
+            result = shared_product(a, b, out)
+        elif (way := short_ways.get(type(a))) is not None:
+            result = way(a, b, out)
+        if result is not None:
             return result
     epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)
     if _is_list_of_matrices(a) and _is_list_of_matrices(b):

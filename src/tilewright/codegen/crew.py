@@ -26,8 +26,8 @@ from .vectors import I64
 
 ASLEEP, STANDING, POSTED, RUNNING = 0, 1, 2, 3
 #: Words of a mailbox: state, address of the code, itemsize, then the arrays a, b, c (address, shape, strides), the workspace
-#: and the counters (address, size).
-CODE, ITEMSIZE, ARRAYS, WORDS = 1, 2, 3, 24
+#: and the counters (address, size); then whether a call failed since the last ``settle``.
+CODE, ITEMSIZE, ARRAYS, FAILED, WORDS = 1, 2, 3, 22, 24
 #: Reads of the state of a running kernel before a waiting thread offers its processor to others.
 _PATIENCE = 20000
 
@@ -44,7 +44,10 @@ def _replace(typingctx: Any, words: Any, index: Any, expected: Any, new: Any) ->
 
 @intrinsic
 def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
-    """Call the compiled kernel of a mailbox. Arrays of int64 stand for any dtype: only their pointers are passed."""
+    """Call the compiled kernel of a mailbox; returns whether it ran to its end, for it may find no memory.
+
+    Arrays of int64 stand for any dtype: only their pointers are passed.
+    """
     kinds = [types.Array(types.int64, 2, "A")] * 3 + [types.Array(types.int64, 1, "C")] * 2
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -76,15 +79,15 @@ def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
             values.append(view._getvalue())
             at += 5 if axes == 2 else 2
         function = context.call_conv.get_function_type(types.none, kinds).as_pointer()
-        context.call_conv.call_function(builder, pointer(CODE, function), types.none, kinds, values)
-        return context.get_dummy_value()
+        status, _ = context.call_conv.call_function(builder, pointer(CODE, function), types.none, kinds, values)
+        return status.is_ok
 
-    return types.void(words), codegen
+    return types.boolean(words), codegen
 
 
 # An intrinsic is called without its first parameter, which type checkers cannot know.
 replace: Callable[..., bool] = _replace
-call_team: Callable[..., None] = _call_team
+call_team: Callable[..., bool] = _call_team
 
 
 def stand_by(mailbox: np.ndarray, looks: int) -> int:
@@ -97,7 +100,8 @@ def stand_by(mailbox: np.ndarray, looks: int) -> int:
     while True:
         state = load(mailbox, 0)
         if state == POSTED and replace(mailbox, 0, POSTED, RUNNING):
-            call_team(mailbox)
+            if not call_team(mailbox):
+                mailbox[FAILED] = 1
             replace(mailbox, 0, RUNNING, STANDING)
             calls, left = calls + 1, looks
         elif state == STANDING and left > 0:
@@ -118,8 +122,8 @@ def post(mailbox: np.ndarray, call: np.ndarray) -> bool:
     return replace(mailbox, 0, STANDING, POSTED)
 
 
-def settle(mailbox: np.ndarray) -> None:
-    """Take back a posted call, or wait until it has ended if the owner has begun it."""
+def settle(mailbox: np.ndarray) -> bool:
+    """Take back a posted call, or wait until it has ended if the owner has begun it; returns whether no call failed."""
     replace(mailbox, 0, POSTED, STANDING)
     reads = 0
     while load(mailbox, 0) == RUNNING:
@@ -127,3 +131,4 @@ def settle(mailbox: np.ndarray) -> None:
         reads += 1
         if reads > _PATIENCE:
             offer_processor()
+    return not replace(mailbox, FAILED, 1, 0)

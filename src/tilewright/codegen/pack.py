@@ -15,7 +15,6 @@ from .in_place import ahead
 from .memory import address, itemsize, offset
 from .transpose import square_transpose, strided_copy, vector_copy
 
-
 #: Columns up to which a row is a short one, of a sliver of B; a row of A is as long as a block is deep.
 _SHORT = 128
 #: Rows between one that is copied and the one that is prefetched meanwhile, if they are long.

@@ -34,8 +34,8 @@ HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 
 # An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B.
 LARGEST = math.isqrt((machine().l2 or 256 << 10) // 8)
-# Rows of C that a thread of a team takes at a time: four tiles, some microseconds.
-BAND = 4 * MR
+# Rows of C that a thread of a team takes at a time: two tiles, some microseconds.
+BAND = 2 * MR
 
 tile = codegen.direct_tile(HEIGHTS, BITS)
 pack = codegen.packer(BITS)

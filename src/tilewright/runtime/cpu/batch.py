@@ -60,7 +60,11 @@ def multiply_batch(
 
 
 def _band(short: Short, product: Callable[[], Product], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    if short(a, b, c, True) is None:
-        run = product()
-        for index in np.ndindex(c.shape[:-2]):
-            run(a[index], b[index], c[index])
+    if short(a, b, c, True) is not None:
+        return
+    run = product()
+    if c.ndim == 2:
+        run(a, b, c)
+        return
+    for index in np.ndindex(c.shape[:-2]):
+        run(a[index], b[index], c[index])

@@ -64,12 +64,27 @@ def _function_and_facts() -> tuple[Short, np.ndarray]:
         return decline, facts
     numpy_functions = _numpy_functions()
     facts[:4] = id(np.ndarray), id(None), numpy_functions[94], numpy_functions[76]  # NewFromDescr, Return
+    return _defined(code.small_product, facts), facts
+
+
+def _defined(function: Any, facts: np.ndarray) -> Short:
+    """``function``, compiled, as Python calls it; ``facts`` are bound to it."""
     signature = ((_ADDRESS, _ADDRESS, types.intp), _ADDRESS)
-    compiled: Any = CFunc(code.small_product, signature, {}, {"error_model": "numpy"})
-    compiled._cache = _cache(code.small_product, facts.dtype)
+    compiled: Any = CFunc(function, signature, {}, {"error_model": "numpy"})
+    compiled._cache = _cache(function, facts.dtype)
     compiled.compile()
     _alive.append(compiled)
-    return define_function("small_product", compiled.address)(facts), facts
+    return define_function(function.__name__, compiled.address)(facts)
+
+
+def c_function(function: Any) -> Short:
+    """Another function that reads Python's objects by the same facts; ``decline`` where they cannot be read.
+
+    To be called on a thread that no interrupt reaches, because it takes a lock.
+    """
+    with _learning:
+        known_one, facts = _function_and_facts()
+        return decline if known_one is decline else _defined(function, facts)
 
 
 def _cache(function: Any, dtype: np.dtype) -> CodeCache:
@@ -78,7 +93,7 @@ def _cache(function: Any, dtype: np.dtype) -> CodeCache:
     return CodeCache(source, dtype)
 
 
-def decline(a: Any, b: Any, out: Any, admitted: bool = False, /) -> None:
+def decline(a: Any, b: Any, out: Any, *_: Any) -> None:
     """The short way where it is unavailable: every product goes the long way."""
 
 

@@ -27,7 +27,7 @@ class CompiledStandby:
     def __init__(self, compile_: Callable[[Any, Any], Any]) -> None:
         self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX))
         self.post = compile_(crew.post, _FLAG(_WORDS, _WORDS))
-        self.settle = compile_(crew.settle, nb.types.void(_WORDS))
+        self.settle = compile_(crew.settle, _FLAG(_WORDS))
         self._looks = self._looks_for(AWAKE_S)
 
     def stand_by(self, mailbox: np.ndarray) -> None:
@@ -54,11 +54,12 @@ def call_words(
     """A call of a ``team`` kernel, encoded as a mailbox holds it after its state. The arrays must outlive it."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [space.ctypes.data, space.size, counters.ctypes.data, counters.size]
-    return np.array([_address(code), c.itemsize, *matrices, *numbers], np.int64)
+    return np.array([address_of(code), c.itemsize, *matrices, *numbers], np.int64)
 
 
 @functools.cache
-def _address(code: Any) -> int:
+def address_of(code: Any) -> int:
+    """The address of a compiled kernel's machine code."""
     (compiled,) = code.overloads.values()
     return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 

@@ -68,6 +68,11 @@ def current_stop() -> Stop:
     return _current.get() or Stop()
 
 
+def can_be_stopped() -> bool:
+    """Whether this is called in a run that is stoppable."""
+    return _current.get() is not None
+
+
 def stoppable(work: Callable[[], Result]) -> Result:
     """The result of ``work()``, which runs on a thread that no interrupt reaches; an interrupt asks it to end early.
 

@@ -25,13 +25,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from .interrupts import ensured, run_on_thread
 
 Job = Callable[[], None]
+Result = TypeVar("Result")
 
 #: Words of a worker's mailbox, with a spare cache line on either side to avoid false sharing.
 _MAILBOX = 48
@@ -46,8 +47,8 @@ class Standby(Protocol):
     def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
         """Post a call if the mailbox's worker stands by; return whether it does."""
 
-    def settle(self, mailbox: np.ndarray) -> None:
-        """Take back a posted call that has not begun; wait for the end of one that has."""
+    def settle(self, mailbox: np.ndarray) -> bool:
+        """Take back a posted call that has not begun; wait for the end of one that has. False if one found no memory."""
 
 
 class Team:
@@ -120,6 +121,20 @@ class Team:
         ensured(body, task.settle)
         task.raise_error()
 
+    def with_standing(self, work: Callable[[list[int]], Result]) -> Result | None:
+        """``work(mailboxes)`` while the team's other threads stand by and no other call may use them; ``mailboxes`` are the
+        addresses of theirs. None, and nothing is done, if too few stand by.
+
+        ``work`` must not leave a call in a mailbox.
+        """
+        task = _TeamCall()
+
+        def body() -> Result | None:
+            workers = _crew.claim_standing(task, self.threads - 1)
+            return work([worker.address for worker in workers]) if workers else None
+
+        return ensured(body, task.settle)
+
 
 class _TeamCall:
     """One call of ``Team``: the workers that it has claimed, and how many have begun and ended their job.
@@ -137,6 +152,7 @@ class _TeamCall:
         self._shared, self._stop = shared, stop
         self._begun: list[None] = []
         self._ended: list[BaseException | None] = []
+        self._failed: list[None] = []
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._closed = False
 
@@ -184,7 +200,8 @@ class _TeamCall:
         claimed = [worker for worker in self.tried if _crew.claims.get(worker) is self]
         if self.standby is not None:
             for worker in claimed:
-                self.standby.settle(worker.mailbox)
+                if not self.standby.settle(worker.mailbox):
+                    self._failed.append(None)
         while len(self._ended) < len(self._begun):
             self._bell.get()
         for worker in claimed:
@@ -195,6 +212,8 @@ class _TeamCall:
         for error in self._ended:
             if error is not None:
                 raise error
+        if self._failed:
+            raise MemoryError("a thread that shared this product found no memory for its part")
 
 
 class _Worker(threading.Thread):
@@ -205,6 +224,7 @@ class _Worker(threading.Thread):
         self._crew = crew
         self.inbox: SimpleQueue[tuple[_TeamCall, Job]] = SimpleQueue()
         self.mailbox = np.zeros(_MAILBOX, np.int64)[8:-8]
+        self.address = self.mailbox.ctypes.data
         self.seat: int | None = None
         self.pinned = False
         self.allowed: set[int] | None = None
@@ -253,6 +273,18 @@ class _Crew:
             if self.claims.setdefault(worker, task) is task:
                 claimed.append(worker)
         return claimed
+
+    def claim_standing(self, task: _TeamCall, count: int) -> list[_Worker]:
+        """Claim as many workers, all of which stand by where the caller may run; none if there are fewer."""
+        claimed: list[_Worker] = []
+        for worker in self.workers:
+            if worker.mailbox[0] and worker.allowed == task.allowed:
+                task.tried.append(worker)
+                if self.claims.setdefault(worker, task) is task:
+                    claimed.append(worker)
+                    if len(claimed) == count:
+                        return claimed
+        return []
 
     def _hire(self, count: int) -> None:
         before = len(self.workers)

@@ -1,0 +1,109 @@
+"""The machine code of ``shared_product``: it checks two matrices and C, posts the call and computes its own share.
+
+Every function here is compiled. ``call`` is the address of an array of words: the call as ``codegen.crew`` encodes it for a
+mailbox, three numbers, and on cache lines of their own the kernel's counters, then the addresses of the mailboxes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from ...codegen import crew, objects
+from .small_products_code import (
+    ALIGNED,
+    AXES,
+    DATA,
+    DTYPE,
+    NONE,
+    UNWRAP,
+    is_plain_array,
+    matrix,
+    new_result,
+    out_fits,
+    transposed_matrix,
+)
+
+# Words of ``call``: elements of the workspace, counters, mailboxes; where the counters begin.
+ELEMENTS, COUNTS, MAILBOXES, COUNTERS = 24, 25, 26, 32
+
+_any_njit: Any = nb.njit
+_inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
+_post, _settle = _inner(crew.post), _inner(crew.settle)
+
+
+@_inner
+def share(a, b, c, itemsize, call, space):
+    """Compute C = A·B on this thread and on those of the mailboxes that begin before it has ended; False if one found no
+    memory."""
+    x, y, z = matrix(a, False), matrix(b, True), matrix(c, False)
+    if z[4] != itemsize and z[3] == itemsize:  # a column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ
+        x, y, z = transposed_matrix(y), transposed_matrix(x), transposed_matrix(z)
+    words = nb.carray(call, COUNTERS, np.int64)
+    at = crew.ARRAYS
+    for data, rows, columns, row, column in (x, y, z):
+        words[at], words[at + 1], words[at + 2] = objects.integer(data), rows, columns
+        words[at + 3], words[at + 4] = row, column
+        at += 5
+    words[at], words[at + 1] = objects.integer(space), words[ELEMENTS]
+    words[at + 2], words[at + 3] = objects.integer(objects.behind(call, 8 * COUNTERS)), words[COUNTS]
+    first = 8 * (COUNTERS + words[COUNTS])
+    for i in range(words[MAILBOXES]):
+        mailbox = nb.carray(objects.follow(call, first + 8 * i), crew.WORDS, np.int64)
+        _post(mailbox, words[crew.CODE : crew.FAILED])
+    done = crew.call_team(words)
+    for i in range(words[MAILBOXES]):
+        mailbox = nb.carray(objects.follow(call, first + 8 * i), crew.WORDS, np.int64)
+        done &= _settle(mailbox)
+    return done
+
+
+@_inner
+def computed(facts, a, b, c, call, space):
+    """The result, as a new reference; NULL, with Python's exception set, if it could not be allocated.
+
+    Or None, as a borrowed reference: then the long way must compute the product.
+    """
+    none = objects.follow(facts, NONE)
+    if not is_plain_array(a, facts, ALIGNED, False) or not is_plain_array(b, facts, ALIGNED, False):
+        return none
+    if objects.word(a, DTYPE) != objects.word(b, DTYPE) or objects.number(a, AXES) != 2 or objects.number(b, AXES) != 2:
+        return none
+    (_, m, k, _, _), (_, k_of_b, n, _, _) = matrix(a, False), matrix(b, True)
+    itemsize = objects.word(call, 8 * crew.ITEMSIZE)
+    if k != k_of_b or m * n * k == 0:
+        return none
+    allocates = objects.integer(c) == objects.integer(none)
+    if allocates:
+        c = new_result(facts, a, b, m, n, 0, 1)
+        if objects.integer(c) == 0:
+            return c
+    elif not out_fits(facts, c, a, b, m, n, 0, itemsize, False):
+        return none
+    thread = objects.save_thread()
+    done = share(a, b, c, itemsize, call, space)
+    objects.restore_thread(thread)
+    if not done:
+        if allocates:
+            objects.drop_reference(c)
+        return none
+    if not allocates:
+        objects.new_reference(c)
+        return c
+    return objects.unwrapped(objects.follow(facts, UNWRAP), c)
+
+
+# Not compiled here: ``shared_product`` compiles it as a C function.
+def shared_product(self: Any, arguments: Any, count: Any) -> Any:
+    """The function that Python calls: ``self`` is the array of facts; a, b, out, the words of the call, the workspace."""
+    facts = objects.follow(self, DATA)
+    result = none = objects.follow(facts, NONE)
+    if count == 5:
+        a, b, c = objects.follow(arguments, 0), objects.follow(arguments, 8), objects.follow(arguments, 16)
+        call, space = objects.follow(arguments, 24), objects.follow(arguments, 32)
+        result = computed(facts, a, b, c, objects.follow(call, DATA), objects.follow(space, DATA))
+    if objects.integer(result) == objects.integer(none):
+        objects.new_reference(none)
+    return result
