@@ -1,0 +1,136 @@
+"""Products that threads share without Python code between them: the same bits, claims that end, and what is declined."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.host.limits import use_threads
+from tilewright.planning.host import shared_product
+from tilewright.runtime.cpu import threads as crew_of_threads
+from tilewright.runtime.cpu.threads import Team
+
+
+def shared(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """The product of two threads by the short way; the long way wakes the worker, and other programs may put it to sleep."""
+    deadline = time.monotonic() + 60
+    with use_threads(2):
+        while time.monotonic() < deadline:
+            tw.matmul(a, b)
+            result = shared_product(a, b, out)
+            if result is not None:
+                return result
+    raise AssertionError("not once in 60 seconds did a worker stand by")
+
+
+def alone(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    with use_threads(1):
+        return tw.matmul(a, b)
+
+
+def operands(m: int, n: int, k: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(m + n + k)
+    return rng.integers(-9, 9, (m, k)).astype(dtype) + rng.random((m, k)).astype(dtype), rng.random((k, n)).astype(
+        dtype
+    )
+
+
+SHAPES = [(161, 190, 200), (300, 320, 47), (400, 391, 64), (17, 3000, 111)]
+OTHER_DTYPES = ["float64", "int32", "int8", "float16"]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype"),
+    [(*shape, "float32") for shape in SHAPES] + [(*SHAPES[0], dtype) for dtype in OTHER_DTYPES],
+    ids=str,
+)
+def test_two_threads_compute_the_bits_of_one(m: int, n: int, k: int, dtype: str) -> None:
+    a, b = operands(m, n, k, dtype)
+    np.testing.assert_array_equal(shared(a, b), alone(a, b))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda m, n: np.full((m, n), np.nan, np.float32),
+        lambda m, n: np.full((n, m), np.nan, np.float32).T,
+        lambda m, n: np.full((2 * m, n + 5), np.nan, np.float32)[::2, 5:],
+    ],
+    ids=["rows", "columns", "strided"],
+)
+def test_any_layout_of_the_operands_and_of_c(place: Any) -> None:
+    a, b = operands(200, 210, 190, "float32")
+    for x in (a, a.T.copy().T, np.repeat(a, 2, 0)[::2]):
+        for y in (b, b.T.copy().T, b[::-1].copy()[::-1]):
+            c = place(200, 210)
+            assert shared(x, y, c) is c
+            np.testing.assert_array_equal(c, alone(a, b))
+
+
+def test_what_is_unusual_is_declined() -> None:
+    a, b = operands(200, 210, 190, "float32")
+    shared(a, b)  # the workers stand by, or the next ones are declined for that alone
+    c = np.empty((200, 210), np.float32)
+    small = np.ones((20, 20), np.float32)
+    cases: list[tuple[Any, Any, Any]] = [
+        (a, b.astype(np.float64), None),
+        (a, b[1:], None),
+        (a[None], b, None),
+        (a, b[:, 0], None),
+        (a, b.tolist(), None),
+        (small, small, None),
+        (a, b, c.astype(np.float64)),
+        (a, b, np.empty((200, 211), np.float32)),
+        (a[:, :190], a[:190], a[:, :190]),
+    ]
+    with use_threads(2):
+        for x, y, out in cases:
+            assert shared_product(x, y, out) is None
+        fixed = c.copy()
+        fixed.flags.writeable = False
+        assert shared_product(a, b, fixed) is None
+    with use_threads(1):
+        assert shared_product(a, b, None) is None
+
+
+def test_callers_on_many_threads() -> None:
+    a, b = operands(220, 230, 240, "float32")
+    expected, wrong = alone(a, b), []
+
+    def call() -> None:
+        with use_threads(2):
+            for _ in range(100):
+                if not np.array_equal(tw.matmul(a, b), expected):
+                    wrong.append(1)
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+    assert not crew_of_threads._crew.claims
+
+
+def test_no_claim_outlives_an_interrupt() -> None:
+    a, b = operands(200, 210, 190, "float32")
+    seen = []
+
+    def work(mailboxes: list[int]) -> None:
+        seen.append(mailboxes)
+        raise KeyboardInterrupt
+
+    deadline = time.monotonic() + 60
+    while not seen and time.monotonic() < deadline:
+        shared(a, b)
+        try:
+            assert Team(2).with_standing(work) is None, "the worker slept"
+        except KeyboardInterrupt:
+            assert len(seen[0]) == 1
+    assert seen
+    assert not crew_of_threads._crew.claims
