@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.simulated_clock import SimulatedClock
 from tilewright.__main__ import run_command_line as command
 from tilewright.catalog import catalog, load_file, remade
 from tilewright.errors import UsageError
@@ -39,10 +40,10 @@ FOUND = {"ratio": 1.25, "kernel": "cpu/packed", "dtype": "float32", "shape": (20
 
 #: Right or wrong, fast or slow, by what it was made for: no compiler is needed to try it.
 SCRIPTED = """
-import time
 import numpy as np
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
+from tilewright.lab.bench.timing import time  # the simulated clock
 
 CHOSEN = blocking()
 
@@ -88,7 +89,8 @@ def compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def scripted(tmp_path: Path) -> Kernel:
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    SimulatedClock.installed(monkeypatch)
     path = tmp_path / "scripted.py"
     path.write_text(SCRIPTED)
     return load_file(path)
