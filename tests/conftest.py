@@ -29,6 +29,12 @@ def given_peaks(monkeypatch) -> None:
 
 
 @pytest.fixture
+def without_disassembly(monkeypatch) -> None:
+    """The microscope runs the PTX as it is: findings and results are the same, and nvdisasm takes 0.3 s for any binary."""
+    monkeypatch.setattr("tilewright.simulator.assembly.disassembly.find_tool", lambda: None)
+
+
+@pytest.fixture
 def cli(monkeypatch, capsys, tmp_path, few_operand_sets):
     """Runs a command in an empty folder, in this process."""
     monkeypatch.chdir(tmp_path)

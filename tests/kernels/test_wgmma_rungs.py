@@ -26,6 +26,9 @@ from tilewright.simulator.gpus import GpuModel
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: What is found and computed does not depend on the binary.
+pytestmark = pytest.mark.usefixtures("without_disassembly")
+
 RUNGS = [kernel for kernel in cuda_catalog().values() if kernel.boxes]
 
 

@@ -68,6 +68,7 @@ def allowed(kernel: CudaKernel, params: dict[str, int]) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("without_disassembly")
 @pytest.mark.parametrize(("kernel", "params"), choices(), ids=lambda value: getattr(value, "name", str(value)))
 def test_formulas_of_global_memory_are_what_is_counted(kernel: CudaKernel, params: dict[str, int]) -> None:
     """At whole blocks; for shared memory the formulas are the sources', which know nothing of fused loads."""
@@ -142,6 +143,7 @@ def test_unknown_rates_give_no_bound_and_are_said() -> None:
     assert bare.gflops is None
 
 
+@pytest.mark.usefixtures("without_disassembly")
 @pytest.mark.parametrize("card", [gpu.name for gpu in GPUS])
 def test_every_card_of_the_sources(card: str) -> None:
     found = explain(cuda_catalog()["cuda/shared_tile"], 32, 32, 32, gpu=card, params={"TILE": 16})

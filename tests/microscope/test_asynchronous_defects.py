@@ -38,6 +38,9 @@ from tilewright.runtime.gpu.nvrtc import Compiled, compile_source
 from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.findings import Finding
 
+#: What is found and computed does not depend on the binary.
+pytestmark = pytest.mark.usefixtures("without_disassembly")
+
 #: What an H200 made of the RANDOM operands of the small size (``benchmarks/record_asynchronous.py``).
 RECORDED = Path(__file__).parents[1] / "data" / "asynchronous-h200.npz"
 RECORD = Path(__file__).parents[2] / "benchmarks" / "asynchronous-h200.jsonl"

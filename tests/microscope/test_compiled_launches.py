@@ -16,6 +16,9 @@ from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link
 from tilewright.simulator.findings import LAUNCH, REGISTERS, SERIALISED, Finding
 
+#: What is found and computed does not depend on the binary.
+pytestmark = pytest.mark.usefixtures("without_disassembly")
+
 #: One warp group gives registers back, two take them: 128·40 + 256·232 = 64,512 = 384·168.
 GIVES = """
 extern "C" __global__ void __launch_bounds__(384, 1) k(int* out) {

@@ -10,6 +10,9 @@ from tilewright.errors import OperandError, UsageError
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: What is found and computed does not depend on the binary.
+pytestmark = pytest.mark.usefixtures("without_disassembly")
+
 FILTER = """
 namespace image {
 __constant__ float weights[3];

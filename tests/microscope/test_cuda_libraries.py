@@ -1,7 +1,4 @@
-"""The abstractions of CUDA's headers run: pipelines, barriers, cooperative groups, matrix fragments.
-
-A test is skipped while the table of opcodes lacks an instruction that its kernel needs.
-"""
+"""The abstractions of CUDA's headers run: pipelines, barriers, cooperative groups, matrix fragments."""
 
 from __future__ import annotations
 
@@ -11,17 +8,25 @@ import pytest
 import tilewright as tw
 from tilewright.errors import UsageError
 from tilewright.simulator.observation import Observation
-from tilewright.simulator.ops import opcodes
-from tilewright.simulator.ops._table import UnknownInstruction
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
-#: Each reverses 64 floats at a time through shared memory, and doubles them.
-PIPELINE_OF_THE_BLOCK = """
+#: What is found and computed does not depend on the binary.
+pytestmark = pytest.mark.usefixtures("without_disassembly")
+
+#: All kernels in one source: compiling the headers takes longer than compiling the kernels. Each that takes ``n`` and ``waits``
+#: reverses 64 floats at a time through shared memory, and doubles them.
+SOURCE = """
 #include <cuda/pipeline>
 #include <cooperative_groups.h>
+#include <cuda/barrier>
+#include <cooperative_groups/memcpy_async.h>
+#include <cooperative_groups/reduce.h>
+#include <mma.h>
 namespace cg = cooperative_groups;
-__global__ void k(const float* x, float* y, int n, bool waits)
+using namespace nvcuda;
+
+__global__ void pipeline_of_the_block(const float* x, float* y, int n, bool waits)
 {
     __shared__ float tile[2][64];
     __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
@@ -37,10 +42,9 @@ __global__ void k(const float* x, float* y, int n, bool waits)
         y[now * 64 + threadIdx.x] = 2 * tile[now % 2][63 - threadIdx.x];
         pipe.consumer_release();
     }
-}"""
-PIPELINE_OF_A_THREAD = """
-#include <cuda/pipeline>
-__global__ void k(const float* x, float* y, int n, bool waits)
+}
+
+__global__ void pipeline_of_a_thread(const float* x, float* y, int n, bool waits)
 {
     __shared__ float tile[2][64];
     auto pipe = cuda::make_pipeline();
@@ -56,10 +60,9 @@ __global__ void k(const float* x, float* y, int n, bool waits)
         __syncthreads();
         pipe.consumer_release();
     }
-}"""
-BARRIER = """
-#include <cuda/barrier>
-__global__ void k(const float* x, float* y, int n, bool waits)
+}
+
+__global__ void barrier(const float* x, float* y, int n, bool waits)
 {
     __shared__ float tile[64];
     __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
@@ -71,10 +74,9 @@ __global__ void k(const float* x, float* y, int n, bool waits)
         y[now * 64 + threadIdx.x] = 2 * tile[63 - threadIdx.x];
         barrier.arrive_and_wait();
     }
-}"""
-BARRIER_THAT_COUNTS_COPIES = """
-#include <cuda/barrier>
-__global__ void k(const float* x, float* y, int n, bool waits)
+}
+
+__global__ void barrier_that_counts_copies(const float* x, float* y, int n, bool waits)
 {
     __shared__ float tile[64];
     __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
@@ -86,13 +88,9 @@ __global__ void k(const float* x, float* y, int n, bool waits)
         y[now * 64 + threadIdx.x] = 2 * tile[63 - threadIdx.x];
         barrier.arrive_and_wait();
     }
-}"""
-GROUPS = """
-#include <cooperative_groups.h>
-#include <cooperative_groups/memcpy_async.h>
-#include <cooperative_groups/reduce.h>
-namespace cg = cooperative_groups;
-__global__ void k(const float* x, float* y, int n, bool waits)
+}
+
+__global__ void groups(const float* x, float* y, int n, bool waits)
 {
     __shared__ float tile[64];
     auto block = cg::this_thread_block();
@@ -106,11 +104,9 @@ __global__ void k(const float* x, float* y, int n, bool waits)
         y[now * 64 + threadIdx.x] = mine + sum;
         block.sync();
     }
-}"""
-GROUPS_OF_ACTIVE_THREADS = """
-#include <cooperative_groups.h>
-namespace cg = cooperative_groups;
-__global__ void k(const float* x, float* y, int n, bool waits)
+}
+
+__global__ void groups_of_active_threads(const float* x, float* y, int n, bool waits)
 {
     for (int i = threadIdx.x; i < n; i += 64) {
         float twice = 2 * x[i];
@@ -121,22 +117,19 @@ __global__ void k(const float* x, float* y, int n, bool waits)
         }
         y[i / 64 * 64 + 63 - i % 64] = twice;
     }
-}"""
-GRID = """
-#include <cooperative_groups.h>
-__global__ void k(const float* x, float* y, int n, bool waits)
+}
+
+__global__ void grid(const float* x, float* y, int n, bool waits)
 {
-    auto grid = cooperative_groups::this_grid();
+    auto grid = cg::this_grid();
     for (int i = grid.thread_rank(); i < n; i += grid.size()) y[i] = 2 * x[n - 1 - i];
     if (waits) grid.sync();
     float last = y[n - 1 - threadIdx.x];
     grid.sync();
     if (grid.thread_rank() < 64) y[n - 1 - threadIdx.x] = last;
-}"""
-CLUSTER = """
-#include <cooperative_groups.h>
-namespace cg = cooperative_groups;
-__global__ void __cluster_dims__(2) k(const float* x, float* y, bool waits)
+}
+
+__global__ void __cluster_dims__(2) cluster(const float* x, float* y, bool waits)
 {
     __shared__ float part[64];
     auto cluster = cg::this_cluster();
@@ -145,11 +138,9 @@ __global__ void __cluster_dims__(2) k(const float* x, float* y, bool waits)
     const float* other = cluster.map_shared_rank(part, cluster.block_rank() ^ 1);
     y[blockIdx.x * 64 + threadIdx.x] = other[63 - threadIdx.x] + cluster.num_threads() + 1000 * (blockIdx.x / 2);
     cluster.sync();
-}"""
-FRAGMENTS = """
-#include <mma.h>
-using namespace nvcuda;
-__global__ void k(const half* a, const half* b, float* c)
+}
+
+__global__ void fragments(const half* a, const half* b, float* c)
 {
     wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left;
     wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> right;
@@ -164,26 +155,15 @@ __global__ void k(const half* a, const half* b, float* c)
     wmma::store_matrix_sync(c, sum, 16, wmma::mem_row_major);
 }"""
 
-WITH_A_WAIT = ("PIPELINE_OF_THE_BLOCK", "PIPELINE_OF_A_THREAD", "BARRIER", "BARRIER_THAT_COUNTS_COPIES", "GROUPS")
+WITH_A_WAIT = ("pipeline_of_the_block", "pipeline_of_a_thread", "barrier", "barrier_that_counts_copies", "groups")
 X = np.arange(256, dtype=np.float32)
 
 
-#: The opcode that a kernel needs, where the table may lack it.
-NEEDS = dict.fromkeys(("PIPELINE_OF_THE_BLOCK", "BARRIER", "BARRIER_THAT_COUNTS_COPIES"), "mbarrier") | {
-    "FRAGMENTS": "wmma"
-}
-
-
 def run(name: str, *launch: object) -> Observation:
-    needed = NEEDS.get(name)
-    if needed is not None and needed not in opcodes():
-        with pytest.raises(UnknownInstruction, match=rf"instruction {needed}\."):
-            tw.microscope(globals()[name], "k", *launch)
-        pytest.skip(f"the microscope has no {needed} yet")
-    return tw.microscope(globals()[name], "k", *launch)
+    return tw.microscope(SOURCE, name, *launch)
 
 
-@pytest.mark.parametrize("name", [*WITH_A_WAIT, "GROUPS_OF_ACTIVE_THREADS"])
+@pytest.mark.parametrize("name", [*WITH_A_WAIT, "groups_of_active_threads"])
 def test_libraries_run(name: str) -> None:
     seen = run(name, 1, 64, [X, np.zeros_like(X), 256, True])
     assert seen.findings == []
@@ -196,32 +176,34 @@ def test_without_the_wait_something_is_found(name: str) -> None:
 
 
 def test_a_grid_synchronises() -> None:
-    seen = run("GRID", 2, 64, [X, np.zeros_like(X), 256, True])
+    seen = run("grid", 2, 64, [X, np.zeros_like(X), 256, True])
     assert seen.findings == []
     np.testing.assert_array_equal(seen.arrays[1], 2 * X[::-1])
-    assert run("GRID", 2, 64, [X, np.zeros_like(X), 256, False]).findings
+    assert run("grid", 2, 64, [X, np.zeros_like(X), 256, False]).findings
 
 
 def test_a_grid_that_cannot_run_at_once() -> None:
     args = [X, np.zeros_like(X), 256, True]
     with pytest.raises(UsageError, match="synchronises its grid: all 90 blocks must be run, not a sample"):
-        tw.microscope(GRID, "k", 90, 64, args, sampled=True)
+        tw.microscope(SOURCE, "grid", 90, 64, args, sampled=True)
     with pytest.raises(UsageError, match=r"a block .* of which all 90 run at once"):
-        tw.microscope(GRID, "k", 90, 64, args, max_bytes=2_000_000)
-    seen = tw.microscope(GRID, "k", 133, 64, args, shared_bytes=200 << 10)  # one block on each of 132 multiprocessors
+        tw.microscope(SOURCE, "grid", 90, 64, args, max_bytes=2_000_000)
+    seen = tw.microscope(
+        SOURCE, "grid", 133, 64, args, shared_bytes=200 << 10
+    )  # one block on each of 132 multiprocessors
     assert [f.kind for f in seen.findings] == ["launch"]
     assert "of its 133 blocks at most 132 run at once" in seen.findings[0].text
 
 
 def test_a_cluster_and_its_parts() -> None:
-    seen = run("CLUSTER", 8, 64, [X, np.zeros(512, np.float32), True])
+    seen = run("cluster", 8, 64, [X, np.zeros(512, np.float32), True])
     assert seen.findings == []
     np.testing.assert_array_equal(seen.arrays[1], np.arange(512) // 128 * 1000 + 128 + 2)
-    assert run("CLUSTER", 8, 64, [X, np.zeros(512, np.float32), False]).findings
+    assert run("cluster", 8, 64, [X, np.zeros(512, np.float32), False]).findings
 
 
 def test_fragments() -> None:
     a, b = (np.random.default_rng(i).integers(-4, 5, (16, 32)).astype(np.float16) for i in range(2))
-    seen = run("FRAGMENTS", 1, 32, [a, b, np.zeros((16, 16), np.float32)])
+    seen = run("fragments", 1, 32, [a, b, np.zeros((16, 16), np.float32)])
     assert seen.findings == []
     np.testing.assert_array_equal(seen.arrays[2], 2 * (a.astype(np.float32) @ b.astype(np.float32).T + 1))

@@ -26,6 +26,9 @@ from tilewright.simulator.pipeline import pipeline_of
 from tilewright.simulator.timeline_listing import timeline_lines
 from tilewright.terminal import show_explanations
 
+#: What is found and computed does not depend on the binary.
+pytestmark = pytest.mark.usefixtures("without_disassembly")
+
 
 def drawn(of: Pipeline) -> list[str]:
     """The rows of the timeline as text."""

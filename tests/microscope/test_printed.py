@@ -16,6 +16,9 @@ from tilewright.simulator.machine.printed import MOST_PRINTED, formatted
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: What is found and computed does not depend on the binary.
+pytestmark = pytest.mark.usefixtures("without_disassembly")
+
 FORMS = r"""
 #include <cstdio>
 __device__ char word[] = "variable";

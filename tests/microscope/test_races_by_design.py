@@ -9,6 +9,9 @@ import tilewright as tw
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
+#: What is found and computed does not depend on the binary.
+pytestmark = pytest.mark.usefixtures("without_disassembly")
+
 SWAPS = """
 __device__ double add(double* address, double value)
 {
