@@ -103,7 +103,7 @@ class Memory:
 
 
 def numbers(rng: np.random.Generator, size: int, dtype: np.dtype, values: str) -> np.ndarray:
-    """``values`` are "any", "whole" and small, "special": with NaN and infinity among floats, or "spread": see ``spread``."""
+    """``values`` are "any", "whole" and small, "special" (NaN and infinity among floats), or "spread" (see ``spread``)."""
     if dtype == OBJECT:
         objects = np.empty(size, object)
         objects[:] = [Fraction(int(x), 3) if values == "any" else int(x) for x in rng.integers(-9, 10, size)]

@@ -95,14 +95,10 @@ def matmul(
     """
     plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
     if precision == "standard" and algorithm == "classical" and device is out_dtype is None and plain:
-        result = _short(a, b, out)
-        if result is not None:
+        if (result := _short(a, b, out)) is not None:
             return result
-        if type(a) is np.ndarray:
-            result = shared_product(a, b, out)
-        elif (way := short_ways.get(type(a))) is not None:
-            result = way(a, b, out)
-        if result is not None:
+        way = shared_product if type(a) is np.ndarray else short_ways.get(type(a))
+        if way is not None and (result := way(a, b, out)) is not None:
             return result
     epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)
     if _is_list_of_matrices(a) and _is_list_of_matrices(b):

@@ -36,6 +36,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
 
     monkeypatch.setattr(HostPlan, "run", noted)
     monkeypatch.setattr("tilewright.api._short", small_products.decline)
+    monkeypatch.setattr(
+        "tilewright.api.shared_product", small_products.decline
+    )  # by the plan's kernel: test_shared_products
     return found
 
 

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.codegen import crew
 from tilewright.host.limits import use_threads
-from tilewright.planning.host import shared_product
+from tilewright.planning.host import _sharing, shared_product
 from tilewright.runtime.cpu import threads as crew_of_threads
+from tilewright.runtime.cpu.runner import compiled
+from tilewright.runtime.cpu.standby import address_of
 from tilewright.runtime.cpu.threads import Team
 
 
@@ -96,6 +99,19 @@ def test_what_is_unusual_is_declined() -> None:
         assert shared_product(a, b, fixed) is None
     with use_threads(1):
         assert shared_product(a, b, None) is None
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 9000, 900), (300, 300, 9000)], ids=str)
+def test_what_is_shared_is_what_is_planned(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    dtype = np.dtype(np.float32)
+    with use_threads(2):
+        plan: Any = tw.plan(np.empty((m, k), dtype), np.empty((k, n), dtype))
+        how = _sharing((m, k), (k, n), (dtype, dtype.num), 2)
+    assert how is not None
+    assert how.threads == plan.threads == 2
+    assert how.call[crew.CODE] == address_of(compiled(plan.kernel, dtype))
+    assert how.workspace == plan.workspace_bytes
 
 
 def test_callers_on_many_threads() -> None:

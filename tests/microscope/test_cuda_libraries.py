@@ -14,8 +14,8 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install
 #: What is found and computed does not depend on the binary.
 pytestmark = pytest.mark.usefixtures("without_disassembly")
 
-#: All kernels in one source: compiling the headers takes longer than compiling the kernels. Each that takes ``n`` and ``waits``
-#: reverses 64 floats at a time through shared memory, and doubles them.
+#: All kernels in one source: compiling the headers takes longer than compiling the kernels. Each that takes ``n`` and
+#: ``waits`` reverses 64 floats at a time through shared memory, and doubles them.
 SOURCE = """
 #include <cuda/pipeline>
 #include <cooperative_groups.h>

@@ -8,7 +8,7 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
-from .vectors import Vectors, bits_of
+from .vectors import I64, Vectors, bits_of
 
 
 def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
@@ -43,21 +43,33 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
     return micro
 
 
-def edge_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
-    """``micro_kernel`` with one more argument, ``columns``: how many of the tile's columns lie inside C.
+def edge_kernel(mr: int, nv: int, vector_bits: int, *, unroll: int = 1) -> Callable[..., None]:
+    """``micro_kernel`` for an A of any stride, ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns)``.
 
-    ``b`` is as wide as the whole tile; its elements beyond ``columns`` affect no element of C, and memory outside C is
-    neither read nor written. A tile that lies inside C is written without masks.
+    ``columns`` are how many of the tile's columns lie inside C. ``b`` is as wide as the whole tile; its elements beyond
+    ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that lies inside C is
+    written without masks.
     """
 
     @intrinsic
-    def micro(typingctx: Any, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any) -> Any:  # noqa: ARG001
-        signature = types.void(types.intp, a, a, a, types.intp, types.intp, types.intp)
+    def micro(
+        typingctx: Any,  # noqa: ARG001
+        kc: Any,  # noqa: ARG001
+        a: Any,
+        a_stride: Any,  # noqa: ARG001
+        b: Any,  # noqa: ARG001
+        c: Any,  # noqa: ARG001
+        ldc: Any,  # noqa: ARG001
+        accumulate: Any,  # noqa: ARG001
+        columns: Any,  # noqa: ARG001
+    ) -> Any:
+        signature = types.void(types.intp, a, types.intp, a, a, types.intp, types.intp, types.intp)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             scalar = context.get_data_type(signature.args[1].dtype)
             vectors = Vectors(builder, scalar, vector_bits // bits_of(scalar))
-            MicroKernelEmitter(vectors, mr, nv, a_stride, unroll).emit(*args)
+            kc, a, a_stride, *rest = args
+            MicroKernelEmitter(vectors, mr, nv, a_stride, unroll).emit(kc, a, *rest)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -78,7 +90,7 @@ _LINE = 64
 class MicroKernelEmitter:
     """Emits one micro-kernel: zeroed accumulators → loop over k → write-back."""
 
-    def __init__(self, vectors: Vectors, mr: int, nv: int, a_stride: int, unroll: int) -> None:
+    def __init__(self, vectors: Vectors, mr: int, nv: int, a_stride: Any, unroll: int) -> None:
         self.vectors, self.builder, self.lanes = vectors, vectors.builder, vectors.lanes
         self.mr, self.nv, self.a_stride, self.unroll = mr, nv, a_stride, unroll
 
@@ -154,7 +166,7 @@ class MicroKernelEmitter:
             vectors.prefetch(b, (step + _B_AHEAD) * self.nv * self.lanes + line)
 
         def of_a(r: int) -> Any:
-            return vectors.broadcast(vectors.scalar_at(a, r * self.a_stride + step))
+            return vectors.broadcast(vectors.scalar_at(self._row(a, r), step))
 
         def of_b(v: int) -> Any:
             return vectors.load(b, (step * self.nv + v) * self.lanes)
@@ -172,6 +184,10 @@ class MicroKernelEmitter:
             y = of_b(v)
             columns.append([vectors.multiply_add(x, y, row[v]) for x, row in zip(shorter, tile, strict=True)])
         return [list(row) for row in zip(*columns, strict=True)]
+
+    def _row(self, a: Any, r: int) -> Any:
+        index = I64(r * self.a_stride) if isinstance(self.a_stride, int) else self.builder.mul(self.a_stride, I64(r))
+        return self.builder.gep(a, [index])
 
     def _flat(self, tile: list[list[Any]], a: Any, b: Any) -> list[Any]:
         return [a, b, *(value for row in tile for value in row)]

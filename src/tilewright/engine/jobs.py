@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable
 
 import numba as nb
+import numpy as np
 from numba.extending import register_jitable
 
 from .. import codegen
@@ -38,6 +39,8 @@ BLOCKS = max(4, machine().usable_cores)
 JOBS = 8
 #: Words from one counter to the next: one counter per cache line avoids false sharing.
 LINE = 8
+#: Bytes of a page, and of all sets of a first-level cache.
+PAGE = 4096
 #: Steps of k in a job that packs a row-major B: rows are read whole, because each may lie on a page of its own.
 STEPS = 32
 
@@ -133,33 +136,41 @@ def next_job(counters, taken, bands, parts, home):
     return bands, parts  # the product was stopped
 
 
+@register_jitable
+def lies_well(a: np.ndarray, whole_tiles: bool) -> bool:
+    """Whether rows of A need no packing: elements of a row are neighbours, and rows do not all fall into the same few sets
+    of the second-level cache, where a block of them stays. ``whole_tiles``: no tile has fewer rows than a kernel computes.
+    """
+    return whole_tiles and a.strides[1] == codegen.itemsize(a) and a.strides[0] > 0 and a.strides[0] % PAGE != 0
+
+
 # ---- tiles -----------------------------------------------------------------------------------------------------------
 
 
 def compiled_tile(blocks: PackedBlocks) -> Callable[..., None]:
-    """A compiled function ``tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns)``.
+    """A compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns)``.
 
     It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements lie inside C. These
     four tiles serve every edge: heights and widths that differ by one make up any C from 20 rows and 6 vectors on.
     """
-    chosen, stride = blocks.chosen, blocks.a_stride
+    chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll
-    full = codegen.edge_kernel(mr, nv, bits, stride, unroll=unroll)
-    low = codegen.edge_kernel(mr - 1, nv, bits, stride, unroll=unroll)
-    narrow = codegen.edge_kernel(mr, nv - 1, bits, stride, unroll=unroll)
-    low_narrow = codegen.edge_kernel(mr - 1, nv - 1, bits, stride, unroll=unroll)
+    full = codegen.edge_kernel(mr, nv, bits, unroll=unroll)
+    low = codegen.edge_kernel(mr - 1, nv, bits, unroll=unroll)
+    narrow = codegen.edge_kernel(mr, nv - 1, bits, unroll=unroll)
+    low_narrow = codegen.edge_kernel(mr - 1, nv - 1, bits, unroll=unroll)
 
     @nb.njit(nogil=True)
-    def tile(kc, a, b, c, ldc, accumulate, rows, vectors, columns):
+    def tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns):
         if vectors == nv:
             if rows == mr:
-                full(kc, a, b, c, ldc, accumulate, columns)
+                full(kc, a, a_stride, b, c, ldc, accumulate, columns)
             else:
-                low(kc, a, b, c, ldc, accumulate, columns)
+                low(kc, a, a_stride, b, c, ldc, accumulate, columns)
         elif rows == mr:
-            narrow(kc, a, b, c, ldc, accumulate, columns)
+            narrow(kc, a, a_stride, b, c, ldc, accumulate, columns)
         else:
-            low_narrow(kc, a, b, c, ldc, accumulate, columns)
+            low_narrow(kc, a, a_stride, b, c, ldc, accumulate, columns)
 
     return tile
 
@@ -173,6 +184,7 @@ def team_product(
     pack_columns: Callable[..., None],
     write: Callable[..., None],
     grain: int = 1,
+    in_place: bool = False,
 ) -> Callable[..., None]:
     """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
 
@@ -182,11 +194,14 @@ def team_product(
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to ``target``,
       from element ``at`` on, ``ld`` apart;
     - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes these steps of columns of B;
-    - ``write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner)`` multiplies a band of packed rows,
-      from pointer ``a`` on, by a sliver of packed columns into C, or adds the product to it where ``accumulate`` is not 0.
+    - ``write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner)`` multiplies a band of
+      rows, from pointer ``a`` on, ``a_stride`` apart, by a sliver of packed columns into C, or adds the product to it where
+      ``accumulate`` is not 0.
       ``tiles`` is (rows of a low tile, how many of the first tiles are a row higher, number of tiles). With ``ends`` no more
       steps of k follow; ``corner`` has room for a tile. ``write`` contains the loop over tiles, because each call of an
       inlined function counts references to its arrays.
+
+    With ``in_place`` elements of A are what is packed, and rows of A that need no packing are read where they lie.
 
     None of them is called for a product without elements or without steps.
     """
@@ -246,6 +261,7 @@ def team_product(
         taken = packed + last + 1
         by_steps = abs(b.strides[0]) > abs(b.strides[1])
         packings = math.ceil(steps / STEPS) if by_steps else wide
+        straight = in_place and lies_well(a, low_rows >= mr - 1)
         phase, band, block_of = -1, 0, -1
         while True:
             t, index, packs = job_of(codegen.fetch_add(counters, 0, 1), packings, jobs, before, last)
@@ -278,7 +294,10 @@ def team_product(
                 return
             begin, stop = part_start(tiles, bands, band), part_start(tiles, bands, band + 1)
             i0 = part_start(m, tiles, begin)
-            if block_of != t * bands + band:
+            rows, rows_apart = codegen.offset(block, 0), a_stride
+            if in_place and straight:
+                rows, rows_apart = codegen.address(a, i0, low), a.strides[0] // itemsize
+            elif block_of != t * bands + band:
                 block_of = t * bands + band
                 pack_block(a, i0, part_start(m, tiles, stop) - i0, low, kc, block)
             tiles_here = low_rows, max(0, higher - begin), stop - begin
@@ -294,7 +313,8 @@ def team_product(
                 b_panel = codegen.offset(panel, (s - first) * nv * lanes * kc)
                 write(
                     kc,
-                    codegen.offset(block, 0),
+                    rows,
+                    rows_apart,
                     b_panel,
                     c,
                     i0,

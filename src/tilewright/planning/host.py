@@ -151,7 +151,7 @@ class HostPlan(Plan):
             rows.append(("tile", f"{blocks.mr} × {blocks.nr} of C in registers{vectors}"))
         if blocks.packs:
             m, n, k = (min(block, size) for block, size in zip((blocks.mc, blocks.nc, blocks.kc), shape, strict=True))
-            packing = f"A packed {m} × {k} at a time for L2, B {k} × {n} for the last cache"
+            packing = f"A {m} × {k} at a time for L2, B packed {k} × {n} for the last cache"
             rows.append(("blocks", f"MC {blocks.mc}, KC {blocks.kc}, NC {blocks.nc}: {packing}"))
         return rows
 
@@ -239,7 +239,7 @@ def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
     if not 2 * WORK_PER_THREAD <= a.size * b.shape[1] <= MOST_WORK_OF_SHORT_WAY:
         return None
     how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), get_threads())
-    return None if how is None else shared_products.product(how, a, b, out)
+    return None if how is None else shared_products.multiply_shared(how, a, b, out)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,7 +19,6 @@ from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
 BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
-A_STRIDE = BLOCKS.a_stride
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 parts, times_i = codegen.real_parts, codegen.row_times_i(CHOSEN.vector_bits)
 pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.compiled_tile(BLOCKS)
@@ -57,7 +56,7 @@ def pack_columns(b, low, kc, left, columns, target, at, ld):
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
     """For ``team_product``: write to C as real numbers, or by way of ``corner``."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     low, higher, count = tiles
@@ -65,12 +64,12 @@ def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, cor
         rows = low + 1 if x < higher else low
         if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
             ldc = c.strides[0] // codegen.itemsize(corner)
-            tile(kc, a, b, parts(codegen.address(c, top, left // 2)), ldc, accumulate, rows, vectors, columns)
+            tile(kc, a, a_stride, b, parts(codegen.address(c, top, left // 2)), ldc, accumulate, rows, vectors, columns)
         else:
-            tile(kc, a, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
+            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
             add_corner(corner, width, c, top, rows, left // 2, columns // 2, accumulate)
         top += rows
-        a = codegen.ahead(a, rows * A_STRIDE)
+        a = codegen.ahead(a, rows * a_stride)
 
 
 @nb.njit(nogil=True)

@@ -17,14 +17,13 @@ from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
 BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
-A_STRIDE = BLOCKS.a_stride
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 32
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
 tile = jobs.compiled_tile(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):
     """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
     narrow, wide = c
     width = vectors * LANES
@@ -32,9 +31,11 @@ def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, cor
     for x in range(count):
         rows = low + 1 if x < higher else low
         if rows >= MR - 1:
-            tile(kc, a, b, codegen.address(wide, top, left), wide.shape[1], accumulate, rows, vectors, columns)
+            tile(
+                kc, a, a_stride, b, codegen.address(wide, top, left), wide.shape[1], accumulate, rows, vectors, columns
+            )
         else:
-            tile(kc, a, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
+            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
         for r in range(rows):
             row = codegen.address(wide, top + r, left)
             if rows < MR - 1:
@@ -44,7 +45,7 @@ def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, cor
             if ends:
                 convert(row, wide.itemsize, codegen.address(narrow, top + r, left), narrow.strides[1], columns)
         top += rows
-        a = codegen.ahead(a, rows * A_STRIDE)
+        a = codegen.ahead(a, rows * a_stride)
 
 
 product = jobs.team_product(BLOCKS, widen, widen, write)

@@ -15,14 +15,13 @@ from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
 BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
-A_STRIDE = BLOCKS.a_stride
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 16
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
 tile = jobs.compiled_tile(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
     """By way of ``corner``: C may be narrower than the tile. To accumulate, C is widened into ``corner`` first."""
     width = vectors * LANES
     low, higher, count = tiles
@@ -30,12 +29,12 @@ def write(kc, a, b, c, top, tiles, left, columns, vectors, accumulate, ends, cor
         rows = low + 1 if x < higher else low
         if accumulate:
             widen(c, top, rows, left, columns, corner, 0, width)
-        tile(kc, a, b, codegen.offset(corner, 0), width, accumulate, max(rows, MR - 1), vectors, width)
+        tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, accumulate, max(rows, MR - 1), vectors, width)
         for r in range(rows):
             row = codegen.offset(corner, r * width)
             convert(row, codegen.itemsize(corner), codegen.address(c, top + r, left), c.strides[1], columns)
         top += rows
-        a = codegen.ahead(a, rows * A_STRIDE)
+        a = codegen.ahead(a, rows * a_stride)
 
 
 product = jobs.team_product(BLOCKS, widen, widen, write)

@@ -51,7 +51,7 @@ def sharing(kernel: Kernel, dtype: np.dtype, shape: tuple[int, int, int], thread
     return Sharing(threads, call, elements * dtype.itemsize)
 
 
-def product(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
+def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
     """A·B, into ``out`` unless that is None; None where the long way must compute it: if too few threads stand by, or the
     arrays are unusual, or the product belongs to a run that can be stopped."""
     if stop.can_be_stopped():
@@ -68,4 +68,4 @@ def product(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
 
 @functools.cache
 def _function() -> small_products.Short:
-    return run_on_thread(functools.partial(small_products.c_function, code.shared_product))
+    return run_on_thread(functools.partial(small_products.c_function, code.shared_call))

@@ -1,4 +1,4 @@
-"""The machine code of ``shared_product``: it checks two matrices and C, posts the call and computes its own share.
+"""The machine code of ``shared_call``: it checks two matrices and C, posts the call and computes its own share.
 
 Every function here is compiled. ``call`` is the address of an array of words: the call as ``codegen.crew`` encodes it for a
 mailbox, three numbers, and on cache lines of their own the kernel's counters, then the addresses of the mailboxes.
@@ -35,7 +35,7 @@ _post, _settle = _inner(crew.post), _inner(crew.settle)
 
 
 @_inner
-def share(a, b, c, itemsize, call, space):
+def post_and_compute(a, b, c, itemsize, call, space):
     """Compute C = A·B on this thread and on those of the mailboxes that begin before it has ended; False if one found no
     memory."""
     x, y, z = matrix(a, False), matrix(b, True), matrix(c, False)
@@ -61,7 +61,7 @@ def share(a, b, c, itemsize, call, space):
 
 
 @_inner
-def computed(facts, a, b, c, call, space):
+def shared_result(facts, a, b, c, call, space):
     """The result, as a new reference; NULL, with Python's exception set, if it could not be allocated.
 
     Or None, as a borrowed reference: then the long way must compute the product.
@@ -83,7 +83,7 @@ def computed(facts, a, b, c, call, space):
     elif not out_fits(facts, c, a, b, m, n, 0, itemsize, False):
         return none
     thread = objects.save_thread()
-    done = share(a, b, c, itemsize, call, space)
+    done = post_and_compute(a, b, c, itemsize, call, space)
     objects.restore_thread(thread)
     if not done:
         if allocates:
@@ -95,15 +95,15 @@ def computed(facts, a, b, c, call, space):
     return objects.unwrapped(objects.follow(facts, UNWRAP), c)
 
 
-# Not compiled here: ``shared_product`` compiles it as a C function.
-def shared_product(self: Any, arguments: Any, count: Any) -> Any:
+# Not compiled here: ``shared_products`` compiles it as a C function.
+def shared_call(self: Any, arguments: Any, count: Any) -> Any:
     """The function that Python calls: ``self`` is the array of facts; a, b, out, the words of the call, the workspace."""
     facts = objects.follow(self, DATA)
     result = none = objects.follow(facts, NONE)
     if count == 5:
         a, b, c = objects.follow(arguments, 0), objects.follow(arguments, 8), objects.follow(arguments, 16)
         call, space = objects.follow(arguments, 24), objects.follow(arguments, 32)
-        result = computed(facts, a, b, c, objects.follow(call, DATA), objects.follow(space, DATA))
+        result = shared_result(facts, a, b, c, objects.follow(call, DATA), objects.follow(space, DATA))
     if objects.integer(result) == objects.integer(none):
         objects.new_reference(none)
     return result

@@ -16,7 +16,6 @@ OpenBLAS had used them, where it made products of 6 ms take 10.
 from __future__ import annotations
 
 import collections
-import ctypes
 import functools
 import itertools
 import math
@@ -30,6 +29,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from .interrupts import ensured, run_on_thread
+from .processors import allowed_processors, processor_here
 
 Job = Callable[[], None]
 Result = TypeVar("Result")
@@ -144,7 +144,10 @@ class _TeamCall:
     """
 
     def __init__(self, shared: Job | None = None, standby: Standby | None = None, stop: Job | None = None) -> None:
-        self.here, self.allowed = _processor(), _allowed()  # of the caller, also when a worker wakes another
+        self.here, self.allowed = (
+            processor_here(),
+            allowed_processors(),
+        )  # of the caller, also when a worker wakes another
         self.standby = standby
         #: Workers that this task tried to claim, in order; those that it did claim are in the crew's ``claims``.
         self.tried: list[_Worker] = []
@@ -323,25 +326,6 @@ _crew = _Crew()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_crew.__init__)  # type: ignore[misc]  # threads do not survive a fork
-
-
-@functools.cache
-def _sched_getcpu() -> Callable[[], int] | None:
-    try:
-        return ctypes.CDLL(None).sched_getcpu  # in glibc and musl; nothing like it on macOS
-    except (AttributeError, OSError, TypeError):
-        return None
-
-
-def _allowed() -> set[int] | None:
-    """The processors that this thread may run on, None where the system does not say."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-
-
-def _processor() -> int | None:
-    """The logical processor that this thread runs on now, None where the system does not say."""
-    getcpu = _sched_getcpu()
-    return getcpu() if getcpu is not None and hasattr(os, "sched_setaffinity") else None
 
 
 def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
