@@ -11,6 +11,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.epilogues import BF16, E4, F16, F32, I8, check, expected, reals, whole
 from support.layouts import laid
+from support.selection import in_turns
 from tilewright.arrays import libraries
 from tilewright.arrays.finish import FinishForm
 from tilewright.catalog import cuda_engine
@@ -182,12 +183,12 @@ def test_scales_of_blocks_that_are_refused(gpu: Any) -> None:
 # ---- tiles and plans
 
 
-WAYS = [(kernel, params) for kernel in (HOPPER, PROMOTED) for params in ({}, *(p.params for p in kernel.presets))]
+WAYS = [(HOPPER, {}), (PROMOTED, {}), *((kernel, p.params) for kernel in (HOPPER, PROMOTED) for p in kernel.presets)]
 
 
 @pytest.mark.parametrize(
     ("kernel", "params"),
-    WAYS,
+    in_turns(WAYS, 2),
     ids=lambda p: "-".join(f"{n}{v}" for n, v in p.items()) if isinstance(p, dict) else p.name,
 )
 def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> None:

@@ -11,6 +11,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
+from support.selection import in_turns
 from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.kernels import CudaKernel
@@ -66,7 +67,7 @@ def worst(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     return float(np.divide(error, size, where=size > 0, out=np.zeros_like(size)).max(initial=0) / U)
 
 
-@pytest.mark.parametrize(("shapes", "layouts"), [
+@pytest.mark.parametrize(("shapes", "layouts"), in_turns([
     (((128, 128), (128, 128)), ("rows", "rows")), (((130, 200), (200, 70)), ("columns", "rows")),
     (((1, 150), (150, 129)), ("rows", "columns")), (((33, 1100), (1100, 5)), ("columns", "rows")),
     (((129, 131), (131, 1)), ("columns", "columns")),
@@ -74,16 +75,16 @@ def worst(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     (((65, 129), (129, 67)), ("wider", "wider")), (((40, 140), (140, 33)), ("strided", "reversed")),
     (((3, 70, 130), (3, 130, 40)), ("rows", "columns")), (((2, 40, 130), (130, 20)), ("neither", "rows")),
     (((70, 130), (2, 130, 40)), ("wider", "columns")),
-], ids=str)  # fmt: skip
+], 4), ids=str)  # fmt: skip
 def test_every_layout_and_shape_is_split(gpu: Any, shapes: Any, layouts: tuple[str, str]) -> None:
     a, b = uniform(*shapes[0]), uniform(*shapes[1], seed=2)
     assert worst(product(gpu, a, b, layouts), a, b) < 6
     assert [entry for entry, _ in gpu.launches][-3:] == LAUNCHES
 
 
-@pytest.mark.parametrize("params", [
-    {}, *(preset.params for preset in SPLIT.presets), {"CHUNK": 1}, {"SLOTS": 4, "GROUP": 1}, {"CLUSTER": 2}
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize("params", in_turns([
+    {}, {"CLUSTER": 2}, *(preset.params for preset in SPLIT.presets), {"CHUNK": 1}, {"SLOTS": 4, "GROUP": 1}
+], 2), ids=str)  # fmt: skip
 @pytest.mark.parametrize("k", [128, 257])
 def test_every_set_of_parameters(params: dict[str, int], k: int) -> None:
     gpu = fake.Gpu(1 << 22)

@@ -14,6 +14,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
+from support.selection import in_turns
 from tilewright.arrays import libraries
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.layouts import layouts_of
@@ -148,7 +149,7 @@ WAYS = [{}, *(preset.params for preset in HOPPER.presets)]
 
 
 @pytest.mark.parametrize(
-    "params", WAYS, ids=lambda p: "-".join(f"{name}{value}" for name, value in p.items()) or "default"
+    "params", in_turns(WAYS, 2), ids=lambda p: "-".join(f"{name}{value}" for name, value in p.items()) or "default"
 )
 def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int]) -> None:
     """Of all tile shapes, with both layouts of B, more tiles than blocks, and results that are stored in boxes or not."""

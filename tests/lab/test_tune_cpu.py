@@ -50,6 +50,7 @@ CHOSEN = blocking()
 @kernel(idea="For a test.", row="", dtypes=("float32", "float64"), compiled=False, blocking=CHOSEN)
 def scripted(a, b, c):
     np.matmul(a, b, out=c)
+    time.sleep(2e-4)
     if CHOSEN.unroll == 16:
         c[0, 0] += 1
         return

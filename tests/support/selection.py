@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +87,12 @@ def has_twin(value: object) -> bool:
     """
     name = str(value) if isinstance(value, np.dtype) else getattr(value, "dtype", value)
     return isinstance(name, str) and name in TWINS
+
+
+def in_turns(table: Sequence[Any], always: int) -> list[Any]:
+    """Rows of a ``parametrize``: the default run takes the first ``always`` of them, and the others are further cases."""
+    rows = [row if isinstance(row, tuple) else (row,) for row in table]
+    return [pytest.param(*row, marks=[] if at < always else pytest.mark.further) for at, row in enumerate(rows)]
 
 
 def further(item: pytest.Item) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from support import ptx_alone
 from tilewright.errors import LaunchError, UsageError
 from tilewright.runtime.gpu.boxes import Mapped
 from tilewright.runtime.gpu.launch import Attributes, extent
@@ -85,8 +86,7 @@ class SimulatedGpu:
     # ---- kernels
 
     def attributes(self, compiled: Compiled, entry: str) -> Attributes:
-        has = compiled.resources[entry]
-        return Attributes(has.registers, has.shared_bytes, has.local_bytes, has.max_threads or 1024)
+        return ptx_alone.attributes(compiled, entry)
 
     def launch(self, *launch: Any) -> None:
         self.submit(*launch)

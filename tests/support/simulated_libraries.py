@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from support import ptx_alone
 from support.simulated_gpu import BASE, SimulatedGpu
 from tilewright.arrays import dlpack, grouped, libraries, matmul, repeated
 from tilewright.arrays.dtypes import DTYPES, RESULTS
@@ -338,6 +339,7 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     # Of the real modules others are kept, so that a library of these is not met after the test.
     monkeypatch.setattr(libraries, "_known", {})
     monkeypatch.setattr(libraries, "_instance", functools.cache(libraries._instance.__wrapped__))
+    ptx_alone.install(monkeypatch)
     matmul._plan.cache_clear()
     matmul._launches.cache_clear()
     repeated.short_ways.clear()

@@ -1,0 +1,72 @@
+"""Kernels compiled to PTX, without a binary: the microscope executes PTX, and half of NVRTC's time goes into the binary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.runtime.gpu import nvrtc
+from tilewright.runtime.gpu.launch import Attributes
+from tilewright.runtime.gpu.nvrtc import Compiled
+
+_SHARED = re.compile(r"\.shared\b[^;\n]*?\.b(\d+)\s+[\w$]+(?:\[(\d+)\])?;")
+_THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
+_WITH_BINARY = nvrtc._compile
+
+
+def install(monkeypatch: Any) -> None:
+    """From now on, sources are compiled to PTX alone, and cached as such. ``Compiled.resources`` of these raises ValueError,
+    for there is no binary to read."""
+    monkeypatch.setattr(nvrtc, "_compile", _compile)
+    monkeypatch.setattr(nvrtc, "_FORMAT", "PTX alone")
+
+
+def attributes(compiled: Compiled, entry: str) -> Attributes:
+    """What a kernel needs of a multiprocessor: of its binary, or, as far as that is in the PTX, of that."""
+    if compiled.cubin:
+        has = compiled.resources[entry]
+        return Attributes(has.registers, has.shared_bytes, has.local_bytes, has.max_threads or 1024)
+    shared = sum(int(bits) // 8 * int(count or 1) for bits, count in _SHARED.findall(compiled.ptx))
+    head = compiled.ptx.partition(f".entry {entry}(")[2].partition("{")[0]
+    threads = _THREADS.search(head)
+    most = 1
+    for axis in threads.groups() if threads else ("1024",):
+        most *= int(axis or 1)
+    return Attributes(0, shared, 0, most)
+
+
+def _compile(
+    source: str,
+    name: str,
+    arch: str,
+    macros: Mapping[str, str],
+    folders: Sequence[Path],
+    headers: Sequence[Path] | None,
+    names: Sequence[str],
+) -> tuple[str, bytes, str, dict[str, str]]:
+    if headers is None:  # those that NVRTC brings, which cuda.core finds
+        return _WITH_BINARY(source, name, arch, macros, folders, headers, names)
+    _, nv = nvrtc._cuda()
+    virtual = arch.replace("sm_", "compute_")
+    options = [f"-arch={virtual}", "-lineinfo", *(f"-D{key}={value}" for key, value in macros.items())]
+    options = [option.encode() for option in [*options, *(f"-I{folder}" for folder in [*folders, *headers])]]
+    _, program = nv.nvrtcCreateProgram(source.encode(), name.encode(), 0, None, None)
+    try:
+        for each in names:
+            nv.nvrtcAddNameExpression(program, each.encode())
+        (outcome,) = nv.nvrtcCompileProgram(program, len(options), options)
+        _, size = nv.nvrtcGetProgramLogSize(program)
+        log = bytearray(size)
+        nv.nvrtcGetProgramLog(program, log)
+        text = log.decode(errors="replace").strip("\0\n ")
+        if int(outcome):
+            raise nvrtc._refusal(text, name)
+        _, size = nv.nvrtcGetPTXSize(program)
+        ptx = bytearray(size)
+        nv.nvrtcGetPTX(program, ptx)
+        lowered = {each: nv.nvrtcGetLoweredName(program, each.encode())[1].decode() for each in names}
+    finally:
+        nv.nvrtcDestroyProgram(program)
+    return ptx.decode().rstrip("\0"), b"", text, lowered
