@@ -6,6 +6,8 @@ import functools
 import itertools
 import math
 import re
+import subprocess
+import sys
 import threading
 
 import numba as nb
@@ -19,6 +21,7 @@ from tilewright.catalog import catalog
 from tilewright.codegen.strassen_tile import _SpreadTile
 from tilewright.codegen.tile import MicroKernelEmitter
 from tilewright.codegen.vectors import Vectors, bits_of
+from tilewright.engine import jobs
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel
 from tilewright.runtime.cpu.runner import compiled, runner
@@ -107,6 +110,51 @@ def test_eight_callers_at_once() -> None:
         caller.join(120)
     assert not any(caller.is_alive() for caller in callers)
     assert not wrong
+
+
+#: A ends where a page begins that nobody may read, so that one element too many ends the process.
+GUARDED = """
+import ctypes, mmap, numpy as np
+from tilewright.catalog import catalog
+from tilewright.runtime.cpu.runner import runner
+page = mmap.PAGESIZE
+for m, n, k in [(23, 70, 130), (29, 200, 1000), (61, 64, 515)]:
+    size = -(-4 * m * k // page) * page
+    memory = mmap.mmap(-1, size + page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + size), page, 0) == 0
+    a = np.frombuffer(memory, np.float32, m * k, size - 4 * m * k).reshape(m, k)
+    a[:] = np.arange(m * k).reshape(m, k) % 7
+    b = np.ones((k, n), np.float32)
+    for c in (np.zeros((m, n), np.float32), np.zeros((n, m), np.float32).T, np.zeros((m, 2 * n), np.float32)[:, ::2]):
+        runner(catalog()["cpu/packed"], c.dtype)(a, b, c)
+        assert (c == a.sum(1)[:, None]).all()
+print("right")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX's")
+def test_rows_that_are_read_in_place_are_read_to_their_end_alone() -> None:
+    run = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "right\n"), run.stderr
+
+
+def test_a_is_read_in_place_or_packed_to_the_same_bits() -> None:
+    rng = np.random.default_rng(5)
+    m, n, k = 200, 150, 1030
+    b = rng.uniform(-1, 1, (k, n)).astype(np.float32)
+    wide = rng.uniform(-1, 1, (m, 2048)).astype(np.float32)
+    a = wide[:, :k]  # rows a multiple of a page apart are packed
+    assert not jobs.lies_well(a, True)
+    alike = [a.copy(), a[::-1].copy()[::-1], np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2]]
+    assert [jobs.lies_well(x, True) for x in alike] == [True, False, False, False]
+    results = []
+    for x in (a, *alike):
+        c = np.full((m, n), np.nan, np.float32)
+        runner(PACKED, a.dtype)(x, b, c)
+        results.append(c)
+    for c in results[1:]:
+        np.testing.assert_array_equal(c, results[0])
 
 
 # ---- threads that come late, or never ---------------------------------------------------------------------------------

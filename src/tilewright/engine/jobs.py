@@ -141,7 +141,7 @@ def lies_well(a: np.ndarray, whole_tiles: bool) -> bool:
     """Whether rows of A need no packing: elements of a row are neighbours, and rows do not all fall into the same few sets
     of the second-level cache, where a block of them stays. ``whole_tiles``: no tile has fewer rows than a kernel computes.
     """
-    return whole_tiles and a.strides[1] == codegen.itemsize(a) and a.strides[0] > 0 and a.strides[0] % PAGE != 0
+    return whole_tiles and a.strides[1] == a.itemsize and a.strides[0] > 0 and a.strides[0] % PAGE != 0
 
 
 # ---- tiles -----------------------------------------------------------------------------------------------------------
