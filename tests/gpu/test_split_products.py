@@ -16,13 +16,8 @@ from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.kernels import CudaKernel
 from tilewright.runtime.gpu import split_product
-from tilewright.runtime.gpu.split_product import (
-    SplitOperand,
-    SplitProduct,
-    allowed_excess,
-    prepare_split_product,
-    split_bound,
-)
+from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound
+from tilewright.runtime.gpu.split_product import prepare_split_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

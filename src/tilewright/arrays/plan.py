@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
-from ..planning.choice import Choice, choose_gpu, engine_on_gpu
+from ..planning.choice import SPLIT, Choice, choose_gpu, engine_on_gpu
 from ..planning.plan import Plan, Rows, rate_text
 from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
 from ..problem import Problem, itemsize_of
 from ..runtime.gpu.device import Device
-from ..runtime.gpu.split_product import SplitProduct
+from ..runtime.gpu.split_operand import SplitProduct
 from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copies_seconds, copy_of, sum_seconds
 from .dtypes import made_dtype
 from .finish import FinishForm, finish_seconds
 from .layouts import Layouts, RowMajor, layouts_of, starts_lines, strides_of
 from .order import Order
-from .split import SPLIT, can_split, split_of, split_rows, split_seconds
+from .split import can_split, split_of, split_rows, split_seconds
 
 #: What a kernel computes.
 _STRAIGHT, _CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
@@ -106,7 +106,7 @@ class GpuPlan(Plan):
         if self.predicted is not None:
             rows.append(("predicted", rate_text(self.problem, self.predicted)))
         if self.compute == SPLIT:
-            rows += split_rows(self.order, self.params)
+            rows += split_rows(self.order.mnk[2], self.params)
         elif self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
             rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
         if self.finish is not None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..planning.plan import Rows
-from ..runtime.gpu.split_product import SplitOperand, SplitProduct, allowed_excess, split_bound
+from ..runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound
 from .gpu_array import Matrix, merged_axes
 from .layouts import strides_of
 from .order import Order
 
-#: The dtype in which such products are computed.
-SPLIT = "float16x2"
-
-#: Bytes a second that splitting moves, the seconds of its launch and of that which multiplies again, and those of each block
+#: Bytes a second that splitting moves, the seconds of its launch and of that for flagged parts, and those of each block
 #: of the latter that has nothing to do. Measured on an H200.
 _MOVED, _LAUNCHES_S, _BLOCK_S = 2.75e12, 5e-6, 2.4e-9
 
@@ -32,22 +29,22 @@ def split_of(order: Order) -> SplitProduct:
 
 
 def split_seconds(order: Order) -> float:
-    """The predicted time of splitting the operands, and of the launch that multiplies again where nothing is left to do."""
+    """The predicted time of splitting the operands, and of the launch for flagged parts where none is flagged."""
     product = split_of(order)
     moved = sum(8 * x.plane * x.matrices for x in (product.a, product.b))
     return _LAUNCHES_S + moved / _MOVED + _BLOCK_S * product.tiles
 
 
-def split_rows(order: Order, params: Mapping[str, int]) -> Rows:
-    """What a plan says of the accuracy."""
-    k = order.mnk[2]
-    excess = allowed_excess(k, params["CHUNK"])
-    factor = split_bound(k, params["CHUNK"])
+def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Rows:
+    """What a plan says of the accuracy; if it adds sums over ``step`` of k, with one rounding each."""
+    step = min(k, step or k)
+    excess = allowed_excess(step, params["CHUNK"])
+    factor = split_bound(step, params["CHUNK"]) + -(-k // step) - 1
     return [
         ("in", "float32 as two float16, by three products on tensor cores, summed in float32"),
         ("error", f"at most {factor:.0f}·2⁻²⁴·|A||B| where a row of A, and a column of B, spans up to 28 binades"),
         (
-            "again",
+            "flagged",
             f"by multiply-adds, where both span more than {28 + excess} binades, or with an infinity or a NaN: the GPU "
             f"decides for each tile, so that the classical bound {k}·2⁻²⁴·|A||B| always holds",
         ),

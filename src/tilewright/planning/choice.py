@@ -27,6 +27,9 @@ PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast")
 #: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
 _ON_GPUS = {"tf32": ("float32", "tf32"), "fast": ("float8", "float8_fast")}
 
+#: The dtype of float32 products that are computed from two float16 for each number.
+SPLIT = "float16x2"
+
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
 _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}
 #: The dtypes in which ``precision="highest"`` computes: the product of two inputs of fewer than 27 bits is exact in them.

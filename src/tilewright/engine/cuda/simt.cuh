@@ -4,6 +4,10 @@
 #include "rows.cuh"
 #include "slabs.cuh"
 
+#ifndef ADD
+#define ADD 0  // 1 adds the product to C, of real numbers
+#endif
+
 constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 2·4 warps: 256
 constexpr int LANES_M = WM / TM, LANES_N = WN / TN;                                    // of a warp: 8·4
 
@@ -129,9 +133,22 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float* 
             #pragma unroll
             for (int s = 0; s < TN; s += VECTOR) {
                 const int col = left + x + column_of(s);
-                if (col < call.n) *(float4*)(c + (row * call.row_c + col) * PLANES) = vector(r, s);
+                if (col >= call.n) continue;
+                float4 *to = (float4*)(c + (row * call.row_c + col) * PLANES), value = vector(r, s);
+                if (ADD) value = make_float4(value.x + to->x, value.y + to->y, value.z + to->z, value.w + to->w);
+                *to = value;
             }
         }
+        return;
+    }
+    if (ADD) {  // rare: C in memory that begins anywhere, or rows of it that are not whole vectors
+        #pragma unroll
+        for (int r = 0; r < TM; r++)
+            #pragma unroll
+            for (int s = 0; s < TN; s++) {
+                const int row = top + y + row_of(r), col = left + x + column_of(s);
+                if (row < call.m && col < call.n) c[row * call.row_c + col] += sum[0][r][s];
+            }
         return;
     }
     // Others, and complex ones, of which a lane has two vectors beside each other, pass through shared memory: of each warp one row of

@@ -52,6 +52,11 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 */
 #include "hopper.cuh"
 #include "launches.cuh"
+#include "flags.cuh"
+
+#ifndef ADD
+#define ADD 0  // 1 adds the products to C
+#endif
 
 #define WIDTH BN
 #define SUM float
@@ -72,10 +77,11 @@ struct Shared {  // a slot has the high or the low parts of A and B; a step of k
 extern __shared__ __align__(1024) unsigned char memory[];
 
 // C[m×n] of `batch` products: the next row `row_c` elements further, the next C `next_c`. `moves_a` and `moves_b` are 1 where each
-// product has its own operand, 0 where all have the same; `next_*_exponents`: words from the exponents of an operand to the next.
+// product has its own operand, 0 where all have the same. Of each operand there are exponents of `groups_*` · 32 lines, and then the
+// excesses of the groups. What the excesses of its rows and of its columns flag, more than `limit` together, is not stored.
 struct Call {
-    long long row_c, next_c, next_a_exponents, next_b_exponents;
-    int m, n, k, batch, moves_a, moves_b;
+    long long row_c, next_c;
+    int m, n, k, batch, moves_a, moves_b, groups_a, groups_b, limit, unused;
 };
 
 struct Ring {  // the next slot, and the parity of its phase
@@ -117,9 +123,25 @@ __device__ __forceinline__ float scaled(float v, int e)
     return v * power_of_two(e / 2) * power_of_two(e - e / 2);
 }
 
+// Which 64 rows of a tile are flagged, of all blocks of the cluster: a bit each. Those beyond the last row of C are.
+constexpr unsigned ALL_FLAGGED = (1u << GROUPS * CLUSTER) - 1;
+__device__ __forceinline__ unsigned flags_of(const Tile& tile, const int* of_a, const int* of_b, const Call& call)
+{
+    const int* a_excesses = of_a + (tile.z * call.moves_a * (LINES_OF_EXCESS + 1) + LINES_OF_EXCESS) * call.groups_a;
+    const int* b_excesses = of_b + (tile.z * call.moves_b * (LINES_OF_EXCESS + 1) + LINES_OF_EXCESS) * call.groups_b;
+    const int most = call.limit - largest_of_columns(b_excesses, tile.left);
+    unsigned flags = 0;
+    #pragma unroll
+    for (int i = 0; i < GROUPS * CLUSTER; i++) {
+        const int row = tile.top + i * FLAGGED_ROWS, inside = min(row, call.groups_a * LINES_OF_EXCESS - FLAGGED_ROWS);
+        if (row >= call.m || largest_of_rows(a_excesses, inside) > most) flags |= 1u << i;
+    }
+    return flags;
+}
+
 extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 1)
-split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, const int* a_exponents,
-             const int* b_exponents, const __grid_constant__ Call call)
+split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, const int* of_a, const int* of_b,
+             const __grid_constant__ Call call)
 {
     Shared& s = *(Shared*)memory;
     const int group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
@@ -127,6 +149,7 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
     const int steps = ((call.k - 1) / (LINE * CHUNK) + 1) * CHUNK;  // beyond k the copy engine fills with zeros
     const Tiles tiles(call);
     Ring ring;
+    auto flags_at = [&](int tile) { return tile < tiles.count ? flags_of(tiles.place(tile, 0), of_a, of_b, call) : 0; };
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; i++) {
@@ -142,22 +165,27 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
 
     if (group == 0) {  // ---- GLOBAL → SHARED: one thread ------------------------------------------------------------------------
         give_registers<40>();
-        if (threadIdx.x == 0)
-            for (int tile = first; tile < tiles.count; tile += stride) {
+        if (threadIdx.x == 0) {
+            // A tile that is flagged as a whole is left out. The first never is: to know its flags would delay the first copies. Those
+            // of the next tile are read while this one is copied.
+            unsigned flags = 0, next_flags;
+            for (int tile = first; tile < tiles.count; tile += stride, flags = next_flags) {
+                next_flags = flags_at(tile + stride);
+                if (flags == ALL_FLAGGED) continue;
                 const auto [top, left, z] = tiles.place(tile, rank);
                 for (int i = 0; i < steps * 2; i++, ring.advance()) {  // high parts, then low ones
                     Barrier& full = s.full[ring.slot];
-                    const int of_a = z * call.moves_a * 2 + i % 2, of_b = z * call.moves_b * 2 + i % 2, at = i / 2 * LINE;
+                    const int plane_a = z * call.moves_a * 2 + i % 2, plane_b = z * call.moves_b * 2 + i % 2, at = i / 2 * LINE;
                     unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];
                     barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
                     barrier_expect(full, (BM + BN) * 128);
                     if (A_DOWN)
                         #pragma unroll
-                        for (int j = 0; j < BM / 64; j++) load_tile(to_a + j * 8192, a, top + j * 64, at, of_a, full);
-                    else load_tile(to_a, a, at, top, of_a, full);
+                        for (int j = 0; j < BM / 64; j++) load_tile(to_a + j * 8192, a, top + j * 64, at, plane_a, full);
+                    else load_tile(to_a, a, at, top, plane_a, full);
                     auto load_b = [&](int to, int x, int y) {
-                        if (CLUSTER > 1) load_tile_multicast(to_b + to, b, x, y, of_b, full, (1 << CLUSTER) - 1);
-                        else load_tile(to_b + to, b, x, y, of_b, full);
+                        if (CLUSTER > 1) load_tile_multicast(to_b + to, b, x, y, plane_b, full, (1 << CLUSTER) - 1);
+                        else load_tile(to_b + to, b, x, y, plane_b, full);
                     };
                     constexpr int ROWS = (B_ACROSS ? LINE : BN) / CLUSTER;  // of B, which each block of the cluster loads for both
                     if (B_ACROSS)
@@ -166,18 +194,22 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                     else load_b(rank * ROWS * 128, at, left + rank * ROWS);
                 }
             }
+        }
     } else {  // ---- MULTIPLY: 64 rows for each group ----------------------------------------------------------------------------
         take_registers<232>();
         const int half = group - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-        auto of_a = [&](int slot) { return descriptor(s.a[slot] + half * 8192, 16, 1024); };
-        auto of_b = [&](int slot) { return descriptor(s.b[slot], B_ACROSS ? 8192 : 16, 1024); };
+        auto a_in = [&](int slot) { return descriptor(s.a[slot] + half * 8192, 16, 1024); };
+        auto b_in = [&](int slot) { return descriptor(s.b[slot], B_ACROSS ? 8192 : 16, 1024); };
         auto release = [&](int slot) {
             if (CLUSTER > 1) {
                 if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
             } else if (thread == 0) barrier_arrive(s.empty[slot]);
         };
         constexpr int NEXT_A = A_DOWN ? 128 : 2, NEXT_B = B_ACROSS ? 128 : 2;  // 16 of k further, in units of 16 bytes
-        for (int tile = first; tile < tiles.count; tile += stride) {
+        unsigned flags = flags_at(first), next_flags;
+        for (int tile = first; tile < tiles.count; tile += stride, flags = next_flags) {
+            next_flags = flags_at(tile + stride);
+            if (flags == ALL_FLAGGED && tile != first) continue;
             const auto [tile_top, left, z] = tiles.place(tile, rank);
             // Products of high parts are summed over CHUNK steps and then added to `sum`. Those of a high and a low part, 2^11
             // times as large as they should be, are small enough that what tensor cores lose of their sums does not matter.
@@ -192,7 +224,7 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                     const int at_high = ring.slot;
                     barrier_wait(s.full[at_high], ring.parity);
                     ring.advance();
-                    const unsigned long long ah = of_a(at_high), bh = of_b(at_high);
+                    const unsigned long long ah = a_in(at_high), bh = b_in(at_high);
                     wgmma_fence();
                     #pragma unroll
                     for (int q = 0; q < 4; q++) wgmma(high, ah + NEXT_A * q, bh + NEXT_B * q, i > 0 || q > 0);
@@ -200,7 +232,7 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                     const int at_low = ring.slot;
                     barrier_wait(s.full[at_low], ring.parity);
                     ring.advance();
-                    const unsigned long long al = of_a(at_low), bl = of_b(at_low);
+                    const unsigned long long al = a_in(at_low), bl = b_in(at_low);
                     wgmma_fence();
                     #pragma unroll
                     for (int q = 0; q < 4; q++) {
@@ -226,13 +258,30 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
             wgmma_wait<0>();
             release(before_high);
             release(before_low);
+            if (flags >> (rank * GROUPS + half) & 1) continue;
 
             // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
             const int row = tile_top + half * 64 + warp * 16 + lane / 4, col = left + lane % 4 * 2;
-            const int* of_rows = a_exponents + z * call.moves_a * call.next_a_exponents + row;
-            const int* of_columns = b_exponents + z * call.moves_b * call.next_b_exponents + col;
+            const int* of_rows = of_a + z * call.moves_a * call.groups_a * (LINES_OF_EXCESS + 1) + row;
+            const int* of_columns = of_b + z * call.moves_b * call.groups_b * (LINES_OF_EXCESS + 1) + col;
             const int upper = of_rows[0], lower = of_rows[8];
             float* to = c + z * call.next_c + row * call.row_c + col;
+            auto is_in = [&](int i, int l) { return row + l / 2 * 8 < call.m && col + i * 2 + l % 2 < call.n; };
+            if (ADD)  // what C holds, in registers that are free by now: one latency of memory for all
+                #pragma unroll
+                for (int i = 0; i < BN / 2; i += 2) {
+                    const int l = i % 4, j = i / 4 * 8;
+                    const float* from = to + l / 2 * 8 * call.row_c + j;
+                    float2 before = {};
+                    if (STORE_PAIRS) {
+                        if (is_in(i - l, l)) before = *(const float2*)from;
+                    } else {
+                        if (is_in(i - l, l)) before.x = from[0];
+                        if (is_in(i - l, l + 1)) before.y = from[1];
+                    }
+                    high[i] = before.x;
+                    high[i + 1] = before.y;
+                }
             #pragma unroll
             for (int i = 0; i < BN / 2; i += 4) {
                 const int j = i * 2;
@@ -247,14 +296,17 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                 v[1] = scaled(v[1], upper + columns.y);
                 v[2] = scaled(v[2], lower + columns.x);
                 v[3] = scaled(v[3], lower + columns.y);
+                if (ADD)
+                    #pragma unroll
+                    for (int l = 0; l < 4; l++) v[l] += high[i + l];
                 #pragma unroll
                 for (int l = 0; l < 2; l++) {
-                    if (row + l * 8 >= call.m || col + j >= call.n) continue;
+                    if (!is_in(i, l * 2)) continue;
                     float* at = to + l * 8 * call.row_c + j;
                     if (STORE_PAIRS) *(float2*)at = make_float2(v[l * 2], v[l * 2 + 1]);  // then n is even
                     else {
                         at[0] = v[l * 2];
-                        if (col + j + 1 < call.n) at[1] = v[l * 2 + 1];
+                        if (is_in(i, l * 2 + 1)) at[1] = v[l * 2 + 1];
                     }
                 }
             }

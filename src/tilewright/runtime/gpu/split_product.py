@@ -1,166 +1,56 @@
 """Products of float32 by tensor cores of float16: each operand is split into two matrices, which a kernel multiplies.
 
 ``engine/cuda/pack/split_matrices.cu`` splits, ``engine/cuda/split_hopper.cu`` multiplies, and where the parts of a line do
-not represent it well enough, ``engine/cuda/pack/multiply_flagged.cu`` multiplies again. The GPU finds out where; the host
-does not wait. ``split_bound`` is the bound of the error, which ``docs/accuracy.md`` derives.
+not represent it well enough, ``engine/cuda/pack/multiply_flagged.cu`` multiplies in its place. The GPU finds out where; the
+host does not wait. ``split_operand`` says how the parts lie.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel
-from .boxes import BoxedLauncher, BoxedOperand
+from .boxes import BoxedLauncher
 from .device import Device
-from .memory import GRANULE
 from .nvrtc import Compiled, compile_file
 from .product import MOST, compiled_once
+from .split_operand import FLAGGED, LINES, SplitOperand, SplitProduct, allowed_excess
 from .strided_product import Strides, vector_bytes
 
 _PACK = PACKAGE / "engine" / "cuda" / "pack"
-#: Lines that a cluster splits, which have one excess; threads of a block; the most blocks of a cluster.
-_LINES, _THREADS, _MOST_PARTS = 32, 256, 8
+#: The files beside the kernel on which the bits of a product depend.
+SOURCES = tuple(
+    PACKAGE / "engine" / "cuda" / name
+    for name in [
+        "pack/split_matrices.cu",
+        "pack/multiply_flagged.cu",
+        "flags.cuh",
+        "simt.cuh",
+        "wgmma.cuh",
+        "hopper.cuh",
+    ]
+)
+#: Threads of a block that splits.
+_THREADS = 256
 #: The most numbers of four that a thread holds: of a long k fewer, so that more blocks share a multiprocessor.
 _MOST_HELD, _LONG, _HELD_OF_LONG = 24, 12288, 12
-#: Both parts of the workspace of an operand begin at multiples of so many bytes.
-_ALIGNMENT = 256
-#: ``Operand`` and ``Call`` in the source of the kernel that splits, and ``Call`` in that of the one that multiplies.
-_OPERAND, _CALL = struct.Struct("<6q6i"), struct.Struct("<4q6i")
-#: ``Flagged`` in the source of the kernel that multiplies again, and its parameters: many tiles where few lines are flagged.
+#: ``Call`` in the source of the kernel that multiplies.
+_CALL = struct.Struct("<2q10i")
+#: ``Flagged`` in the source of the kernel that multiplies what is flagged, and its parameters.
 _FLAGGED = struct.Struct("<9q6i2q2i")
 _FLAGGED_PARAMS = {
-    "BM": 64, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "STAGES": 3, "BLOCKS": 3, "GROUP": 8,
+    "BM": FLAGGED[0], "BN": FLAGGED[1], "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "STAGES": 3, "BLOCKS": 3, "GROUP": 8,
 }  # fmt: skip
-#: The largest of the excesses of a row of A and a column of B together that is ever allowed.
-_MOST_EXCESS = 12
-#: Lines of A and B are counted in whole tiles of so many.
-_TILE = 128
 
 #: ``multiply(a, b, c, workspace, stream)``: addresses, and the handle of a stream.
 SplitLaunches = Callable[[int, int, int, int, int], None]
-
-
-@dataclass(frozen=True)
-class SplitOperand:
-    """The rows of A or the columns of B, called lines, of ``k`` elements each: elements from one line to the next, from one
-    of k to the next, and from one of ``matrices`` to the next, or 0 if all products have the same. ``alignment``: bytes of
-    which the address and ``next`` are multiples, at most 16."""
-
-    lines: int
-    k: int
-    line: int
-    step: int
-    next: int = 0
-    matrices: int = 1
-    alignment: int = GRANULE
-
-    @property
-    def along(self) -> bool:
-        """Whether elements of a line follow each other in the planes, as in memory, rather than those of neighbouring
-        lines."""
-        return abs(self.step) <= abs(self.line) if min(self.lines, self.k) > 1 else self.k > 1
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether four neighbours can be read at once."""
-        inner, outer = (self.step, self.line) if self.along else (self.line, self.step)
-        return inner == 1 and self.alignment == GRANULE and outer % 4 == 0 and self.next % 4 == 0
-
-    @property
-    def pitch(self) -> int:
-        """Elements from one row of a plane to the next: a multiple of 64 bytes."""
-        return -(-(self.k if self.along else self.lines) // 32) * 32
-
-    @property
-    def plane(self) -> int:
-        """Elements of a plane."""
-        return self.pitch * (self.lines if self.along else self.k)
-
-    @property
-    def groups(self) -> int:
-        """Groups of 32 lines, each of which has one excess; there are whole tiles of them."""
-        return -(-self.lines // _TILE) * _TILE // _LINES
-
-    @property
-    def words(self) -> int:
-        """Words of four bytes of what is found of a matrix: exponents and excesses."""
-        return self.groups * (_LINES + 1)
-
-    @property
-    def planes_bytes(self) -> int:
-        """Bytes of the planes of all matrices."""
-        return -(-4 * self.plane * self.matrices // _ALIGNMENT) * _ALIGNMENT
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the planes, and of what is found."""
-        return self.planes_bytes + -(-4 * self.words * self.matrices // _ALIGNMENT) * _ALIGNMENT
-
-    def packed(self, parts: int) -> bytes:
-        """``Operand`` in the source of the kernel, if each line is split by so many blocks."""
-        part = -(-self.k // (parts * 128)) * 128
-        sizes = self.lines, self.k, self.matrices, self.groups, part, self.groups * self.matrices * parts
-        return _OPERAND.pack(self.line, self.step, self.next, self.pitch, self.plane, self.words, *sizes)
-
-    def boxed(self, box: tuple[int, int]) -> BoxedOperand:
-        """Its planes as the copy engine sees them: of each matrix the high parts, then the low ones."""
-        rows, columns = (self.lines, self.k) if self.along else (self.k, self.lines)
-        return BoxedOperand("float16", rows, columns, 2 * self.matrices, 2 * self.pitch, 2 * self.plane, box)
-
-
-@dataclass(frozen=True)
-class SplitProduct:
-    """C[m×n] = A[m×k]·B[k×n] for each product of a batch, in float32. ``row_c`` and ``next_c``: elements from one row of C
-    to the next, and from one C to the next. ``alignment``: bytes of which the address of C is a multiple, at most 16."""
-
-    a: SplitOperand
-    b: SplitOperand
-    row_c: int
-    next_c: int
-    batch: int
-    alignment: int = GRANULE
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the planes of both operands, and of what is found of them."""
-        return self.a.workspace_bytes + self.b.workspace_bytes
-
-    @property
-    def tiles(self) -> int:
-        """Tiles that may have to be multiplied again."""
-        return -(-self.a.lines // _FLAGGED_PARAMS["BM"]) * -(-self.b.lines // _FLAGGED_PARAMS["BN"]) * self.batch
-
-    @property
-    def found(self) -> tuple[int, int]:
-        """The bytes of the workspace where that of A and of B begins."""
-        return self.a.planes_bytes, self.a.workspace_bytes + self.b.planes_bytes
-
-
-def split_bound(k: int, steps: int, excess: int = 0) -> float:
-    """The bound of |C - Ĉ| in units of 2^-24·|A||B|, componentwise, where the excesses of a row of A and a column of B are
-    ``excess`` together, and sums of high parts are promoted after ``steps`` steps of 64 of k.
-
-    >>> split_bound(4096, 2) < 150 < split_bound(4096, 2, 5) < 4096
-    True
-    """
-    wide, promotions = 2.0**excess, -(-k // (64 * steps))
-    represented = 4 + 8 * wide
-    high = 4 * steps * (8 * wide + 2)
-    cross = k / 8 * 20 * wide / 2048
-    return 1.01 * (represented + high + cross + promotions + 1)
-
-
-def allowed_excess(k: int, steps: int) -> int:
-    """The largest excess with which the classical bound k·2^-24·|A||B| holds; -1 if it does not even without.
-
-    >>> allowed_excess(64, 2), allowed_excess(128, 2), allowed_excess(4096, 2)
-    (-1, 0, 5)
-    """
-    return max((t for t in range(_MOST_EXCESS) if split_bound(k, steps, t) <= k), default=-1)
+#: ``multiply(a, b, c, parts_of_a, parts_of_b, stream)``: the same where the operands were split before.
+PartsLaunches = Callable[[int, int, int, int, int, int], None]
 
 
 def prepare_split_product(
@@ -168,44 +58,104 @@ def prepare_split_product(
 ) -> SplitLaunches:
     """The product on ``device``: compiled and loaded now. Sizes are at least 1. The GPU must be the thread's current one,
     here and at each call."""
-    a, b, values = product.a, product.b, kernel.checked(params)
-    split = _split(device, a, b)
-    multiply = _multiply(device, kernel, product, values)
-    again = _again(device, product, allowed_excess(a.k, values["CHUNK"]))
-    to_b, (found_a, found_b) = a.workspace_bytes, product.found
+    a, b = product.a, product.b
+    split, multiply = _split(device, a, b), prepare_product_of_parts(device, kernel, product, params)
 
     def run(at_a: int, at_b: int, c: int, workspace: int, stream: int) -> None:
-        planes_a, planes_b, of_a, of_b = (workspace + each for each in (0, to_b, found_a, found_b))
-        split(stream, (), (at_a, planes_a, of_a, at_b, planes_b, of_b))
-        multiply(stream, (planes_a, planes_b), (c, of_a, of_b))
-        again(stream, (), (at_a, at_b, c, of_a + 4 * _LINES * a.groups, of_b + 4 * _LINES * b.groups))
+        parts_a, parts_b = workspace, workspace + a.workspace_bytes
+        split(stream, (), (at_a, parts_a, parts_a + a.planes_bytes, at_b, parts_b, parts_b + b.planes_bytes))
+        multiply(at_a, at_b, c, parts_a, parts_b, stream)
 
     return run
 
 
-def _split(device: Device, a: SplitOperand, b: SplitOperand) -> BoxedLauncher:
-    parts = min(_MOST_PARTS, 1 << max(0, (a.k // 128).bit_length() - 1))
-    most = _MOST_HELD if a.k < _LONG else _HELD_OF_LONG
-    held = min(most, -(-a.k // (parts * 128)) * 128 * _LINES // (4 * _THREADS))
-    macros: dict[str, object] = {"PARTS": parts, "HELD": held}
-    for i, operand in enumerate((a, b)):
+def prepare_split(device: Device, operand: SplitOperand) -> Callable[[int, int, int], None]:
+    """``split(x, parts, stream)``: writes the parts of one operand, which take its ``workspace_bytes``. Compiled and loaded
+    now; the GPU must be the thread's current one, here and at each call."""
+    launch = _split(device, operand)
+
+    def run(x: int, parts: int, stream: int) -> None:
+        each = x, parts, parts + operand.planes_bytes
+        launch(stream, (), (*each, *each))
+
+    return run
+
+
+def prepare_product_of_parts(
+    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int]
+) -> PartsLaunches:
+    """The product of operands that were split before; compiled and loaded now. The operands themselves are needed too, where
+    their parts do not represent them well enough. The GPU must be the thread's current one, here and at each call."""
+    a, b, values = product.a, product.b, kernel.checked(params)
+    limit = allowed_excess(a.k, values["CHUNK"])
+    multiply = _multiply(device, kernel, product, values, limit)
+    flagged = _flagged(device, product, limit)
+
+    def run(at_a: int, at_b: int, c: int, parts_a: int, parts_b: int, stream: int) -> None:
+        of_a, of_b = parts_a + a.planes_bytes, parts_b + b.planes_bytes
+        multiply(stream, (parts_a, parts_b), (c, of_a, of_b))
+        flagged(stream, (), (at_a, at_b, c, of_a + 4 * LINES * a.groups, of_b + 4 * LINES * b.groups))
+
+    return run
+
+
+def compile_parts_ahead(device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int]) -> None:
+    """Begin to compile what ``prepare_split`` and ``prepare_product_of_parts`` need, each kernel on a thread of its own;
+    their errors are raised there."""
+    arch, values = device.arch, kernel.checked(params)
+    for work in (
+        functools.partial(_split_code, arch, product.a),
+        functools.partial(_split_code, arch, product.b),
+        functools.partial(_multiply_code, arch, kernel, product, values),
+        functools.partial(_flagged_code, arch, product),
+    ):
+        threading.Thread(target=_quietly, args=(work,), name="compiler").start()
+
+
+def _quietly(work: Callable[[], object]) -> None:
+    with contextlib.suppress(Exception):
+        work()
+
+
+def _split(device: Device, *operands: SplitOperand) -> BoxedLauncher:
+    """The launch that splits one operand or two."""
+    parts = operands[0].blocks
+    compiled = _split_code(device.arch, *operands)
+    blocks = sum(x.groups * x.matrices for x in operands) * parts
+    size = blocks, _THREADS, _held(operands[0]) * _THREADS * 16
+    return device.boxed_launcher(
+        compiled, "split_matrices", size, (), b"".join(x.packed(parts) for x in _two(operands))
+    )
+
+
+def _split_code(arch: str, *operands: SplitOperand) -> Compiled:
+    macros: dict[str, object] = {"PARTS": operands[0].blocks, "HELD": _held(operands[0])}
+    for i, operand in enumerate(_two(operands)):
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
-    compiled = _compiled("split_matrices", device.arch, **macros)
-    blocks = (a.groups * a.matrices + b.groups * b.matrices) * parts
-    size = blocks, _THREADS, held * _THREADS * 16
-    return device.boxed_launcher(compiled, "split_matrices", size, (), a.packed(parts) + b.packed(parts))
+    return _compiled("split_matrices", arch, **macros)
 
 
-def _multiply(device: Device, kernel: CudaKernel, product: SplitProduct, values: Mapping[str, int]) -> BoxedLauncher:
+def _two(operands: tuple[SplitOperand, ...]) -> tuple[SplitOperand, SplitOperand]:
+    """The kernel takes two: of a single one no block splits the second."""
+    return operands[0], operands[-1]
+
+
+def _held(operand: SplitOperand) -> int:
+    """Numbers of four that a thread holds."""
+    most = _MOST_HELD if operand.k < _LONG else _HELD_OF_LONG
+    return min(most, -(-operand.k // (operand.blocks * 128)) * 128 * LINES // (4 * _THREADS))
+
+
+def _multiply(
+    device: Device, kernel: CudaKernel, product: SplitProduct, values: Mapping[str, int], limit: int
+) -> BoxedLauncher:
     a, b = product.a, product.b
-    pairs = not product.alignment % 8 and not (product.row_c % 2 or product.next_c % 2 or b.lines % 2)
-    given = {"A_DOWN": int(not a.along), "B_ACROSS": int(not b.along), "STORE_PAIRS": int(pairs)}
-    compiled = compiled_once(kernel, device.arch, tuple(sorted(values.items())), tuple(given.items()))
+    compiled = _multiply_code(device.arch, kernel, product, values)
     launch = kernel.launch(a.lines, b.lines, a.k, **values)
     names = "a" if a.along else "a_down", "b_down" if b.along else "b"
     operands = [x.boxed(kernel.box(name, 2, values)) for name, x in zip(names, (a, b), strict=True)]
     sizes = a.lines, b.lines, a.k, product.batch, int(a.next != 0), int(b.next != 0)
-    call = _CALL.pack(product.row_c, product.next_c, a.words, b.words, *sizes)
+    call = _CALL.pack(product.row_c, product.next_c, *sizes, a.groups, b.groups, limit, 0)
     size = (
         min(launch.blocks * product.batch, device.sms // values["CLUSTER"] * values["CLUSTER"]),
         launch.threads,
@@ -214,26 +164,52 @@ def _multiply(device: Device, kernel: CudaKernel, product: SplitProduct, values:
     return device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, operands, call)
 
 
-def _again(device: Device, product: SplitProduct, limit: int) -> BoxedLauncher:
-    """The launch that multiplies again where the excess is larger than ``limit``."""
+def _multiply_code(arch: str, kernel: CudaKernel, product: SplitProduct, values: Mapping[str, int]) -> Compiled:
+    a, b = product.a, product.b
+    pairs = not product.alignment % 8 and not (product.row_c % 2 or product.next_c % 2 or b.lines % 2)
+    given = {
+        "A_DOWN": int(not a.along),
+        "B_ACROSS": int(not b.along),
+        "STORE_PAIRS": int(pairs),
+        "ADD": int(product.add),
+    }
+    return compiled_once(kernel, arch, tuple(sorted(values.items())), tuple(given.items()))
+
+
+def _flagged(device: Device, product: SplitProduct, limit: int) -> BoxedLauncher:
+    """The launch that multiplies where the excess is larger than ``limit``."""
     a, b, p = product.a, product.b, _FLAGGED_PARAMS
-    m, n, k = a.lines, b.lines, a.k
-    of_a = Strides(a.line, a.step, a.next, a.line == 1 and a.step != 1, a.alignment)
-    of_b = Strides(b.step, b.line, b.next, b.step == 1 and b.line != 1, b.alignment)
-    of_c = Strides(product.row_c, 1, product.next_c, alignment=product.alignment)
+    compiled = _flagged_code(device.arch, product)
+    shared = p["STAGES"] * p["BK"] * (p["BM"] + 4 + p["BN"] + 4) * 4
+    nexts = (a.words if a.next else 0), (b.words if b.next else 0)
+    strides = (number for laid in _strides(product) for number in laid[:3])
+    call = _FLAGGED.pack(*strides, a.lines, b.lines, a.k, product.batch, 1, MOST, *nexts, limit, 0)
+    threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32
+    return device.boxed_launcher(compiled, "multiply_flagged", (product.tiles, threads, shared), (), call)
+
+
+def _flagged_code(arch: str, product: SplitProduct) -> Compiled:
+    of_a, of_b, of_c = _strides(product)
+    m, n, k = product.a.lines, product.b.lines, product.a.k
     macros: dict[str, object] = {
         "A_DOWN": int(of_a.down),
         "B_ACROSS": int(not of_b.down),
         "A_VECTOR": vector_bytes(of_a, "float32", (m, k)),
         "B_VECTOR": vector_bytes(of_b, "float32", (k, n)),
         "C_VECTOR": vector_bytes(of_c, "float32", (m, n)),
+        "ADD": int(product.add),
     }
-    compiled = _compiled("multiply_flagged", device.arch, **macros, **p)
-    shared = p["STAGES"] * p["BK"] * (p["BM"] + 4 + p["BN"] + 4) * 4
-    nexts = (a.words if a.next else 0), (b.words if b.next else 0)
-    call = _FLAGGED.pack(*of_a[:3], *of_b[:3], *of_c[:3], m, n, k, product.batch, 1, MOST, *nexts, limit, 0)
-    threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32
-    return device.boxed_launcher(compiled, "multiply_flagged", (product.tiles, threads, shared), (), call)
+    return _compiled("multiply_flagged", arch, **macros, **_FLAGGED_PARAMS)
+
+
+def _strides(product: SplitProduct) -> tuple[Strides, Strides, Strides]:
+    """A, B and C as they lie in memory."""
+    a, b = product.a, product.b
+    return (
+        Strides(a.line, a.step, a.next, a.line == 1 and a.step != 1, a.alignment),
+        Strides(b.step, b.line, b.next, b.step == 1 and b.line != 1, b.alignment),
+        Strides(product.row_c, 1, product.next_c, alignment=product.alignment),
+    )
 
 
 @functools.cache

@@ -1,0 +1,157 @@
+"""Matrices of float32 as two matrices of float16: how the parts lie in memory, and how accurate their product is.
+
+``split_bound`` is the bound of the error, which ``docs/accuracy.md`` derives.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from .boxes import BoxedOperand
+from .memory import GRANULE
+
+#: Lines that a cluster splits, which have one excess; the most blocks of a cluster.
+LINES, _MOST_PARTS = 32, 8
+#: Rows and columns of a part of C that is flagged or not.
+FLAGGED = 64, 128
+#: The matrices and both parts of their workspace begin at multiples of so many bytes.
+_ALIGNMENT = 256
+#: ``Operand`` in the source of the kernel that splits.
+OPERAND = struct.Struct("<6q6i")
+#: The largest of the excesses of a row of A and a column of B together that is ever allowed.
+_MOST_EXCESS = 12
+#: Lines of A and B are counted in whole tiles of so many.
+_TILE = 128
+
+
+@dataclass(frozen=True)
+class SplitOperand:
+    """The rows of A or the columns of B, called lines, of ``k`` elements each: elements from one line to the next, from one
+    of k to the next, and from one of ``matrices`` to the next, or 0 if all products have the same. ``alignment``: bytes of
+    which the address and ``next`` are multiples, at most 16."""
+
+    lines: int
+    k: int
+    line: int
+    step: int
+    next: int = 0
+    matrices: int = 1
+    alignment: int = GRANULE
+
+    @property
+    def along(self) -> bool:
+        """Whether elements of a line follow each other in the planes, as in memory, rather than those of neighbouring
+        lines."""
+        return abs(self.step) <= abs(self.line) if min(self.lines, self.k) > 1 else self.k > 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether four neighbours can be read at once."""
+        inner, outer = (self.step, self.line) if self.along else (self.line, self.step)
+        return inner == 1 and self.alignment == GRANULE and outer % 4 == 0 and self.next % 4 == 0
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of a plane to the next: a multiple of 64 bytes."""
+        return -(-(self.k if self.along else self.lines) // 32) * 32
+
+    @property
+    def plane(self) -> int:
+        """Elements of a plane."""
+        return self.pitch * (self.lines if self.along else self.k)
+
+    @property
+    def groups(self) -> int:
+        """Groups of 32 lines, each of which has one excess; there are whole tiles of them."""
+        return -(-self.lines // _TILE) * _TILE // LINES
+
+    @property
+    def words(self) -> int:
+        """Words of four bytes of what is found of a matrix: exponents and excesses."""
+        return self.groups * (LINES + 1)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the matrices themselves, without gaps, up to where the parts may begin behind them."""
+        return -(-4 * self.lines * self.k * self.matrices // _ALIGNMENT) * _ALIGNMENT
+
+    @property
+    def planes_bytes(self) -> int:
+        """Bytes of the planes of all matrices."""
+        return -(-4 * self.plane * self.matrices // _ALIGNMENT) * _ALIGNMENT
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the planes, and of what is found."""
+        return self.planes_bytes + -(-4 * self.words * self.matrices // _ALIGNMENT) * _ALIGNMENT
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that split each line."""
+        return min(_MOST_PARTS, 1 << max(0, (self.k // 128).bit_length() - 1))
+
+    def packed(self, parts: int) -> bytes:
+        """``Operand`` in the source of the kernel, if each line is split by so many blocks."""
+        part = -(-self.k // (parts * 128)) * 128
+        sizes = self.lines, self.k, self.matrices, self.groups, part, self.groups * self.matrices * parts
+        return OPERAND.pack(self.line, self.step, self.next, self.pitch, self.plane, self.words, *sizes)
+
+    def boxed(self, box: tuple[int, int]) -> BoxedOperand:
+        """Its planes as the copy engine sees them: of each matrix the high parts, then the low ones."""
+        rows, columns = (self.lines, self.k) if self.along else (self.k, self.lines)
+        return BoxedOperand("float16", rows, columns, 2 * self.matrices, 2 * self.pitch, 2 * self.plane, box)
+
+
+@dataclass(frozen=True)
+class SplitProduct:
+    """C[m×n] = A[m×k]·B[k×n] for each product of a batch, in float32. ``row_c`` and ``next_c``: elements from one row of C
+    to the next, and from one C to the next. ``alignment``: bytes of which the address of C is a multiple, at most 16. With
+    ``add`` the products are added to C, with one more rounding."""
+
+    a: SplitOperand
+    b: SplitOperand
+    row_c: int
+    next_c: int
+    batch: int
+    alignment: int = GRANULE
+    add: bool = False
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the planes of both operands, and of what is found of them."""
+        return self.a.workspace_bytes + self.b.workspace_bytes
+
+    @property
+    def tiles(self) -> int:
+        """Parts of C that may be flagged."""
+        rows, columns = FLAGGED
+        return -(-self.a.lines // rows) * -(-self.b.lines // columns) * self.batch
+
+
+def split_of_rows(m: int, n: int, k: int) -> tuple[SplitOperand, SplitOperand]:
+    """A[m×k] and B[k×n] as they lie row by row, without gaps."""
+    return SplitOperand(m, k, k, 1), SplitOperand(n, k, 1, n)
+
+
+def split_bound(k: int, steps: int, excess: int = 0) -> float:
+    """The bound of |C - Ĉ| in units of 2^-24·|A||B|, componentwise, where the excesses of a row of A and a column of B are
+    ``excess`` together, and sums of high parts are promoted after ``steps`` steps of 64 of k.
+
+    >>> split_bound(4096, 2) < 150 < split_bound(4096, 2, 5) < 4096
+    True
+    """
+    wide, promotions = 2.0**excess, -(-k // (64 * steps))
+    represented = 4 + 8 * wide
+    high = 4 * steps * (8 * wide + 2)
+    cross = k / 8 * 20 * wide / 2048
+    return 1.01 * (represented + high + cross + promotions + 1)
+
+
+def allowed_excess(k: int, steps: int) -> int:
+    """The largest excess with which the classical bound k·2^-24·|A||B| holds; -1 if it does not even without.
+
+    >>> allowed_excess(64, 2), allowed_excess(128, 2), allowed_excess(4096, 2)
+    (-1, 0, 5)
+    """
+    return max((t for t in range(_MOST_EXCESS) if split_bound(k, steps, t) <= k), default=-1)
