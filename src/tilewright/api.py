@@ -300,9 +300,10 @@ def _run_on_gpus(
 ) -> None:
     """Compute each product of the batch block by block, as ``multiply`` does."""
     stream = _stream(plan_, algorithm)
+    precision = stream.precision_of_blocks(plan_.problem.precision)
 
     def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        stream.multiply(a, b, c, device=device)
+        stream.multiply(a, b, c, device=device, precision=precision)
 
     plan_.run_by(product, x, y, c)
 
@@ -314,7 +315,7 @@ def _plan_on_gpus(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
         a, b = (np.empty(shape, plan_.compute) for shape in ((problem.m, problem.k), (problem.k, problem.n)))
     except MemoryError:
         raise MemoryLimitError(f"{problem}: this machine has too little memory for its operands") from None
-    return stream.plan_multiply(a, b, device=device)
+    return stream.plan_multiply(a, b, device=device, precision=stream.precision_of_blocks(problem.precision))
 
 
 def _stream(plan_: HostPlan, algorithm: str) -> Any:

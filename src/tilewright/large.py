@@ -6,8 +6,9 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from .errors import UsageError
 from .runtime.gpu.wake import wake_named
-from .streaming.options import Options
+from .streaming.options import PRECISIONS, Options
 
 if TYPE_CHECKING:  # imported in 0.1 s: by each call, while the driver starts
     from .streaming.places.events import Events
@@ -28,6 +29,7 @@ def multiply(
     dtype: Any = None,
     resume: bool = False,
     overwrite: bool = False,
+    precision: str = "standard",
     cluster: Any = None,
     progress: Progress | None = None,
     events: Events | None = None,
@@ -62,6 +64,9 @@ def multiply(
     of it. Where C is small and k is much longer than its sides, processors share the sum over k, in an order of its own
     that depends on the shape alone.
 
+    ``precision`` is "standard" or "ieee". With both, each element is within the classical bound γ_k·(|A||B|); with "ieee"
+    float32 is never computed from float16 parts.
+
     The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
     ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
     collects the time of each piece of work. Ctrl-C is raised when all threads of the product have stopped.
@@ -81,7 +86,7 @@ def multiply(
         wake_named(device)
     from .runtime.cpu.stop import stoppable
 
-    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, _checked(precision))
 
     def run() -> Any:
         if cluster is not None and out is None:
@@ -108,6 +113,7 @@ def plan_multiply(
     dtype: Any = None,
     resume: bool = False,
     overwrite: bool = False,
+    precision: str = "standard",
     cluster: Any = None,
 ) -> StreamPlan:
     """What ``multiply`` would do, and the predicted time; nothing is multiplied, and no result begun.
@@ -120,9 +126,21 @@ def plan_multiply(
     >>> plan.place_bytes < 64 << 20
     True
     """
-    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, _checked(precision))
     with job_on(cluster, a, b, out, options, only_planned=True) as job:
         return job.plan
+
+
+def _checked(precision: str) -> str:
+    """The precision. Raises UsageError for one that blocks do not have."""
+    if precision not in PRECISIONS:
+        raise UsageError(f"precision {precision!r}: must be {' or '.join(PRECISIONS)}, in which blocks are multiplied")
+    return precision
+
+
+def precision_of_blocks(precision: str) -> str:
+    """The precision of blocks, in the dtype in which ``matmul`` computes with this ``precision``."""
+    return precision if precision in PRECISIONS else "standard"
 
 
 def job_on(

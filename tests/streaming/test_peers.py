@@ -14,7 +14,7 @@ import pytest
 
 from support.simulated_streams import ANY_KERNEL, SimulatedDevice, SimulatedStream, failing_after, simulated
 from tilewright.files.array import ArraySink, ArraySource
-from tilewright.streaming.places import gpu
+from tilewright.streaming.places import steps
 from tilewright.streaming.places.cached_sources import CachedSources
 from tilewright.streaming.places.chunks import Chunks
 from tilewright.streaming.places.events import Events
@@ -192,7 +192,7 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
 ) -> None:
     other = SimulatedDevice(ordinal=1)
     monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_late)
-    monkeypatch.setattr(gpu, "prepare_gpu_product", prepared_by(device, other))
+    monkeypatch.setattr(steps, "prepare_gpu_product", prepared_by(device, other))
     case = Case(territories(*GRID.tiles, 2, partition="strips"), LEAST)
     try:
         assert case.run(device, other, peers=OneWay(waits=waits)) is None

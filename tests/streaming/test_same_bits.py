@@ -19,8 +19,7 @@ from support.simulated_streams import SimulatedDevice, matrix_at, simulated
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.runtime.cpu.runner import runner
 from tilewright.streaming.options import Options
-from tilewright.streaming.places import gpu as gpu_module
-from tilewright.streaming.places import places
+from tilewright.streaming.places import places, steps
 from tilewright.streaming.places.rates import kc_of
 from tilewright.streaming.plan import stream
 from tilewright.streaming.plan.cost import Rates
@@ -192,7 +191,7 @@ class Gpu(SimulatedDevice):
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Gpu, ...]]:
     several = tuple(Gpu(seed) for seed in range(2))
     with simulated(monkeypatch):
-        monkeypatch.setattr(gpu_module, "prepare_gpu_product", several[0].prepared)
+        monkeypatch.setattr(steps, "prepare_gpu_product", several[0].prepared)
         yield several
     for each in several:
         each.abandon()

@@ -22,10 +22,10 @@ from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySource
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.stream import Event
-from tilewright.streaming.places import gpu
+from tilewright.streaming.places import steps
 
 #: Simulated GPUs multiply by themselves, whichever kernel was chosen.
-ANY_KERNEL: Any = SimpleNamespace(kernel=None, params={})
+ANY_KERNEL: Any = SimpleNamespace(kernel=None, params={}, compute="")
 
 
 class SimulatedEvent(Event):
@@ -125,7 +125,12 @@ class SimulatedPages:
     def lock(self, pages: np.ndarray) -> None:
         self.locked.add(pages.ctypes.data)
 
-    def give_back(self, pages: np.ndarray) -> None:
+    def take_locked(self, nbytes: int) -> np.ndarray:
+        pages = self.take(nbytes)
+        self.lock(pages)
+        return pages
+
+    def give_back(self, pages: np.ndarray, cache: bool = True) -> None:  # noqa: ARG002
         self.locked.discard(pages.ctypes.data)
         del self.taken[pages.ctypes.data]
 
@@ -210,8 +215,8 @@ class SimulatedDevice:
 def simulated(monkeypatch: pytest.MonkeyPatch, pause_s: float = 0.0005, seed: int = 0) -> Iterator[SimulatedDevice]:
     """A GPU for ``streaming.places.gpu``; whoever waits for it in the end gets an error."""
     device = SimulatedDevice(pause_s, seed)
-    monkeypatch.setattr(gpu, "prepare_gpu_product", device.prepared)
-    monkeypatch.setattr(gpu, "compile_ahead", lambda *_: None)
+    monkeypatch.setattr(steps, "prepare_gpu_product", device.prepared)
+    monkeypatch.setattr(steps, "compile_ahead", lambda *_: None)
     try:
         yield device
     finally:

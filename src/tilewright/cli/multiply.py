@@ -77,6 +77,9 @@ _Dtype = Annotated[
         metavar="NAME", help="float32 or float64, to multiply in and to write. Default: the wider of A and B."
     ),
 ]
+_Precision = Annotated[
+    str, typer.Option(metavar="NAME", help="standard, or ieee: float32 is never computed from float16 parts on a GPU.")
+]
 _Threads = Annotated[
     int | None, typer.Option(metavar="NUMBER", help="Threads on the CPU. Default: one for each usable core.")
 ]
@@ -118,6 +121,7 @@ def multiply_command(
     device_memory: _DeviceMemory = None,
     partition: _Partition = "rectangles",
     dtype: _Dtype = None,
+    precision: _Precision = "standard",
     threads: _Threads = None,
     resume: _Resume = False,
     overwrite: _Overwrite = False,
@@ -151,7 +155,7 @@ def multiply_command(
     check_writeable("timeline", timeline, spare=files)
     check_different_files(json=json_file, timeline=timeline, output=Path(output))
     console = Console(stderr=json_file is not None and str(json_file) == "-")
-    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite)
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
     with contextlib.ExitStack() as stack:
         stack.enter_context(steps_shown(Console(stderr=True)))
         stack.enter_context(use_threads(get_threads() if threads is None else threads))

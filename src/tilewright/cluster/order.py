@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import errors
-from ..catalog import catalog, cuda_catalog
+from ..catalog import catalog, cuda_catalog, cuda_engine
 from ..files import PartWriter, Source
 from ..planning.choice import Choice
 from ..streaming.options import Options
@@ -73,7 +73,7 @@ class ChosenKernel:
 
     def choice(self) -> Choice[Any]:
         """The choice. Raises KeyError where this version has no such kernel."""
-        kernel = catalog().get(self.name) or cuda_catalog()[self.name]
+        kernel = catalog().get(self.name) or (cuda_catalog() | cuda_engine())[self.name]
         return Choice(kernel, self.compute, self.params, self.why, self.why_params)
 
 

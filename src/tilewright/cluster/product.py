@@ -130,7 +130,7 @@ def _order(product: Any, out: Any, options: Options, client: Any) -> ProductOrde
         tuple(source.fingerprint() for source in product.sources),
         product.dtype,
         target,
-        Options(options.memory, options.device, options.device_memory),
+        Options(options.memory, options.device, options.device_memory, precision=options.precision),
         neighbours=max(map(hosts.count, hosts), default=1),
     )
 

@@ -11,6 +11,7 @@ import asyncio
 import collections
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import socket
 import threading
@@ -27,7 +28,6 @@ from ..files import Source
 from ..host.limits import use_threads
 from ..host.machine import available_memory, machine
 from ..runtime.cpu.stop import Stopped
-from ..streaming.options import Options
 from ..streaming.places.events import Events
 from ..streaming.places.places import Placement, place_product
 from ..streaming.plan.grid import Tile
@@ -289,7 +289,7 @@ def _placed(
     """Where this worker multiplies, with room for blocks as its memory limit allows."""
     options = order.options
     memory = options.memory if options.memory is not None else _memory(limit, order.neighbours)
-    there = Options(memory=memory, device=device or options.device, device_memory=options.device_memory)
+    there = dataclasses.replace(options, memory=memory, device=device or options.device)
     return place_product(sources, order.dtype, there, threads)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+#: The precisions in which blocks are multiplied.
+PRECISIONS = ("standard", "ieee")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -17,3 +20,4 @@ class Options:
     dtype: Any = None
     resume: bool = False
     overwrite: bool = False
+    precision: str = "standard"

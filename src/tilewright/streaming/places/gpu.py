@@ -31,8 +31,8 @@ from ...files import Sink
 from ...kernels.cuda_kernel import CudaKernel
 from ...planning.choice import Choice
 from ...runtime.gpu.device import Device
-from ...runtime.gpu.product import GpuProduct, compile_ahead, prepare_gpu_product
 from ...runtime.gpu.stream import Event, Stream
+from ..plan.cuts import slot_elements
 from ..plan.grid import Grid, Tile
 from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import StreamPlan
@@ -40,6 +40,7 @@ from .cached_sources import CachedSources
 from .chunks import Chunks, Ring, pieces, shaped
 from .events import Events
 from .peers import LentBlock, Peers
+from .steps import Addresses, steps_on
 
 STREAMS_IN = 4
 #: The fewest bytes of a part, where a block is divided among all threads: some 3,000 parts a second can be handed out.
@@ -68,8 +69,8 @@ class GpuPlace:
         self._grid, self._sources, self._gpu = plan.grid, sources, gpu
         self._sink = sink
         self._dtype = np.dtype(plan.dtype)
-        self._choice = choice
-        compile_ahead(gpu, choice.kernel, choice.params, _block_shapes(plan.grid))
+        self._steps = steps_on(gpu, choice, plan.dtype)
+        self._steps.compile_ahead(_block_shapes(plan.grid))
         gpu.make_current()
         self._events = _GpuEvents(gpu, events or Events())
         chunks = chunks or Chunks()
@@ -128,8 +129,8 @@ class GpuPlace:
         m, n = self._grid.size(step.tile)
         depth = self._grid.depth(step.p)
         begun = self._compute.mark()
-        product = self._product(m, n, depth.stop - depth.start, add=not step.first)
-        product(self._slots["a", step.a], self._slots["b", step.b], self._slots["c", step.c], self._compute.handle)
+        at = Addresses(self._slots["a", step.a], self._slots["b", step.b], self._slots["c", step.c])
+        self._steps(step, (m, n, depth.stop - depth.start), at, self._compute.handle)
         done = self._compute.mark()
         self._events.add("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}", begun, _done_future(done))
         return done
@@ -222,15 +223,10 @@ class GpuPlace:
         for stream in (*self._in, self._compute, self._out):
             stream.wait()
 
-    def _product(self, m: int, n: int, k: int, add: bool) -> GpuProduct:
-        return prepare_gpu_product(
-            self._gpu, self._choice.kernel, self._dtype.name, m, n, k, add=add, params=self._choice.params
-        )
-
     def _addresses(self, plan: StreamPlan) -> dict[tuple[str, int], int]:
-        grid, at, addresses = plan.grid, self._memory, {}
-        sizes = {"a": grid.bm * grid.bk, "b": grid.bk * grid.bn, "c": grid.bm * grid.bn}
-        for (operand, elements), count in zip(sizes.items(), plan.slots, strict=True):
+        at, addresses = self._memory, {}
+        sizes = slot_elements(plan.grid, plan.room.split)
+        for operand, elements, count in zip("abc", sizes, plan.slots, strict=True):
             for slot in range(count):
                 addresses[operand, slot] = at
                 at += math.ceil(elements * plan.itemsize / SLOT_ALIGNMENT) * SLOT_ALIGNMENT

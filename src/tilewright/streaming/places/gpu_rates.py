@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +18,22 @@ from ...files.array import ArraySource
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
-from ...planning.choice import Choice
+from ...planning.choice import SPLIT, Choice
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.memory import Pages
-from ...runtime.gpu.product import compile_ahead, prepare_gpu_product
+from ...runtime.gpu.split_operand import split_of_rows
+from ...runtime.gpu.split_product import prepare_split
 from ...runtime.gpu.stream import Stream
+from ..plan.cuts import slot_elements
+from ..plan.grid import Grid, Tile
+from ..plan.schedule import Multiply
 from .rates import copy_workers, read_rate
+from .steps import Addresses, steps_on
 
-#: The side m = n of the two products that are timed and their depths k; bytes that are copied over the link; the array that
-#: threads copy, and the bytes that they copy at a time.
-SIDE, SHALLOW, DEEP = 8192, 256, 2048
+#: The side m = n of the two products that are timed, and their depths k: four times as deep where operands are split, for
+#: these are multiplied as much faster. Bytes that are copied over the link; the array that threads copy, and the bytes that
+#: they copy at a time.
+SIDE, DEPTHS, DEPTHS_OF_PARTS = 8192, (256, 2048), (1024, 8192)
 COPY_BYTES = 64 << 20
 STAGED, STAGED_BYTES = (16384, 16384), 16 << 20
 ROUNDS = 3
@@ -37,7 +45,8 @@ ROOMY = 8
 class GpuRates:
     """``flops`` are operations a second of a kernel whose waves are full; ``wave`` and ``wave_s`` are as in ``cost.Rates``.
     Bytes a second: over the link between page-locked memory and the GPU, each way; and from other memory of the host to
-    page-locked memory, by the threads of one GPU (``stage_bytes``) and at most by the threads of all."""
+    page-locked memory, by the threads of one GPU (``stage_bytes``) and at most by the threads of all. ``split_s``: seconds
+    of splitting a byte of float32 that was copied; 0 where operands are multiplied as they are."""
 
     flops: float
     wave: tuple[int, int, int]
@@ -46,6 +55,7 @@ class GpuRates:
     out_bytes: float
     stage_bytes: float
     most_stage_bytes: float
+    split_s: float = 0.0
 
 
 def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
@@ -56,24 +66,26 @@ def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     cached = file.read_as(lambda fields: GpuRates(**{**fields, "wave": tuple(fields["wave"])}))
     if cached is not None:
         return cached
-    compile_ahead(gpu, choice.kernel, choice.params, [(SIDE, SIDE, DEEP)])
+    shallow, deep = DEPTHS_OF_PARTS if choice.compute == SPLIT else DEPTHS
+    steps_on(gpu, choice, dtype).compile_ahead([(SIDE, SIDE, deep)])
     staged = _stage_rates() if machine().usable_cores >= ROOMY else None  # while the kernel compiles
     gpu.make_current()
     into, back = _link_rates(gpu)
     wave = _wave(gpu, choice)
     rows, columns, at_once = wave
     waves = math.ceil(math.ceil(SIDE / rows) * math.ceil(SIDE / columns) / at_once)
-    shallow_s, deep_s = (_product_s(gpu, choice, dtype, depth) / waves for depth in (SHALLOW, DEEP))
-    s_per_k = (deep_s - shallow_s) / (DEEP - SHALLOW)
+    shallow_s, deep_s = (_product_s(gpu, choice, dtype, depth) / waves for depth in (shallow, deep))
+    s_per_k = (deep_s - shallow_s) / (deep - shallow)
     staged = staged or _stage_rates()
     rates = GpuRates(
         flops=2 * rows * columns * at_once / s_per_k,
         wave=wave,
-        wave_s=max(0.0, shallow_s - SHALLOW * s_per_k),
+        wave_s=max(0.0, shallow_s - shallow * s_per_k),
         in_bytes=into,
         out_bytes=back,
         stage_bytes=staged[0],
         most_stage_bytes=max(staged),
+        split_s=_split_s(gpu, shallow) if choice.compute == SPLIT else 0.0,
     )
     file.write_json(asdict(rates))
     return rates
@@ -94,21 +106,41 @@ def _wave(gpu: Device, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
 
 
 def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
-    """Seconds of C += A·B with k = ``depth``. The operands are random numbers, because a GPU multiplies zeros faster."""
-    itemsize = np.dtype(dtype).itemsize
-    product = prepare_gpu_product(gpu, choice.kernel, dtype, SIDE, SIDE, depth, add=True, params=choice.params)
-    numbers = np.random.default_rng(0).random((SIDE, 64), np.float32).astype(dtype)
-    operand, result = SIDE * depth * itemsize, SIDE * SIDE * itemsize
-    with _stream_and_memory(gpu, numbers.nbytes, 2 * operand + result) as (stream, page, at):
-        page.view(dtype)[:] = numbers.reshape(-1)
-        for start in range(at, at + 2 * operand + result, page.nbytes):
-            stream.copy_in(start, page)
+    """Seconds of C += A·B with k = ``depth``, after the operands were split if they are."""
+    size = np.dtype(dtype)
+    slots = slot_elements(Grid(SIDE, SIDE, depth, SIDE, SIDE, depth), choice.compute == SPLIT)
+    of_a, of_b, of_c = (elements * size.itemsize for elements in slots)
+    steps, step = steps_on(gpu, choice, dtype), Multiply(0, Tile(0, 0), 1, 0, 0, 0, (0, 1), -1)
+    with _stream_and_memory(gpu, SIDE * 64 * size.itemsize, of_a + of_b + of_c) as (stream, page, at):
+        slot = Addresses(at, at + of_a, at + of_a + of_b)
+        for start, elements in zip(slot, (SIDE * depth, SIDE * depth, SIDE * SIDE), strict=True):
+            _fill(stream, page, start, elements * size.itemsize, size)
 
         def run() -> None:
-            product(at, at + operand, at + 2 * operand, stream.handle)
+            steps(step, (SIDE, SIDE, depth), slot, stream.handle)
 
-        run()
+        run()  # splits the operands, too
         return _seconds_each(stream, run)[0]
+
+
+def _split_s(gpu: Device, depth: int) -> float:
+    """Seconds of splitting a byte of A or B, on average of both."""
+    operands = split_of_rows(SIDE, SIDE, depth)
+    own, parts = (max(sizes) for sizes in zip(*((x.own_bytes, x.workspace_bytes) for x in operands), strict=True))
+    with _stream_and_memory(gpu, COPY_BYTES, own + parts) as (stream, page, at):
+        _fill(stream, page, at, own, np.dtype(np.float32))
+        splits = [prepare_split(gpu, operand) for operand in operands]
+        works = [functools.partial(split, at, at + own, stream.handle) for split in splits]
+        for work in works:
+            work()
+        return sum(_seconds_each(stream, *works)) / (2 * own)
+
+
+def _fill(stream: Stream, page: Pages, start: int, nbytes: int, dtype: np.dtype[Any]) -> None:
+    """Copy random numbers to memory of the GPU: it multiplies zeros faster."""
+    page.view(dtype)[:] = np.random.default_rng(0).random(page.nbytes // dtype.itemsize, np.float32)
+    for at in range(start, start + nbytes, page.nbytes):
+        stream.copy_in(at, page[: start + nbytes - at])
 
 
 def _link_rates(gpu: Device) -> tuple[float, float]:

@@ -17,8 +17,10 @@ from ...files.array import ArraySource
 from ...host.disk import fingerprint
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
-from ...planning.choice import Choice, choose_adding_cpu, choose_gpu
+from ...planning.choice import SPLIT, Choice, choose_adding_cpu
+from ...planning.streamed import choose_streamed
 from ...runtime.gpu.device import Device, open_device
+from ...runtime.gpu.split_product import SOURCES
 from ...runtime.gpu.wake import wake_named
 from ..options import Options
 from ..plan.cost import Rates
@@ -69,7 +71,8 @@ class Placement:
     def kernel_fact(self) -> str:
         """What the bits of a product depend on, beside its operands: the kernel, its code and its parameters."""
         kernel, blocking = self.choice.kernel, getattr(self.choice.kernel, "blocking", None)
-        return f"{kernel.name} {fingerprint(kernel.source_hash, dict(self.choice.params), blocking)}"
+        also = SOURCES if self.choice.compute == SPLIT else ()
+        return f"{kernel.name} {fingerprint(kernel.source_hash, dict(self.choice.params), blocking, *also)}"
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
         """The rates of a place. Those of reading the operands and writing the result are measured now, in half a second."""
@@ -87,6 +90,7 @@ class Placement:
             latency_s=1e-4,
             wave=gpu.wave,
             wave_s=gpu.wave_s,
+            copy_s=gpu.split_s,
             write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, (a, b), dtype),
             most_read_bytes=min([gpu.most_stage_bytes, *probed]),
             peers=len(self.gpus) > 1 and all(x.can_reach(y) for x, y in itertools.permutations(self.gpus, 2)),
@@ -148,11 +152,14 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     place = int(GPU_SHARE * free_there) if stated is None else min(free_there, stated)
     (m, k), n = sources[0].shape, sources[1].shape[1]
     gpu = gpus[0]
-    best = choose_gpu(dtype.name, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name, adds=True)
+    named: Any = {"capability": gpu.capability, "sms": gpu.sms, "gpu": gpu.name}
+    best = choose_streamed(dtype.name, m, n, k, **named, precision=options.precision)
+    split = best.compute == SPLIT
     # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
     grain = max(128, *(side(**best.params) for side in best.kernel.tile))
-    step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated)
-    return Placement(best, Room(place, host, grain, step=step, chunk=_chunk(sources)), threads, free, gpus, chunks)
+    step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated, split)
+    room = Room(place, host, grain, step=step, chunk=_chunk(sources), split=split)
+    return Placement(best, room, threads, free, gpus, chunks)
 
 
 def _chunk(sources: Sequence[Source]) -> int:

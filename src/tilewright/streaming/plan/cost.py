@@ -25,8 +25,9 @@ class Rates:
     is copied out at ``out_bytes``. ``wave`` is (rows, columns, number) of the tiles that are computed at once. A last wave
     that is not full takes as long as a full one. For each ``depth`` of k a wave takes ``wave_s`` in addition to its
     operations, for reading and writing C. ``copy_s`` is the time for multiplying that a copied byte costs, where the same
-    processors do both. All places together read at most ``most_read_bytes``, which may be more than one place can read, and
-    write at most ``write_bytes``. ``peers`` copy blocks from each other, so that each block is read once.
+    processors do both, or where blocks are split after they were copied. All places together read at most
+    ``most_read_bytes``, which may be more than one place can read, and write at most ``write_bytes``. ``peers`` copy blocks
+    from each other, so that each block is read once.
     """
 
     flops: float

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...host.machine import bytes_text, seconds_text
-from ...planning.choice import Choice
+from ...planning.choice import SPLIT, Choice
 from ...planning.plan import Plan, Rows
 from ...problem import Problem
 from .bounds import least_elements, least_side
@@ -82,7 +82,7 @@ class StreamPlan(Plan):
     @property
     def place_bytes(self) -> int:
         """Bytes of memory that blocks and tiles take where they are multiplied."""
-        return place_elements(self.grid, self.slots) * self.itemsize
+        return place_elements(self.grid, self.slots, self.room.split) * self.itemsize
 
     @property
     def host_bytes(self) -> int:
@@ -166,6 +166,7 @@ class StreamPlan(Plan):
             ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
             *self._places(),
             *self._reads(),
+            *self._accuracy(),
             ("predicted", f"{seconds_text(cost_.total_s)}, {self._rate():,.0f} GFLOPS; bound by {self.bound}"),
             (
                 "of which",
@@ -215,6 +216,13 @@ class StreamPlan(Plan):
             return []
         least = bytes_text(self.least_read_bytes)
         return [("reads", f"{bytes_text(self.read_bytes)} of A and B; the least for both memories is {least}")]
+
+    def _accuracy(self) -> Rows:
+        if not self.choice or self.compute != SPLIT:
+            return []
+        from ...arrays.split import split_rows  # not needed on the CPU
+
+        return split_rows(self.grid.k, self.params, self.grid.bk)
 
     def _balance(self) -> str:
         rates = self.rates

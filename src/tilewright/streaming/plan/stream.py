@@ -55,10 +55,11 @@ TILES = 4
 MUCH = 0.95
 #: More places are used only if they take less than this share of the time of fewer.
 WORTH = 0.9
-#: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, and the bytes of its
-#: memory that are taken where no limit is stated.
+#: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, by multiply-adds and by
+#: tensor cores of split operands, and the bytes of its memory that are taken where no limit is stated.
 TYPICAL = Rates(48e12, 50e9, 50e9, 25e9, latency_s=1e-4, wave=(128, 256, 132), wave_s=1e-5)
-TYPICAL_BYTES = 16 << 30
+TYPICAL_SPLIT = Rates(2e14, 50e9, 50e9, 35e9, latency_s=1e-4, wave=(128, 128, 132), wave_s=1e-5, copy_s=8e-13)
+TYPICAL_BYTES, TYPICAL_SPLIT_BYTES = 16 << 30, 64 << 30
 
 
 def plan_stream(
@@ -81,7 +82,7 @@ def plan_stream(
     all_cuts = list(cuts(m, n, k, room))
     fit = without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
     if not fit:
-        least = least_room(all_cuts) * itemsize
+        least = least_room(all_cuts, room.split) * itemsize
         raise MemoryLimitError(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {bytes_text(room.place)}: "
             f"it needs {bytes_text(least)} ({least} bytes) at least"
@@ -111,15 +112,18 @@ def plan_stream(
 
 
 @functools.lru_cache(maxsize=64)
-def typical_step(m: int, n: int, k: int, dtype: str, itemsize: int, grain: int, limit: int | None) -> int:
+def typical_step(
+    m: int, n: int, k: int, dtype: str, itemsize: int, grain: int, limit: int | None, split: bool = False
+) -> int:
     """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
     It depends on nothing that is measured, so the same product under the same ``limit`` of memory always has the same bits.
     By the model, plans with this step take up to 7 % longer than plans with a free one; where a disk or a limit of 64 MiB
     decides, up to 33 %. Raises MemoryLimitError as ``plan_stream``.
     """
-    room = Room(TYPICAL_BYTES if limit is None else limit, grain=grain)
-    return plan_stream(m, n, k, dtype, itemsize, room, TYPICAL).grid.bk
+    free, rates = (TYPICAL_SPLIT_BYTES, TYPICAL_SPLIT) if split else (TYPICAL_BYTES, TYPICAL)
+    room = Room(free if limit is None else limit, grain=grain, split=split)
+    return plan_stream(m, n, k, dtype, itemsize, room, rates).grid.bk
 
 
 def plan_again(
@@ -135,7 +139,7 @@ def plan_again(
     """A plan for the tiles that are left of a product that was begun with this ``grid``."""
     slots = shares(grid, room, itemsize)
     if not slots:
-        least = place_elements(grid, least_slots(grid)) * itemsize
+        least = place_elements(grid, least_slots(grid), room.split) * itemsize
         raise MemoryLimitError(
             f"tiles of {grid.bm}×{grid.bn} in steps of {grid.bk}, with which this product was begun, "
             f"need {bytes_text(least)} ({least} bytes); given {bytes_text(room.place)}"
