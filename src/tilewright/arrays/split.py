@@ -10,9 +10,9 @@ from .gpu_array import Matrix, merged_axes
 from .layouts import strides_of
 from .order import Order
 
-#: Bytes a second that splitting moves, the seconds of its launch and of that for flagged parts, and those of each block
-#: of the latter that has nothing to do. Measured on an H200.
-_MOVED, _LAUNCHES_S, _BLOCK_S = 2.75e12, 5e-6, 2.4e-9
+#: Bytes a second that splitting moves where four neighbours can be read at once, and elsewhere; the seconds of its launch and
+#: of that for flagged parts, and those of each block of the latter that has nothing to do. Fitted to records of an H200.
+_MOVED, _MOVED_SINGLY, _LAUNCHES_S, _BLOCK_S = 2.95e12, 2.15e12, 2e-6, 2.4e-9
 
 
 def can_split(order: Order) -> bool:
@@ -31,8 +31,8 @@ def split_of(order: Order) -> SplitProduct:
 def split_seconds(order: Order) -> float:
     """The predicted time of splitting the operands, and of the launch for flagged parts where none is flagged."""
     product = split_of(order)
-    moved = sum(8 * x.plane * x.matrices for x in (product.a, product.b))
-    return _LAUNCHES_S + moved / _MOVED + _BLOCK_S * product.tiles
+    split = sum(8 * x.plane * x.matrices / (_MOVED if x.is_whole else _MOVED_SINGLY) for x in (product.a, product.b))
+    return _LAUNCHES_S + split + _BLOCK_S * product.tiles
 
 
 def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Rows:
