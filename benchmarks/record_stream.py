@@ -38,7 +38,7 @@ BLOCK_OF_XT = 8192
 @dataclass(frozen=True)
 class Case:
     """One row of the record: a size, a dtype, the GPUs, limits of memory, and what it is compared to; from ``.npy`` to
-    ``.npy`` with ``files``."""
+    ``.npy`` with ``files``. With the precision "ieee" float32 is not computed from float16 parts."""
 
     name: str
     n: int
@@ -49,10 +49,13 @@ class Case:
     rounds: int = 2
     memory: str | None = None
     files: bool = False
+    precision: str = "standard"
 
 
 CASES = (
     Case("float32", 65536, "float32", against=("torch", "cublasxt")),
+    Case("float32 alone", 65536, "float32", rounds=4),
+    Case("float32 ieee", 65536, "float32", precision="ieee"),
     Case("float32 in 11 GB", 65536, "float32", device_memory="11GB"),
     Case("float64", 32768, "float64", against=("torch",), rounds=3),
     Case("float32 on 1", 65536, "float32"),
@@ -203,6 +206,7 @@ def lanes(events: Events, place: str) -> dict[str, Any]:
 
 def measured(case: Case, a: np.ndarray, b: np.ndarray, judge: Judge) -> dict[str, Any]:
     n, how = case.n, {"device": case.device, "device_memory": case.device_memory, "memory": case.memory}
+    how["precision"] = case.precision
     c: Any = np.full((n, n), np.nan, case.dtype)
     small = a[:1024, :1024]
     if case.files:
@@ -215,7 +219,7 @@ def measured(case: Case, a: np.ndarray, b: np.ndarray, judge: Judge) -> dict[str
     plan = plan_multiply(a, b, c, **how)
     print(plan, flush=True)
     samples: dict[str, list[float]] = {name: [] for name in ("tilewright", *case.against)}
-    multiply(small, small, device=case.device)  # compiled, and the GPU's memory and rates known
+    multiply(small, small, device=case.device, precision=case.precision)  # compiled, and the GPU's rates known
     for _ in range(case.rounds):
         for name in samples:
             if case.files and c.exists():
@@ -248,6 +252,7 @@ def measured(case: Case, a: np.ndarray, b: np.ndarray, judge: Judge) -> dict[str
         "median_s": middle["tilewright"],
         "gflops": 2 * n**3 / middle["tilewright"] / 1e9,
         "ratio": {name: middle[name] / middle["tilewright"] for name in case.against},
+        "kernel": plan.kernel.name,
         "predicted_s": plan.cost.total_s,
         "bytes_read": read if case.files else None,
         "least_bytes_read": plan.least_read_bytes,
