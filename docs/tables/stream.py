@@ -31,9 +31,16 @@ def streams(name: str) -> str:
     return (
         f"{table(cells)}\n\nFrom ordinary NumPy arrays to one, medians of the samples in the record, and R, the time of "
         "`(a.cuda() @ b.cuda()).cpu()` and of cuBLASXt with the registration of its arrays over ours in the same run; "
-        f"every C verified. {where}, {known['cores']} cores, PyTorch {known['torch']}. "
+        f"every C verified.{_by(rows)} {where}, {known['cores']} cores, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
+
+
+def _by(rows: list[Line]) -> str:
+    """What is to be known of a record that does not say which kernel multiplied."""
+    if all("kernel" in row for row in rows):
+        return ""
+    return " When this was recorded, blocks of float32 were still multiplied by multiply-adds."
 
 
 def _what(row: Line) -> str:
@@ -41,6 +48,8 @@ def _what(row: Line) -> str:
     count = len(row["lanes"])
     if row["device_memory"]:
         words += f", {row['device_memory']} of the GPU"
+    if row.get("precision") == "ieee":
+        words += ", by multiply-adds"
     if row["files"]:
         words += f", files, {row['memory']} of the host"
     return f"{words}, {count} GPUs" if count > 1 else words

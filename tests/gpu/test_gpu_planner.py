@@ -19,6 +19,7 @@ from tilewright.planning import choice as planner
 from tilewright.planning import tuned
 from tilewright.planning.choice import choose_gpu as choose
 from tilewright.runtime.gpu import product as gpu_product
+from tilewright.runtime.gpu.compilations import Compilations
 from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.runtime.gpu.product import MOST, prepare_gpu_product
 from tilewright.simulator import RunOptions, simulate
@@ -190,7 +191,7 @@ def forget_products() -> None:
 def test_addresses_decide_which_form_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = fake.Gpu(1 << 16)
     device.executes = True
-    monkeypatch.setattr(gpu_product, "_compilations", {})
+    monkeypatch.setattr(gpu_product, "_compilations", Compilations())
     forget_products()
     rng = np.random.default_rng(3)
     a, b = rng.integers(-8, 9, (10, 3)).astype("f4"), rng.integers(-8, 9, (3, 12)).astype("f4")
@@ -201,7 +202,7 @@ def test_addresses_decide_which_form_runs(monkeypatch: pytest.MonkeyPatch) -> No
         product(first.pointer, second.pointer + shift, result.pointer, 77)
         np.testing.assert_array_equal(device.get(result, "f4", (10, 12)), a @ b)
         device.fill(result, 0xFF)
-        assert [sorted(form.given) for form, _ in gpu_product._compilations] == forms
+        assert [sorted(form.given) for form, _ in gpu_product._compilations._jobs] == forms
     forget_products()
 
 
@@ -221,7 +222,7 @@ def test_a_product_is_prepared_once() -> None:
 
 def test_a_kernel_is_compiled_ahead_on_threads_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = fake.Gpu(1 << 16)
-    monkeypatch.setattr(gpu_product, "_compilations", {})
+    monkeypatch.setattr(gpu_product, "_compilations", Compilations())
     forget_products()
     compiling, may_end = threading.Barrier(3), threading.Event()
     begun: list[bool] = []

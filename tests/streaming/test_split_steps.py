@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,15 @@ import pytest
 from support.executing_gpu import ExecutingGpu
 from tilewright import large
 from tilewright.catalog import cuda_engine
-from tilewright.errors import UsageError
+from tilewright.cluster.order import ChosenKernel
+from tilewright.errors import CompileError, UsageError
 from tilewright.files.array import ArraySink, ArraySource
 from tilewright.planning.choice import SPLIT, Choice
 from tilewright.planning.streamed import choose_streamed
-from tilewright.runtime.gpu.split_operand import allowed_excess, split_bound
-from tilewright.streaming.options import Options
+from tilewright.runtime.gpu import split_product
+from tilewright.runtime.gpu.compilations import Compilations
+from tilewright.runtime.gpu.split_operand import allowed_excess, split_bound, split_of_rows
+from tilewright.streaming.options import PRECISIONS, Options
 from tilewright.streaming.places import gpu_rates, places
 from tilewright.streaming.places.cached_sources import CachedSources
 from tilewright.streaming.places.chunks import Chunks
@@ -238,3 +243,43 @@ def test_the_rates_of_a_kernel_of_parts(gpu: ExecutingGpu, monkeypatch: pytest.M
     assert (gpu.held_bytes, gpu.open) == (0, 0)
     assert gpu_rates.gpu_rates(gpu, CHOICE, "float32") == found  # type: ignore[arg-type]  # from the cache
     assert gpu.launches.count("split_hopper") == 4
+
+
+def test_a_kernel_is_compiled_once_for_all_shapes_that_share_it(
+    gpu: ExecutingGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of all shapes begin to compile together; those that need the same code wait for the same compilation."""
+    begun: list[str] = []
+    may_end = threading.Event()
+
+    def compile_slowly(what: Any, *_: Any, **__: Any) -> Any:
+        begun.append(getattr(what, "stem", "split_hopper"))
+        assert may_end.wait(30)
+        raise CompileError("not now")
+
+    monkeypatch.setattr(split_product, "_compilations", Compilations())
+    for name in ("compile_file", "compile_with"):
+        monkeypatch.setattr(split_product, name, compile_slowly)
+    steps = SplitSteps(gpu, CHOICE)  # type: ignore[arg-type]
+    steps.compile_ahead([(512, 512, 512), (256, 512, 512), (512, 384, 512)])
+    may_end.set()
+    with pytest.raises(CompileError, match="not now"):
+        split_product.prepare_split(gpu, split_of_rows(512, 512, 512)[0])  # type: ignore[arg-type]
+    # Of A and of B; C = A·B and C += A·B; and one more of A, because the first one failed.
+    assert Counter(begun) <= Counter(split_matrices=3, split_hopper=2, multiply_flagged=2)
+
+
+def test_workers_of_a_cluster_choose_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice travels by the kernel's name, and the precision with the order."""
+    session = pytest.importorskip("tilewright.cluster.session", reason="pip install 'tilewright[cluster]'")
+    sent = ChosenKernel.of(CHOICE).choice()
+    assert (sent.kernel, sent.compute) == (KERNEL, SPLIT)
+    asked: list[Options] = []
+    monkeypatch.setattr(session, "place_product", lambda _a, _dtype, options, _threads: asked.append(options))
+    for precision in PRECISIONS:
+        order: Any = SimpleNamespace(
+            options=Options(device_memory="1GiB", precision=precision), neighbours=1, dtype=None
+        )
+        session._placed(order, [], 1, None, "cuda:1")
+    assert [each.precision for each in asked] == list(PRECISIONS)
+    assert {(each.device, each.device_memory) for each in asked} == {("cuda:1", "1GiB")}

@@ -10,8 +10,8 @@ from .gpu_array import Matrix, merged_axes
 from .layouts import strides_of
 from .order import Order
 
-#: Bytes a second that splitting moves where four neighbours can be read at once, and elsewhere; the seconds of its launch and
-#: of that for flagged parts, and those of each block of the latter that has nothing to do. Fitted to records of an H200.
+#: Bytes a second that splitting moves where four neighbours can be read at once, and elsewhere; the seconds of its launch
+#: and of that for flagged parts, and those of each block of the latter that has nothing to do. Fitted to records of an H200.
 _MOVED, _MOVED_SINGLY, _LAUNCHES_S, _BLOCK_S = 2.95e12, 2.15e12, 2e-6, 2.4e-9
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...kernels.cuda_kernel import CudaKernel
+from .compilations import Compilations
 from .device import Device
 from .nvrtc import Compiled, compile_kernel, compile_with
 
@@ -46,8 +47,7 @@ class ProductForm:
 #: Only one thread at a time may load kernels.
 _lock = threading.Lock()
 
-_beginning = threading.Lock()
-_compilations: dict[Any, Future[Compiled]] = {}
+_compilations = Compilations()
 
 
 def prepare_gpu_product(
@@ -132,22 +132,10 @@ def compile_ahead(
 
 
 def _compilation(form: ProductForm, arch: str) -> Future[Compiled]:
-    """The compilation of a kernel, which begins once, and again only after it has failed."""
-    key = form, arch
-    with _beginning:
-        job = _compilations.get(key)
-        if job is None or (job.done() and job.exception() is not None):
-            job = _compilations[key] = Future()
-            threading.Thread(target=_compile, args=(job, *key), name="compiler").start()
-        return job
-
-
-def _compile(job: Future[Compiled], form: ProductForm, arch: str) -> None:
-    try:
-        compiled = compile_kernel(form.kernel, form.given, arch=arch, add=form.add, **dict(form.chosen))
-        job.set_result(compiled)
-    except BaseException as error:  # raised again by ``prepare_gpu_product``
-        job.set_exception(error)
+    """The compilation of a kernel."""
+    params = dict(form.chosen)
+    work = functools.partial(compile_kernel, form.kernel, form.given, arch=arch, add=form.add, **params)
+    return _compilations.begin((form, arch), work)
 
 
 @functools.cache

@@ -7,18 +7,18 @@ host does not wait. ``split_operand`` says how the parts lie.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import struct
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel
 from .boxes import BoxedLauncher
+from .compilations import Compilations
 from .device import Device
-from .nvrtc import Compiled, compile_file
-from .product import MOST, compiled_once
+from .nvrtc import Compiled, compile_file, compile_with
+from .product import MOST
 from .split_operand import FLAGGED, LINES, SplitOperand, SplitProduct, allowed_excess
 from .strided_product import Strides, vector_bytes
 
@@ -51,6 +51,8 @@ _FLAGGED_PARAMS = {
 SplitLaunches = Callable[[int, int, int, int, int], None]
 #: ``multiply(a, b, c, parts_of_a, parts_of_b, stream)``: the same where the operands were split before.
 PartsLaunches = Callable[[int, int, int, int, int, int], None]
+
+_compilations = Compilations()
 
 
 def prepare_split_product(
@@ -100,27 +102,18 @@ def prepare_product_of_parts(
 
 
 def compile_parts_ahead(device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int]) -> None:
-    """Begin to compile what ``prepare_split`` and ``prepare_product_of_parts`` need, each kernel on a thread of its own;
-    their errors are raised there."""
-    arch, values = device.arch, kernel.checked(params)
-    for work in (
-        functools.partial(_split_code, arch, product.a),
-        functools.partial(_split_code, arch, product.b),
-        functools.partial(_multiply_code, arch, kernel, product, values),
-        functools.partial(_flagged_code, arch, product),
-    ):
-        threading.Thread(target=_quietly, args=(work,), name="compiler").start()
-
-
-def _quietly(work: Callable[[], object]) -> None:
-    with contextlib.suppress(Exception):
-        work()
+    """Begin to compile what ``prepare_split`` and ``prepare_product_of_parts`` need, each kernel on a thread of its own,
+    unless this has begun before. They wait for it, and raise its error."""
+    _split_code(device.arch, product.a)
+    _split_code(device.arch, product.b)
+    _multiply_code(device.arch, kernel, product, kernel.checked(params))
+    _flagged_code(device.arch, product)
 
 
 def _split(device: Device, *operands: SplitOperand) -> BoxedLauncher:
     """The launch that splits one operand or two."""
     parts = operands[0].blocks
-    compiled = _split_code(device.arch, *operands)
+    compiled = _split_code(device.arch, *operands).result()
     blocks = sum(x.groups * x.matrices for x in operands) * parts
     size = blocks, _THREADS, _held(operands[0]) * _THREADS * 16
     return device.boxed_launcher(
@@ -128,11 +121,11 @@ def _split(device: Device, *operands: SplitOperand) -> BoxedLauncher:
     )
 
 
-def _split_code(arch: str, *operands: SplitOperand) -> Compiled:
+def _split_code(arch: str, *operands: SplitOperand) -> Future[Compiled]:
     macros: dict[str, object] = {"PARTS": operands[0].blocks, "HELD": _held(operands[0])}
     for i, operand in enumerate(_two(operands)):
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
-    return _compiled("split_matrices", arch, **macros)
+    return _compilation("split_matrices", arch, **macros)
 
 
 def _two(operands: tuple[SplitOperand, ...]) -> tuple[SplitOperand, SplitOperand]:
@@ -150,7 +143,7 @@ def _multiply(
     device: Device, kernel: CudaKernel, product: SplitProduct, values: Mapping[str, int], limit: int
 ) -> BoxedLauncher:
     a, b = product.a, product.b
-    compiled = _multiply_code(device.arch, kernel, product, values)
+    compiled = _multiply_code(device.arch, kernel, product, values).result()
     launch = kernel.launch(a.lines, b.lines, a.k, **values)
     names = "a" if a.along else "a_down", "b_down" if b.along else "b"
     operands = [x.boxed(kernel.box(name, 2, values)) for name, x in zip(names, (a, b), strict=True)]
@@ -164,7 +157,7 @@ def _multiply(
     return device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, operands, call)
 
 
-def _multiply_code(arch: str, kernel: CudaKernel, product: SplitProduct, values: Mapping[str, int]) -> Compiled:
+def _multiply_code(arch: str, kernel: CudaKernel, product: SplitProduct, values: Mapping[str, int]) -> Future[Compiled]:
     a, b = product.a, product.b
     pairs = not product.alignment % 8 and not (product.row_c % 2 or product.next_c % 2 or b.lines % 2)
     given = {
@@ -173,13 +166,14 @@ def _multiply_code(arch: str, kernel: CudaKernel, product: SplitProduct, values:
         "STORE_PAIRS": int(pairs),
         "ADD": int(product.add),
     }
-    return compiled_once(kernel, arch, tuple(sorted(values.items())), tuple(given.items()))
+    key = kernel, arch, *sorted(values.items()), *given.items()
+    return _compilations.begin(key, functools.partial(compile_with, kernel, values, arch, given))
 
 
 def _flagged(device: Device, product: SplitProduct, limit: int) -> BoxedLauncher:
     """The launch that multiplies where the excess is larger than ``limit``."""
     a, b, p = product.a, product.b, _FLAGGED_PARAMS
-    compiled = _flagged_code(device.arch, product)
+    compiled = _flagged_code(device.arch, product).result()
     shared = p["STAGES"] * p["BK"] * (p["BM"] + 4 + p["BN"] + 4) * 4
     nexts = (a.words if a.next else 0), (b.words if b.next else 0)
     strides = (number for laid in _strides(product) for number in laid[:3])
@@ -188,7 +182,7 @@ def _flagged(device: Device, product: SplitProduct, limit: int) -> BoxedLauncher
     return device.boxed_launcher(compiled, "multiply_flagged", (product.tiles, threads, shared), (), call)
 
 
-def _flagged_code(arch: str, product: SplitProduct) -> Compiled:
+def _flagged_code(arch: str, product: SplitProduct) -> Future[Compiled]:
     of_a, of_b, of_c = _strides(product)
     m, n, k = product.a.lines, product.b.lines, product.a.k
     macros: dict[str, object] = {
@@ -199,7 +193,7 @@ def _flagged_code(arch: str, product: SplitProduct) -> Compiled:
         "C_VECTOR": vector_bytes(of_c, "float32", (m, n)),
         "ADD": int(product.add),
     }
-    return _compiled("multiply_flagged", arch, **macros, **_FLAGGED_PARAMS)
+    return _compilation("multiply_flagged", arch, **macros, **_FLAGGED_PARAMS)
 
 
 def _strides(product: SplitProduct) -> tuple[Strides, Strides, Strides]:
@@ -212,6 +206,6 @@ def _strides(product: SplitProduct) -> tuple[Strides, Strides, Strides]:
     )
 
 
-@functools.cache
-def _compiled(name: str, arch: str, **macros: object) -> Compiled:
-    return compile_file(_PACK / f"{name}.cu", arch=arch, defines=macros)
+def _compilation(name: str, arch: str, **macros: object) -> Future[Compiled]:
+    work = functools.partial(compile_file, _PACK / f"{name}.cu", arch=arch, defines=macros)
+    return _compilations.begin((name, arch, *macros.items()), work)
