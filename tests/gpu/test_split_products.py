@@ -183,7 +183,7 @@ def test_a_product_that_does_not_fit_float16_overflows_as_float32_does(gpu: Any)
 
 
 @pytest.mark.parametrize(("before", "after"), [
-    ("cross[i + l] * (1.0f / 2048)", "0"), ("upper + columns.x", "lower + columns.x"),
+    ("cross[i + l] * (1.0f / 2048)", "0"), ("upper + columns[i / 4].x", "lower + columns[i / 4].x"),
     ("bh + NEXT_B * q, i > 0 || q > 0", "bh + NEXT_B * q, 1"), ("sum[i] += high[i];", "sum[i] = high[i];"),
 ])  # fmt: skip
 def test_a_wrong_kernel_is_rejected(before: str, after: str) -> None:

@@ -68,6 +68,7 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #define TAIL ", 1, 1, " TEXT(A_DOWN) ", " TEXT(B_ACROSS)
 #include "wgmma.cuh"
 
+constexpr int HELD = 32;  // numbers of C that a thread reads at once, to add to them
 constexpr int LINE = 64;  // of k in a slot: 128 bytes, the width of the swizzle
 constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1);
 
@@ -208,10 +209,12 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
             } else if (thread == 0) barrier_arrive(s.empty[slot]);
         };
         constexpr int NEXT_A = A_DOWN ? 128 : 2, NEXT_B = B_ACROSS ? 128 : 2;  // 16 of k further, in units of 16 bytes
-        unsigned flags = flags_at(first), next_flags;
-        for (int tile = first; tile < tiles.count; tile += stride, flags = next_flags) {
-            next_flags = flags_at(tile + stride);
-            if (flags == ALL_FLAGGED && tile != first) continue;
+        unsigned flags = flags_at(first);
+        for (int tile = first; tile < tiles.count; tile += stride) {
+            if (flags == ALL_FLAGGED && tile != first) {
+                flags = flags_at(tile + stride);
+                continue;
+            }
             const auto [tile_top, left, z] = tiles.place(tile, rank);
             // Products of high parts are summed over CHUNK steps and then added to `sum`. Those of a high and a low part, 2^11
             // times as large as they should be, are small enough that what tensor cores lose of their sums does not matter.
@@ -260,47 +263,52 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
             wgmma_wait<0>();
             release(before_high);
             release(before_low);
-            if (flags >> (rank * GROUPS + half) & 1) continue;
 
             // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
             const int row = tile_top + half * 64 + warp * 16 + lane / 4, col = left + lane % 4 * 2;
             const int* of_rows = of_a + z * call.moves_a * call.groups_a * (LINES_OF_EXCESS + 1) + row;
             const int* of_columns = of_b + z * call.moves_b * call.groups_b * (LINES_OF_EXCESS + 1) + col;
-            const int upper = of_rows[0], lower = of_rows[8];
             float* to = c + z * call.next_c + row * call.row_c + col;
             auto is_in = [&](int i, int l) { return row + l / 2 * 8 < call.m && col + i * 2 + l % 2 < call.n; };
-            if (ADD)  // what C holds, in registers that are free by now: one latency of memory for all
-                #pragma unroll
-                for (int i = 0; i < BN / 2; i += 2) {
-                    const int l = i % 4, j = i / 4 * 8;
-                    const float* from = to + l / 2 * 8 * call.row_c + j;
-                    float2 before = {};
-                    if (STORE_PAIRS) {
-                        if (is_in(i - l, l)) before = *(const float2*)from;
-                    } else {
-                        if (is_in(i - l, l)) before.x = from[0];
-                        if (is_in(i - l, l + 1)) before.y = from[1];
-                    }
-                    high[i] = before.x;
-                    high[i + 1] = before.y;
-                }
+            // All that is read comes first, the flags of the next tile too: one latency of memory for all.
+            const int upper = of_rows[0], lower = of_rows[8];
+            int2 columns[BN / 8];
+            #pragma unroll
+            for (int i = 0; i < BN / 8; i++) columns[i] = *(const int2*)(of_columns + i * 8);
+            const bool is_flagged = flags >> (rank * GROUPS + half) & 1;
+            flags = flags_at(tile + stride);
+            if (is_flagged) continue;
             #pragma unroll
             for (int i = 0; i < BN / 2; i += 4) {
                 const int j = i * 2;
-                const int2 columns = *(const int2*)(of_columns + j);
+                if (ADD && i % HELD == 0)  // what C holds, some of it at once: the stores between would delay each load
+                    #pragma unroll
+                    for (int at = i; at < i + HELD; at += 2) {
+                        const int l = at % 4;
+                        const float* from = to + l / 2 * 8 * call.row_c + at / 4 * 8;
+                        float2 before = {};
+                        if (STORE_PAIRS) {
+                            if (is_in(at - l, l)) before = *(const float2*)from;
+                        } else {
+                            if (is_in(at - l, l)) before.x = from[0];
+                            if (is_in(at - l, l + 1)) before.y = from[1];
+                        }
+                        high[at - i] = before.x;
+                        high[at - i + 1] = before.y;
+                    }
                 float v[4];
                 #pragma unroll
                 for (int l = 0; l < 4; l++) {
                     asm volatile("" : "+f"(cross[i + l])::"memory");
                     v[l] = sum[i + l] + cross[i + l] * (1.0f / 2048);
                 }
-                v[0] = scaled(v[0], upper + columns.x);
-                v[1] = scaled(v[1], upper + columns.y);
-                v[2] = scaled(v[2], lower + columns.x);
-                v[3] = scaled(v[3], lower + columns.y);
+                v[0] = scaled(v[0], upper + columns[i / 4].x);
+                v[1] = scaled(v[1], upper + columns[i / 4].y);
+                v[2] = scaled(v[2], lower + columns[i / 4].x);
+                v[3] = scaled(v[3], lower + columns[i / 4].y);
                 if (ADD)
                     #pragma unroll
-                    for (int l = 0; l < 4; l++) v[l] += high[i + l];
+                    for (int l = 0; l < 4; l++) v[l] += high[i % HELD + l];
                 #pragma unroll
                 for (int l = 0; l < 2; l++) {
                     if (!is_in(i, l * 2)) continue;

@@ -30,10 +30,10 @@ from ..plan.schedule import Multiply
 from .rates import copy_workers, read_rate
 from .steps import Addresses, steps_on
 
-#: The side m = n of the two products that are timed, and their depths k: four times as deep where operands are split, for
-#: these are multiplied as much faster. Bytes that are copied over the link; the array that threads copy, and the bytes that
+#: The side m = n of the two products that are timed, and their depths k: twice as deep where operands are split, for
+#: these are multiplied faster. Bytes that are copied over the link; the array that threads copy, and the bytes that
 #: they copy at a time.
-SIDE, DEPTHS, DEPTHS_OF_PARTS = 8192, (256, 2048), (1024, 8192)
+SIDE, DEPTHS, DEPTHS_OF_PARTS = 8192, (256, 2048), (512, 4096)
 COPY_BYTES = 64 << 20
 STAGED, STAGED_BYTES = (16384, 16384), 16 << 20
 ROUNDS = 3
