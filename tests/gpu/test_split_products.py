@@ -173,6 +173,35 @@ def test_infinities_and_nan_are_those_of_ieee(gpu: Any) -> None:
     assert 250 * 30 < fine.sum() < fine.size - 500
 
 
+#: Of each 32 rows of the second tile one has a number that is too small.
+FLAGGED_ROWS = np.arange(140, 256, 32)
+
+
+def three_tiles(kernel: CudaKernel, params: dict[str, int]) -> float:
+    """The error of a product of three tiles, the second of which is flagged, by two multiprocessors or one."""
+    gpu = fake.Gpu(1 << 22)
+    gpu.sms = params.get("CLUSTER", 1)
+    a, b = uniform(300 * gpu.sms, 128), uniform(128, 40, seed=2)
+    for tile in range(gpu.sms):
+        a[(gpu.sms - 1) * 128 + FLAGGED_ROWS + tile * 128, 7] = 2.0**-60
+    return worst(by_kernel(gpu, kernel, a, b, params), a, b)
+
+
+@pytest.mark.parametrize("params", [{}, {"CLUSTER": 2}], ids=str)
+def test_a_tile_that_is_flagged_as_a_whole_is_left_out(params: dict[str, int]) -> None:
+    assert three_tiles(SPLIT, params) < 6
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("if (flags == ALL_FLAGGED) continue;", ""), ("if (flags == ALL_FLAGGED && tile != first)", "if (false)"),
+])  # fmt: skip
+def test_threads_that_disagree_on_what_is_left_out_are_found(before: str, after: str) -> None:
+    assert SPLIT.source.count(before) == 1
+    wrong = changed(source=SPLIT.source.replace(before, after))
+    with pytest.raises(AssertionError, match="wait for ever|is wrong"):
+        assert three_tiles(wrong, {}) < 6, "the product is wrong"
+
+
 def test_a_product_that_does_not_fit_float16_overflows_as_float32_does(gpu: Any) -> None:
     a, b = uniform(20, 128) * np.float32(3e38), uniform(128, 20, seed=2) * np.float32(1e-38)
     assert worst(product(gpu, a, b), a, b) < 6
