@@ -198,7 +198,7 @@ def test_a_tile_that_is_flagged_as_a_whole_is_left_out(params: dict[str, int]) -
 def test_threads_that_disagree_on_what_is_left_out_are_found(before: str, after: str) -> None:
     assert SPLIT.source.count(before) == 1
     wrong = changed(source=SPLIT.source.replace(before, after))
-    with pytest.raises(AssertionError, match="wait for ever|is wrong"):
+    with pytest.raises(AssertionError, match=r"wait for ever|is wrong"):
         assert three_tiles(wrong, {}) < 6, "the product is wrong"
 
 
