@@ -174,7 +174,8 @@ def test_a_quota_of_one_core_is_one_thread(tmp_path: Path, monkeypatch: pytest.M
     def refuse(self: object, task: object, count: int) -> list[object]:
         raise AssertionError(f"{count} workers were asked for")
 
-    monkeypatch.setattr(threads._Crew, "claim", refuse)
+    for way in ("claim", "claim_standing"):
+        monkeypatch.setattr(threads._Crew, way, refuse)
     a = np.ones((600, 600), np.float32)
     assert (tw.matmul(a, a) == 600).all()
     with tw.use_threads(2), pytest.raises(AssertionError, match="1 workers"):
