@@ -47,6 +47,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "engine xeon sizes": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-sizes"),
     "engine xeon torch": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-torch"),
     "engine layouts": lambda: cpu.layouts("cpu-engine-layouts"),
+    "engine narrow": lambda: cpu.narrow("cpu-engine-narrow"),
     "engine strassen": lambda: cpu.strassen("cpu-engine-strassen"),
     "ladder h200": lambda: gpu.cuda_table("cuda-ladder-h200"),
     "ladder wgmma": lambda: gpu.cuda_table(course.WGMMA),

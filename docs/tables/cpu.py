@@ -149,3 +149,21 @@ def layouts(name: str) -> str:
         f"{table(rows)}\n\nR against `np.matmul`, and in brackets our own time for C-ordered operands over that for these. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
+
+
+def narrow(name: str) -> str:
+    """Narrow dtypes beside PyTorch: operations a second, and R."""
+    known, lines = lines_of(name)
+    columns = list(dict.fromkeys((r["dtype"], r["threads"]) for r in lines))
+    rows = [["M×N×K", *(f"{dtype}, {threads(count)}" for dtype, count in columns)]]
+    of = {(tuple(r["shape"]), r["dtype"], r["threads"]): r for r in lines if r["verified"]}
+    for shape in dict.fromkeys(tuple(r["shape"]) for r in lines):
+        found = [of.get((shape, *column)) for column in columns]
+        size = f"{shape[0]:,}" if len(set(shape)) == 1 else "×".join(f"{x:,}" for x in shape)
+        rows.append([size, *(f"{r['gops']:.0f} ({r['against_torch']:.2f})" if r else "–" for r in found)])
+    return (
+        f"{table(rows)}\n\n10⁹ operations a second of `tw.matmul(a, b, c, out_dtype=…)`, and in brackets R against PyTorch "
+        f"{known['torch']} on as many threads: `torch._int_mm` for int8 with sums of int32, `torch.mm` for bfloat16. "
+        f"{known['processor']} ({known['llvm_cpu']} to LLVM), {known['cores']} cores. Record: {linked(name)}, made by "
+        f"`{command(known)}`."
+    )

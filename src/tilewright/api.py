@@ -9,10 +9,11 @@ import numpy as np
 
 from .arrays.libraries import is_on_gpu
 from .arrays.repeated import short_ways
+from .by_blocks import plan_by_blocks, run_by_blocks
 from .epilogue import Epilogue
-from .errors import MemoryLimitError, ShapeError, UsageError
+from .errors import ShapeError, UsageError
 from .operands import admit, admit_out, array_or_shape, asked_dtypes, can_write, native
-from .planning.host import HostPlan, host_plan, shared_product
+from .planning.host import host_plan, shared_product
 from .planning.plan import Plan
 from .runtime.cpu import small_products
 from .runtime.gpu.wake import wake_named
@@ -169,21 +170,30 @@ def _matmul_lists(
     return [one(x, y, c) for x, y, c in zip(a, b, [None] * len(a) if out is None else out, strict=True)]
 
 
-def _matmul(a: Any, b: Any, out: np.ndarray | None, precision: str, algorithm: str, device: str | None = None) -> Any:
-    """The long way, for every product: check and convert the operands, plan, multiply, round the result."""
+def _matmul(
+    a: Any,
+    b: Any,
+    out: np.ndarray | None,
+    precision: str,
+    algorithm: str,
+    device: str | None = None,
+    wide: np.dtype | None = None,
+) -> Any:
+    """The long way, for every product: check and convert the operands, plan, multiply, round the result; ``wide`` is the
+    dtype of the product, if it is not that of the operands."""
     global _short
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
-    plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm)
+    plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm, wide)
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
     x, y = native(x, plan_.working_dtype), native(y, plan_.working_dtype)
-    direct = target is not None and plan_.dtype == plan_.working_dtype and can_write(target, plan_.working_dtype, x, y)
+    direct = target is not None and plan_.dtype == plan_.stored_dtype and can_write(target, plan_.stored_dtype, x, y)
     c = target if direct else np.empty(plan_.layout.result, plan_.made_dtype)
     assert c is not None
     if device in (None, "cpu"):
         plan_.run(x, y, c)
         _short = small_products.known
     else:
-        _run_on_gpus(plan_, x, y, c, algorithm, device)
+        run_by_blocks(plan_, x, y, c, algorithm, device)
     if target is not None:
         if not direct:
             with np.errstate(all="ignore"):  # a narrower dtype may overflow to infinity
@@ -207,8 +217,12 @@ def _matmul_into(
     once."""
     x, y = admit(a, "a"), admit(b, "b")
     asked, wide = asked_dtypes(x.dtype, y.dtype, out_dtype, epilogue is not None)
+    if device not in (None, "cpu") or (epilogue is not None and epilogue.has_blocks(x.shape, y.shape)):
+        x, y = native(x, wide), native(y, wide)  # the kernels that add up wider sums take the operands as they are
+    if epilogue is None and asked == wide:
+        return _matmul(x, y, out, precision, algorithm, device, wide)
     if epilogue is not None:
-        x, y, epilogue = epilogue.scaled_operands(native(x, wide), native(y, wide))
+        x, y, epilogue = epilogue.scaled_operands(x, y)
         if epilogue.is_scaling and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
             from .planning.gemm import plan_gemm, run_gemm, runs_as_gemm
 
@@ -217,7 +231,7 @@ def _matmul_into(
                 plan_, s, t, target = plan_gemm(epilogue.alpha, x, y, epilogue.beta, out)
                 run_gemm(plan_, s, t, x, y, target, matmul)
                 return out
-    product = np.asarray(_matmul(native(x, wide), native(y, wide), None, precision, algorithm, device))
+    product = np.asarray(_matmul(x, y, None, precision, algorithm, device, wide))
     target = np.empty(product.shape, asked) if out is None else admit_out(out, product.shape, asked)
     with np.errstate(all="ignore"):
         if epilogue is not None:
@@ -274,61 +288,25 @@ def plan(
 
         if is_planned_as_gemm(x, y, out, alpha, beta):
             return plan_gemm(alpha, x, y, beta, ANY_C if out is None else out)[0]
-    dtypes, made, finish = (x.dtype, y.dtype), None, ""
+    dtypes, made, wide, finish = (x.dtype, y.dtype), None, None, ""
     if out_dtype is not None or finishes or scaled:
         made, wide = asked_dtypes(*dtypes, out_dtype, finishes or scaled)
-        dtypes = wide, wide
+        if device not in (None, "cpu"):
+            dtypes = wide, wide
     if finishes or scaled:
         epilogue = Epilogue.of(*given)
         epilogue.check_matrices(x.shape, y.shape)
-        epilogue.check_dtype(dtypes[0])
+        epilogue.check_dtype(wide or dtypes[0])
         finish = str(epilogue)
-    plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm)
+        if epilogue.has_blocks(x.shape, y.shape):
+            dtypes = wide or dtypes[0], wide or dtypes[1]
+    plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm, wide)
     if out is not None:
         admit_out(out, plan_.layout.result, made or plan_.dtype, by_numpy=True)
     plan_ = replace(plan_, finish=finish) if finish else plan_
     if device in (None, "cpu"):
         return plan_
-    return _plan_on_gpus(plan_, algorithm, device)
-
-
-# ---- arrays of the host, multiplied on GPUs --------------------------------------------------------------------------
-
-
-def _run_on_gpus(
-    plan_: HostPlan, x: np.ndarray, y: np.ndarray, c: np.ndarray, algorithm: str, device: str | None
-) -> None:
-    """Compute each product of the batch block by block, as ``multiply`` does."""
-    stream = _stream(plan_, algorithm)
-    precision = stream.precision_of_blocks(plan_.problem.precision)
-
-    def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        stream.multiply(a, b, c, device=device, precision=precision)
-
-    plan_.run_by(product, x, y, c)
-
-
-def _plan_on_gpus(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
-    """The plan of one product of the batch. Its operands are never written, so they take no physical memory."""
-    stream, problem = _stream(plan_, algorithm), plan_.problem
-    try:
-        a, b = (np.empty(shape, plan_.compute) for shape in ((problem.m, problem.k), (problem.k, problem.n)))
-    except MemoryError:
-        raise MemoryLimitError(f"{problem}: this machine has too little memory for its operands") from None
-    return stream.plan_multiply(a, b, device=device, precision=stream.precision_of_blocks(problem.precision))
-
-
-def _stream(plan_: HostPlan, algorithm: str) -> Any:
-    """The module that multiplies block by block; imported only here, because most programs never need it."""
-    from . import large
-    from .errors import DTypeError
-    from .streaming.run.opening import DTYPES
-
-    if algorithm != "classical":
-        raise UsageError(f"algorithm {algorithm!r}: GPUs have only 'classical'")
-    if plan_.compute not in DTYPES:
-        raise DTypeError(f"dtype {plan_.compute}: on a GPU it must be {' or '.join(DTYPES)}")
-    return large
+    return plan_by_blocks(plan_, algorithm, device)
 
 
 def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:

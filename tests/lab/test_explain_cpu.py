@@ -14,10 +14,11 @@ import pytest
 from support.scripted_counters import ScriptedCounters
 from tilewright.__main__ import run_command_line
 from tilewright.catalog import catalog
+from tilewright.engine.dots import here
 from tilewright.errors import UsageError
 from tilewright.host.machine import machine
 from tilewright.lab.explain import cpu as explain_cpu
-from tilewright.lab.explain import cpu_events
+from tilewright.lab.explain import cpu_counts, cpu_events
 from tilewright.lab.explain.cpu_events import events_of
 from tilewright.lab.explain.inner_loop import InnerLoop
 from tilewright.problem import Problem
@@ -83,6 +84,7 @@ def unread(monkeypatch):
         ("cpu/complex", "complex64", 1, ""),
         ("cpu/narrow_integers", "int8", 1, ""),
         ("cpu/half_floats", "float16", 1, ""),
+        ("cpu/integer_dots", "int8", 2, ""),
         ("cpu/direct", "float32", 1, "no blocks"),
     ],
 )
@@ -96,6 +98,17 @@ def test_every_kind_of_kernel_is_explained(name: str, dtype: str, threads: int, 
     assert all(row.counted is not None or row.reason for row in found.rows), "what is missing has a reason"
     assert (found.predicted is None) == (dtype.startswith(("int", "float16")) or name == "cpu/strassen")
     json.dumps(found.as_dict(), allow_nan=False)
+
+
+@pytest.mark.skipif(here("int8") != "vpdpbusd", reason="counts vpdpbusd, which this processor lacks")
+def test_groups_of_narrow_elements_are_counted_as_words() -> None:
+    words, single = (
+        cpu_counts.tiling(catalog()[name], Problem(60, 128, k, dtype), 1)
+        for name, k, dtype in (("cpu/integer_dots", 801, "int8"), ("cpu/packed", 201, "int32"))
+    )
+    assert words is not None
+    assert single is not None
+    assert (words.k, words.size, words.tile, words.multiplies) == (201, 4, single.tile, single.multiplies)
 
 
 @pytest.mark.usefixtures("unread")

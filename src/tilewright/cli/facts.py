@@ -24,6 +24,7 @@ def info_command(
 
     Peak, bandwidth, and how long a program waits for its first product are measured; the system reports the rest.
     """
+    from ..engine import dots
     from ..errors import UnavailableError
     from ..host.limits import get_threads, why_threads
     from ..host.machine import machine
@@ -42,17 +43,24 @@ def info_command(
             raise
         measured, missing = [], f"not measured: {error}"
     first = measure_first_call() if measure else known_first_call()
+    narrow = dots.instruction_names(machine().isa, machine().vector_bits or 128)
     if json_file:
         known = {"roofs": measured, "roofs_missing": missing, "threads": threads, "first_call": first and asdict(first)}
         known["blocking"] = {
             "numbers": blocking.in_force().numbers,
             "tuned": (kept := blocking.stored_blocking()) and kept.found,
         }
+        known["narrow_products"] = narrow
         write_json(json_file, machine().as_dict() | known)
     else:
         show_facts(
             Console(),
-            [*machine().describe(), ("threads", f"{threads} ({why_threads()})"), ("blocking", blocking.describe())],
+            [
+                *machine().describe(),
+                ("threads", f"{threads} ({why_threads()})"),
+                ("blocking", blocking.describe()),
+                ("narrow products", narrow),
+            ],
         )
         start = first.describe() if first else [("first product", "not measured here yet: tilewright info --measure")]
         roof_rows = [(r["what"], r["text"]) for r in measured] or [("peaks", missing)]

@@ -91,7 +91,7 @@ def lazy_product(
     if 0 in (m, n, k):
         return da.zeros((m, n), dtype=dtype)
     kernel = choose_adding_cpu(dtype.name).kernel  # type: ignore[union-attr]  # float32 and float64 have one
-    workspace = 0 if kernel.workspace is None else kernel.workspace(m, n, k) * dtype.itemsize
+    workspace = kernel.workspace_bytes(m, n, k, dtype.name)
     sizes = x.dtype.itemsize, y.dtype.itemsize, dtype.itemsize
     share, threads = _share_of_thread()
     kc = kc_of(kernel, dtype.name)

@@ -9,6 +9,7 @@ from .atomics import fetch_add, take_below, wait_for
 from .complex_rows import real_parts, row_times_i
 from .convert import converting_packer, row_converter
 from .direct import direct_tile
+from .dots import dot_kernel, least_magnitude, less_dot
 from .in_place import ahead, stack_buffer, tile_in_place
 from .memory import ALIGNMENT, address, aligned_buffer, as_row, copy, itemsize, moved, offset
 from .pack import packer
@@ -16,6 +17,7 @@ from .peak import fma_chains
 from .streams import deinterleave, row_dots, row_updates, settle
 from .tile import edge_kernel, micro_kernel
 from .together import copy_together
+from .words import pointer_as, word_packers
 
 __all__ = [
     "ALIGNMENT",
@@ -28,14 +30,18 @@ __all__ = [
     "copy_together",
     "deinterleave",
     "direct_tile",
+    "dot_kernel",
     "edge_kernel",
     "fetch_add",
     "fma_chains",
     "itemsize",
+    "least_magnitude",
+    "less_dot",
     "micro_kernel",
     "moved",
     "offset",
     "packer",
+    "pointer_as",
     "real_parts",
     "row_converter",
     "row_dots",
@@ -46,4 +52,5 @@ __all__ = [
     "take_below",
     "tile_in_place",
     "wait_for",
+    "word_packers",
 ]

@@ -93,7 +93,7 @@ def _element(builder: Any, row: tuple[Any, Any], index: Any) -> Any:
 
 def _conversion(source: Any, target: Any) -> Any:
     narrow = [kind for kind in (source, target) if isinstance(kind, types.Integer)]
-    if len(narrow) == 2:
+    if len(narrow) == 2 or source == target:
         return _integer
     return _bfloat16 if narrow[0] == types.int16 else _float16
 

@@ -25,9 +25,10 @@ from .atomics import _element, load, offer_processor, pause
 from .vectors import I64
 
 ASLEEP, STANDING, POSTED, RUNNING = 0, 1, 2, 3
-#: Words of a mailbox: state, address of the code, itemsize, then the arrays a, b, c (address, shape, strides), the workspace
-#: and the counters (address, size); then whether a call failed since the last ``settle``.
-CODE, ITEMSIZE, ARRAYS, FAILED, WORDS = 1, 2, 3, 22, 24
+#: Words of a mailbox: state, address of the code, itemsize of the operands, then the arrays a, b, c (address, shape,
+#: strides), the workspace and the counters (address, size); the itemsizes of C and of the workspace; then whether a call
+#: failed since the last ``settle``.
+CODE, ITEMSIZE, ARRAYS, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE, FAILED, WORDS = 1, 2, 3, 22, 23, 24, 25
 #: Reads of the state of a running kernel before a waiting thread offers its processor to others.
 _PATIENCE = 20000
 
@@ -62,10 +63,10 @@ def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
             return builder.load(builder.bitcast(builder.gep(box, [I64(at)]), kind.as_pointer()))
 
         values: list[Any] = []
-        at = ARRAYS
-        for kind in kinds:
+        at, sizes = ARRAYS, [word(place) for place in (ITEMSIZE, ITEMSIZE, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE)]
+        for kind, itemsize in zip(kinds, [*sizes, I64(8)], strict=True):
             view = context.make_array(kind)(context, builder)
-            axes, itemsize = kind.ndim, I64(8) if len(values) == len(kinds) - 1 else word(ITEMSIZE)
+            axes = kind.ndim
             shape = [word(at + 1 + axis) for axis in range(axes)]
             strides = [word(at + 1 + axes + axis) for axis in range(axes)] if axes == 2 else [itemsize]
             populate_array(

@@ -97,7 +97,7 @@ class MicroKernelEmitter:
     def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any = None) -> None:
         """Emit the whole tile; with ``columns``, only that many of its columns are written."""
         builder, index = self.builder, kc.type
-        tile = [[self.vectors.zero] * self.nv for _ in range(self.mr)]
+        tile = self._first_sums()
         iterations = builder.udiv(kc, index(self.unroll))
         prefetching = self._least(iterations, index(self.mr * self.nv))
         last = self._least(builder.sub(iterations, prefetching), index(_C_AHEAD // self.unroll))
@@ -117,6 +117,9 @@ class MicroKernelEmitter:
                 self._write(tile, c, ldc, accumulate, masks)
             with inside:
                 self._write(tile, c, ldc, accumulate, whole)
+
+    def _first_sums(self) -> list[list[Any]]:
+        return [[self.vectors.zero] * self.nv for _ in range(self.mr)]
 
     def _least(self, x: Any, y: Any) -> Any:
         return self.builder.select(self.builder.icmp_signed("<", x, y), x, y)

@@ -42,15 +42,20 @@ def _emit(vectors: Vectors, source: Any, stride: Any, target: Any, ld: Any) -> N
     for column in range(lanes):
         here = builder.gep(start, [builder.mul(stride, stride.type(column))])
         rows.append(vectors.load(builder.bitcast(here, source.type)))
-    block = 1
+    for i, row in enumerate(exchanged(builder, rows)):
+        vectors.store(row, target, builder.mul(ld, ld.type(i)))
+
+
+def exchanged(builder: Any, columns: list[Any]) -> list[Any]:
+    """The rows of a square whose columns are these vectors: as many as each has lanes."""
+    rows, lanes, block = list(columns), len(columns), 1
     while block < lanes:
         low, high = exchange(lanes, block)
         for i in (i for i in range(lanes) if not i & block):
             x, y = rows[i], rows[i + block]
             rows[i], rows[i + block] = (builder.shuffle_vector(x, y, _mask(pick)) for pick in (low, high))
         block *= 2
-    for i, row in enumerate(rows):
-        vectors.store(row, target, builder.mul(ld, ld.type(i)))
+    return rows
 
 
 def exchange(lanes: int, block: int) -> tuple[list[int], list[int]]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from ..errors import UsageError
 from ..host.sources import PACKAGE
+from ..problem import itemsize_of
 from .blocking import Blocking
 
 #: How a kernel may be shared among threads: not at all; by bands of rows of C; by rectangles of C; by itself.
@@ -54,6 +55,9 @@ class Kernel:
     A thread that others wait for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C sets
     all counters to 2^40 at any moment: then every thread must return soon, and access only its operands and ``space``.
 
+    ``sums`` has for some ``dtypes`` the wider dtype of their sums: C may have that dtype, too. ``space`` is the dtype of the
+    workspace, if it is not that of C.
+
     ``blocking`` is the result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and
     blocks follow from it alone: then ``tilewright tune`` may search for a better one.
 
@@ -74,6 +78,7 @@ class Kernel:
     row: str
     parent: str | None = None
     dtypes: tuple[str, ...] = FLOATS
+    sums: Mapping[str, str] = field(default_factory=dict)
     shared: Sharing = "serial"
     grain: tuple[int, int] = (1, 1)
     strided: bool = False
@@ -84,6 +89,7 @@ class Kernel:
     tunable: frozenset[str] = frozenset()
     error_bound: Callable[..., float | None] | None = None
     workspace: Callable[[int, int, int], int] | None = None
+    space: str = ""
     counters: Callable[[int, int, int], int] | None = None
     suits: Callable[[int, int, int], bool] | None = None
     adds: bool = False
@@ -97,6 +103,10 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}>"
+
+    def workspace_bytes(self, m: int, n: int, k: int, dtype: str) -> int:
+        """Bytes that the kernel allocates on one thread, or for a whole team, to compute a C of ``dtype``."""
+        return self.workspace(m, n, k) * itemsize_of(self.space or dtype) if self.workspace else 0
 
     @property
     def device(self) -> str:

@@ -59,7 +59,7 @@ def check_words(precision: str, algorithm: str) -> None:
 # ---- on the CPU ------------------------------------------------------------------------------------------------------
 
 
-def choose_cpu(problem: Problem, algorithm: str = "classical") -> Choice[Kernel]:
+def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "") -> Choice[Kernel]:
     """The kernel of the highest order that is made for the shape; if none is, the highest of those for every shape.
 
     ``algorithm="strassen"`` takes the highest kernel with fewer multiplications; its error bound is normwise, and wider
@@ -69,6 +69,9 @@ def choose_cpu(problem: Problem, algorithm: str = "classical") -> Choice[Kernel]
     float64 or complex128 and rounded once, at half the speed or less: the bound has float64's unit roundoff, plus that one
     rounding. float64 and complex128, for which there is no wider dtype, and integers, which are exact modulo their size, are
     computed as with "standard".
+
+    ``operands`` is their dtype, if it is narrower than that of the product. If a kernel multiplies it to such sums, it is
+    taken, and computes in the dtype of the operands.
 
     NumPy multiplies what no kernel does (long double, Python objects), and everything where ``$NUMBA_DISABLE_JIT`` forbids
     compilation.
@@ -84,11 +87,11 @@ def choose_cpu(problem: Problem, algorithm: str = "classical") -> Choice[Kernel]
     if problem.precision in _ON_GPUS:
         needed, _ = _ON_GPUS[problem.precision]
         raise UsageError(f"precision {problem.precision!r} is for arrays of {needed} on a GPU")
-    return _choice(problem, algorithm, not jit_is_disabled())
+    return _choice(problem, algorithm, operands, not jit_is_disabled())
 
 
 @functools.lru_cache(maxsize=1024)
-def _choice(problem: Problem, algorithm: str, compiles: bool) -> Choice[Kernel]:
+def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> Choice[Kernel]:
     dtype = problem.dtype
     widest = _WIDEST.get(dtype, dtype) if problem.precision == "highest" else dtype
     if dtype in NUMPY_DTYPES and algorithm == "classical":
@@ -96,6 +99,8 @@ def _choice(problem: Problem, algorithm: str, compiles: bool) -> Choice[Kernel]:
     if not compiles:
         why = "$NUMBA_DISABLE_JIT is set, so no kernel can be compiled"
         return _chosen(numpy_product, _COMPUTED_IN.get(widest, widest), why)
+    if widest == dtype and (summing := _summing(operands, problem, algorithm)) is not None:
+        return _chosen(summing, operands, f"the engine's highest kernel for {operands} whose sums are {dtype}")
     for compute in dict.fromkeys((widest, _COMPUTED_IN.get(widest, widest))):
         kernel, why = _suiting(compute, algorithm, problem.m, problem.n, problem.k)
         if kernel is not None:
@@ -104,6 +109,13 @@ def _choice(problem: Problem, algorithm: str, compiles: bool) -> Choice[Kernel]:
     possible = ", ".join(name for name in DTYPES if {name, _COMPUTED_IN.get(name)} & known)
     kernel_text = "kernel" if algorithm == "classical" else f"{algorithm} kernel"
     raise DTypeError(f"no {kernel_text} multiplies {dtype}: it must be one of {possible}")
+
+
+def _summing(operands: str, problem: Problem, algorithm: str) -> Kernel | None:
+    """The highest kernel that multiplies these operands to sums of the problem's dtype."""
+    shape = problem.m, problem.n, problem.k
+    able = (kernel for kernel in _highest_first(algorithm) if kernel.sums.get(operands) == problem.dtype)
+    return next((kernel for kernel in able if kernel.suits is None or kernel.suits(*shape)), None)
 
 
 @functools.cache

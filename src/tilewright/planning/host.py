@@ -58,10 +58,11 @@ class HostPlan(Plan):
     # ---- what runs
 
     def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Multiply arrays of the planned shapes, which have the dtype ``working_dtype``, into ``c``."""
+        """Multiply arrays of the planned shapes and of ``working_dtype`` into ``c``, which has ``stored_dtype``."""
         kernel, dtype, threads = self.kernel, self.working_dtype, self.threads
-        short = _short_way(kernel, dtype) if threads == 1 and not self.adds else small_products.decline
-        product = functools.partial(_runner, kernel, dtype, threads, self.adds)
+        plain = threads == 1 and not self.adds and dtype == self.stored_dtype
+        short = _short_way(kernel, dtype) if plain else small_products.decline
+        product = functools.partial(_runner, kernel, dtype, threads, self.adds, self.stored_dtype)
         multiply_batch(short, product, self.bands, *as_matrices(self.layout, a, b, c))
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
@@ -74,10 +75,15 @@ class HostPlan(Plan):
         return np.dtype(self.compute)
 
     @functools.cached_property
+    def stored_dtype(self) -> np.dtype:
+        """The dtype that the kernel writes: ``working_dtype``, or that of the sums if the product has it."""
+        return self.dtype if self.kernel.sums.get(self.compute) == self.dtype.name else self.working_dtype
+
+    @functools.cached_property
     def made_dtype(self) -> np.dtype:
         """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes that, for of two equal
-        dtypes it is the one that NumPy returns; otherwise ``working_dtype``."""
-        return self.dtype if self.dtype == self.working_dtype else self.working_dtype
+        dtypes it is the one that NumPy returns; otherwise ``stored_dtype``."""
+        return self.dtype if self.dtype == self.stored_dtype else self.stored_dtype
 
     @functools.cached_property
     def can_be_shared(self) -> bool:
@@ -98,16 +104,14 @@ class HostPlan(Plan):
     @property
     def workspace_bytes(self) -> int:
         """Bytes of workspace of all threads together; the memory is kept for the next call."""
-        if self.kernel.workspace is None:
-            return 0
-        elements = self.kernel.workspace(self.problem.m, self.problem.n, self.problem.k)
+        shape = self.problem.m, self.problem.n, self.problem.k
         copies = self.threads if self.kernel.shared in ("rows", "tiles") and self.kernel.over is None else 1
-        return elements * self._itemsize * copies
+        return self.kernel.workspace_bytes(*shape, self.compute) * copies
 
     @property
     def converted_bytes(self) -> int:
         """Bytes of the copies of operands and result in the kernel's dtype; 0 where that is their own."""
-        if self.compute == self.problem.dtype:
+        if self.compute == self.problem.dtype or self.stored_dtype != self.working_dtype:
             return 0
         return self.problem.bytes_least // self.problem.itemsize * self._itemsize
 
@@ -125,7 +129,11 @@ class HostPlan(Plan):
 
     def rows(self) -> Rows:
         rows = [*self._blocks(), ("threads", self._threads()), ("workspace", str(bytes_text(self.workspace_bytes)))]
-        if self.compute != self.problem.dtype:
+        if self.stored_dtype != self.working_dtype:
+            rows.append(
+                ("computes", f"products of {self.compute}, which is not converted; sums are {self.stored_dtype}")
+            )
+        elif self.compute != self.problem.dtype:
             rounding = f"in {self.compute}, rounded once to {self.problem.dtype}"
             rows.append(("computes", f"{rounding}; converted copies take {bytes_text(self.converted_bytes)}"))
         if self.finish:
@@ -144,7 +152,7 @@ class HostPlan(Plan):
 
     def _blocks(self) -> Rows:
         params, shape = self.params, (self.problem.m, self.problem.n, self.problem.k)
-        blocks = BlockSizes.of(params, self.compute, *shape)
+        blocks = BlockSizes.of(params, self.kernel.space or self.compute, *shape)
         rows = []
         if "mr" in params:
             vectors = f" ({params['nv']} vectors of {params['vector_bits']} bits)" if blocks.nr > 1 else ""
@@ -184,23 +192,32 @@ def host_plan(
     b_dtype: np.dtype,
     precision: str = "standard",
     algorithm: str = "classical",
+    result: np.dtype | None = None,
 ) -> HostPlan:
-    """The plan for operands of these shapes and dtypes, with at most the threads allowed now; plans are cached.
+    """The plan for operands of these shapes and dtypes, with at most the threads allowed now; plans are cached. ``result``
+    is a wider dtype of the product than that of the operands.
 
     Raises ShapeError, DTypeError, UsageError as ``matmul`` does.
     """
-    plan = _plan(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm)
+    plan = _plan(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm, result)
     return plan.within(get_threads()) if plan.can_be_shared else plan
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(
-    a: tuple[int, ...], b: tuple[int, ...], a_key: DTypeKey, b_key: DTypeKey, precision: str, algorithm: str
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    a_key: DTypeKey,
+    b_key: DTypeKey,
+    precision: str,
+    algorithm: str,
+    result: np.dtype | None,
 ) -> HostPlan:
     """The plan for one thread."""
-    shapes, dtype = combine_shapes(a, b), promoted(a_key[0], b_key[0])
+    shapes, dtype = combine_shapes(a, b), promoted(a_key[0], b_key[0]) if result is None else result
+    operands = a_key[0].name if a_key[0].name == b_key[0].name else ""
     problem = Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch), precision=precision)
-    return HostPlan(problem, choose_cpu(problem, algorithm), shapes, dtype)
+    return HostPlan(problem, choose_cpu(problem, algorithm, operands), shapes, dtype)
 
 
 def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
@@ -246,7 +263,7 @@ def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
 def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, limit: int) -> shared_products.Sharing | None:
     if a[1] != b[0] or promoted(key[0], key[0]) != key[0]:
         return None
-    plan = _plan(a, b, key, key, "standard", "classical").within(limit)
+    plan = _plan(a, b, key, key, "standard", "classical", None).within(limit)
     problem, kernel = plan.problem, plan.kernel
     ready = plan.threads > 1 and kernel.shared == "team" and kernel.over is None and not kernel.tunable
     if not ready or plan.working_dtype != key[0] or plan.dtype != key[0]:
@@ -255,8 +272,8 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, limit: int) 
 
 
 @functools.lru_cache(maxsize=256)
-def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool) -> Product:
-    return runner(kernel, dtype, threads=threads, add=add)
+def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np.dtype) -> Product:
+    return runner(kernel, dtype, threads=threads, add=add, result=result)
 
 
 @functools.cache

@@ -123,9 +123,8 @@ class Bench(PredictingBench):
         present = 0 if self._sets is None else set_bytes(cell.shape, itemsize) * len(self._sets)
         needed = set_bytes(cell.shape, itemsize) * sets_needed(cell.shape, itemsize)
         needed += 2 * m * n  # which elements of C are finite, while it is verified
-        if cell.kernel.workspace is not None:
-            copies = 1 if cell.kernel.shared == "team" else cell.threads  # a team shares one workspace
-            needed += cell.kernel.workspace(m, n, k) * itemsize * copies
+        copies = 1 if cell.kernel.shared == "team" else cell.threads  # a team shares one workspace
+        needed += cell.kernel.workspace_bytes(m, n, k, cell.dtype) * copies
         available = available_memory()
         if available is None or needed - present <= MEMORY_SHARE * available:
             return None

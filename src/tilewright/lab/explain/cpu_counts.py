@@ -99,7 +99,12 @@ def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
 def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
     """The cuts of ``engine.jobs``: even ones, with tiles and slivers of two sizes that differ by one."""
     p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
-    m, n, k, size = problem.m, problem.n * real, problem.k * real, packed_bytes(problem.dtype)
+    m, n, k, size = (
+        problem.m,
+        problem.n * real,
+        packed_steps(kernel, problem) * real,
+        packed_bytes(problem.dtype, kernel),
+    )
     lanes, mr, nv = p["vector_bits"] // 8 // size, p["mr"], p["nv"]
     kc, nc = p["kc"] * real, p["nc"] * real
     if size == 8:
@@ -154,14 +159,24 @@ def _cuts_of_tiles(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
     )
 
 
-def packed_bytes(dtype: str) -> int:
-    """Bytes of a real number of ``dtype`` as it is multiplied.
+def packed_bytes(dtype: str, kernel: Kernel | None = None) -> int:
+    """Bytes of a real number of ``dtype`` as it is multiplied, or of the word that holds a group of them.
 
     >>> packed_bytes("complex64"), packed_bytes("float16")
     (4, 4)
     """
+    if kernel is not None and kernel.space:
+        return np.dtype(kernel.space).itemsize
     whole = np.dtype(dtype).itemsize
     return _PACKED_BYTES.get(dtype, whole // 2 if dtype.startswith("complex") else whole)
+
+
+def packed_steps(kernel: Kernel, problem: Problem) -> int:
+    """Steps of k as they are packed: a kernel with ``least_bits`` puts elements of so many bits, or more, into words."""
+    if not kernel.space or "least_bits" not in kernel.params:
+        return problem.k
+    bits = max(8 * problem.itemsize, kernel.params["least_bits"])
+    return math.ceil(problem.k / (8 * packed_bytes(problem.dtype, kernel) // bits))
 
 
 @dataclass(frozen=True)
@@ -209,7 +224,7 @@ def declared_tile(kernel: Kernel, problem: Problem) -> Side | None:
     p = kernel.params
     if not {"mr", "nv", "vector_bits"} <= p.keys():
         return None
-    return Side(p["mr"], p["nv"] * (p["vector_bits"] // 8 // packed_bytes(problem.dtype)))
+    return Side(p["mr"], p["nv"] * (p["vector_bits"] // 8 // packed_bytes(problem.dtype, kernel)))
 
 
 def _packed_traffic(cut: Tiling, problem: Problem, here: Machine) -> list[int | None]:

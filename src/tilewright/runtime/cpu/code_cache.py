@@ -106,11 +106,12 @@ class CodeCache(caching.FunctionCache):
 
     _impl_class = _Impl
 
-    def __init__(self, kernel: Kernel, dtype: np.dtype) -> None:
+    def __init__(self, kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) -> None:
         super().__init__(kernel.function)
         self.on_miss: Callable[[], object] = lambda: None
         blocking = getattr(kernel, "blocking", None)
-        name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtype.name}" + (
+        dtypes = dtype.name if result is None or result == dtype else f"{dtype.name}-{result.name}"
+        name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtypes}" + (
             f"-{fingerprint(blocking)}" if blocking else ""
         )
         stamp = self._impl.locator.get_source_stamp()

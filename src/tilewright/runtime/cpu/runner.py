@@ -39,36 +39,40 @@ _STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 # ---- compile ---------------------------------------------------------------------------------------------------------
 
 
-def compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
+def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) -> Callable[..., None]:
     """The kernel's machine code for ``dtype``: loaded from the cache on disk, or compiled now (about 1 s).
 
-    It takes matrices of ``code_dtype(dtype)``. Raises UnavailableError if ``$NUMBA_DISABLE_JIT`` is set.
+    It takes matrices of ``code_dtype(dtype)``; with a wider ``result``, C of that dtype and operands of ``dtype``. Raises
+    UnavailableError if ``$NUMBA_DISABLE_JIT`` is set.
     """
     need_jit(kernel.name)
-    return _compiled(kernel, code_dtype(dtype))
+    if result is None or result == dtype:
+        return _compiled(kernel, code_dtype(dtype), code_dtype(dtype))
+    return _compiled(kernel, dtype, result)
 
 
 @functools.cache
-def _compiled(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
+def _compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype) -> Callable[..., None]:
     """On another thread: an interrupt would leave the compiler's locks taken and its registries half filled."""
-    return run_on_thread(functools.partial(_compile, kernel, dtype))
+    return run_on_thread(functools.partial(_compile, kernel, dtype, result))
 
 
-def _compile(kernel: Kernel, dtype: np.dtype) -> Callable[..., None]:
+def _compile(kernel: Kernel, dtype: np.dtype, result: np.dtype) -> Callable[..., None]:
     njit: Any = nb.njit  # whose stubs lack the wrapper for C, which nothing calls: without it compiling takes 7 % less
     dispatcher = njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy", no_cfunc_wrapper=True)(
         kernel.function
     )
     # As njit(cache=True), with Tilewright's directory and key.
-    cache = CodeCache(kernel, dtype)
+    cache = CodeCache(kernel, dtype, result)
     dispatcher._cache = cache
-    element = nb.from_dtype(_STORAGE.get(dtype.name, dtype))
-    matrix = types.Array(element, 2, "A" if kernel.strided else "C")
-    shared = (types.Array(element, 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
+    operand, product = (nb.from_dtype(_STORAGE.get(x.name, x)) for x in (dtype, result))
+    matrix, target = (types.Array(element, 2, "A" if kernel.strided else "C") for element in (operand, product))
+    space = nb.from_dtype(np.dtype(kernel.space)) if kernel.space else product
+    shared = (types.Array(space, 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
     tunable = [nb.typeof(value) for name, value in kernel.params.items() if name in kernel.tunable]
     with contextlib.ExitStack() as step:
         cache.on_miss = lambda: step.enter_context(announced(f"compiling {kernel.name} for {dtype}"))
-        dispatcher.compile((matrix, matrix, matrix, *shared, *tunable))
+        dispatcher.compile((matrix, matrix, target, *shared, *tunable))
     dispatcher.disable_compile()
     return dispatcher
 
@@ -129,17 +133,26 @@ class Composer(Team):
 
 
 def runner(
-    kernel: Kernel, dtype: Any, *, threads: int = 1, params: dict[str, Any] | None = None, add: bool = False
+    kernel: Kernel,
+    dtype: Any,
+    *,
+    threads: int = 1,
+    params: dict[str, Any] | None = None,
+    add: bool = False,
+    result: Any = None,
 ) -> Product:
     """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
 
-    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides; every element of ``c`` is written, none is read. With
-    ``add``, which needs a kernel that ``adds``, the product is added to ``c``.
-    Raises UsageError for a dtype, thread count or parameter that the kernel does not have.
+    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides, or ``c`` of the wider dtype ``result`` of their
+    ``sums``; every element of ``c`` is written, none is read. With ``add``, which needs a kernel that ``adds``, the product
+    is added to ``c``. Raises UsageError for a dtype, thread count or parameter that the kernel does not have.
     """
     dtype = np.dtype(dtype)
+    result = dtype if result is None else np.dtype(result)
     if dtype.name not in kernel.dtypes:
         raise UsageError(f"{kernel.name} has no {dtype.name}: it takes {', '.join(kernel.dtypes)}")
+    if result != dtype and kernel.sums.get(dtype.name) != result.name:
+        raise UsageError(f"{kernel.name} does not write {result.name} for {dtype.name}")
     if add and not kernel.adds:
         raise UsageError(f"{kernel.name} cannot add to C")
     if threads < 1:
@@ -150,9 +163,9 @@ def runner(
         return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
     if not kernel.compiled:
         return functools.partial(kernel.function, **params) if params else kernel.function
-    stored = _STORAGE.get(dtype.name, code_dtype(dtype))
-    run = _runner_of_code(kernel, compiled(kernel, dtype), threads, params, add)
-    return run if stored == dtype else functools.partial(_run_as, stored, run)
+    run = _runner_of_code(kernel, compiled(kernel, dtype, result), threads, params, add)
+    stored, target = (_STORAGE.get(x.name, code_dtype(x) if result == dtype else x) for x in (dtype, result))
+    return run if (stored, target) == (dtype, result) else functools.partial(_run_as, stored, target, run)
 
 
 def _runner_of_code(
@@ -192,9 +205,9 @@ def _checked(kernel: Kernel, params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _run_as(stored: np.dtype, run: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """``run`` on the same bits as elements of ``stored``."""
-    run(a.view(stored), b.view(stored), c.view(stored))
+def _run_as(stored: np.dtype, target: np.dtype, run: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """``run`` on the same bits as elements of ``stored``, those of C as elements of ``target``."""
+    run(a.view(stored), b.view(stored), c.view(target))
 
 
 def _run_composed(
@@ -230,12 +243,12 @@ def _run_team(
     if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
         a, b, c = b.T, a.T, c.T
     a, b = writeable_alias(a), writeable_alias(b)
-    shape = (*c.shape, a.shape[1])
-    elements = kernel.workspace(*shape) if kernel.workspace else 0
+    shape = (c.shape[0], c.shape[1], a.shape[1])
+    nbytes = kernel.workspace_bytes(*shape, c.dtype.name)
     counters = np.zeros((kernel.counters(*shape) if kernel.counters else 1) + 2, np.int64)
     counters[-2:] = add, team.threads
-    with take_workspace(elements * c.itemsize) as memory:
-        arrays = a, b, c, memory[: elements * c.itemsize].view(c.dtype), counters
+    with take_workspace(nbytes) as memory:
+        arrays = a, b, c, memory[:nbytes].view(kernel.space or c.dtype), counters
         posted = (
             () if team.threads == 1 or isinstance(code, functools.partial) else (call_words(code, *arrays), standby())
         )

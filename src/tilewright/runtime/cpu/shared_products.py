@@ -44,11 +44,13 @@ def sharing(kernel: Kernel, dtype: np.dtype, shape: tuple[int, int, int], thread
     standby()  # compiled now, too
     counters = (kernel.counters(*shape) if kernel.counters else 1) + 2
     call = np.zeros(code.COUNTERS + counters + threads - 1, np.int64)
-    call[crew.CODE], call[crew.ITEMSIZE] = address_of(compiled(kernel, dtype)), dtype.itemsize
+    call[crew.CODE] = address_of(compiled(kernel, dtype))
+    call[crew.ITEMSIZE] = call[crew.ITEMSIZE_OF_C] = dtype.itemsize
+    call[crew.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or dtype).itemsize
     elements = kernel.workspace(*shape) if kernel.workspace else 0
     call[code.ELEMENTS], call[code.COUNTS], call[code.MAILBOXES] = elements, counters, threads - 1
     call[code.COUNTERS + counters - 1] = threads
-    return Sharing(threads, call, elements * dtype.itemsize)
+    return Sharing(threads, call, kernel.workspace_bytes(*shape, dtype.name))
 
 
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:

@@ -27,7 +27,7 @@ from .small_products_code import (
 )
 
 # Words of ``call``: elements of the workspace, counters, mailboxes; where the counters begin.
-ELEMENTS, COUNTS, MAILBOXES, COUNTERS = 24, 25, 26, 32
+ELEMENTS, COUNTS, MAILBOXES, COUNTERS = 25, 26, 27, 32
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other

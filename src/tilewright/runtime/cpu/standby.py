@@ -54,7 +54,7 @@ def call_words(
     """A call of a ``team`` kernel, encoded as a mailbox holds it after its state. The arrays must outlive it."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [space.ctypes.data, space.size, counters.ctypes.data, counters.size]
-    return np.array([address_of(code), c.itemsize, *matrices, *numbers], np.int64)
+    return np.array([address_of(code), a.itemsize, *matrices, *numbers, c.itemsize, space.itemsize], np.int64)
 
 
 @functools.cache

@@ -183,7 +183,7 @@ def _left(limit: int, reserved: int) -> int:
 def _workspace(kernel: Kernel, dtype: np.dtype[Any]) -> int:
     """Bytes of workspace that the kernel takes for blocks of any size."""
     large = 1 << 20
-    return 0 if kernel.workspace is None else kernel.workspace(large, large, large) * dtype.itemsize
+    return kernel.workspace_bytes(large, large, large, dtype.name)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,302 @@
+"""Packing of narrow elements in words of 32 bits: each holds a group of consecutive steps of k of one row or column.
+
+A word has two elements of 16 bits or four of 8; 8-bit integers can be widened to 16. Steps beyond the end of k are zeros.
+Where steps of k lie side by side in memory, words are loaded as they are; where rows (of A) or columns (of B) do, vectors of
+each step are interleaved with those of the other steps. Both are transposed in registers if the target needs it. A matrix
+that has neither order is gathered element by element.
+
+As in ``pack.py``, what is packed next is prefetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from .memory import address, itemsize, offset
+from .transpose import exchanged
+from .vectors import I8, I32, I64, Vectors, bits_of
+
+#: Rows of A between one that is copied and the one that is prefetched meanwhile.
+_ROWS_AHEAD = 2
+
+
+def word_packers(
+    vector_bits: int, *, least_bits: int = 8, first_high: bool = False
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Compiled functions ``pack_rows`` and ``pack_columns``, which pack elements of 8 or 16 bits as ``packer`` does.
+
+    - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes the words ``low`` to ``low + kc`` of rows of A;
+    - ``pack_columns(b, flip, low, kc, left, columns, target, at, ld)`` writes these words of columns of B, one row of the
+      target for each step, with the bits of the word ``flip`` inverted.
+
+    Elements of a word have ``least_bits`` at least. ``first_high``: the first step is in the highest bits, instead of the
+    lowest.
+    """
+    order = vector_bits, least_bits, first_high
+    rows_along, columns_across, columns_interleaved = _along(*order), _across(*order), _interleaved(*order)
+    rows_across, columns_along = _transposed(*order, along=False), _transposed(*order, along=True)
+    word, least, lanes = _word(least_bits, first_high), least_bits // 8, vector_bits // 32
+
+    @nb.njit(nogil=True)
+    def pack_rows(a: np.ndarray, top: int, rows: int, low: int, kc: int, target: np.ndarray, at: int, ld: int) -> None:
+        down, along = a.strides
+        item, group = itemsize(a), 4 // max(least, itemsize(a))
+        high, wide = 0, 0  # rows and words that vectors copy
+        whole = min(kc, a.shape[1] // group - low) // lanes * lanes
+        if along == item:
+            high, wide = rows, whole
+            for r in range(rows):
+                for s in range(0, wide, lanes):
+                    row = address(a, top + r, (low + s) * group)
+                    rows_along(row, 0, offset(target, at + r * ld + s), _ROWS_AHEAD * down, 0)
+        elif down == item:
+            high, wide = rows // lanes * lanes, whole
+            for s in range(0, wide, lanes):
+                for r in range(0, high, lanes):
+                    rows_across(address(a, top + r, (low + s) * group), along, offset(target, at + r * ld + s), ld, 0)
+        for r in range(rows):
+            for s in range(wide if r < high else 0, kc):
+                p = (low + s) * group
+                word(address(a, top + r, p), along, a.shape[1] - p, offset(target, at + r * ld + s), 0)
+
+    @nb.njit(nogil=True)
+    def pack_columns(
+        b: np.ndarray, flip: int, low: int, kc: int, left: int, columns: int, target: np.ndarray, at: int, ld: int
+    ) -> None:
+        down, along = b.strides
+        item, group = itemsize(b), 4 // max(least, itemsize(b))
+        high, wide = 0, columns // lanes * lanes
+        whole = min(kc, b.shape[0] // group - low)
+        if along == item:
+            high, together = whole, columns // (group * lanes) * (group * lanes)
+            for r in range(high):
+                for s in range(0, together, group * lanes):
+                    row = address(b, (low + r) * group, left + s)
+                    columns_interleaved(row, down, offset(target, at + r * ld + s), columns * item, flip)
+                for s in range(together, wide, lanes):
+                    columns_across(
+                        address(b, (low + r) * group, left + s), down, offset(target, at + r * ld + s), 0, flip
+                    )
+        elif down == item:
+            high = whole // lanes * lanes
+            for s in range(0, wide, lanes):
+                for r in range(0, high, lanes):
+                    columns_along(
+                        address(b, (low + r) * group, left + s), along, offset(target, at + r * ld + s), ld, flip
+                    )
+        for r in range(kc):
+            p = (low + r) * group
+            for s in range(wide if r < high else 0, columns):
+                word(address(b, p, left + s), down, b.shape[0] - p, offset(target, at + r * ld + s), flip)
+
+    return pack_rows, pack_columns
+
+
+# ---- vectors of words ------------------------------------------------------------------------------------------------
+
+
+class _Words:
+    """Emits vectors of words from elements of the type that ``pointer`` points to."""
+
+    def __init__(self, builder: Any, source: Any, lanes: int, least_bits: int, *, first_high: bool) -> None:
+        self.builder, self.lanes, self.signed = builder, lanes, source.dtype.signed
+        self.element = ir.IntType(source.dtype.bitwidth)
+        self.bits = max(least_bits, source.dtype.bitwidth)
+        self.group = 32 // self.bits
+        self.words = Vectors(builder, I32, lanes)
+        self.shifts = [self.bits * p for p in range(self.group)]
+        if first_high:
+            self.shifts.reverse()
+
+    def elements(self, pointer: Any) -> Any:
+        """As many elements as a vector of words has, one after the other."""
+        memory = Vectors(self.builder, self.element, self.lanes * self.group)
+        return self._widened(memory.load(pointer), ir.VectorType(ir.IntType(self.bits), memory.lanes))
+
+    def along(self, pointer: Any) -> Any:
+        """Words that follow each other in memory, with all of their steps."""
+        value = self.builder.bitcast(self.elements(pointer), self.words.vector)
+        if self.shifts[0] == 0:
+            return value
+        half = self.words.broadcast(I32(16))  # only pairs are reversed
+        return self.builder.or_(self.builder.shl(value, half), self.builder.lshr(value, half))
+
+    def interleaved(self, rows: list[Any]) -> list[Any]:
+        """Vectors of words whose steps are in ``rows``, in their order.
+
+        Processors interleave within parts of 128 bits: four words. So the elements of the same four words are brought to the
+        same part first.
+        """
+        builder, parts, group = self.builder, self.lanes // 4, self.group
+        fours = ir.VectorType(ir.IntType(4 * self.bits), parts * group)
+        order = [parts * v + part for part in range(parts) for v in range(group)]
+        rows = [builder.bitcast(row, fours) for row in (rows if self.shifts[0] == 0 else reversed(rows))]
+        return self._joined([self._picked(row, row, order) for row in rows])
+
+    def _joined(self, rows: list[Any]) -> list[Any]:
+        """Pairs of rows, then pairs of these: part by part, an element of the first, one of the second, and so on."""
+        if len(rows) == 1:
+            return rows
+        half = len(rows) // 2
+        bits = self.bits * half
+        kind, count = ir.VectorType(ir.IntType(bits), 32 * self.lanes // bits), 128 // bits
+        joined = []
+        for pair in zip(self._joined(rows[:half]), self._joined(rows[half:]), strict=True):
+            x, y = (self.builder.bitcast(row, kind) for row in pair)
+            for start in (0, count // 2):  # the lower half of each part, then the upper one
+                low = [part + start + i for part in range(0, kind.count, count) for i in range(count // 2)]
+                order = [place for i in low for place in (i, kind.count + i)]
+                joined.append(self.builder.bitcast(self._picked(x, y, order), self.words.vector))
+        return joined
+
+    def _picked(self, x: Any, y: Any, order: list[int]) -> Any:
+        return self.builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(order)), order))
+
+    def across(self, pointer: Any, step: Any) -> Any:
+        """The words of neighbours; the steps of each are ``step`` bytes apart."""
+        row, joined = Vectors(self.builder, self.element, self.lanes), self.words.zero
+        for p, shift in enumerate(self.shifts):
+            element = row.load(moved_by(self.builder, pointer, self.builder.mul(step, I64(p))))
+            joined = self.builder.or_(joined, self.placed(element, shift))
+        return joined
+
+    def placed(self, element: Any, shift: int) -> Any:
+        """Elements at their place in words; of scalars, too."""
+        vector = isinstance(element.type, ir.VectorType)
+        kinds = [
+            ir.VectorType(ir.IntType(bits), self.lanes) if vector else ir.IntType(bits) for bits in (self.bits, 32)
+        ]
+        word = self.builder.zext(self._widened(element, kinds[0]), kinds[1])
+        return self.builder.shl(word, self.words.broadcast(I32(shift)) if vector else I32(shift))
+
+    def _widened(self, value: Any, kind: Any) -> Any:
+        if value.type == kind:
+            return value
+        return (self.builder.sext if self.signed else self.builder.zext)(value, kind)
+
+
+def moved_by(builder: Any, pointer: Any, distance: Any) -> Any:
+    """A pointer, ``distance`` bytes further."""
+    start = builder.bitcast(pointer, I8.as_pointer())
+    return builder.bitcast(builder.gep(start, [distance]), pointer.type)
+
+
+def _along(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
+    """An intrinsic ``copy(source, step, target, ahead, flip)`` of one vector of words that follow each other in memory;
+    prefetches what lies ``ahead`` bytes after ``source``."""
+
+    def emit(words: _Words, source: Any, step: Any, target: Any, ahead: Any, flip: Any) -> None:  # noqa: ARG001
+        words.words.prefetch(moved_by(words.builder, source, ahead))
+        words.words.store(words.builder.xor(words.along(source), flip), target)
+
+    return _copy(vector_bits, least_bits, first_high, emit)
+
+
+def _across(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
+    """An intrinsic ``copy(source, step, target, ld, flip)`` of one vector of words; ``ld`` is not used."""
+
+    def emit(words: _Words, source: Any, step: Any, target: Any, ld: Any, flip: Any) -> None:  # noqa: ARG001
+        words.words.store(words.builder.xor(words.across(source, step), flip), target)
+
+    return _copy(vector_bits, least_bits, first_high, emit)
+
+
+def _interleaved(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
+    """An intrinsic ``copy(source, step, target, ahead, flip)`` of as many vectors of words as a word has steps; prefetches
+    what lies ``ahead`` bytes after each row of ``source``."""
+
+    def emit(words: _Words, source: Any, step: Any, target: Any, ahead: Any, flip: Any) -> None:
+        builder, rows = words.builder, []
+        for p in range(words.group):
+            row = moved_by(builder, source, builder.mul(step, I64(p)))
+            words.words.prefetch(moved_by(builder, row, ahead))
+            rows.append(words.elements(row))
+        for v, value in enumerate(words.interleaved(rows)):
+            words.words.store(builder.xor(value, flip), target, v * words.lanes)
+
+    return _copy(vector_bits, least_bits, first_high, emit)
+
+
+def _transposed(vector_bits: int, least_bits: int, first_high: bool, *, along: bool) -> Callable[..., None]:
+    """An intrinsic ``copy(source, step, target, ld, flip)`` of a square of words: each vector becomes a column.
+
+    The next vector begins ``step`` bytes further, or, where ``step`` is the distance of the steps in a word, a whole group
+    further. Rows of the target lie ``ld`` words apart.
+    """
+
+    def emit(words: _Words, source: Any, step: Any, target: Any, ld: Any, flip: Any) -> None:
+        builder, columns = words.builder, []
+        for column in range(words.lanes):
+            here = moved_by(builder, source, builder.mul(step, I64(column * (1 if along else words.group))))
+            columns.append(words.along(here) if along else words.across(here, step))
+        for i, row in enumerate(exchanged(builder, columns)):
+            words.words.store(builder.xor(row, flip), target, builder.mul(ld, I64(i)))
+
+    return _copy(vector_bits, least_bits, first_high, emit)
+
+
+def _copy(vector_bits: int, least_bits: int, first_high: bool, emit: Callable[..., None]) -> Callable[..., None]:
+    @intrinsic
+    def copy(typingctx: Any, source: Any, step: Any, target: Any, ld: Any, flip: Any) -> Any:  # noqa: ARG001
+        signature = types.void(source, types.intp, target, types.intp, types.intp)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+            pointer, step, to, ld, flip = args
+            words = _Words(builder, source, vector_bits // 32, least_bits, first_high=first_high)
+            emit(words, pointer, step, _to_words(builder, to), ld, words.words.broadcast(builder.trunc(flip, I32)))
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return copy
+
+
+def _word(least_bits: int, first_high: bool) -> Callable[..., None]:
+    """An intrinsic ``word(source, step, live, target, flip)``: one word, of whose steps ``live`` exist, at least one; the
+    others are zeros."""
+
+    @intrinsic
+    def word(typingctx: Any, source: Any, step: Any, live: Any, target: Any, flip: Any) -> Any:  # noqa: ARG001
+        signature = types.void(source, types.intp, types.intp, target, types.intp)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+            pointer, step, live, to, flip = args
+            words = _Words(builder, source, 1, least_bits, first_high=first_high)
+            joined = I32(0)
+            for p, shift in enumerate(words.shifts):
+                exists = builder.icmp_signed("<", I64(p), live)
+                safe = builder.mul(step, builder.select(exists, I64(p), I64(0)))
+                element = builder.load(moved_by(builder, pointer, safe))
+                element.align = bits_of(words.element) // 8
+                joined = builder.or_(joined, builder.select(exists, words.placed(element, shift), I32(0)))
+            builder.store(builder.xor(joined, builder.trunc(flip, I32)), _to_words(builder, to))
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return word
+
+
+def _to_words(builder: Any, pointer: Any) -> Any:
+    return builder.bitcast(pointer, I32.as_pointer())
+
+
+@intrinsic
+def _pointer_as(typingctx: Any, pointer: Any, matrix: Any) -> Any:  # noqa: ARG001
+    """The same pointer, as one to elements of the dtype of ``matrix``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(matrix.dtype)(pointer, matrix), codegen
+
+
+# An intrinsic is called without its first parameter, which type checkers cannot know.
+pointer_as: Callable[..., Any] = _pointer_as
