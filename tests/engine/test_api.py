@@ -756,8 +756,8 @@ def test_a_device_multiplies_every_matrix(shapes: tuple[tuple[int, ...], ...], m
 
     asked = []
 
-    def multiply(a: Any, b: Any, c: Any, *, device: str) -> None:
-        asked.append(device)
+    def multiply(a: Any, b: Any, c: Any, *, device: str, precision: str) -> None:
+        asked.append((device, precision))
         c[...] = a @ b
 
     monkeypatch.setattr(large, "multiply", multiply)
@@ -766,7 +766,7 @@ def test_a_device_multiplies_every_matrix(shapes: tuple[tuple[int, ...], ...], m
         found, wanted = tw.matmul(a.astype(dtype), b.astype(dtype), device="cuda:1"), a.astype(dtype) @ b.astype(dtype)
         assert type(found) is type(wanted)
         assert np.array_equal(found, wanted)
-    assert set(asked) == {"cuda:1"}
+    assert set(asked) == {("cuda:1", "standard")}
 
 
 @pytest.mark.parametrize(

@@ -155,12 +155,16 @@ def test_a_device_is_planned_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright import large
 
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(large, "plan_multiply", lambda a, b, device: asked.append((a.shape, b.shape, a.dtype, device)))
+
+    def plan_multiply(a: Any, b: Any, device: str, precision: str) -> None:
+        asked.append((a.shape, b.shape, a.dtype, device, precision))
+
+    monkeypatch.setattr(large, "plan_multiply", plan_multiply)
     tw.plan((70, 60), (60, 50), device="cuda:1")
     tw.plan(*operands((4, 70, 60), (60, 50)), device="cuda", precision="highest")
     assert asked == [
-        ((70, 60), (60, 50), np.dtype("float64"), "cuda:1"),
-        ((70, 60), (60, 50), np.dtype("float64"), "cuda"),
+        ((70, 60), (60, 50), np.dtype("float64"), "cuda:1", "standard"),
+        ((70, 60), (60, 50), np.dtype("float64"), "cuda", "standard"),
     ]
     assert tw.plan((3, 4), (4, 5), device="cpu") is tw.plan((3, 4), (4, 5))
     with pytest.raises(DTypeError, match=r"^dtype int8: on a GPU it must be float32 or float64$"):
