@@ -1,7 +1,8 @@
-"""Time products of narrow dtypes beside PyTorch's on the CPU (oneDNN): ``record_narrow.py OUT.jsonl``. Needs torch.
+"""Time products of narrow dtypes beside PyTorch's on the CPU (oneDNN): ``record_narrow.py OUT.jsonl [THREADS]``.
 
+Needs torch. THREADS are numbers such as ``1,2``, the default; on more than one, nothing else may run on the machine.
 Every line is one product on as many threads for both: the library call in turns with ``torch._int_mm`` (int8, with sums of
-int32) or ``torch.mm`` (bfloat16, float16), after its result was verified: exactly for integers, by the bound of its dtype
+int32) or ``torch.mm`` (bfloat16), after its result was verified: exactly for integers, by the bound of its dtype
 for floats. A ratio is that of the medians.
 """
 
@@ -95,18 +96,18 @@ def measured(dtype: str, m: int, n: int, k: int, threads: int) -> dict[str, Any]
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         print(__doc__, file=sys.stderr)
         return 2
-    right = True
+    right, chosen = True, sys.argv[2] if len(sys.argv) == 3 else "1,2"
     with Path(sys.argv[1]).open("w", encoding="utf-8") as file:
         words = "whole range of int8, uniform[-1,1) of floats, seed 1"
-        head = environment(operands=words, command="python benchmarks/record_narrow.py OUT.jsonl")
+        head = environment(operands=words, command=f"python benchmarks/record_narrow.py OUT.jsonl {chosen}")
         known = {"torch": torch.__version__, "onednn": torch.backends.mkldnn.is_available()}
         file.write(json.dumps({"kind": "narrow", "schema": 1, "environment": head | known}) + "\n")
         for dtype in DTYPES:
             for shape in SHAPES:
-                for threads in (1, 2):
+                for threads in map(int, chosen.split(",")):
                     row = measured(dtype, *shape, threads)
                     file.write(json.dumps(row) + "\n")
                     right = right and row["verified"]
