@@ -14,9 +14,15 @@ from tilewright.codegen import crew
 from tilewright.host.limits import use_threads
 from tilewright.planning.host import _sharing, shared_product
 from tilewright.runtime.cpu import threads as crew_of_threads
-from tilewright.runtime.cpu.runner import compiled
+from tilewright.runtime.cpu.runner import compiled, standby
 from tilewright.runtime.cpu.standby import address_of
 from tilewright.runtime.cpu.threads import Team
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers stand by for a third of a second: on a busy machine a millisecond ends before the caller goes on."""
+    monkeypatch.setattr(standby(), "_looks", 300 * standby()._looks)
 
 
 def shared(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
