@@ -49,6 +49,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "engine layouts": lambda: cpu.layouts("cpu-engine-layouts"),
     "engine narrow": lambda: cpu.narrow("cpu-engine-narrow"),
     "engine strassen": lambda: cpu.strassen("cpu-engine-strassen"),
+    "precision cpu": lambda: cpu.precision("cpu-precision"),
     "ladder h200": lambda: gpu.cuda_table("cuda-ladder-h200"),
     "ladder wgmma": lambda: gpu.cuda_table(course.WGMMA),
     "rungs h200": lambda: gpu.rungs("cuda-ladder-h200"),

@@ -167,3 +167,19 @@ def narrow(name: str) -> str:
         f"{known['processor']} ({known['llvm_cpu']} to LLVM), {known['cores']} cores. Record: {linked(name)}, made by "
         f"`{command(known)}`."
     )
+
+
+def precision(name: str) -> str:
+    """Times of float64 products with "standard" and "fast", their ratio, and the largest errors found."""
+    known, lines = lines_of(name)
+    rows = [["n", "standard", "fast", "standard / fast", "least / least", "error found", "bound"]]
+    for line in lines:
+        median, samples = line["median_s"], line["samples_s"]
+        ratio, of_least = median["standard"] / median["fast"], min(samples["standard"]) / min(samples["fast"])
+        times = [f"{1e3 * median[word]:.3g} ms" for word in ("standard", "fast")]
+        errors = [f"{line[what]['fast']:.2g}" for what in ("error", "bound")]
+        rows.append([f"{line['n']:,}", *times, f"{ratio:.2f}", f"{of_least:.2f}", *errors])
+    return (
+        f'{table(rows)}\n\nMedians of times, and the ratio of the least ones; errors of "fast" relative to |A||B|. '
+        f"{known['processor']}, {threads(lines[0]['threads'])}; {linked(name)}, made by `{command(known)}`."
+    )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .operands import aligned_empty as aligned_empty
     from .simulator.machine.tensor_map import TensorMap as TensorMap
     from .simulator.microscope import microscope as microscope
+    from .verification import verify as verify
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ _PUBLIC = {
     "ladder": ("catalog", "catalog"),
     "microscope": ("simulator.microscope", "microscope"),
     "TensorMap": ("simulator.machine.tensor_map", "TensorMap"),
+    "verify": ("verification", "verify"),
     "info": ("host.machine", "machine"),
     "aligned_empty": ("operands", "aligned_empty"),
     "set_threads": ("host.limits", "set_threads"),
@@ -61,6 +63,7 @@ __all__ = [
     "plan_multiply",
     "set_threads",
     "use_threads",
+    "verify",
 ]
 
 

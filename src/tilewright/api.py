@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,12 @@ from .by_blocks import plan_by_blocks, run_by_blocks
 from .epilogue import Epilogue
 from .errors import ShapeError, UsageError
 from .operands import admit, admit_out, array_or_shape, asked_dtypes, can_write, native
-from .planning.host import host_plan, shared_product
+from .planning.host import HostPlan, host_plan, shared_product
 from .planning.plan import Plan
 from .runtime.cpu import small_products
+from .runtime.cpu.narrowed import multiply_narrowed
 from .runtime.gpu.wake import wake_named
+from .verification import multiply_verified
 
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
@@ -31,7 +34,7 @@ def matmul(
     /,
     out: Any = None,
     *,
-    precision: str = "standard",
+    precision: str | float = "standard",
     algorithm: str = "classical",
     device: str | None = None,
     out_dtype: Any = None,
@@ -41,6 +44,7 @@ def matmul(
     activation: str | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
+    verify: bool = False,
 ) -> Any:
     """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
 
@@ -65,16 +69,20 @@ def matmul(
 
     ``precision`` promises an error, not instructions: "standard" is the classical bound in the dtype's own roundoff;
     "ieee" has the same bound, by IEEE multiply-adds also where a GPU could keep it faster in another way; "highest" computes
-    float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once. ``algorithm="strassen"`` takes fewer
-    multiplications where the product is large enough to gain by it, with a wider, normwise error bound, which ``plan``
-    prints; it is for float32 and float64.
+    float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once. A number, such as 1e-4, bounds the
+    error of each element relative to |A||B|, and takes the fastest way whose bound is not above it; "fast" is
+    1.01·2⁻¹⁰ + k·2⁻²⁴, or the bound of "standard" where that is wider: float64 may then be computed in float32, and float32
+    on a GPU in tf32. ``plan`` prints the bounds. ``algorithm="strassen"`` takes fewer multiplications where the product is
+    large enough to gain by it, with a wider, normwise error bound, which ``plan`` prints; it is for float32 and float64.
+
+    ``verify`` checks the product afterwards, in O(n²) operations on the host, and logs the error: ``tilewright.verify``.
 
     Arrays on a GPU (of PyTorch, CuPy, JAX or any library with DLPack or CUDA's array interface) are multiplied there, on
     the caller's current stream, and the result is an array of the library of ``a``: float32, float64, bfloat16, float16,
     int8 and float8 (e4m3fn, e5m2, or one of each), on one GPU. Sums of bfloat16 and float16 are float32, rounded once; those
     of int8 are int8 with wrap-around, or exact with ``out_dtype="int32"``. A product of float8 is bfloat16 by default: each
-    128 of k are summed by a tensor core, which keeps 13 bits, and these sums in float32; ``precision="fast"`` leaves all of
-    k to the tensor core. ``precision="tf32"`` rounds float32 operands to 10 bits of mantissa, for tensor cores. The call
+    128 of k are summed by a tensor core, which keeps 13 bits, and these sums in float32; with "fast" it sums all
+    of k. ``precision="tf32"`` rounds float32 operands to 10 bits of mantissa, for tensor cores. The call
     returns when the work is submitted, and does not wait for it. PyTorch records gradients, and traces the call in
     ``torch.compile``; ``tilewright.torch`` has more.
 
@@ -86,7 +94,8 @@ def matmul(
     them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
 
     Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix, or
-    operands on different devices), UsageError (an unknown ``precision`` or ``algorithm``), MemoryLimitError (a GPU's).
+    operands on different devices), UsageError (an unknown ``precision`` or ``algorithm``, a bound that nothing keeps),
+    MemoryLimitError (a GPU's), VerificationError (a wrong product).
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -95,12 +104,14 @@ def matmul(
            [14., 50.]], dtype=float32)
     """
     plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
-    if precision == "standard" and algorithm == "classical" and device is out_dtype is None and plain:
+    if precision == "standard" and algorithm == "classical" and device is out_dtype is None and plain and not verify:
         if (result := _short(a, b, out)) is not None:
             return result
         way = shared_product if type(a) is np.ndarray else short_ways.get(type(a))
         if way is not None and (result := way(a, b, out)) is not None:
             return result
+    if verify:
+        return multiply_verified(matmul, a, b, out, precision, algorithm, plain, device=device, out_dtype=out_dtype)
     epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)
     if _is_list_of_matrices(a) and _is_list_of_matrices(b):
         if not plain:
@@ -119,7 +130,7 @@ def matmul(
     return _matmul(a, b, out, precision, algorithm, device)
 
 
-def _recorded(a: Any, b: Any, precision: str) -> Any:
+def _recorded(a: Any, b: Any, precision: str | float) -> Any:
     """A product of PyTorch's tensors that PyTorch must know of, for a gradient or a transformation."""
     from .arrays.torch_operator import product  # imported only here: it needs PyTorch
 
@@ -132,7 +143,7 @@ def _compiled(
     /,
     out: Any = None,
     *,
-    precision: str = "standard",
+    precision: str | float = "standard",
     **others: Any,
 ) -> Any:
     """``matmul`` as ``torch.compile`` traces it."""
@@ -153,7 +164,7 @@ def _is_list_of_matrices(value: Any) -> bool:
 
 
 def _matmul_lists(
-    a: list[Any], b: list[Any], out: Any, precision: str, algorithm: str, device: str | None, out_dtype: Any
+    a: list[Any], b: list[Any], out: Any, precision: str | float, algorithm: str, device: str | None, out_dtype: Any
 ) -> list[Any]:
     """The product of each pair of arrays."""
     if len(a) != len(b) or (out is not None and not (isinstance(out, list) and len(out) == len(a))):
@@ -174,26 +185,28 @@ def _matmul(
     a: Any,
     b: Any,
     out: np.ndarray | None,
-    precision: str,
+    precision: str | float,
     algorithm: str,
     device: str | None = None,
     wide: np.dtype | None = None,
 ) -> Any:
     """The long way, for every product: check and convert the operands, plan, multiply, round the result; ``wide`` is the
     dtype of the product, if it is not that of the operands."""
-    global _short
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm, wide)
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
+    if plan_.narrows:
+        x, y = native(x, plan_.dtype), native(y, plan_.dtype)
+        run = functools.partial(_run, plan_, algorithm, device)
+        narrow = multiply_narrowed(run, x, y, plan_.working_dtype, plan_.layout.result, target)
+        if narrow is not None:
+            return narrow if out is None else out
+        plan_ = plan_.unnarrowed
     x, y = native(x, plan_.working_dtype), native(y, plan_.working_dtype)
     direct = target is not None and plan_.dtype == plan_.stored_dtype and can_write(target, plan_.stored_dtype, x, y)
     c = target if direct else np.empty(plan_.layout.result, plan_.made_dtype)
     assert c is not None
-    if device in (None, "cpu"):
-        plan_.run(x, y, c)
-        _short = small_products.known
-    else:
-        run_by_blocks(plan_, x, y, c, algorithm, device)
+    _run(plan_, algorithm, device, x, y, c)
     if target is not None:
         if not direct:
             with np.errstate(all="ignore"):  # a narrower dtype may overflow to infinity
@@ -203,11 +216,20 @@ def _matmul(
     return result if result.ndim else result[()]
 
 
+def _run(plan_: HostPlan, algorithm: str, device: str | None, x: np.ndarray, y: np.ndarray, c: np.ndarray) -> None:
+    global _short
+    if device in (None, "cpu"):
+        plan_.run(x, y, c)
+        _short = small_products.known
+    else:
+        run_by_blocks(plan_, x, y, c, algorithm, device)
+
+
 def _matmul_into(
     a: Any,
     b: Any,
     out: np.ndarray | None,
-    precision: str,
+    precision: str | float,
     algorithm: str,
     device: str | None,
     out_dtype: Any,
@@ -248,7 +270,7 @@ def plan(
     /,
     out: Any = None,
     *,
-    precision: str = "standard",
+    precision: str | float = "standard",
     algorithm: str = "classical",
     device: str | None = None,
     alpha: complex = 1.0,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class TilewrightError(Exception):
@@ -74,6 +75,20 @@ class ClusterError(TilewrightError, RuntimeError):
 
 class ResumeError(TilewrightError, ValueError):
     """A product that cannot be resumed, because an input or an option has changed since it was begun."""
+
+
+class VerificationError(TilewrightError, ArithmeticError):
+    """A product that is farther from A·B than was promised. ``error`` is the largest error found, relative to |A||B|, and
+    ``bound`` the promise."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, error: float, bound: float) -> None:
+        super().__init__(message)
+        self.error, self.bound = error, bound
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.error, self.bound)
 
 
 class CompileError(TilewrightError, ValueError):

@@ -17,7 +17,7 @@ from .arrays.buffers import multiply_buffers
 from .problem import combine_shapes
 
 
-def matmul(a: Any, b: Any, *, precision: str = "standard") -> Any:
+def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:
     """The product of two JAX arrays, as an array of their promoted dtype; shapes are those of ``jax.numpy.matmul``.
 
     ``precision`` is that of ``tilewright.matmul``, also for the gradients. Raises what ``tilewright.matmul`` raises.
@@ -38,7 +38,7 @@ def matmul(a: Any, b: Any, *, precision: str = "standard") -> Any:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _product(a: Any, b: Any, precision: str) -> Any:
+def _product(a: Any, b: Any, precision: str | float) -> Any:
     """The product of arrays with equally many axes and one dtype."""
 
     def fill(context: Any, out: Any, x: Any, y: Any) -> None:
@@ -48,11 +48,11 @@ def _product(a: Any, b: Any, precision: str) -> Any:
     return buffer_callback(fill, result, vmap_method="broadcast_all")(a, b)
 
 
-def _forward(a: Any, b: Any, precision: str) -> Any:
+def _forward(a: Any, b: Any, precision: str | float) -> Any:
     return _product(a, b, precision), (a, b)
 
 
-def _backward(precision: str, operands: Any, c: Any) -> Any:
+def _backward(precision: str | float, operands: Any, c: Any) -> Any:
     """C·Bᵀ and Aᵀ·C, summed over the axes along which an operand was repeated."""
     a, b = operands
     of_a = _product(c, b.swapaxes(-1, -2), precision)

@@ -46,7 +46,7 @@ class Problem:
     batch: int = 1
     alpha: complex = 1.0
     beta: complex = 0.0
-    precision: str = "standard"
+    precision: str | float = "standard"
 
     @property
     def itemsize(self) -> int:

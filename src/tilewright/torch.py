@@ -14,7 +14,7 @@ from .arrays.torch_operator import product
 _AUTOCAST = ("cpu", "cuda")
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str = "standard") -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standard") -> torch.Tensor:
     """The product of two tensors on one device, the host or a GPU, as a tensor; shapes are those of ``torch.matmul``.
 
     ``precision`` is that of ``tilewright.matmul``, also for the gradients. Inside ``torch.autocast`` both operands are

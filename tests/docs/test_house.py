@@ -20,7 +20,7 @@ ROOMS = [
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run"),
-    *("cluster", "large", "by_blocks", "api", "blas", "dask", "torch", "jax"),
+    *("cluster", "verification", "large", "by_blocks", "api", "blas", "dask", "torch", "jax"),
     *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),

@@ -114,6 +114,27 @@ def test_batches_and_parts_of_a_long_k(gpu: Any) -> None:
         np.testing.assert_array_equal(tw.matmul(x, y, **says).view, exact(a, b, result))
 
 
+@pytest.mark.parametrize(("capability", "precision", "compute"), [
+    ("9.0", "fast", "tf32"), ("9.0", 2e-3, "tf32"), ("9.0", 1e-4, "float32"), ("9.0", 1e-6, "float64"),
+    ("8.0", "fast", "float32"), ("8.0", 1e-6, "float64"),
+])  # fmt: skip
+def test_the_fastest_kernel_that_keeps_the_bound(gpu: Any, capability: str, precision: Any, compute: str) -> None:
+    gpu.capability, gpu.sms = capability, 132
+    a, b = (fake.Tensor.of(gpu, np.random.default_rng(seed).uniform(-1, 1, (512, 512)).astype(F32)) for seed in (1, 2))
+    plan = tw.plan(a, b, precision=precision)
+    assert plan.compute == compute
+    assert f"in {compute}; not chosen: " in str(plan)
+
+
+def test_products_on_a_gpu_are_verified(gpu: Any) -> None:
+    a, b = (np.random.default_rng(seed).uniform(-1, 1, (64, 64)).astype(F32) for seed in (1, 2))
+    x, y = tensor(gpu, a), tensor(gpu, b, down=True)
+    c = tw.matmul(x, y, precision="fast", verify=True)
+    assert tw.verify(x, y, c, precision="tf32").error > 2.0**-20
+    c.view[63, 5] += 0.5
+    assert tw.verify(x, y, c, precision="fast").where == (63, 5)
+
+
 @pytest.mark.parametrize("precision", ["standard", "fast"])
 def test_sums_of_float8_keep_more_than_13_bits(gpu: Any, precision: str) -> None:
     """To 448² a tensor core adds nothing below 16; but the sums of other 128 of k are 2, and are not lost in float32."""
@@ -156,8 +177,9 @@ def test_a_block_of_the_promoted_kernel_takes_many_tiles(gpu: Any, params: dict[
     ((I32, I32), {}, DTypeError, "a is a tensor of int32"),
     ((F32, F32), {"out_dtype": "int8"}, DTypeError, "out_dtype is int8: a product of float32"),
     ((E4, E4), {"out_dtype": "int8"}, DTypeError, "out_dtype is int8"),
+    ((E4, E5), {"precision": 1e-3}, UsageError, "products of float8 have no such bound"),
+    ((F32, F32), {"precision": 1e-12}, UsageError, "the best bound for float32 is "),
     ((F16, F16), {"precision": "tf32"}, UsageError, "'tf32' is for arrays of float32"),
-    ((F32, F32), {"precision": "fast"}, UsageError, "'fast' is for arrays of float8"),
 ], ids=str)  # fmt: skip
 def test_what_is_refused(gpu: Any, dtypes: Any, says: dict[str, Any], kind: Any, words: str) -> None:
     a, b = (tensor(gpu, whole(4, 4, dtype=dtype)) for dtype in dtypes)

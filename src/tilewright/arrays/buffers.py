@@ -13,7 +13,7 @@ from . import dlpack
 from .matmul import multiply_views
 
 
-def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str) -> None:
+def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str | float) -> None:
     """Fill ``out``, which is disjoint from ``a`` and ``b`` and has the product's shape and dtype, with the product.
 
     On a GPU the work is submitted to ``context.stream``, and the buffers must live until it is done. Raises what ``matmul``
@@ -27,7 +27,7 @@ def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str) -> 
         np.asarray(out)[...] = host_product(admit(np.asarray(a), "a"), admit(np.asarray(b), "b"), precision)
 
 
-def host_product(a: np.ndarray, b: np.ndarray, precision: str) -> np.ndarray:
+def host_product(a: np.ndarray, b: np.ndarray, precision: str | float) -> np.ndarray:
     """The product of two arrays on the host, in the dtype in which it was computed: the caller rounds it to that of a, b."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype, precision, "classical")
     c = np.empty(plan.layout.result, plan.made_dtype)

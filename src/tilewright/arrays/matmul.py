@@ -13,7 +13,7 @@ from typing import Any
 
 from ..epilogue import Epilogue
 from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
-from ..planning.choice import check_words, computed_on_gpu
+from ..planning.choice import check_words, computed_on_gpu, is_resolved
 from ..planning.ways import sums_dtype
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
@@ -34,12 +34,12 @@ def matmul_on_gpu(
     a: Any,
     b: Any,
     out: Any = None,
-    precision: str = "standard",
+    precision: str | float = "standard",
     algorithm: str = "classical",
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
     *,
-    record: Callable[[Any, Any, str], Any] | None = None,
+    record: Callable[[Any, Any, str | float], Any] | None = None,
 ) -> Any:
     """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it. ``record`` multiplies arrays whose
     library must know of the product.
@@ -83,7 +83,7 @@ def submit_product(
     library: Library,
     others: list[Library],
     arrays: tuple[GpuArray, GpuArray, GpuArray | None],
-    precision: str,
+    precision: str | float,
     out: Any = None,
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
@@ -121,7 +121,7 @@ def submit_product(
     return result, launches
 
 
-def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precision: str = "standard") -> None:
+def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precision: str | float = "standard") -> None:
     """Submit the product of two arrays on one GPU, into a third that is disjoint from them, to a stream of the caller."""
     launches = _launches(*_key(x, y, out, False, precision, None))
     gpu, nbytes, workspace = gpu_at(x.device), launches.plan.workspace_bytes, None
@@ -144,7 +144,7 @@ def plan_on_gpu(
     a: Any,
     b: Any,
     out: Any = None,
-    precision: str = "standard",
+    precision: str | float = "standard",
     algorithm: str = "classical",
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
@@ -159,7 +159,7 @@ def plan_on_gpu(
 
 
 def _key(
-    x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, precision: str, out_dtype: Any
+    x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, precision: str | float, out_dtype: Any
 ) -> tuple[Any, ...]:
     """What a plan depends on: shapes, strides, dtypes, the GPU, whether addresses are whole granules, and whether ``out`` is
     disjoint from the operands."""
@@ -175,7 +175,7 @@ def _plan(
     out: Any,
     disjoint: bool,
     views: bool,
-    precision: str,
+    precision: str | float,
     out_dtype: str | None,
     form: FinishForm | None = None,
 ) -> GpuPlan:
@@ -196,7 +196,9 @@ def _plan(
         return arrange(first, second, target, compute=compute, layouts=layouts, **given)
 
     wanted = result if form is None or result == "float64" else "float32"
-    return gpu_plan(arranged, computed_on_gpu(operands, precision, wanted), gpu, form, precision == "standard")
+    computes = computed_on_gpu(operands, precision, wanted, first.shape[-1] if first.shape else 1)
+    splits = precision == "standard" or is_resolved(precision)
+    return gpu_plan(arranged, computes, gpu, form, splits, precision)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -205,7 +207,7 @@ def _launches(*key: Any) -> Launches:
     return prepare_launches(plan, gpu_at(plan.ordinal))
 
 
-def check_words_on_gpu(precision: str, algorithm: str) -> None:
+def check_words_on_gpu(precision: str | float, algorithm: str) -> None:
     """Raises UsageError for a precision or an algorithm that products on a GPU do not have."""
     check_words(precision, algorithm)
     if algorithm != "classical":

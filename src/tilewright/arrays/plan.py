@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
-from ..planning.choice import SPLIT, Choice, choose_gpu, engine_on_gpu
+from ..planning.bounds import bound_rows
+from ..planning.choice import SPLIT, Choice, choose_gpu, engine_on_gpu, is_resolved
 from ..planning.plan import Plan, Rows, rate_text
 from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
 from ..problem import Problem, itemsize_of
@@ -109,6 +110,9 @@ class GpuPlan(Plan):
             rows += split_rows(self.order.mnk[2], self.params)
         elif self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
             rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
+        if is_resolved(self.problem.precision) and not self.problem.dtype.startswith("float8"):
+            computed = "float32" if self.compute == SPLIT else self.compute
+            rows += bound_rows("gpu", self.problem.dtype, computed, self.problem.k)
         if self.finish is not None:
             by = "by the same kernel" if self.finished_at_once else "by one more kernel"
             rows.append(("result", f"{self.finish}, {by}"))
@@ -125,18 +129,27 @@ Arranged = Callable[[str, Layouts, bool | None, bool], Order | None]
 
 
 def gpu_plan(
-    arranged: Arranged, computes: Sequence[str], gpu: Device, form: FinishForm | None = None, splits: bool = False
+    arranged: Arranged,
+    computes: Sequence[str],
+    gpu: Device,
+    form: FinishForm | None = None,
+    splits: bool = False,
+    precision: str | float = "standard",
 ) -> GpuPlan:
     """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
     be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
-    shape. ``splits``: operands of float32 may be split into float16, where the classical bound of the error holds.
+    shape; where ``precision`` is "fast" or a number, the fastest. ``splits``: operands of float32 may be split into float16,
+    where the classical bound of the error holds.
 
     Raises DTypeError where no kernel is for them.
     """
-    for compute in computes:
-        found = _by_engine(arranged, compute, gpu, form, splits and compute == "float32")
-        if found is not None:
-            return found
+    by_engine = (_by_engine(arranged, compute, gpu, form, splits and compute == "float32") for compute in computes)
+    able = (plan for plan in by_engine if plan is not None)
+    found = (
+        min(able, key=lambda plan: plan.predicted or 0, default=None) if is_resolved(precision) else next(able, None)
+    )
+    if found is not None:
+        return replace(found, problem=replace(found.problem, precision=precision))
     if form is not None and form.blocks is not None:
         raise DTypeError(
             f"scale_a and scale_b are those of blocks: on a GPU they are for float8, precision 'standard' and compute "
@@ -149,7 +162,8 @@ def gpu_plan(
         m, n, k = order.mnk
         with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
             choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
-            return _plan(order, choice, gpu, form=form)
+            plan = _plan(order, choice, gpu, form=form)
+            return replace(plan, problem=replace(plan.problem, precision=precision))
     raise DTypeError(
         f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
     )

@@ -31,7 +31,7 @@ _WITH_BIAS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _operator, _node = torch.ops.tilewright.matmul.default, torch.ops.tilewright.product.default
 
 
-def product(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | None = None) -> Tensor:
+def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
     """The product of two tensors on the host or on one GPU, as a tensor there; gradients are recorded, also those of
     gradients. The dtype is the one that both promote to. ``bias`` has a number for each column, which is added.
 
@@ -44,7 +44,7 @@ def product(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | No
     return _differentiable(a, b, precision, bias)
 
 
-def _differentiable(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | None = None) -> Tensor:
+def _differentiable(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
     if _is_transformed(a) or _is_transformed(b) or (bias is not None and _is_transformed(bias)):
         c = RecordedProduct.apply(a, b, precision, None)
         return c if bias is None else c + bias.to(c.dtype)
@@ -56,7 +56,7 @@ def _differentiable(a: Tensor, b: Tensor, precision: str = "standard", bias: Ten
     return _multiply(a, b, precision, bias)
 
 
-def compiled_matmul(a: Any, b: Any, precision: str, *given: str) -> Any:
+def compiled_matmul(a: Any, b: Any, precision: str | float, *given: str) -> Any:
     """What ``tilewright.matmul`` is in compiled code: of tensors on a GPU a tensor, of all others a NumPy array.
 
     Raises UsageError for arguments ``given`` that only an eager call takes.
@@ -83,7 +83,7 @@ def _is_transformed(x: Tensor) -> bool:
 # ---- the numbers -----------------------------------------------------------------------------------------------------
 
 
-def _multiply(a: Tensor, b: Tensor, precision: str, bias: Tensor | None = None) -> Tensor:
+def _multiply(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None = None) -> Tensor:
     if a.is_cuda and bias is not None:
         known = bias.dtype in _WITH_BIAS and torch.promote_types(a.dtype, b.dtype) in _WITH_BIAS
         if known and min(a.dim(), b.dim()) > 1:
@@ -104,7 +104,7 @@ def _multiply(a: Tensor, b: Tensor, precision: str, bias: Tensor | None = None) 
     return c.to(dtype) if bias is None else (c + bias.to(c.dtype)).to(dtype)
 
 
-def _as_numpy(x: Tensor, name: str, precision: str) -> np.ndarray:
+def _as_numpy(x: Tensor, name: str, precision: str | float) -> np.ndarray:
     """The tensor's memory as an array; of bfloat16, which NumPy does not have, a copy in a wider type."""
     x = x.detach().resolve_conj().resolve_neg()
     if x.dtype is torch.bfloat16:
@@ -115,12 +115,12 @@ def _as_numpy(x: Tensor, name: str, precision: str) -> np.ndarray:
         raise DTypeError(f"{name} is a tensor of {x.dtype}: {error}") from None
 
 
-def _as_node(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | None = None) -> Tensor:
+def _as_node(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
     """A product in a graph: it is row-major, as ``_described`` promises."""
     return _multiply(a, b, precision, bias).contiguous()
 
 
-def _described(a: Tensor, b: Tensor, precision: str = "standard", bias: Tensor | None = None) -> Tensor:  # noqa: ARG001
+def _described(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:  # noqa: ARG001
     """A tensor like the product, without numbers."""
     if not (a.dim() and b.dim()):
         raise ShapeError("a and b need at least one axis each: for scalars use *")
@@ -162,7 +162,7 @@ def _adjoint(x: Tensor) -> Tensor:
     return _conjugate(x).mT
 
 
-def _mapped(info: Any, axes: tuple[Any, ...], a: Tensor, b: Tensor, precision: str, _: None) -> Any:  # noqa: ARG001
+def _mapped(info: Any, axes: tuple[Any, ...], a: Tensor, b: Tensor, precision: str | float, _: None) -> Any:  # noqa: ARG001
     """``torch.vmap``: the mapped axis becomes the first axis of the batch. There is no bias in transformed products."""
     is_row, is_column = (x.dim() - (axis is not None) == 1 for x, axis in zip((a, b), axes, strict=False))
     a, b = (x.unsqueeze(0) if axis is None else x.movedim(axis, 0) for x, axis in zip((a, b), axes, strict=False))
@@ -178,7 +178,7 @@ class RecordedProduct(torch.autograd.Function):
     """A product whose gradient is recorded, or that ``torch.func`` transforms."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, precision: str, bias: Tensor | None) -> Tensor:
+    def forward(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None) -> Tensor:
         """The product; gradients are off here, but a trace or an outer transformation may see it."""
         return _differentiable(a, b, precision, bias)
 

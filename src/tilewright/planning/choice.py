@@ -19,13 +19,17 @@ from ..errors import DTypeError, UsageError, did_you_mean
 from ..kernels import CudaKernel, Kernel
 from ..operands import DTYPES, NUMPY_DTYPES
 from ..problem import Problem
+from .bounds import Path, check_precision, paths_within
 from .tuned import best_params
 
 ALGORITHMS = ("classical", "strassen")
 PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast")
 
 #: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
-_ON_GPUS = {"tf32": ("float32", "tf32"), "fast": ("float8", "float8_fast")}
+_ON_GPUS = {"tf32": ("float32", "tf32")}
+#: The least m·n·k / (m·k + k·n + m·n) with which a product is faster in a narrower dtype, though its operands must be
+#: converted. For squares it is a third of their side. Measured on two cores with AVX-512.
+_WORTH_NARROWING = 150
 
 #: The dtype of float32 products that are computed from two float16 for each number.
 SPLIT = "float16x2"
@@ -49,11 +53,23 @@ class Choice(Generic[AnyKernel]):
     why_params: str = "the kernel's own"
 
 
-def check_words(precision: str, algorithm: str) -> None:
-    """Raises UsageError for an unknown precision or algorithm."""
+def check_words(precision: str | float, algorithm: str) -> None:
+    """Raises UsageError for an unknown precision or algorithm, a number that bounds no error, and for a precision that the
+    algorithm does not have."""
     for name, word, known in (("algorithm", algorithm, ALGORITHMS), ("precision", precision, PRECISIONS)):
-        if word not in known:
+        if name == "precision" and not isinstance(word, str):
+            check_precision(word)
+        elif word not in known:
             raise UsageError(f"{name} {word!r} is not known: {did_you_mean(str(word), known)}")
+    if is_resolved(precision) and algorithm != "classical":
+        raise UsageError(
+            f"algorithm {algorithm!r} has a normwise error bound: precision {precision!r} is for 'classical'"
+        )
+
+
+def is_resolved(precision: str | float) -> bool:
+    """Whether the precision is "fast" or a number, which the cheapest path of ``planning.bounds`` keeps."""
+    return precision == "fast" or not isinstance(precision, str)
 
 
 # ---- on the CPU ------------------------------------------------------------------------------------------------------
@@ -67,8 +83,9 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     classical bound γ_k·(|A||B|) of the exact one, in the dtype's own unit roundoff (for narrower dtypes that of float32,
     then rounded once), and so it is with "ieee". With "highest" float16, bfloat16, float32 and complex64 are computed in
     float64 or complex128 and rounded once, at half the speed or less: the bound has float64's unit roundoff, plus that one
-    rounding. float64 and complex128, for which there is no wider dtype, and integers, which are exact modulo their size, are
-    computed as with "standard".
+    rounding. With "fast" or a number the cheapest path is taken that keeps it (``planning.bounds``). float64 and complex128,
+    for which there is no wider dtype, and integers, which are exact modulo their size, are computed with "highest" as with
+    "standard".
 
     ``operands`` is their dtype, if it is narrower than that of the product. If a kernel multiplies it to such sums, it is
     taken, and computes in the dtype of the operands.
@@ -94,6 +111,9 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
 def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> Choice[Kernel]:
     dtype = problem.dtype
     widest = _WIDEST.get(dtype, dtype) if problem.precision == "highest" else dtype
+    if is_resolved(problem.precision):
+        path = _cpu_path(problem, compiles)
+        widest = dtype if path.word == "standard" else path.compute
     if dtype in NUMPY_DTYPES and algorithm == "classical":
         return _chosen(numpy_product, dtype, f"no kernel multiplies {dtype}")
     if not compiles:
@@ -116,6 +136,17 @@ def _summing(operands: str, problem: Problem, algorithm: str) -> Kernel | None:
     shape = problem.m, problem.n, problem.k
     able = (kernel for kernel in _highest_first(algorithm) if kernel.sums.get(operands) == problem.dtype)
     return next((kernel for kernel in able if kernel.suits is None or kernel.suits(*shape)), None)
+
+
+def _cpu_path(problem: Problem, compiles: bool) -> Path:
+    """The cheapest path that keeps the precision. A narrower dtype than that of the operands is taken only where the product
+    is large enough to gain by it."""
+    m, n, k = problem.m, problem.n, problem.k
+    if problem.dtype in NUMPY_DTYPES and problem.precision != "fast":
+        raise UsageError(f"precision {problem.precision!r}: no error bound is known for {problem.dtype}; leave it out")
+    kept = paths_within(problem.precision, "cpu", problem.dtype, k)
+    is_large = compiles and m * n * k >= _WORTH_NARROWING * (m * k + k * n + m * n) > 0
+    return next((path for path in kept if path.word != "narrow" or is_large), kept[0])
 
 
 @functools.cache
@@ -168,16 +199,24 @@ def _highest_first(algorithm: str) -> tuple[Kernel, ...]:
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
-def computed_on_gpu(dtype: str, precision: str, result: str = "") -> tuple[str, ...]:
+def computed_on_gpu(dtype: str, precision: str | float, result: str = "", k: int = 1) -> tuple[str, ...]:
     """The dtypes in which a GPU may multiply arrays of ``dtype``, of which the first that has a kernel for the shape, and
-    for the ``result``, is taken: with "highest" the widest, otherwise its own, or one that holds all of its values, or those
-    of the result. Raises UsageError for a precision that the dtype does not have.
+    for the ``result``, is taken: with "fast" or a number those that keep it for this ``k``, with "highest" the widest,
+    otherwise its own, or one that holds all of its values, or those of the result. Raises UsageError for a precision that
+    the dtype does not have.
 
     >>> computed_on_gpu("float16", "standard"), computed_on_gpu("float16", "highest"), computed_on_gpu("float32", "tf32")
     (('float16', 'float32'), ('float64',), ('tf32',))
     """
+    if is_resolved(precision):
+        if dtype == "float8":
+            return ("float8_fast",) if precision == "fast" else _no_bound(dtype, precision)
+        kept = paths_within(precision, "gpu", dtype, k)
+        narrow = tuple(path.compute for path in kept if path.word not in ("standard", "highest"))
+        word = next(path.word for path in kept if path.compute not in narrow)
+        return (*narrow, *computed_on_gpu(dtype, word, result))
     if precision in _ON_GPUS:
-        needed, compute = _ON_GPUS[precision]
+        needed, compute = _ON_GPUS[str(precision)]
         if dtype != needed:
             raise UsageError(f"precision {precision!r} is for arrays of {needed} on a GPU, got {dtype}")
         return (compute,)
@@ -185,6 +224,12 @@ def computed_on_gpu(dtype: str, precision: str, result: str = "") -> tuple[str, 
     if precision == "highest":
         return (_WIDEST.get(dtype, wider),)
     return tuple(dict.fromkeys((dtype, _COMPUTED_IN.get(dtype, dtype), wider)))
+
+
+def _no_bound(dtype: str, precision: object) -> tuple[str, ...]:
+    raise UsageError(
+        f"precision {precision!r}: products of {dtype} have no such bound; they have 'standard' and 'fast'"
+    )
 
 
 @functools.cache

@@ -18,7 +18,8 @@ from ..problem import Problem, ProductShapes, combine_shapes
 from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.batch import as_matrices, multiply_batch
 from ..runtime.cpu.runner import Product, runner
-from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor
+from .bounds import bound_rows
+from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor, is_resolved
 from .plan import Plan, Rows, rate_text
 from .prediction import BlockSizes, Prediction, predict
 
@@ -31,6 +32,9 @@ BYTES_PER_THREAD = 4 << 20
 MOST_WORK_OF_SHORT_WAY = 1 << 30
 #: The least multiply-adds of a batch for each thread. These are Python threads, which sleep and take up to 0.1 ms to wake.
 WORK_PER_BAND = 8_000_000
+
+#: Operands and the narrower dtype in which "fast" may multiply them.
+_NARROWED = {("float64", "float32"), ("complex128", "complex64")}
 
 #: A dtype and its type number. Two equal dtypes can differ in it: ``long`` and ``long long`` are both int64, and each has a
 #: scalar type of its own.
@@ -85,6 +89,17 @@ class HostPlan(Plan):
         dtypes it is the one that NumPy returns; otherwise ``stored_dtype``."""
         return self.dtype if self.dtype == self.stored_dtype else self.stored_dtype
 
+    @property
+    def narrows(self) -> bool:
+        """Whether the product has a narrower dtype than the operands, whose magnitudes may not allow that."""
+        return (self.problem.dtype, self.compute) in _NARROWED
+
+    @property
+    def unnarrowed(self) -> HostPlan:
+        """The plan for operands whose magnitudes do not allow a narrower dtype."""
+        standard = replace(self.problem, precision="standard")
+        return replace(self, problem=standard, choice=choose_cpu(standard))
+
     @functools.cached_property
     def can_be_shared(self) -> bool:
         """Whether there is enough work for two threads; only then the limit of threads matters and is read."""
@@ -133,6 +148,11 @@ class HostPlan(Plan):
             rows.append(
                 ("computes", f"products of {self.compute}, which is not converted; sums are {self.stored_dtype}")
             )
+        elif self.narrows:
+            rows += [
+                ("computes", f"in {self.compute}; converted copies take {bytes_text(self.converted_bytes)}"),
+                ("otherwise", f"in {self.problem.dtype}, with an infinity or a NaN, or if products could underflow"),
+            ]
         elif self.compute != self.problem.dtype:
             rounding = f"in {self.compute}, rounded once to {self.problem.dtype}"
             rows.append(("computes", f"{rounding}; converted copies take {bytes_text(self.converted_bytes)}"))
@@ -164,7 +184,9 @@ class HostPlan(Plan):
         return rows
 
     def _error(self) -> Rows:
-        """The error bound, where it is not the classical one."""
+        """The error bound, where it is not the classical one, and those of the paths that were not chosen."""
+        if is_resolved(self.problem.precision):
+            return bound_rows("cpu", self.problem.dtype, self.compute, self.problem.k)
         factor = error_factor(self.kernel, self.problem)
         return [] if factor is None else [("error", f"at most {factor:.3g} · u · max|A| · max|B|, u the unit roundoff")]
 
@@ -190,7 +212,7 @@ def host_plan(
     b: tuple[int, ...],
     a_dtype: np.dtype,
     b_dtype: np.dtype,
-    precision: str = "standard",
+    precision: str | float = "standard",
     algorithm: str = "classical",
     result: np.dtype | None = None,
 ) -> HostPlan:
@@ -209,7 +231,7 @@ def _plan(
     b: tuple[int, ...],
     a_key: DTypeKey,
     b_key: DTypeKey,
-    precision: str,
+    precision: str | float,
     algorithm: str,
     result: np.dtype | None,
 ) -> HostPlan:

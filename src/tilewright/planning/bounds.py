@@ -1,0 +1,183 @@
+"""How far a product can be from the exact one, before anything is computed: |C − Ĉ| ≤ bound · (|A||B|) for each element.
+
+A *path* is a way to compute: the dtype of the operands, and the dtype in which they are multiplied. Its bound depends on
+these two and on k alone, and holds where nothing overflows or underflows. ``precision`` is resolved here: a number takes the
+cheapest path whose bound is not above it, and "fast" the cheapest whose bound is not above ``fast_bound``. A new path is one
+line in ``PATHS``, and its error in ``_sums_error`` if no sum of IEEE arithmetic has it.
+
+The sources are Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 2.2, 3.1, 3.5 and 3.6 (complex
+numbers), and for sums of tensor cores Khattak & Mikaitis, arXiv 2512.07004. ``docs/accuracy.md`` derives the bounds.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from ..errors import UsageError
+
+#: The unit roundoff: the largest relative error of one rounding to nearest.
+UNIT = {
+    "bfloat16": 2.0**-8,
+    "float16": 2.0**-11,
+    "tf32": 2.0**-11,
+    "float32": 2.0**-24,
+    "complex64": 2.0**-24,
+    "float64": 2.0**-53,
+    "complex128": 2.0**-53,
+}
+
+#: For operands of each dtype the words of ``precision`` with a path of their own, the cheapest first, and the dtype in
+#: which it multiplies. "narrow" is not a word that callers can give.
+PATHS = {
+    "cpu": {
+        "float16": {"standard": "float32", "highest": "float64"},
+        "bfloat16": {"standard": "float32", "highest": "float64"},
+        "float32": {"standard": "float32", "highest": "float64"},
+        "complex64": {"standard": "complex64", "highest": "complex128"},
+        "float64": {"narrow": "float32", "standard": "float64"},
+        "complex128": {"narrow": "complex64", "standard": "complex128"},
+    },
+    "gpu": {
+        "float16": {"standard": "float16", "highest": "float64"},
+        "bfloat16": {"standard": "bfloat16", "highest": "float64"},
+        "float32": {"tf32": "tf32", "standard": "float32", "highest": "float64"},
+        "complex64": {"standard": "complex64", "highest": "complex128"},
+        "float64": {"standard": "float64"},
+        "complex128": {"standard": "complex128"},
+    },
+}
+
+#: Tensor cores add so many products and the accumulator in one instruction, of which each errs by at most
+#: (1 + products/4) · 2^-23 of the sum of magnitudes.
+_AT_ONCE = {"tf32": 8, "float16": 16, "bfloat16": 16}
+
+
+@dataclass(frozen=True)
+class Path:
+    """A way to compute a product: the word of ``precision`` that takes it, its dtype, and its bound."""
+
+    word: str
+    compute: str
+    bound: float
+
+    def __str__(self) -> str:
+        return f"{self.bound:.2g}·|A||B| in {self.compute}"
+
+
+def path_bound(dtype: str, compute: str, k: int) -> float:
+    """The bound of a product of operands of ``dtype`` that is computed in ``compute`` and has ``dtype``; infinity where none
+    is known. On a GPU ``compute`` "float16" and "bfloat16" have sums of float32.
+
+    >>> f"{path_bound('float32', 'float32', 1000):.1e}", f"{path_bound('float64', 'float32', 1000):.1e}"
+    ('6.0e-05', '6.0e-05')
+    >>> f"{path_bound('float32', 'tf32', 1000):.1e}", f"{path_bound('float32', 'float64', 1000):.1e}"
+    ('1.0e-03', '6.0e-08')
+    """
+    if dtype not in UNIT:
+        return 0.0  # integers are exact modulo their size
+    given, used, result = UNIT[dtype], UNIT[compute], 0.0
+    if compute in _AT_ONCE:
+        result = given if given > UNIT["float32"] else 0.0
+    elif given > used:
+        result = given
+    operands = used if used > given else 0.0
+    return math.expm1(2 * math.log1p(operands) + math.log1p(_sums_error(compute, k)) + math.log1p(result))
+
+
+def fast_bound(k: int) -> float:
+    """What ``precision="fast"`` promises: 1.01 · 2⁻¹⁰ + k · 2⁻²⁴, that of operands with 10 bits of mantissa.
+
+    It is no less than the bound of "standard", which "fast" promises where that is wider.
+
+    >>> f"{fast_bound(4096):.2e}"
+    '1.23e-03'
+    """
+    return 1.01 * 2.0**-10 + k * 2.0**-24
+
+
+def check_precision(precision: object) -> None:
+    """Raises UsageError for a number that is no bound of a relative error."""
+    if isinstance(precision, bool) or not isinstance(precision, float | int) or not precision > 0:
+        raise UsageError(f"precision {precision!r}: a number must be positive; it bounds the error, relative to |A||B|")
+
+
+@functools.lru_cache(maxsize=1024)
+def known_paths(place: str, dtype: str, k: int) -> tuple[Path, ...]:
+    """The paths of a product on the "cpu" or a "gpu", the cheapest first.
+
+    >>> [path.compute for path in known_paths("gpu", "float32", 4096)]
+    ['tf32', 'float32', 'float64']
+    """
+    found = PATHS[place].get(dtype, {"standard": dtype})
+    return tuple(Path(word, compute, path_bound(dtype, compute, k)) for word, compute in found.items())
+
+
+def paths_within(precision: str | float, place: str, dtype: str, k: int) -> tuple[Path, ...]:
+    """The paths that keep ``precision``, "fast" or a number, the cheapest first. Raises UsageError where none does.
+
+    >>> [path.compute for path in paths_within(1e-4, "gpu", "float32", 500)]
+    ['float32', 'float64']
+    """
+    known = known_paths(place, dtype, k)
+    if isinstance(precision, str):
+        standard = next(path.bound for path in known if path.word == "standard")
+        limit = max(fast_bound(k), standard)
+    else:
+        limit = precision
+    kept = tuple(path for path in known if path.bound <= limit)
+    if not kept:
+        best = min(known, key=lambda path: path.bound)
+        raise UsageError(
+            f"precision {precision:g}: with k = {k:,} the best bound for {dtype} is {best.bound:.2g} "
+            f"(precision {best.word!r}); ask for that or more"
+        )
+    return kept
+
+
+def promised_bound(precision: str | float, place: str, dtype: str, result: str, k: int) -> float:
+    """What a product of operands of ``dtype`` promises that is stored as ``result``. Raises UsageError where nothing is.
+
+    >>> promised_bound("tf32", "gpu", "float32", "float32", 8) == path_bound("float32", "tf32", 8)
+    True
+    """
+    known = known_paths(place, dtype, k)
+    standard = next(path.bound for path in known if path.word == "standard")
+    if dtype.startswith("float8"):
+        raise UsageError(f"products of {dtype} have no such bound: they cannot be verified")
+    if not isinstance(precision, str):
+        check_precision(precision)
+        promised = float(precision)
+    elif precision == "fast":
+        promised = max(fast_bound(k), standard)
+    else:
+        promised = next((path.bound for path in known if path.word == precision), standard)
+    narrower = UNIT.get(result, 0.0) > UNIT.get(dtype, 0.0) > 0
+    return promised + (1 + promised) * UNIT[result] if narrower else promised
+
+
+def bound_rows(place: str, dtype: str, compute: str, k: int) -> list[tuple[str, str]]:
+    """What a plan says of the bounds: that of the product, and those of the paths that were not chosen.
+
+    >>> bound_rows("cpu", "float32", "float32", 1000)
+    [('error', 'at most 6e-05·|A||B| in float32; not chosen: 6e-08·|A||B| in float64')]
+    """
+    lost = [str(path) for path in known_paths(place, dtype, k) if path.compute != compute]
+    chosen = Path("", compute, path_bound(dtype, compute, k))
+    return [("error", f"at most {chosen}" + (f"; not chosen: {', '.join(lost)}" if lost else ""))]
+
+
+def _sums_error(compute: str, k: int) -> float:
+    """The error of sums of k products, in any order, relative to the sum of magnitudes."""
+    if compute in _AT_ONCE:
+        at_once = _AT_ONCE[compute]
+        return _gamma(-(-k // at_once), (1 + at_once / 4) * 2.0**-23)
+    if compute.startswith("complex"):  # each part has 2k products of real numbers, and a complex error two parts
+        return math.sqrt(2) * _gamma(2 * k, UNIT[compute])
+    return _gamma(k, UNIT[compute])
+
+
+def _gamma(n: int, unit: float) -> float:
+    """n·u / (1 − n·u): n roundings, one after another."""
+    return n * unit / (1 - n * unit) if n * unit < 1 else math.inf
