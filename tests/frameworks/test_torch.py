@@ -28,6 +28,18 @@ def tensor(*shape: int, dtype: Any = torch.float64, seed: int = 1, **options: An
     return torch.randn(shape, dtype=dtype, generator=generator).requires_grad_(options.get("grad", False))
 
 
+def test_a_number_as_precision() -> None:
+    """Also where PyTorch passes it on: to a gradient, and to compiled code."""
+    a = torch.rand(500, 490, dtype=torch.float64, requires_grad=True)
+    b = torch.rand(490, 480, dtype=torch.float64)
+    for function in (tt.matmul, compiled(tt.matmul)):
+        c = function(a, b, precision=1e-3)
+        (gradient,) = torch.autograd.grad(c.sum(), a)
+        torch.testing.assert_close(gradient, b.sum(1).expand_as(a), rtol=1e-3, atol=0)
+        torch.testing.assert_close(c.detach(), (a @ b).detach(), rtol=1e-3, atol=0)
+        assert (c.detach() != (a @ b).detach()).any(), "it is computed in float32"
+
+
 @pytest.mark.parametrize("dtype", [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.int32, torch.bool,
 ], ids=str)  # fmt: skip

@@ -39,6 +39,7 @@ def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Ten
     tensor([[1., 2.],
             [3., 4.]])
     """
+    precision = str(precision)  # as an operator of PyTorch takes it, which has one type for each argument
     if torch.compiler.is_compiling():
         return _operator(a, b, precision, bias)
     return _differentiable(a, b, precision, bias)
@@ -84,6 +85,8 @@ def _is_transformed(x: Tensor) -> bool:
 
 
 def _multiply(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None = None) -> Tensor:
+    if isinstance(precision, str) and precision[:1].isdigit():
+        precision = float(precision)
     if a.is_cuda and bias is not None:
         known = bias.dtype in _WITH_BIAS and torch.promote_types(a.dtype, b.dtype) in _WITH_BIAS
         if known and min(a.dim(), b.dim()) > 1:
