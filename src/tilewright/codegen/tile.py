@@ -99,7 +99,7 @@ class MicroKernelEmitter:
         builder, index = self.builder, kc.type
         tile = self._first_sums()
         iterations = builder.udiv(kc, index(self.unroll))
-        prefetching = self._least(iterations, index(self.mr * self.nv))
+        prefetching = self._least(iterations, index(self.mr * (self.nv + 1)))
         last = self._least(builder.sub(iterations, prefetching), index(_C_AHEAD // self.unroll))
         first = builder.sub(builder.sub(iterations, prefetching), last)
         tile, a, b = self._loop(first, self.unroll, a, b, tile)
@@ -139,7 +139,8 @@ class MicroKernelEmitter:
         now, a_now, b_now = self._unflat(old)
         if prefetch is not None:
             c, ldc = prefetch
-            row, column = builder.udiv(iteration, index(self.nv)), builder.urem(iteration, index(self.nv))
+            lines = index(self.nv + 1)  # of a row, which may begin within a line
+            row, column = builder.udiv(iteration, lines), builder.urem(iteration, lines)
             line = builder.add(builder.mul(row, ldc), builder.mul(column, index(self.lanes)))
             self.vectors.prefetch(c, line, write=True)
         for step in range(steps):
