@@ -40,7 +40,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "ladder xeon float32": lambda: cpu.ladder_table("cpu-ladder-xeon-float32"),
     "ladder xeon float64": lambda: cpu.ladder_table("cpu-ladder-xeon-float64"),
     "forced openblas": cpu.forced_openblas,
-    "engine": lambda: cpu.engine("cpu-engine"),
+    "engine": lambda: cpu.engine("cpu-engine", "cpu-engine-sizes"),
     "engine small": lambda: cpu.engine("cpu-engine-small"),
     "engine thin": lambda: cpu.engine("cpu-engine-thin"),
     "engine xeon": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-float32"),
