@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 import numba as nb
+import numpy as np
 from numba.extending import overload
 
 from .. import codegen
@@ -98,7 +99,7 @@ def compiled_dots(blocks: DotBlocks, instruction: str | Mapping[int, str]) -> Ca
 # ---- what is known of dtypes when a kernel is compiled ---------------------------------------------------------------
 
 
-def sums_of(c, space):
+def sums_of(c: np.ndarray, space: np.ndarray) -> np.ndarray:
     """For compiled code: ``c`` if its elements are those of ``space``; otherwise a matrix of that shape in ``space``."""
     raise NotImplementedError
 
