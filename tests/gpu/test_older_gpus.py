@@ -12,6 +12,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
+from support.selection import in_turns
 from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.runtime.gpu.nvrtc import compile_with
@@ -51,7 +52,7 @@ def test_any_layout_is_read_as_it_lies(gpu: Any, shape: Any, dtype: Any, layouts
     assert [entry for entry, _ in gpu.launches] == ["mma"]
 
 
-@pytest.mark.parametrize("params", WAYS, ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")
+@pytest.mark.parametrize("params", in_turns(WAYS, 2), ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")
 def test_every_tile_and_parts_of_k(gpu: Any, params: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.planning.ways.best_params", lambda *_: MMA.checked(params))
     gpu.sms = 64
