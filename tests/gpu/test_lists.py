@@ -108,6 +108,14 @@ def test_matrices_that_are_stored_conjugated(
     check(tw.matmul(x, y), [one.conj() for one in a], b)
 
 
+def test_empty_products_that_lie_another_way_than_the_others(gpu: Any) -> None:
+    shapes = [(0, 6, 8), (33, 6, 8), (5, 0, 3)]
+    a, b = operands(BF16, shapes)
+    across = scattered(gpu, b, 8)
+    check(tw.matmul(scattered(gpu, a, 8), [*across[:1], *scattered(gpu, b, 8, True)[1:]]), a, b)
+    check(tw.matmul(scattered(gpu, a[::2], 8), scattered(gpu, b[::2], 8)), a[::2], b[::2])
+
+
 def test_matrices_at_any_address(gpu: Any) -> None:
     a, b = operands(BF16)
     check(tw.matmul(scattered(gpu, a, 3), scattered(gpu, b, 1)), a, b)

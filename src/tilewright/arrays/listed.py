@@ -63,7 +63,7 @@ def listed_launches(gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray],
         with gpu:
             for numbers, some, chosen in found:
                 run = prepare_listed_product(gpu, kernel, dtype, some, chosen)
-                run(both[:, numbers] if len(found) > 1 else both, c, stream)
+                run(both[:, numbers] if len(numbers) < len(pairs) else both, c, stream)
 
     if boxed is None or boxed[0] > predicted:
         return submit
@@ -82,12 +82,13 @@ def _matrix(x: GpuArray) -> Matrix:
 
 
 def _alike(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:
-    """The numbers of the products of each launch, which lie alike."""
+    """The numbers of the products of each launch, which lie alike. Products without an element are in none."""
 
     def lies(i: int) -> tuple[bool, bool]:
         return shapes[i].a.down, shapes[i].b.down
 
-    for _, numbers in itertools.groupby(sorted(range(len(shapes)), key=lies), lies):
+    filled = [i for i, shape in enumerate(shapes) if shape.m * shape.n]
+    for _, numbers in itertools.groupby(sorted(filled, key=lies), lies):
         found = list(numbers)
         for i in range(0, len(found), TABLES[-1]):
             yield found[i : i + TABLES[-1]]
