@@ -64,8 +64,9 @@ def multiply(
     of it. Where C is small and k is much longer than its sides, processors share the sum over k, in an order of its own
     that depends on the shape alone.
 
-    ``precision`` is "standard" or "ieee". With both, each element is within the classical bound γ_k·(|A||B|); with "ieee"
-    float32 is never computed from float16 parts.
+    ``precision`` is "standard", "ieee" or "fast". With the first two each element is within the classical bound
+    γ_k·(|A||B|); with "ieee" float32 is never computed from float16 parts. With "fast" it is within (1.01·2⁻¹⁰ +
+    k·2⁻²⁴)·(|A||B|): products of float32 on a Hopper GPU gain by it.
 
     The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
     ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``

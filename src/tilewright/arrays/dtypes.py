@@ -24,7 +24,13 @@ _FLOATS = ("float32", "float64", "bfloat16", "float16")
 _COMPLEX = ("complex64", "complex128")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 #: The dtype of a result, where it is not that in which the operands are multiplied.
-_MADE = {"tf32": "float32", "float16x2": "float32", "float8": "bfloat16", "float8_fast": "bfloat16"}
+_MADE = {
+    "tf32": "float32",
+    "float16x2": "float32",
+    "float16x1": "float32",
+    "float8": "bfloat16",
+    "float8_fast": "bfloat16",
+}
 #: The results that can be asked for. Sums of integers are int32; as int8 they are those modulo 2⁸.
 _POSSIBLE = {
     "int8": ("int8", "int32", "float32", "bfloat16", "float16"),

@@ -12,7 +12,7 @@ from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
-from ..planning.choice import SPLIT, Choice, choose_gpu, engine_on_gpu, is_resolved
+from ..planning.choice import PLANES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, is_resolved
 from ..planning.plan import Plan, Rows, rate_text
 from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
 from ..problem import Problem, itemsize_of
@@ -24,7 +24,7 @@ from .dtypes import made_dtype
 from .finish import FinishForm, finish_seconds
 from .layouts import Layouts, RowMajor, layouts_of, starts_lines, strides_of
 from .order import Order
-from .split import can_split, split_of, split_rows, split_seconds
+from .split import can_split, rounded_rows, split_of, split_rows, split_seconds
 
 #: What a kernel computes.
 _STRAIGHT, _CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
@@ -74,7 +74,7 @@ class GpuPlan(Plan):
     @property
     def split(self) -> SplitProduct | None:
         """How operands of float32 are split for tensor cores of float16; None where they are not."""
-        return split_of(self.order) if self.compute == SPLIT else None
+        return split_of(self.order, self.compute) if self.compute in PLANES else None
 
     @property
     def parts_bytes(self) -> int:
@@ -108,6 +108,8 @@ class GpuPlan(Plan):
             rows.append(("predicted", rate_text(self.problem, self.predicted)))
         if self.compute == SPLIT:
             rows += split_rows(self.order.mnk[2], self.params)
+        elif self.compute == ROUNDED:
+            rows += rounded_rows(self.order.mnk[2])
         elif self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
             rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
         if is_resolved(self.problem.precision) and not self.problem.dtype.startswith("float8"):
@@ -143,7 +145,7 @@ def gpu_plan(
 
     Raises DTypeError where no kernel is for them.
     """
-    by_engine = (_by_engine(arranged, compute, gpu, form, splits and compute == "float32") for compute in computes)
+    by_engine = (_by_engine(arranged, compute, gpu, form, splits) for compute in computes)
     able = (plan for plan in by_engine if plan is not None)
     found = (
         min(able, key=lambda plan: plan.predicted or 0, default=None) if is_resolved(precision) else next(able, None)
@@ -156,7 +158,7 @@ def gpu_plan(
             f"capability 9.0; this is {computes[0]} on {gpu.capability}"
         )
     for compute in computes:
-        order = arranged(compute, RowMajor(), None, False)
+        order = None if compute in PLANES else arranged(compute, RowMajor(), None, False)
         if order is None:
             continue
         m, n, k = order.mnk
@@ -172,8 +174,10 @@ def gpu_plan(
 def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm | None, splits: bool) -> GpuPlan | None:
     """The plan by the engine's kernels; None if there is none for this product."""
     found: list[tuple[Way, float, tuple[str, ...], Order, bool]] = []
-    splitting = engine_on_gpu(SPLIT, gpu.capability) if splits else ()
-    for kernel in (*engine_on_gpu(compute, gpu.capability), *splitting):
+    parted = {"float32": SPLIT, ROUNDED: ROUNDED}.get(compute, "") if splits else ""
+    splitting = engine_on_gpu(parted, gpu.capability) if parted else ()
+    plain, compute = ((), "float32") if compute == ROUNDED else (engine_on_gpu(compute, gpu.capability), compute)
+    for kernel in (*plain, *splitting):
         layouts = layouts_of(kernel)
         if form is not None and form.blocks and kernel.blocks is None:
             continue
@@ -197,9 +201,9 @@ def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm |
             if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=batch):
                 copied, shape = _copies_s(order, form, once), _shape(order, form, once)
                 if kernel in splitting:
-                    if not can_split(order):
+                    if not can_split(order, parted):
                         continue
-                    copied, shape = copied + split_seconds(order), replace(shape, dtype=SPLIT)
+                    copied, shape = copied + split_seconds(order, parted), replace(shape, dtype=parted)
                 words = (
                     _CHANGED if order.swapped else _STRAIGHT,
                     " and ".join(order.copies) or "no copies",
@@ -218,7 +222,7 @@ def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm |
     found.sort(key=lambda each: each[1])
     way, seconds, _, order, once = found[0]
     why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
-    computed = SPLIT if way.kernel in splitting else compute
+    computed = parted if way.kernel in splitting else compute
     choice = Choice(way.kernel, computed, way.params, why, why_first([each[:3] for each in found]))
     return _plan(order, choice, gpu, way.parts, seconds, form=form, at_once=once)
 

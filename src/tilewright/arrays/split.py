@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..planning.choice import PLANES, SPLIT
 from ..planning.plan import Rows
 from ..runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound
 from .gpu_array import Matrix, merged_axes
@@ -15,24 +16,39 @@ from .order import Order
 _MOVED, _MOVED_SINGLY, _LAUNCHES_S, _BLOCK_S = 2.95e12, 2.15e12, 2e-6, 2.4e-9
 
 
-def can_split(order: Order) -> bool:
-    """Whether the whole batch is one launch, and the classical bound holds for lines whose magnitudes are alike."""
-    return len(_axes(order)) < 2 and allowed_excess(order.mnk[2], 1) >= 0
+def can_split(order: Order, compute: str = SPLIT) -> bool:
+    """Whether the whole batch is one launch, and the classical bound holds for lines whose magnitudes are alike if they are
+    split in two."""
+    return len(_axes(order)) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
 
 
-def split_of(order: Order) -> SplitProduct:
+def split_of(order: Order, compute: str = SPLIT) -> SplitProduct:
     """The products of an order for which ``can_split`` holds."""
+    planes = PLANES[compute]
     batch, *nexts = (_axes(order) or [(1, 0, 0, 0)])[0]
     a, b, c = (place.used for place in (order.p, order.q, order.c))
-    of_a, of_b = _operand(a, nexts[0], batch), _operand(b.transposed, nexts[1], batch)
+    of_a, of_b = _operand(a, nexts[0], batch, planes), _operand(b.transposed, nexts[1], batch, planes)
     return SplitProduct(of_a, of_b, c.row, nexts[2], batch, c.alignment)
 
 
-def split_seconds(order: Order) -> float:
+def split_seconds(order: Order, compute: str = SPLIT) -> float:
     """The predicted time of splitting the operands, and of the launch for flagged parts where none is flagged."""
-    product = split_of(order)
-    split = sum(8 * x.plane * x.matrices / (_MOVED if x.is_whole else _MOVED_SINGLY) for x in (product.a, product.b))
+    product = split_of(order, compute)
+    moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
+    split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
     return _LAUNCHES_S + split + _BLOCK_S * product.tiles
+
+
+def rounded_rows(k: int) -> Rows:
+    """What a plan says of the accuracy where each number becomes one float16."""
+    return [
+        ("in", "float32, its rows and columns scaled by powers of two and rounded to float16, summed in float32"),
+        (
+            "flagged",
+            f"by multiply-adds, where a row of A or a column of B spans more than 28 binades, or has an infinity or a NaN: "
+            f"the GPU decides for each tile, whose error is then at most {k}·2⁻²⁴·|A||B|",
+        ),
+    ]
 
 
 def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Rows:
@@ -55,8 +71,8 @@ def _axes(order: Order) -> list[tuple[int, ...]]:
     return merged_axes(order.batch, *(place.used_steps for place in (order.p, order.q, order.c)))
 
 
-def _operand(matrix: Matrix, step: int, batch: int) -> SplitOperand:
+def _operand(matrix: Matrix, step: int, batch: int, planes: int) -> SplitOperand:
     """The rows of a matrix as lines."""
     laid = strides_of(matrix, step)
     matrices = batch if step else 1
-    return SplitOperand(matrix.rows, matrix.columns, laid.row, laid.column, step, matrices, matrix.alignment)
+    return SplitOperand(matrix.rows, matrix.columns, laid.row, laid.column, step, matrices, matrix.alignment, planes)

@@ -21,6 +21,7 @@ from ..errors import UsageError
 UNIT = {
     "bfloat16": 2.0**-8,
     "float16": 2.0**-11,
+    "float16x1": 2.0**-11,
     "tf32": 2.0**-11,
     "float32": 2.0**-24,
     "complex64": 2.0**-24,
@@ -29,7 +30,7 @@ UNIT = {
 }
 
 #: For operands of each dtype the words of ``precision`` with a path of their own, the cheapest first, and the dtype in
-#: which it multiplies. "narrow" is not a word that callers can give.
+#: which it multiplies. "narrow" and "rounded" are no words that callers can give.
 PATHS = {
     "cpu": {
         "float16": {"standard": "float32", "highest": "float64"},
@@ -42,7 +43,7 @@ PATHS = {
     "gpu": {
         "float16": {"standard": "float16", "highest": "float64"},
         "bfloat16": {"standard": "bfloat16", "highest": "float64"},
-        "float32": {"tf32": "tf32", "standard": "float32", "highest": "float64"},
+        "float32": {"rounded": "float16x1", "tf32": "tf32", "standard": "float32", "highest": "float64"},
         "complex64": {"standard": "complex64", "highest": "complex128"},
         "float64": {"standard": "float64"},
         "complex128": {"standard": "complex128"},
@@ -51,7 +52,7 @@ PATHS = {
 
 #: Tensor cores add so many products and the accumulator in one instruction, of which each errs by at most
 #: (1 + products/4) · 2^-23 of the sum of magnitudes.
-_AT_ONCE = {"tf32": 8, "float16": 16, "bfloat16": 16}
+_AT_ONCE = {"tf32": 8, "float16": 16, "float16x1": 16, "bfloat16": 16}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ def path_bound(dtype: str, compute: str, k: int) -> float:
     elif given > used:
         result = given
     operands = used if used > given else 0.0
-    return math.expm1(2 * math.log1p(operands) + math.log1p(_sums_error(compute, k)) + math.log1p(result))
+    bound = math.expm1(2 * math.log1p(operands) + math.log1p(_sums_error(compute, k)) + math.log1p(result))
+    # Lines whose magnitudes float16 does not represent are multiplied in float32.
+    return max(bound, _gamma(k, UNIT["float32"])) if compute == "float16x1" else bound
 
 
 def fast_bound(k: int) -> float:
@@ -108,7 +111,7 @@ def known_paths(place: str, dtype: str, k: int) -> tuple[Path, ...]:
     """The paths of a product on the "cpu" or a "gpu", the cheapest first.
 
     >>> [path.compute for path in known_paths("gpu", "float32", 4096)]
-    ['tf32', 'float32', 'float64']
+    ['float16x1', 'tf32', 'float32', 'float64']
     """
     found = PATHS[place].get(dtype, {"standard": dtype})
     return tuple(Path(word, compute, path_bound(dtype, compute, k)) for word, compute in found.items())

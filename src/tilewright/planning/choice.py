@@ -31,8 +31,9 @@ _ON_GPUS = {"tf32": ("float32", "tf32")}
 #: converted. For squares it is a third of their side. Measured on two cores with AVX-512.
 _WORTH_NARROWING = 150
 
-#: The dtype of float32 products that are computed from two float16 for each number.
-SPLIT = "float16x2"
+#: The dtypes of float32 products that are computed from two float16 for each number, or from one, and how many these are.
+SPLIT, ROUNDED = "float16x2", "float16x1"
+PLANES = {SPLIT: 2, ROUNDED: 1}
 
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
 _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}

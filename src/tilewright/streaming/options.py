@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: The precisions in which blocks are multiplied.
-PRECISIONS = ("standard", "ieee")
+PRECISIONS = ("standard", "ieee", "fast")
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,9 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #include "launches.cuh"
 #include "flags.cuh"
 
+#ifndef PLANES
+#define PLANES 2  // matrices of float16 for each operand: the high parts, and the low ones
+#endif
 #ifndef ADD
 #define ADD 0  // 1 adds the products to C
 #endif
@@ -68,11 +71,11 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #define TAIL ", 1, 1, " TEXT(A_DOWN) ", " TEXT(B_ACROSS)
 #include "wgmma.cuh"
 
-constexpr int HELD = 32;  // numbers of C that a thread reads at once, to add to them
+constexpr int HELD = PLANES == 1 ? 16 : 32;  // numbers of C that a thread reads at once, to add to them
 constexpr int LINE = 64;  // of k in a slot: 128 bytes, the width of the swizzle
 constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1);
 
-struct Shared {  // a slot has the high or the low parts of A and B; a step of k takes two of them
+struct Shared {  // a slot has the high or the low parts of A and B; a step of k takes PLANES of them
     unsigned char a[SLOTS][BM * 128];
     unsigned char b[SLOTS][BN * 128];
     Barrier full[SLOTS], empty[SLOTS];
@@ -126,18 +129,27 @@ __device__ __forceinline__ float scaled(float v, int e)
     return v * power_of_two(e / 2) * power_of_two(e - e / 2);
 }
 
-// Which 64 rows of a tile are flagged, of all blocks of the cluster: a bit each. Those beyond the last row of C are.
-constexpr unsigned ALL_FLAGGED = (1u << GROUPS * CLUSTER) - 1;
+// Which parts of a tile are flagged, of all blocks of the cluster: a bit each. Those beyond the last row or column of C are.
+constexpr int ACROSS = (BN - 1) / FLAGGED_COLUMNS + 1;
+constexpr unsigned ALL_FLAGGED = (1u << GROUPS * CLUSTER * ACROSS) - 1;
 __device__ __forceinline__ unsigned flags_of(const Tile& tile, const int* of_a, const int* of_b, const Call& call)
 {
     const int* a_excesses = of_a + (tile.z * call.moves_a * (LINES_OF_EXCESS + 1) + LINES_OF_EXCESS) * call.groups_a;
     const int* b_excesses = of_b + (tile.z * call.moves_b * (LINES_OF_EXCESS + 1) + LINES_OF_EXCESS) * call.groups_b;
-    const int most = call.limit - largest_of_columns(b_excesses, tile.left);
+    int most[ACROSS];
+    #pragma unroll
+    for (int j = 0; j < ACROSS; j++) {
+        const int column = tile.left + j * FLAGGED_COLUMNS;
+        most[j] = column < call.n ? call.limit - largest_of_columns(b_excesses, column) : -1;
+    }
     unsigned flags = 0;
     #pragma unroll
     for (int i = 0; i < GROUPS * CLUSTER; i++) {
         const int row = tile.top + i * FLAGGED_ROWS, inside = min(row, call.groups_a * LINES_OF_EXCESS - FLAGGED_ROWS);
-        if (row >= call.m || largest_of_rows(a_excesses, inside) > most) flags |= 1u << i;
+        const int excess = largest_of_rows(a_excesses, inside);
+        #pragma unroll
+        for (int j = 0; j < ACROSS; j++)
+            if (row >= call.m || excess > most[j]) flags |= 1u << i * ACROSS + j;
     }
     return flags;
 }
@@ -176,9 +188,10 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                 next_flags = flags_at(tile + stride);
                 if (flags == ALL_FLAGGED) continue;
                 const auto [top, left, z] = tiles.place(tile, rank);
-                for (int i = 0; i < steps * 2; i++, ring.advance()) {  // high parts, then low ones
+                for (int i = 0; i < steps * PLANES; i++, ring.advance()) {  // high parts, then low ones
                     Barrier& full = s.full[ring.slot];
-                    const int plane_a = z * call.moves_a * 2 + i % 2, plane_b = z * call.moves_b * 2 + i % 2, at = i / 2 * LINE;
+                    const int plane = i % PLANES, at = i / PLANES * LINE;
+                    const int plane_a = z * call.moves_a * PLANES + plane, plane_b = z * call.moves_b * PLANES + plane;
                     unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];
                     barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
                     barrier_expect(full, (BM + BN) * 128);
@@ -216,9 +229,28 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                 continue;
             }
             const auto [tile_top, left, z] = tiles.place(tile, rank);
+            float sum[BN / 2];
+#if PLANES == 1
+            int before = -1;
+            for (int step = 0; step < steps; step++) {
+                const int slot = ring.slot;
+                barrier_wait(s.full[slot], ring.parity);
+                ring.advance();
+                const unsigned long long from_a = a_in(slot), from_b = b_in(slot);
+                wgmma_fence();
+                #pragma unroll
+                for (int q = 0; q < 4; q++) wgmma(sum, from_a + NEXT_A * q, from_b + NEXT_B * q, step > 0 || q > 0);
+                wgmma_commit();
+                wgmma_wait<1>();  // the wgmmas of the step before have read their slot
+                if (before >= 0) release(before);
+                before = slot;
+            }
+            wgmma_wait<0>();
+            release(before);
+#else
             // Products of high parts are summed over CHUNK steps and then added to `sum`. Those of a high and a low part, 2^11
             // times as large as they should be, are small enough that what tensor cores lose of their sums does not matter.
-            float sum[BN / 2], high[BN / 2], cross[BN / 2];
+            float high[BN / 2], cross[BN / 2];
             #pragma unroll
             for (int i = 0; i < BN / 2; i++) sum[i] = 0;
             int before_high = -1, before_low = -1;
@@ -263,6 +295,7 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
             wgmma_wait<0>();
             release(before_high);
             release(before_low);
+#endif
 
             // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
             const int row = tile_top + half * 64 + warp * 16 + lane / 4, col = left + lane % 4 * 2;
@@ -275,12 +308,14 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
             int2 columns[BN / 8];
             #pragma unroll
             for (int i = 0; i < BN / 8; i++) columns[i] = *(const int2*)(of_columns + i * 8);
-            const bool is_flagged = flags >> (rank * GROUPS + half) & 1;
+            const unsigned flagged = flags >> (rank * GROUPS + half) * ACROSS & (1u << ACROSS) - 1;
             flags = flags_at(tile + stride);
-            if (is_flagged) continue;
+            if (flagged == (1u << ACROSS) - 1) continue;
+            float held[HELD];
             #pragma unroll
             for (int i = 0; i < BN / 2; i += 4) {
                 const int j = i * 2;
+                if (ACROSS > 1 && flagged >> j / FLAGGED_COLUMNS & 1) continue;
                 if (ADD && i % HELD == 0)  // what C holds, some of it at once: the stores between would delay each load
                     #pragma unroll
                     for (int at = i; at < i + HELD; at += 2) {
@@ -293,14 +328,19 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                             if (is_in(at - l, l)) before.x = from[0];
                             if (is_in(at - l, l + 1)) before.y = from[1];
                         }
-                        high[at - i] = before.x;
-                        high[at - i + 1] = before.y;
+                        held[at - i] = before.x;
+                        held[at - i + 1] = before.y;
                     }
                 float v[4];
                 #pragma unroll
                 for (int l = 0; l < 4; l++) {
+#if PLANES == 1
+                    asm volatile("" : "+f"(sum[i + l])::"memory");
+                    v[l] = sum[i + l];
+#else
                     asm volatile("" : "+f"(cross[i + l])::"memory");
                     v[l] = sum[i + l] + cross[i + l] * (1.0f / 2048);
+#endif
                 }
                 v[0] = scaled(v[0], upper + columns[i / 4].x);
                 v[1] = scaled(v[1], upper + columns[i / 4].y);
@@ -308,7 +348,7 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                 v[3] = scaled(v[3], lower + columns[i / 4].y);
                 if (ADD)
                     #pragma unroll
-                    for (int l = 0; l < 4; l++) v[l] += high[i % HELD + l];
+                    for (int l = 0; l < 4; l++) v[l] += held[i % HELD + l];
                 #pragma unroll
                 for (int l = 0; l < 2; l++) {
                     if (!is_in(i, l * 2)) continue;

@@ -1,4 +1,4 @@
-"""Matrices of float32 as two matrices of float16: how the parts lie in memory, and how accurate their product is.
+"""Matrices of float32 as two matrices of float16, or one: how the parts lie in memory, and how accurate their product is.
 
 ``split_bound`` is the bound of the error, which ``docs/accuracy.md`` derives.
 """
@@ -21,15 +21,16 @@ _ALIGNMENT = 256
 OPERAND = struct.Struct("<6q6i")
 #: The largest of the excesses of a row of A and a column of B together that is ever allowed.
 _MOST_EXCESS = 12
-#: Lines of A and B are counted in whole tiles of so many.
-_TILE = 128
+#: Lines of A and B are counted in whole tiles of so many, by the number of planes.
+_TILE = {1: 256, 2: 128}
 
 
 @dataclass(frozen=True)
 class SplitOperand:
     """The rows of A or the columns of B, called lines, of ``k`` elements each: elements from one line to the next, from one
     of k to the next, and from one of ``matrices`` to the next, or 0 if all products have the same. ``alignment``: bytes of
-    which the address and ``next`` are multiples, at most 16."""
+    which the address and ``next`` are multiples, at most 16. ``planes``: the matrices of float16, two with the high and the
+    low parts, or one with the high parts alone."""
 
     lines: int
     k: int
@@ -38,6 +39,7 @@ class SplitOperand:
     next: int = 0
     matrices: int = 1
     alignment: int = GRANULE
+    planes: int = 2
 
     @property
     def along(self) -> bool:
@@ -64,7 +66,8 @@ class SplitOperand:
     @property
     def groups(self) -> int:
         """Groups of 32 lines, each of which has one excess; there are whole tiles of them."""
-        return -(-self.lines // _TILE) * _TILE // LINES
+        tile = _TILE[self.planes]
+        return -(-self.lines // tile) * tile // LINES
 
     @property
     def words(self) -> int:
@@ -79,7 +82,7 @@ class SplitOperand:
     @property
     def planes_bytes(self) -> int:
         """Bytes of the planes of all matrices."""
-        return -(-4 * self.plane * self.matrices // _ALIGNMENT) * _ALIGNMENT
+        return -(-2 * self.planes * self.plane * self.matrices // _ALIGNMENT) * _ALIGNMENT
 
     @property
     def workspace_bytes(self) -> int:
@@ -100,7 +103,7 @@ class SplitOperand:
     def boxed(self, box: tuple[int, int]) -> BoxedOperand:
         """Its planes as the copy engine sees them: of each matrix the high parts, then the low ones."""
         rows, columns = (self.lines, self.k) if self.along else (self.k, self.lines)
-        return BoxedOperand("float16", rows, columns, 2 * self.matrices, 2 * self.pitch, 2 * self.plane, box)
+        return BoxedOperand("float16", rows, columns, self.planes * self.matrices, 2 * self.pitch, 2 * self.plane, box)
 
 
 @dataclass(frozen=True)
@@ -129,9 +132,9 @@ class SplitProduct:
         return -(-self.a.lines // rows) * -(-self.b.lines // columns) * self.batch
 
 
-def split_of_rows(m: int, n: int, k: int) -> tuple[SplitOperand, SplitOperand]:
+def split_of_rows(m: int, n: int, k: int, planes: int = 2) -> tuple[SplitOperand, SplitOperand]:
     """A[m×k] and B[k×n] as they lie row by row, without gaps."""
-    return SplitOperand(m, k, k, 1), SplitOperand(n, k, 1, n)
+    return SplitOperand(m, k, k, 1, planes=planes), SplitOperand(n, k, 1, n, planes=planes)
 
 
 def split_bound(k: int, steps: int, excess: int = 0) -> float:

@@ -1,8 +1,9 @@
 """Products of float32 by tensor cores of float16: each operand is split into two matrices, which a kernel multiplies.
 
-``engine/cuda/pack/split_matrices.cu`` splits, ``engine/cuda/split_hopper.cu`` multiplies, and where the parts of a line do
-not represent it well enough, ``engine/cuda/pack/multiply_flagged.cu`` multiplies in its place. The GPU finds out where; the
-host does not wait. ``split_operand`` says how the parts lie.
+``engine/cuda/pack/split_matrices.cu`` splits, ``engine/cuda/split_hopper.cu`` multiplies (``rounded_hopper.cu`` where there
+are high parts alone), and where the parts of a line do not represent it well enough,
+``engine/cuda/pack/multiply_flagged.cu`` multiplies in its place. The GPU finds out where; the host does not wait.
+``split_operand`` says how the parts lie.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ SOURCES = tuple(
     for name in [
         "pack/split_matrices.cu",
         "pack/multiply_flagged.cu",
+        "split_hopper.cu",
         "flags.cuh",
         "simt.cuh",
         "wgmma.cuh",
@@ -89,7 +91,7 @@ def prepare_product_of_parts(
     """The product of operands that were split before; compiled and loaded now. The operands themselves are needed too, where
     their parts do not represent them well enough. The GPU must be the thread's current one, here and at each call."""
     a, b, values = product.a, product.b, kernel.checked(params)
-    limit = allowed_excess(a.k, values["CHUNK"])
+    limit = allowed_excess(a.k, values["CHUNK"]) if a.planes > 1 else 0
     multiply = _multiply(device, kernel, product, values, limit)
     flagged = _flagged(device, product, limit)
 
@@ -122,7 +124,11 @@ def _split(device: Device, *operands: SplitOperand) -> BoxedLauncher:
 
 
 def _split_code(arch: str, *operands: SplitOperand) -> Future[Compiled]:
-    macros: dict[str, object] = {"PARTS": operands[0].blocks, "HELD": _held(operands[0])}
+    macros: dict[str, object] = {
+        "PARTS": operands[0].blocks,
+        "HELD": _held(operands[0]),
+        "PLANES": operands[0].planes,
+    }
     for i, operand in enumerate(_two(operands)):
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
     return _compilation("split_matrices", arch, **macros)

@@ -225,7 +225,7 @@ class GpuPlace:
 
     def _addresses(self, plan: StreamPlan) -> dict[tuple[str, int], int]:
         at, addresses = self._memory, {}
-        sizes = slot_elements(plan.grid, plan.room.split)
+        sizes = slot_elements(plan.grid, plan.room.planes)
         for operand, elements, count in zip("abc", sizes, plan.slots, strict=True):
             for slot in range(count):
                 addresses[operand, slot] = at

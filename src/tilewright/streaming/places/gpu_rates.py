@@ -18,7 +18,7 @@ from ...files.array import ArraySource
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
-from ...planning.choice import SPLIT, Choice
+from ...planning.choice import PLANES, Choice
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.memory import Pages
 from ...runtime.gpu.split_operand import split_of_rows
@@ -66,7 +66,8 @@ def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     cached = file.read_as(lambda fields: GpuRates(**{**fields, "wave": tuple(fields["wave"])}))
     if cached is not None:
         return cached
-    shallow, deep = DEPTHS_OF_PARTS if choice.compute == SPLIT else DEPTHS
+    planes = PLANES.get(choice.compute, 0)
+    shallow, deep = DEPTHS_OF_PARTS if planes else DEPTHS
     steps_on(gpu, choice, dtype).compile_ahead([(SIDE, SIDE, deep)])
     staged = _stage_rates() if machine().usable_cores >= ROOMY else None  # while the kernel compiles
     gpu.make_current()
@@ -85,7 +86,7 @@ def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
         out_bytes=back,
         stage_bytes=staged[0],
         most_stage_bytes=max(staged),
-        split_s=_split_s(gpu, shallow) if choice.compute == SPLIT else 0.0,
+        split_s=_split_s(gpu, shallow, planes) if planes else 0.0,
     )
     file.write_json(asdict(rates))
     return rates
@@ -108,7 +109,7 @@ def _wave(gpu: Device, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
 def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
     """Seconds of C += A·B with k = ``depth``, after the operands were split if they are."""
     size = np.dtype(dtype)
-    slots = slot_elements(Grid(SIDE, SIDE, depth, SIDE, SIDE, depth), choice.compute == SPLIT)
+    slots = slot_elements(Grid(SIDE, SIDE, depth, SIDE, SIDE, depth), PLANES.get(choice.compute, 0))
     of_a, of_b, of_c = (elements * size.itemsize for elements in slots)
     steps, step = steps_on(gpu, choice, dtype), Multiply(0, Tile(0, 0), 1, 0, 0, 0, (0, 1), -1)
     with _stream_and_memory(gpu, SIDE * 64 * size.itemsize, of_a + of_b + of_c) as (stream, page, at):
@@ -123,9 +124,9 @@ def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) 
         return _seconds_each(stream, run)[0]
 
 
-def _split_s(gpu: Device, depth: int) -> float:
+def _split_s(gpu: Device, depth: int, planes: int) -> float:
     """Seconds of splitting a byte of A or B, on average of both."""
-    operands = split_of_rows(SIDE, SIDE, depth)
+    operands = split_of_rows(SIDE, SIDE, depth, planes)
     own, parts = (max(sizes) for sizes in zip(*((x.own_bytes, x.workspace_bytes) for x in operands), strict=True))
     with _stream_and_memory(gpu, COPY_BYTES, own + parts) as (stream, page, at):
         _fill(stream, page, at, own, np.dtype(np.float32))

@@ -17,7 +17,7 @@ from ...files.array import ArraySource
 from ...host.disk import fingerprint
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
-from ...planning.choice import SPLIT, Choice, choose_adding_cpu
+from ...planning.choice import PLANES, Choice, choose_adding_cpu
 from ...planning.streamed import choose_streamed
 from ...runtime.gpu.device import Device, open_device
 from ...runtime.gpu.split_product import SOURCES
@@ -71,7 +71,7 @@ class Placement:
     def kernel_fact(self) -> str:
         """What the bits of a product depend on, beside its operands: the kernel, its code and its parameters."""
         kernel, blocking = self.choice.kernel, getattr(self.choice.kernel, "blocking", None)
-        also = SOURCES if self.choice.compute == SPLIT else ()
+        also = SOURCES if self.choice.compute in PLANES else ()
         return f"{kernel.name} {fingerprint(kernel.source_hash, dict(self.choice.params), blocking, *also)}"
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
@@ -154,11 +154,11 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     gpu = gpus[0]
     named: Any = {"capability": gpu.capability, "sms": gpu.sms, "gpu": gpu.name}
     best = choose_streamed(dtype.name, m, n, k, **named, precision=options.precision)
-    split = best.compute == SPLIT
+    planes = PLANES.get(best.compute, 0)
     # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
     grain = max(128, *(side(**best.params) for side in best.kernel.tile))
-    step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated, split)
-    room = Room(place, host, grain, step=step, chunk=_chunk(sources), split=split)
+    step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated, planes)
+    room = Room(place, host, grain, step=step, chunk=_chunk(sources), planes=planes)
     return Placement(best, room, threads, free, gpus, chunks)
 
 

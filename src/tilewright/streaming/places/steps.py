@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from ...kernels.cuda_kernel import CudaKernel
-from ...planning.choice import SPLIT, Choice
+from ...planning.choice import PLANES, Choice
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.product import compile_ahead, prepare_gpu_product
 from ...runtime.gpu.split_operand import SplitProduct, split_of_rows
@@ -40,7 +40,7 @@ class Steps(Protocol):
 
 def steps_on(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> Steps:
     """The steps by the kernel that was chosen."""
-    return SplitSteps(gpu, choice) if choice.compute == SPLIT else PlainSteps(gpu, choice, dtype)
+    return SplitSteps(gpu, choice) if choice.compute in PLANES else PlainSteps(gpu, choice, dtype)
 
 
 class PlainSteps:
@@ -64,7 +64,7 @@ class SplitSteps:
     """By a kernel that multiplies parts of float16."""
 
     def __init__(self, gpu: Device, choice: Choice[CudaKernel]) -> None:
-        self._gpu, self._choice = gpu, choice
+        self._gpu, self._choice, self._planes = gpu, choice, PLANES[choice.compute]
         #: The load whose block the parts behind a slot are of.
         self._loads: dict[int, int] = {}
         self._split = functools.cache(functools.partial(prepare_split, gpu))
@@ -74,11 +74,12 @@ class SplitSteps:
         """See ``Steps``."""
         for shape in shapes:
             for add in (False, True):
-                compile_parts_ahead(self._gpu, self._choice.kernel, product_of_rows(*shape, add), self._choice.params)
+                product = product_of_rows(*shape, add, self._planes)
+                compile_parts_ahead(self._gpu, self._choice.kernel, product, self._choice.params)
 
     def __call__(self, step: Multiply, shape: tuple[int, int, int], at: Addresses, stream: Any) -> None:
         """See ``Steps``."""
-        operands = split_of_rows(*shape)
+        operands = split_of_rows(*shape, self._planes)
         parts_a, parts_b = (slot + x.own_bytes for slot, x in zip(at[:2], operands, strict=True))
         for x, slot, parts, load in zip(operands, at[:2], (parts_a, parts_b), step.needs, strict=True):
             if self._loads.get(slot) != load:
@@ -87,11 +88,10 @@ class SplitSteps:
         self._product(shape, not step.first)(at.a, at.b, at.c, parts_a, parts_b, stream)
 
     def _prepared(self, shape: tuple[int, int, int], add: bool) -> PartsLaunches:
-        return prepare_product_of_parts(
-            self._gpu, self._choice.kernel, product_of_rows(*shape, add), self._choice.params
-        )
+        product = product_of_rows(*shape, add, self._planes)
+        return prepare_product_of_parts(self._gpu, self._choice.kernel, product, self._choice.params)
 
 
-def product_of_rows(m: int, n: int, k: int, add: bool) -> SplitProduct:
+def product_of_rows(m: int, n: int, k: int, add: bool, planes: int = 2) -> SplitProduct:
     """C[m×n] = A[m×k]·B[k×n], or C += A·B, of matrices that lie row by row, without gaps."""
-    return SplitProduct(*split_of_rows(m, n, k), n, 0, 1, add=add)
+    return SplitProduct(*split_of_rows(m, n, k, planes), n, 0, 1, add=add)

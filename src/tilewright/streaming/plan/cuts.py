@@ -30,7 +30,7 @@ class Room:
     The order of additions must not depend on the grid that is chosen. So either a step is a whole number of the parts of at
     most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``; 0 leaves it free.
 
-    ``split``: beside each block of A or B there are its parts for tensor cores, which take as many bytes and a few more.
+    ``planes``: beside each block of A or B there are so many matrices of float16, for tensor cores.
     """
 
     place: int
@@ -39,7 +39,7 @@ class Room:
     kc: int = 1
     step: int = 0
     chunk: int = 1
-    split: bool = False
+    planes: int = 0
 
     def host_slots(self, grid: Grid, itemsize: int) -> int:
         """Blocks that the host's memory has room for."""
@@ -87,7 +87,7 @@ def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None =
     the tiles of one place, down and across, if it has not all: more blocks than these need are not used."""
     down, across = part or grid.tiles
     tiles = down * across
-    a_size, b_size, c_size = slot_elements(grid, room.split)
+    a_size, b_size, c_size = slot_elements(grid, room.planes)
     least_a, least_b, _ = least_slots(grid)
     of_a, of_b = max(least_a, down * grid.steps), max(least_b, across * grid.steps)
     ways: list[Slots] = []
@@ -110,9 +110,9 @@ def least_slots(grid: Grid) -> Slots:
     return min(2, down * grid.steps), min(2, across * grid.steps), 1
 
 
-def least_room(grids: Sequence[Grid], split: bool = False) -> int:
+def least_room(grids: Sequence[Grid], planes: int = 0) -> int:
     """Elements of memory for the smallest blocks of any of these cuts."""
-    return min(place_elements(grid, least_slots(grid), split) for grid in grids)
+    return min(place_elements(grid, least_slots(grid), planes) for grid in grids)
 
 
 def multiplications(grid: Grid) -> int:
@@ -125,20 +125,20 @@ def block_elements(grid: Grid) -> int:
     return max(grid.bm, grid.bn) * grid.bk
 
 
-def place_elements(grid: Grid, slots: Slots, split: bool = False) -> int:
+def place_elements(grid: Grid, slots: Slots, planes: int = 0) -> int:
     """Elements of all slots together."""
-    return sum(count * size for count, size in zip(slots, slot_elements(grid, split), strict=True))
+    return sum(count * size for count, size in zip(slots, slot_elements(grid, planes), strict=True))
 
 
 @functools.lru_cache(maxsize=4096)
-def slot_elements(grid: Grid, split: bool = False) -> tuple[int, int, int]:
-    """Elements of a slot for a block of A, for a block of B, and for a tile of C. With ``split`` those of A and B
-    have room for the parts of the block too, which is of float32."""
+def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
+    """Elements of a slot for a block of A, for a block of B, and for a tile of C. With ``planes``
+    those of A and B have room for so many matrices of float16 too; the block is of float32."""
     a, b = grid.bm * grid.bk, grid.bk * grid.bn
-    if split:
+    if planes:
         from ...runtime.gpu.split_operand import split_of_rows  # not needed on the CPU
 
-        of_a, of_b = split_of_rows(grid.bm, grid.bn, grid.bk)
+        of_a, of_b = split_of_rows(grid.bm, grid.bn, grid.bk, planes)
         a, b = ((x.own_bytes + x.workspace_bytes) // 4 for x in (of_a, of_b))
     return a, b, grid.bm * grid.bn
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...host.machine import bytes_text, seconds_text
-from ...planning.choice import SPLIT, Choice
+from ...planning.choice import ROUNDED, SPLIT, Choice
 from ...planning.plan import Plan, Rows
 from ...problem import Problem
 from .bounds import least_elements, least_side
@@ -82,7 +82,7 @@ class StreamPlan(Plan):
     @property
     def place_bytes(self) -> int:
         """Bytes of memory that blocks and tiles take where they are multiplied."""
-        return place_elements(self.grid, self.slots, self.room.split) * self.itemsize
+        return place_elements(self.grid, self.slots, self.room.planes) * self.itemsize
 
     @property
     def host_bytes(self) -> int:
@@ -218,10 +218,12 @@ class StreamPlan(Plan):
         return [("reads", f"{bytes_text(self.read_bytes)} of A and B; the least for both memories is {least}")]
 
     def _accuracy(self) -> Rows:
-        if not self.choice or self.compute != SPLIT:
+        if not self.choice or self.compute not in (ROUNDED, SPLIT):
             return []
-        from ...arrays.split import split_rows  # not needed on the CPU
+        from ...arrays.split import rounded_rows, split_rows  # not needed on the CPU
 
+        if self.compute == ROUNDED:
+            return rounded_rows(self.grid.k)
         return split_rows(self.grid.k, self.params, self.grid.bk)
 
     def _balance(self) -> str:

@@ -56,10 +56,14 @@ MUCH = 0.95
 #: More places are used only if they take less than this share of the time of fewer.
 WORTH = 0.9
 #: The GPU for which the step of k is chosen, whichever GPU is used: operations and bytes a second, by multiply-adds and by
-#: tensor cores of split operands, and the bytes of its memory that are taken where no limit is stated.
+#: tensor cores of operands that became one or two matrices of float16; and the bytes of its memory that are taken where no
+#: limit is stated.
 TYPICAL = Rates(48e12, 50e9, 50e9, 25e9, latency_s=1e-4, wave=(128, 256, 132), wave_s=1e-5)
-TYPICAL_SPLIT = Rates(2e14, 50e9, 50e9, 35e9, latency_s=1e-4, wave=(128, 128, 132), wave_s=1e-5, copy_s=8e-13)
-TYPICAL_BYTES, TYPICAL_SPLIT_BYTES = 16 << 30, 64 << 30
+TYPICAL_OF_PARTS = {
+    1: Rates(5.5e14, 50e9, 50e9, 35e9, latency_s=1e-4, wave=(128, 256, 132), wave_s=1e-5, copy_s=6e-13),
+    2: Rates(2e14, 50e9, 50e9, 35e9, latency_s=1e-4, wave=(128, 128, 132), wave_s=1e-5, copy_s=8e-13),
+}
+TYPICAL_BYTES, TYPICAL_BYTES_OF_PARTS = 16 << 30, 64 << 30
 
 
 def plan_stream(
@@ -82,7 +86,7 @@ def plan_stream(
     all_cuts = list(cuts(m, n, k, room))
     fit = without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
     if not fit:
-        least = least_room(all_cuts, room.split) * itemsize
+        least = least_room(all_cuts, room.planes) * itemsize
         raise MemoryLimitError(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {bytes_text(room.place)}: "
             f"it needs {bytes_text(least)} ({least} bytes) at least"
@@ -113,7 +117,7 @@ def plan_stream(
 
 @functools.lru_cache(maxsize=64)
 def typical_step(
-    m: int, n: int, k: int, dtype: str, itemsize: int, grain: int, limit: int | None, split: bool = False
+    m: int, n: int, k: int, dtype: str, itemsize: int, grain: int, limit: int | None, planes: int = 0
 ) -> int:
     """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
@@ -121,8 +125,8 @@ def typical_step(
     By the model, plans with this step take up to 7 % longer than plans with a free one; where a disk or a limit of 64 MiB
     decides, up to 33 %. Raises MemoryLimitError as ``plan_stream``.
     """
-    free, rates = (TYPICAL_SPLIT_BYTES, TYPICAL_SPLIT) if split else (TYPICAL_BYTES, TYPICAL)
-    room = Room(free if limit is None else limit, grain=grain, split=split)
+    free, rates = (TYPICAL_BYTES_OF_PARTS, TYPICAL_OF_PARTS[planes]) if planes else (TYPICAL_BYTES, TYPICAL)
+    room = Room(free if limit is None else limit, grain=grain, planes=planes)
     return plan_stream(m, n, k, dtype, itemsize, room, rates).grid.bk
 
 
@@ -139,7 +143,7 @@ def plan_again(
     """A plan for the tiles that are left of a product that was begun with this ``grid``."""
     slots = shares(grid, room, itemsize)
     if not slots:
-        least = place_elements(grid, least_slots(grid), room.split) * itemsize
+        least = place_elements(grid, least_slots(grid), room.planes) * itemsize
         raise MemoryLimitError(
             f"tiles of {grid.bm}×{grid.bn} in steps of {grid.bk}, with which this product was begun, "
             f"need {bytes_text(least)} ({least} bytes); given {bytes_text(room.place)}"

@@ -7,7 +7,7 @@
 //
 // A cluster of PARTS blocks splits 32 lines, each block a part of k: it finds the largest and the least magnitude of its part, reads
 // those of the others, and splits. Of its numbers each thread holds HELD · 4 in shared memory meanwhile, and reads the rest again.
-// (With 64 or 128 lines at once, which follow each other in memory, it was no faster on an H200.)
+// (With 64 or 128 lines at once, which follow each other in memory, it was no faster on an H200.) If PLANES is 1, hi alone is written.
 #include "../hopper.cuh"
 #include "../launches.cuh"
 
@@ -83,16 +83,17 @@ __device__ __forceinline__ uint2 found_by(const uint2& mine, int rank)
     return theirs;
 }
 
-// Writes four neighbours of both planes.
+// Writes four neighbours of each plane.
 __device__ __forceinline__ void store(unsigned short* to, long long plane, float a, float b, float c, float d)
 {
     const uint2 hi = make_uint2(packed(a, b), packed(c, d));
+    *(uint2*)to = hi;
+    if (PLANES == 1) return;
     a -= unpacked((unsigned short)hi.x);
     b -= unpacked(hi.x >> 16);
     c -= unpacked((unsigned short)hi.y);
     d -= unpacked(hi.y >> 16);
     const uint2 lo = make_uint2(packed(a * 2048, b * 2048), packed(c * 2048, d * 2048));
-    *(uint2*)to = hi;
     *(uint2*)(to + plane) = lo;
 }
 
@@ -109,7 +110,7 @@ __device__ __forceinline__ void split(const float* x, unsigned short* planes, in
     auto step_of = [&](int i) { return begin + (ALONG ? lane * 4 + i / 4 * 128 : (int)threadIdx.x / LANES + i * STEPS); };
     const int count = end <= begin ? 0 : ALONG ? (end - begin + 127) / 128 * 4 : (end - begin + STEPS - 1) / STEPS;
     x += matrix * o.next;
-    planes += matrix * 2 * o.plane;
+    planes += matrix * PLANES * o.plane;
     words += matrix * o.room;
 
     // ---- the largest and the least magnitude of each line --------------------------------------------------------------------
@@ -169,7 +170,7 @@ __device__ __forceinline__ void split(const float* x, unsigned short* planes, in
     }
     __syncthreads();
 
-    // ---- both planes ---------------------------------------------------------------------------------------------------------
+    // ---- the planes ----------------------------------------------------------------------------------------------------------
     #pragma unroll 4
     for (int i = 0; i < count; i++) {
         const int line = line_of(i), step = step_of(i);

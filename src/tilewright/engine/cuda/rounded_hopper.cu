@@ -1,0 +1,55 @@
+/*
+idea = "float32 by one product of float16 on tensor cores, for precision 'fast': each number is rounded to one of float16."
+row = "S0.9, S2"
+entry = "split_hopper"
+dtypes = ["float16x1"]
+stores = ["float32"]
+precision = "float16x1"
+capability = "9.0a"
+persistent = true
+suits = "min(k >= 128, m >= 256, n >= 256, m * n * k * batch >= 250000000)"
+block = ["128 * (BM // 64 + 1)"]
+grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
+shared = "SLOTS * (BM + BN) * 128 + 16 * SLOTS"
+tile = ["BN", "BM"]
+constraints = ["SLOTS * (BM + BN) * 128 + 16 * SLOTS <= 232448"]
+
+[boxes]
+a = ["BM", "LINE"]
+a_down = ["LINE", "64"]
+b = ["LINE // CLUSTER", "64"]
+b_down = ["BN // CLUSTER", "LINE"]
+
+# The operands that are rounded first, and multiplied again where rounding loses too much.
+[strides]
+a = "either"
+b = "either"
+c = "rows"
+
+# As in ``split_hopper.cu``, with one product for each step. Two blocks that share B need less of the second-level cache.
+[time]
+work = "m * n * k * batch"
+rate = "2.7e12 * (1 - 0.1 * (work > 1e12) - 0.15 * (BN < 256) - 0.06 * (CLUSTER == 1))"
+store = "2.7e-6 + sms * BM * BN * 4 / 3.9e12"
+tiles = "cdiv(blocks, sms) * (store + cdiv(k, LINE) * BM * BN * LINE / rate)"
+memory = "(m * k + k * n + m * n) * 4 * batch / 3.9e12"
+seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
+
+[[presets]]
+rate = 100
+params = { BN = 128, SLOTS = 7 }
+
+[[presets]]
+rate = 100
+params = { CLUSTER = 2, GROUP = 8 }
+
+[params]
+BM = { default = 128, values = [128] }
+BN = { default = 256, values = [64, 128, 256] }
+CHUNK = { default = 1, values = [1] }
+SLOTS = { default = 4, min = 3, max = 9 }
+CLUSTER = { default = 1, values = [1, 2] }
+GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
+*/
+#define PLANES 1
+#include "split_hopper.cu"
