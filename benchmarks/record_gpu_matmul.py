@@ -8,8 +8,9 @@
 
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
 ``float32_ieee`` by multiply-adds alone) and float64.
-The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), int8 to int32 and tf32, of B transposed in
-memory, beside ``torch._scaled_mm``, ``torch._int_mm`` and ``torch.matmul`` with TF32 on.
+The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), int8 to int32, tf32, and float32 with
+``precision="fast"``, of B transposed in memory, beside ``torch._scaled_mm``, ``torch._int_mm``, ``cublasGemmEx`` for int8,
+which is faster, and ``torch.matmul`` with TF32 on.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
@@ -20,6 +21,7 @@ TF32 is off otherwise. ``host_s`` is the time until a call returns, of both.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 import time
@@ -31,13 +33,14 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.lab.inputs.environment import environment
+from tilewright.runtime.gpu.cublas import _library as cublas
 
 SIZES = (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)
 SAMPLES = 7
 #: (batch, m, n, k) of the products by shape, and the dtypes of each set of them.
 DTYPES = {
     "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float32_ieee", "float64"),
-    "narrow": ("float8", "float8_fast", "int8", "tf32"),
+    "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "float32_fast"),
 }  # fmt: skip
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
@@ -53,7 +56,9 @@ NARROW: dict[str, tuple[str, dict[str, str], str, float, float]] = {
     "float8": ("float8_e4m3fn", {}, "torch._scaled_mm", 2.0**-10, 2.0**-24),
     "float8_fast": ("float8_e4m3fn", {"precision": "fast"}, "torch._scaled_mm(use_fast_accum=True)", 0.0, 2.0**-17),
     "int8": ("int8", {"out_dtype": "int32"}, "torch._int_mm", 0.0, 0.0),
+    "int8_gemm": ("int8", {"out_dtype": "int32"}, "cublasGemmEx", 0.0, 0.0),
     "tf32": ("float32", {"precision": "tf32"}, "torch.matmul with TF32", 2.0**-10, 2.0**-23),
+    "float32_fast": ("float32", {"precision": "fast"}, "torch.matmul with TF32", 1.01 * 2.0**-10, 2.0**-24),
 }
 NARROW_SHAPES = [(1, n, n, n) for n in (1024, 2048, 4096, 8192, 16384)]
 #: A run of calls lasts at least so long, and so many rows are verified of products of more multiply-adds than these.
@@ -100,9 +105,34 @@ def narrow_calls(torch: Any, a: Any, b: Any, dtype: str) -> dict[str, Callable[[
         "float8": lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16),
         "float8_fast": lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True),
         "int8": lambda: torch._int_mm(a, b),
+        "int8_gemm": integer_gemm(torch, a, b) if dtype == "int8_gemm" else None,
         "tf32": lambda: torch.matmul(a, b),
+        "float32_fast": lambda: torch.matmul(a, b),
     }
     return {"tilewright": lambda: tw.matmul(a, b, **says), "torch": references[dtype]}
+
+
+def integer_gemm(torch: Any, a: Any, b: Any) -> Callable[[], Any]:
+    """cuBLAS's int8 product to int32, of operands whose elements follow each other along k, as it is fastest."""
+    library, handle = cublas(), ctypes.c_void_p(torch.cuda.current_blas_handle())
+    (m, k), n = a.shape, b.shape[1]
+    out = torch.empty(m, n, device="cuda", dtype=torch.int32)
+    one, zero = ctypes.c_int(1), ctypes.c_int(0)
+    transposed, plain, int8, int32, compute_32i = 1, 0, 3, 10, 72  # numbers of cublas_api.h and library_types.h
+
+    def call() -> Any:
+        status = library.cublasGemmEx(
+            handle, transposed, plain, n, m, k, ctypes.byref(one),
+            ctypes.c_void_p(b.data_ptr()), int8, k, ctypes.c_void_p(a.data_ptr()), int8, k,
+            ctypes.byref(zero), ctypes.c_void_p(out.data_ptr()), int32, n, compute_32i, -1,
+        )  # fmt: skip
+        if status:
+            raise SystemExit(f"cublasGemmEx: status {status}")
+        return out
+
+    if not torch.equal(call()[:ROWS], torch._int_mm(a, b)[:ROWS]):
+        raise SystemExit("cublasGemmEx: wrong")
+    return call
 
 
 def narrow_operands(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> tuple[Any, Any]:
@@ -110,7 +140,7 @@ def narrow_operands(torch: Any, shape: tuple[int, int, int, int], dtype: str) ->
     _, m, n, k = shape
     generator = torch.Generator("cuda").manual_seed(n)
     kind = getattr(torch, NARROW[dtype][0])
-    if dtype == "int8":
+    if NARROW[dtype][0] == "int8":
         made = [torch.randint(-128, 128, (rows, k), device="cuda", generator=generator, dtype=kind) for rows in (m, n)]
     else:
         made = [torch.rand(rows, k, device="cuda", generator=generator).mul_(2).sub_(1).to(kind) for rows in (m, n)]

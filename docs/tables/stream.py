@@ -50,6 +50,8 @@ def _what(row: Line) -> str:
         words += f", {row['device_memory']} of the GPU"
     if row.get("precision") == "ieee":
         words += ", by multiply-adds"
+    if row.get("precision") == "fast":
+        words += ', `precision="fast"`'
     if row["files"]:
         words += f", files, {row['memory']} of the host"
     return f"{words}, {count} GPUs" if count > 1 else words

@@ -29,7 +29,7 @@ c = "rows"
 # As in ``split_hopper.cu``, with one product for each step. Two blocks that share B need less of the second-level cache.
 [time]
 work = "m * n * k * batch"
-rate = "2.7e12 * (1 - 0.1 * (work > 1e12) - 0.15 * (BN < 256) - 0.06 * (CLUSTER == 1))"
+rate = "2.7e12 * (1 - 0.1 * (work > 1e12) - 0.15 * (BN < 256) - 0.01 * (CLUSTER == 1))"
 store = "2.7e-6 + sms * BM * BN * 4 / 3.9e12"
 tiles = "cdiv(blocks, sms) * (store + cdiv(k, LINE) * BM * BN * LINE / rate)"
 memory = "(m * k + k * n + m * n) * 4 * batch / 3.9e12"
