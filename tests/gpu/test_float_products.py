@@ -60,6 +60,7 @@ def stored(values: np.ndarray, down: bool, gap: int, dtype: str) -> tuple[np.nda
 def check(
     gpu: Any, dtype: str, shape: tuple[int, int, int], params: Mapping[str, int], *, batch: int = 1, parts: int = 1,
     down: tuple[bool, bool] = (False, False), gaps: tuple[int, int, int] = (0, 0, 0), name: str = "",
+    padded: tuple[bool, bool] = (False, False),
 ) -> None:  # fmt: skip
     """Compare a product by the kernel of ``dtype`` with NumPy's, and see that nothing around C is written."""
     m, n, k = shape
@@ -69,7 +70,8 @@ def check(
     kernel = cuda_engine()[name or KERNELS[dtype]]
     steps = -(-k // kernel.checked(params)["BK"])
     memory = [gpu.put(x) for x in (of_a, of_b, of_c)]
-    what = StridedProduct(dtype, dtype, m, n, k, batch, laid_a, laid_b, laid_c, parts, -(-steps // parts))
+    cut = parts, -(-steps // parts)
+    what = StridedProduct(dtype, dtype, m, n, k, batch, laid_a, laid_b, laid_c, *cut, padded)
     prepare_strided_product(gpu, kernel, what, params)(*(x.pointer for x in memory), 0)
     got = gpu.get(memory[2], dtype, of_c.shape)
     for each in memory:
@@ -85,6 +87,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()
+
+
+@pytest.mark.parametrize(("shape", "down", "gaps"), [
+    ((32, 63, 19), (False, False), (0, 1, 0)), ((65, 7, 24), (True, False), (3, 1, 2)),
+    ((30, 64, 9), (True, True), (2, 0, 1)),
+], ids=str)  # fmt: skip
+def test_rows_that_are_padded_are_read_in_whole_vectors(gpu: Any, shape: Any, down: Any, gaps: Any) -> None:
+    check(gpu, "float32", shape, SMALL["float32"], down=down, gaps=gaps, padded=(True, True))
 
 
 @pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)

@@ -100,7 +100,7 @@ def test_a_batch_of_one_product_stores_at_odd_addresses() -> None:
     """A batch times one matrix is one product; the copy engine does not store where ``out`` begins inside of a granule."""
     a = GpuArray(0, (2, 3, 8), (24, 8, 1), "bfloat16", 0)
     b, out = GpuArray(0, (8, 16), (16, 1), "bfloat16", 0), GpuArray(6, (2, 3, 16), (48, 16, 1), "bfloat16", 0)
-    order = arrange(a, b, out, disjoint=True, views=True, layouts=layouts_of(HOPPER))
+    order = arrange(a, b, out, disjoint=True, views=True, layouts=layouts_of(HOPPER)[0])
     assert order.mnk == (6, 16, 8)
     assert not order.c.used.aligned
 

@@ -143,12 +143,13 @@ def _strided(plan: GpuPlan, axis: _Axis) -> StridedProduct:
     batch, *nexts = axis
     m, n, k = order.mnk
     of_a, of_b, of_c = (strides_of(*each) for each in zip((a, b, c), nexts, strict=True))
+    padded = order.p.is_copied, order.q.is_copied
     if plan.parts == 1:
-        return StridedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, of_c)
+        return StridedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, of_c, padded=padded)
     sums, parts = sums_dtype(plan.compute), (plan.parts, _part_steps(plan))
     aligned = math.gcd(GRANULE, m * n * itemsize_of(sums))
     return StridedProduct(
-        plan.compute, sums, m, n, k, batch, of_a, of_b, Strides(n, 1, m * n, alignment=aligned), *parts
+        plan.compute, sums, m, n, k, batch, of_a, of_b, Strides(n, 1, m * n, alignment=aligned), *parts, padded
     )
 
 

@@ -13,7 +13,7 @@ from ..kernels.cuda_kernel import CudaKernel
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import Laid
 from ..runtime.gpu.memory import GRANULE, LINE_BYTES
-from ..runtime.gpu.strided_product import Strides
+from ..runtime.gpu.strided_product import Strides, vector_bytes
 from .dtypes import made_dtype
 from .gpu_array import Matrix, row_major_matrix
 
@@ -95,11 +95,18 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Strided:
-    """Kernels whose operands are pointers and strides, for which their table ``strides`` says what they read as it lies."""
+    """Kernels whose operands are pointers and strides, for which their table ``strides`` says what they read as it lies. If
+    ``whole``, they get a copy of a factor whose rows, or columns, do not begin at whole granules: their longest loads need
+    that."""
 
     kernel: CudaKernel
+    whole: bool = False
 
     def fits(self, operand: int, matrix: Matrix) -> bool:
+        if self.whole and operand < 2:
+            laid, shape = strides_of(matrix), (matrix.rows, matrix.columns)
+            if vector_bytes(laid, matrix.dtype, shape) < GRANULE:
+                return False
         rows = matrix.columns == 1 or matrix.column == 1
         columns = matrix.rows == 1 or matrix.row == 1
         if min(matrix.row, matrix.column) < 0:
@@ -158,6 +165,8 @@ def strides_of(matrix: Matrix, step: int = 0) -> Strides:
     return Strides(row, column, step, down, matrix.alignment)
 
 
-def layouts_of(kernel: CudaKernel) -> Layouts:
-    """The layouts that a kernel takes."""
-    return Strided(kernel) if kernel.strides else Boxes(kernel) if kernel.boxes else RowMajor()
+def layouts_of(kernel: CudaKernel) -> tuple[Layouts, ...]:
+    """The layouts that a kernel takes: as the operands lie, and those with which it may be faster."""
+    if kernel.strides:
+        return (Strided(kernel),) if kernel.boxes else (Strided(kernel), Strided(kernel, whole=True))
+    return (Boxes(kernel),) if kernel.boxes else (RowMajor(),)

@@ -21,11 +21,12 @@ from .dtypes import dtype_name, dtype_on_gpu, made_dtype, result_dtype
 from .epilogue_arrays import finish_form
 from .finish import RESULTS_OF_EPILOGUES, FinishForm
 from .gpu_array import GpuArray
-from .launches import Launches, prepare_launches
+from .launches import Launches
 from .layouts import Layouts
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import Order, arrange
+from .peeled import PeeledLaunches, peeled, prepare_peeled
 from .plan import GpuPlan, gpu_plan
 from .repeated import finished_ways, short_ways
 
@@ -87,7 +88,7 @@ def submit_product(
     out: Any = None,
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
-) -> tuple[Any, Launches]:
+) -> tuple[Any, Launches | PeeledLaunches]:
     """Submit the product of ``arrays`` a and b to the caller's stream: the result, which is ``out`` where the third array is
     its memory, and what was launched. Raises what ``matmul_on_gpu`` raises."""
     x, y, target = arrays
@@ -181,6 +182,24 @@ def _plan(
 ) -> GpuPlan:
     first, second = GpuArray(*x), GpuArray(*y)
     target = None if out is None else GpuArray(*out)
+    whole = _planned(first, second, target, disjoint, views, precision, out_dtype, form)
+    if not disjoint:
+        return whole
+    return peeled(
+        whole, first, second, target, lambda x, y, out: _planned(x, y, out, True, False, precision, out_dtype)
+    )
+
+
+def _planned(
+    first: GpuArray,
+    second: GpuArray,
+    target: GpuArray | None,
+    disjoint: bool,
+    views: bool,
+    precision: str | float,
+    out_dtype: str | None,
+    form: FinishForm | None = None,
+) -> GpuPlan:
     gpu = gpu_at(first.device)
     operands = dtype_on_gpu(first.dtype, second.dtype)
     result = result_dtype(operands, out_dtype)
@@ -202,9 +221,9 @@ def _plan(
 
 
 @functools.lru_cache(maxsize=1024)
-def _launches(*key: Any) -> Launches:
+def _launches(*key: Any) -> Launches | PeeledLaunches:
     plan = _plan(*key)
-    return prepare_launches(plan, gpu_at(plan.ordinal))
+    return prepare_peeled(plan, gpu_at(plan.ordinal))
 
 
 def check_words_on_gpu(precision: str | float, algorithm: str) -> None:

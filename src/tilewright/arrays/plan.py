@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import DTypeError
@@ -22,8 +22,8 @@ from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copies_seconds, copy_of, sum_seconds
 from .dtypes import made_dtype
 from .finish import FinishForm, finish_seconds
-from .layouts import Layouts, RowMajor, layouts_of, starts_lines, strides_of
-from .order import Order
+from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines, strides_of
+from .order import Order, OrderedMatrix
 from .split import can_split, rounded_rows, split_of, split_rows, split_seconds
 
 #: What a kernel computes.
@@ -177,46 +177,28 @@ def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm |
     parted = {"float32": SPLIT, ROUNDED: ROUNDED}.get(compute, "") if splits else ""
     splitting = engine_on_gpu(parted, gpu.capability) if parted else ()
     plain, compute = ((), "float32") if compute == ROUNDED else (engine_on_gpu(compute, gpu.capability), compute)
-    for kernel in (*plain, *splitting):
-        layouts = layouts_of(kernel)
-        if form is not None and form.blocks and kernel.blocks is None:
+    for kernel, once, order in _tried((*plain, *splitting), arranged, compute, form):
+        m, n, k = order.mnk
+        batch = math.prod(order.batch)
+        if not min(m, n, k, batch):
+            choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
+            return _plan(order, choice, gpu, form=form)
+        if kernel.suits is not None and not kernel.suits(m=m, n=n, k=k, batch=batch):
             continue
-        changes = (
-            (False,)
-            if form is not None and form.blocks
-            else (False, True)
-            if kernel.strides and kernel.strides["c"] != "rows"
-            else (None,)
-        )
-        at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
-        for swapped, once in itertools.product(changes, at_once):
-            order = arranged(compute, layouts, swapped, once)
-            if order is None or (form is not None and once and not _finishes(order, form)):
+        copied, shape = _copies_s(order, form, once), _shape(order, form, once)
+        if kernel in splitting:
+            if not can_split(order, parted):
                 continue
-            m, n, k = order.mnk
-            batch = math.prod(order.batch)
-            if not min(m, n, k, batch):
-                choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
-                return _plan(order, choice, gpu, form=form)
-            if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=batch):
-                copied, shape = _copies_s(order, form, once), _shape(order, form, once)
-                if kernel in splitting:
-                    if not can_split(order, parted):
-                        continue
-                    copied, shape = copied + split_seconds(order, parted), replace(shape, dtype=parted)
-                words = (
-                    _CHANGED if order.swapped else _STRAIGHT,
-                    " and ".join(order.copies) or "no copies",
-                    ""
-                    if form is None
-                    else "the epilogue in the same kernel"
-                    if once
-                    else "the epilogue in another kernel",
-                )
-                found += [
-                    (way, way.seconds + copied + _sums_s(order, way), words, order, once)
-                    for way in ways(kernel, shape, gpu.sms, gpu.name)
-                ]
+            copied, shape = copied + split_seconds(order, parted), replace(shape, dtype=parted)
+        words = (
+            _CHANGED if order.swapped else _STRAIGHT,
+            " and ".join(order.copies) or "no copies",
+            "" if form is None else "the epilogue in the same kernel" if once else "the epilogue in another kernel",
+        )
+        found += [
+            (way, way.seconds + copied + _sums_s(order, way), words, order, once)
+            for way in ways(kernel, shape, gpu.sms, gpu.name)
+        ]
     if not found:
         return None
     found.sort(key=lambda each: each[1])
@@ -225,6 +207,27 @@ def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm |
     computed = parted if way.kernel in splitting else compute
     choice = Choice(way.kernel, computed, way.params, why, why_first([each[:3] for each in found]))
     return _plan(order, choice, gpu, way.parts, seconds, form=form, at_once=once)
+
+
+def _tried(
+    kernels: Sequence[CudaKernel], arranged: Arranged, compute: str, form: FinishForm | None
+) -> Iterator[tuple[CudaKernel, bool, Order]]:
+    """Every kernel with the orders of operands that it may be given, and whether it then applies the epilogue."""
+    in_blocks = form is not None and form.blocks is not None
+    for kernel in kernels:
+        if in_blocks and kernel.blocks is None:
+            continue
+        changes: tuple[bool | None, ...] = (None,)
+        if in_blocks:
+            changes = (False,)
+        elif kernel.strides and kernel.strides["c"] != "rows":
+            changes = (False, True)
+        at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
+        for swapped, once in itertools.product(changes, at_once):
+            orders = [arranged(compute, layouts, swapped, once) for layouts in layouts_of(kernel)]
+            for order in dict.fromkeys(orders):
+                if order is not None and not (once and form is not None and not _finishes(order, form)):
+                    yield kernel, once, order
 
 
 def _finishes(order: Order, form: FinishForm) -> bool:
@@ -262,7 +265,7 @@ def _shape(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
     lines = starts_lines(p) and starts_lines(q)
     batch = math.prod(order.batch)
     of_p, of_q = strides_of(p), strides_of(q)
-    p_vector, q_vector = (vector_bytes(how, x.dtype, (x.rows, x.columns)) for how, x in ((of_p, p), (of_q, q)))
+    p_vector, q_vector = _vector(order.p, across=of_p.down), _vector(order.q, across=not of_q.down)
     vectors = None if form is None or not at_once else form.boxed(swapped=order.swapped).vectors
     m, n, k = order.mnk
     return EngineShape(
@@ -280,6 +283,16 @@ def _shape(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
         vectors,
         form is not None and form.blocks is not None,
     )
+
+
+def _vector(place: OrderedMatrix, *, across: bool) -> int:
+    """The most bytes of an access to a factor. ``across`` k a row has no more than its own elements, unless it is a copy."""
+    x = place.used
+    most = vector_bytes(strides_of(x), x.dtype, (x.rows, x.columns))
+    if not across or place.is_copied:
+        return most
+    inner = x.rows if is_down(x) else x.columns
+    return math.gcd(most, inner * itemsize_of(x.dtype))
 
 
 def _copies_s(order: Order, form: FinishForm | None, at_once: bool) -> float:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..runtime.gpu.recording import Replay
     from .gpu_array import GpuArray
     from .launches import Launches
+    from .peeled import PeeledLaunches
 
 #: For types of arrays, ``way(a, b, out, asked)``: their product, or None if it must go the long way.
 short_ways: dict[type, Callable[..., Any]] = {}
@@ -188,7 +189,7 @@ class RepeatedProducts:
         self,
         arrays: tuple[Any, Any, Any],
         views: tuple[GpuArray, GpuArray, GpuArray | None],
-        launches: Launches,
+        launches: Launches | PeeledLaunches,
         gpu: Device,
         asked: Any = None,
         epilogue: Epilogue | None = None,
@@ -228,7 +229,9 @@ class RepeatedProducts:
             short_ways.setdefault(kind, self.product)
             finished_ways.setdefault(kind, self.finished_product)
 
-    def _recorded(self, key: Any, known: _Repeatable, launches: Launches, gpu: Device, given: Sequence[int]) -> int:
+    def _recorded(
+        self, key: Any, known: _Repeatable, launches: Launches | PeeledLaunches, gpu: Device, given: Sequence[int]
+    ) -> int:
         """Makes the launches of the first repetition and records them: a product that is computed once does not need it."""
         *addresses, stream = given
 

@@ -78,6 +78,11 @@ params = { BM = 16, BN = 64, WM = 16, WN = 16, STAGES = 10, PER_SM = 2 }
 [[presets]]
 rate = 80
 when = "m <= 16"
+params = { BM = 16, BN = 64, WM = 16, WN = 16, STAGES = 5, PER_SM = 4 }
+
+[[presets]]
+rate = 80
+when = "m <= 16"
 params = { BM = 16, WM = 16, PER_SM = 2 }
 
 [[presets]]

@@ -7,6 +7,12 @@
 #ifndef ADD
 #define ADD 0  // 1 adds the product to C, of real numbers
 #endif
+#ifndef A_PADDED  // 1 where a row (or a column that lies like one) may be read to the end of its last vector
+#define A_PADDED 0
+#endif
+#ifndef B_PADDED
+#define B_PADDED 0
+#endif
 
 constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;  // 2·4 warps: 256
 constexpr int LANES_M = WM / TM, LANES_N = WN / TN;                                    // of a warp: 8·4
@@ -23,6 +29,8 @@ struct Fragments {  // of one step
     float a[PLANES][TM], b[PLANES][TN];
 };
 
+template <int WIDTH> __device__ __forceinline__ int whole(int size) { return (size + WIDTH - 1) / WIDTH * WIDTH; }
+
 // One tile of C. Operands whose elements follow each other across their tile are copied A_WIDTH and B_WIDTH at a time.
 template <int A_WIDTH, int B_WIDTH>
 __device__ __forceinline__ void multiply(const float* a, const float* b, float* c, const Call& call, Stage* stages)
@@ -32,9 +40,9 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float* 
 
     // ---- GLOBAL → SHARED -------------------------------------------------------------------------------------------------
     Slab<float, PLANES, BM, A_DOWN, A_WIDTH, THREADS, 8, A_PITCH, 1, false> from_a(
-        a + (product * call.next_a + first * call.column_a) * PLANES, top, call.m, call.row_a, call.column_a);
+        a + (product * call.next_a + first * call.column_a) * PLANES, top, whole<A_WIDTH>(call.m), call.row_a, call.column_a);
     Slab<float, PLANES, BN, B_ACROSS, B_WIDTH, THREADS, 8, B_PITCH, 1, false> from_b(
-        b + (product * call.next_b + first * call.row_b) * PLANES, left, call.n, call.column_b, call.row_b);
+        b + (product * call.next_b + first * call.row_b) * PLANES, left, whole<B_WIDTH>(call.n), call.column_b, call.row_b);
     auto fetch = [&](Stage& stage, int steps) {
         from_a.copy(stage.a_tile[0][0], steps);
         from_b.copy(stage.b_tile[0][0], steps);
@@ -172,9 +180,9 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float* 
 __device__ __forceinline__ void multiply_strided(const float* a, const float* b, float* c, const Call& call)
 {
     extern __shared__ __align__(16) char memory[];
-    // Copies of four elements need whole ones: where a size is no multiple of four, none is copied so.
+    // Copies of four elements need whole ones: where a size is no multiple of four, and nothing follows, none is copied so.
     constexpr bool WIDE_A = PLANES == 1 && A_DOWN && A_VECTOR == 16, WIDE_B = PLANES == 1 && B_ACROSS && B_VECTOR == 16;
-    if ((WIDE_A || WIDE_B) && (!WIDE_A || call.m % 4 == 0) && (!WIDE_B || call.n % 4 == 0))
+    if ((WIDE_A || WIDE_B) && (!WIDE_A || A_PADDED || call.m % 4 == 0) && (!WIDE_B || B_PADDED || call.n % 4 == 0))
         multiply<WIDE_A ? 4 : 1, WIDE_B ? 4 : 1>(a, b, c, call, (Stage*)memory);
     else multiply<1, 1>(a, b, c, call, (Stage*)memory);
 }

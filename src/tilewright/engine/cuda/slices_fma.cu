@@ -31,12 +31,13 @@ one = "BUFFERS < 2"
 flight = "min(RESIDENT, turns) * WARPS_K * (BUFFERS + one) * (1 + (size == 8)) * (BOTH * rows + columns) * 512 / (LM * LN)"
 rate = "1.75e8 * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2) * (1 + 1.6 * one)"
 whole = "b_across + (1 - b_across) * 0.7 * min(1, 8 / (LM * LN))"
-few = "0.12 * (TM > 2) + 0.03 * (WARPS_K < 16) * b_across + 0.15 * (BUFFERS > 2) * (1 - b_across) + 0.3 * (TM > 1) * b_across"
+few = "0.12 * (TM > 2) - (0.1 - 0.03 * (BUFFERS > 1)) * (TM < 2) * b_across + 0.03 * (WARPS_K < 16) * b_across + 0.15 * (BUFFERS > 2) * (1 - b_across) + 0.3 * (TM > 1) * b_across"
 tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / whole / rate) + turns / RESIDENT * 1e-6"
 memory = "(m * k + k * n) * size * batch / 4.3e12"
 cache = "blocks * taken / (5.2e12 * (1 + 0.3 * one))"
 stored = "m * n * batch * parts * out_size / 3e12"
-seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + (size == 8) * (few + 2 * (TM * LM > 4)) + (size == 4) * (BUFFERS < 2) * (TM < 8) / 10) + stored"
+single = "max(a_vector < 16, b_vector < 16) * (m * k + k * n > 4e6) * (0.25 + 0.3 * (size == 8))"
+seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + (size == 8) * (few + 2 * (TM * LM > 4)) + (size == 4) * (BUFFERS < 2) * (TM < 8) / 10) * (1 + single) + stored"
 
 [[presets]]
 rate = 100
@@ -87,6 +88,16 @@ params = { TM = 1, TN = 2, LN = 2, BUFFERS = 4, RESIDENT = 2 }
 rate = 100
 when = "m <= 2"
 params = { TM = 1, TN = 1, LN = 2, BUFFERS = 1, RESIDENT = 4 }
+
+[[presets]]
+rate = 100
+when = "m == 1"
+params = { TM = 1, LN = 16, BUFFERS = 1, RESIDENT = 4 }
+
+[[presets]]
+rate = 100
+when = "m == 1"
+params = { TM = 1, TN = 2, LN = 16, WARPS_K = 16, BUFFERS = 1 }
 
 [[presets]]
 rate = 100

@@ -311,7 +311,7 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
             const unsigned flagged = flags >> (rank * GROUPS + half) * ACROSS & (1u << ACROSS) - 1;
             flags = flags_at(tile + stride);
             if (flagged == (1u << ACROSS) - 1) continue;
-            float held[HELD];
+            float held[HELD], kept[2];
             #pragma unroll
             for (int i = 0; i < BN / 2; i += 4) {
                 const int j = i * 2;
@@ -321,15 +321,15 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                     for (int at = i; at < i + HELD; at += 2) {
                         const int l = at % 4;
                         const float* from = to + l / 2 * 8 * call.row_c + at / 4 * 8;
-                        float2 before = {};
+                        float2 pair = {};
                         if (STORE_PAIRS) {
-                            if (is_in(at - l, l)) before = *(const float2*)from;
+                            if (is_in(at - l, l)) pair = *(const float2*)from;
                         } else {
-                            if (is_in(at - l, l)) before.x = from[0];
-                            if (is_in(at - l, l + 1)) before.y = from[1];
+                            if (is_in(at - l, l)) pair.x = from[0];
+                            if (is_in(at - l, l + 1)) pair.y = from[1];
                         }
-                        held[at - i] = before.x;
-                        held[at - i + 1] = before.y;
+                        held[at - i] = pair.x;
+                        held[at - i + 1] = pair.y;
                     }
                 float v[4];
                 #pragma unroll
@@ -351,13 +351,24 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                     for (int l = 0; l < 4; l++) v[l] += held[i % HELD + l];
                 #pragma unroll
                 for (int l = 0; l < 2; l++) {
-                    if (!is_in(i, l * 2)) continue;
                     float* at = to + l * 8 * call.row_c + j;
-                    if (STORE_PAIRS) *(float2*)at = make_float2(v[l * 2], v[l * 2 + 1]);  // then n is even
-                    else {
-                        at[0] = v[l * 2];
-                        if (is_in(i, l * 2 + 1)) at[1] = v[l * 2 + 1];
+                    if (STORE_PAIRS) {  // then n is even
+                        if (is_in(i, l * 2)) *(float2*)at = make_float2(v[l * 2], v[l * 2 + 1]);
+                        continue;
                     }
+                    // Where rows do not begin at whole pairs, a lane stores its second number with the first of the next lane. The
+                    // last of four lanes does so with the columns before, when the next eight are here.
+                    const bool odd = (unsigned long long)at / 4 % 2, last = lane % 4 == 3;
+                    const bool begins = j % FLAGGED_COLUMNS == 0, ends = (j + 8) % FLAGGED_COLUMNS == 0 || j + 8 == BN;
+                    const float next = __shfl_sync(~0u, v[l * 2], last ? lane - 3 : lane + 1);
+                    const int shift = !odd ? 0 : last ? -7 : 1;
+                    const float x = !odd ? v[l * 2] : last ? kept[l] : v[l * 2 + 1];
+                    const bool in_row = row + l * 8 < call.m, is_pair = !(begins && odd && last);
+                    if (in_row && is_pair && col + j + shift + 1 < call.n) *(float2*)(at + shift) = make_float2(x, odd ? next : v[l * 2 + 1]);
+                    else if (in_row && is_pair && col + j + shift < call.n) at[shift] = x;
+                    if (begins && odd && lane % 4 == 0 && is_in(i, l * 2)) at[0] = v[l * 2];
+                    if (ends && odd && last && is_in(i, l * 2 + 1)) at[1] = v[l * 2 + 1];
+                    kept[l] = v[l * 2 + 1];
                 }
             }
         }

@@ -38,7 +38,8 @@ class Strides(NamedTuple):
 @dataclass(frozen=True)
 class StridedProduct:
     """C[m×n] = A[m×k]·B[k×n] for each product of a batch, and of each of ``parts`` of k, of ``part_steps`` of the kernel's
-    steps, whose sums then follow each other like a batch."""
+    steps, whose sums then follow each other like a batch. ``padded``: of A and of B, whether a row (``down``: a column) may
+    be read to the end of its last vector."""
 
     dtype: str
     out: str
@@ -51,6 +52,7 @@ class StridedProduct:
     c: Strides
     parts: int = 1
     part_steps: int = MOST
+    padded: tuple[bool, bool] = (False, False)
 
 
 def prepare_strided_product(
@@ -76,6 +78,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: Cho
         "A_VECTOR": vector_bytes(p.a, p.dtype, (p.m, p.k)),
         "B_VECTOR": vector_bytes(p.b, p.dtype, (p.k, p.n)),
         "C_VECTOR": vector_bytes(p.c, p.out, (p.m, p.n)),
+        **{f"{name}_PADDED": 1 for name, is_padded in zip("AB", p.padded, strict=True) if is_padded},
     }
     compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)

@@ -1,0 +1,143 @@
+"""Products whose C has a few rows or columns more than whole tiles: one kernel computes the tiles, others the borders.
+
+A tile that is almost empty takes as long as a full one. The borders of C are products of few rows or few columns, which
+take as long as it takes to read an operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from ..host.machine import seconds_text
+from ..planning.plan import Rows
+from ..problem import itemsize_of
+from ..runtime.gpu.device import Device
+from .gpu_array import GpuArray
+from .launches import Launches, prepare_launches
+from .plan import GpuPlan
+
+#: The sides of the tiles of most kernels are multiples of this, and a border has so many rows or columns at most.
+_TILE, _MOST = 64, 16
+#: The share of the time of one kernel that the pieces may take at most: predictions are not better than that.
+_GAINS = 0.98
+
+
+class Piece(NamedTuple):
+    """The plan of a part of C, and the bytes from the first elements of a, b and C to those that it reads and writes."""
+
+    plan: GpuPlan
+    offsets: tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PeeledPlan(GpuPlan):
+    """The plan of a product in ``pieces``, the tiles first. What a plan says of one kernel, this says of theirs."""
+
+    pieces: tuple[Piece, ...] = ()
+    #: The prediction for one kernel.
+    whole_s: float = 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the workspace that all pieces use, one after another."""
+        return max(piece.plan.workspace_bytes for piece in self.pieces)
+
+    def rows(self) -> Rows:
+        borders = [piece.plan for piece in self.pieces[1:]]
+        texts = [
+            f"{each.problem.m}×{each.problem.n} by {each.kernel.name}, {seconds_text(each.predicted or 0)}"
+            for each in borders
+        ]
+        apart = f"{'; '.join(texts)}; one kernel for all of C: {seconds_text(self.whole_s)}"
+        return [*super().rows(), ("borders", apart)]
+
+
+@dataclass(frozen=True)
+class PeeledLaunches:
+    """All launches of such a plan, loaded: those of each piece, and its offsets."""
+
+    plan: PeeledPlan
+    pieces: tuple[tuple[Launches, tuple[int, int, int]], ...]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the workspace."""
+        return self.plan.workspace_bytes
+
+    def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+        """Submit all of it to ``stream``, for operands and workspace at these addresses. The GPU must be the current one."""
+        for launches, (to_a, to_b, to_c) in self.pieces:
+            launches.submit(a + to_a, b + to_b, c + to_c, workspace, stream)
+
+
+def peeled(
+    whole: GpuPlan,
+    x: GpuArray,
+    y: GpuArray,
+    out: GpuArray | None,
+    planned: Callable[[GpuArray, GpuArray, GpuArray], GpuPlan],
+) -> GpuPlan:
+    """The plan in pieces, if that is predicted to take less time than the plan ``whole`` for the same arrays; else that one.
+    ``planned`` plans a piece."""
+    if len(x.shape) != 2 or len(y.shape) != 2 or whole.predicted is None or whole.finish is not None:
+        return whole
+    (m, k), n = x.shape, y.shape[1]
+    rows, columns = _inner(m), _inner(n)
+    if not rows * columns * k or (rows, columns) == (m, n):
+        return whole
+    if out is None:
+        out = GpuArray(0, (m, n), (1, m) if whole.order.transposed else (n, 1), whole.order.dtype, x.device)
+    pieces, seconds = list[Piece](), 0.0
+    for (top, bottom), (left, right) in _parts(rows, columns, m, n):
+        cut = _part(x, (top, bottom), (0, k)), _part(y, (0, k), (left, right)), _part(out, (top, bottom), (left, right))
+        plan = planned(*cut)
+        if plan.predicted is None:
+            return whole
+        to_a, to_b, to_c = (part.pointer - all_of.pointer for part, all_of in zip(cut, (x, y, out), strict=True))
+        pieces.append(Piece(plan, (to_a, to_b, to_c)))
+        seconds += plan.predicted
+        if seconds > _GAINS * whole.predicted:
+            return whole
+    tiles = pieces[0].plan
+    of_all = whole.order
+    order = replace(tiles.order, shapes=of_all.shapes, shape=of_all.shape, transposed=of_all.transposed)
+    given: Any = {field.name: getattr(tiles, field.name) for field in fields(GpuPlan)}
+    given |= {"problem": whole.problem, "order": order, "predicted": seconds}
+    return PeeledPlan(**given, pieces=tuple(pieces), whole_s=whole.predicted)
+
+
+def prepare_peeled(plan: GpuPlan, gpu: Device) -> Launches | PeeledLaunches:
+    """The launches of a plan, in pieces or not. Raises what ``prepare_launches`` does."""
+    if not isinstance(plan, PeeledPlan):
+        return prepare_launches(plan, gpu)
+    return PeeledLaunches(plan, tuple((prepare_launches(piece.plan, gpu), piece.offsets) for piece in plan.pieces))
+
+
+def _inner(size: int) -> int:
+    """The rows or columns of C that whole tiles have; all of them where the rest is no border.
+
+    >>> _inner(4097), _inner(4096), _inner(4000), _inner(7)
+    (4096, 4096, 4000, 0)
+    """
+    return size - size % _TILE if size % _TILE <= _MOST else size
+
+
+#: The first row and the one after the last, or those of columns.
+_Range = tuple[int, int]
+
+
+def _parts(rows: int, columns: int, m: int, n: int) -> Iterator[tuple[_Range, _Range]]:
+    """The rows and columns of each part of C; the corner belongs to the last columns."""
+    yield (0, rows), (0, columns)
+    if columns < n:
+        yield (0, m), (columns, n)
+    if rows < m:
+        yield (rows, m), (0, columns)
+
+
+def _part(x: GpuArray, rows: _Range, columns: _Range) -> GpuArray:
+    first = (rows[0] * x.strides[0] + columns[0] * x.strides[1]) * itemsize_of(x.dtype)
+    shape = rows[1] - rows[0], columns[1] - columns[0]
+    return x._replace(pointer=x.pointer + first, shape=shape)
