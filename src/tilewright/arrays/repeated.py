@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import LaunchError
+from ..planning.ways import MOST_SHARED
 from .exchange import ExchangedProducts, ExchangeInterface
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .gpu_array import GpuArray
     from .launches import Launches
     from .peeled import PeeledLaunches
+    from .plan import GpuPlan
 
 #: For types of arrays, ``way(a, b, out, asked)``: their product, or None if it must go the long way.
 short_ways: dict[type, Callable[..., Any]] = {}
@@ -244,7 +246,7 @@ class RepeatedProducts:
                 submit(*given)
             return 0
 
-        replay = gpu.replay(submit, addresses, stream, early=(launches.plan.predicted_s or 0) > _EARLY_S)
+        replay = gpu.replay(submit, addresses, stream, early=_gains_early(launches.plan, gpu))
         if replay is None:
             self._known[key] = known._replace(run=by_python, is_first=False)
         else:
@@ -267,6 +269,13 @@ class RepeatedProducts:
 
         views = self._library.view(a, "a"), self._library.view(b, "b")
         self._exchanged.learn((a, b), views, (replay.program, known.result, known.workspace, failed))
+
+
+def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
+    """Whether a product is faster if it may begin before what precedes it on the stream has ended. Its blocks then go where
+    there is room already: several to one multiprocessor, and none to others, if they are few and small."""
+    are_alone = 2 * plan.launch.shared_bytes > MOST_SHARED
+    return (plan.predicted_s or 0) > _EARLY_S and (are_alone or plan.launch.blocks >= 2 * gpu.sms)
 
 
 def _overlap(extents: tuple[tuple[int, int], ...], addresses: tuple[int, int, int]) -> bool:

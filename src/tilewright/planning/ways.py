@@ -17,7 +17,7 @@ from .tuned import best_params
 #: A part of k has at least so many steps, and there are so many parts at most.
 _LEAST_STEPS, _MOST_PARTS = 4, 256
 #: The most bytes of shared memory of a block, on GPUs that have kernels that apply epilogues.
-_MOST_SHARED = 227 * 1024
+MOST_SHARED = 227 * 1024
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def ways(kernel: CudaKernel, product: EngineShape, sms: int, gpu: str = "") -> l
             continue
         launch = kernel.launch(*shape, **params)
         blocks, is_finished = launch.blocks * product.batch, product.vectors is not None
-        if is_finished and launch.shared_bytes + kernel.shared_to_finish(params, product.vectors or 0) > _MOST_SHARED:
+        if is_finished and launch.shared_bytes + kernel.shared_to_finish(params, product.vectors or 0) > MOST_SHARED:
             continue
         for parts in (1,) if is_finished else _parts(kernel, params, product, blocks, sms):
             found.append(Way(kernel, params, parts, _seconds(kernel, params, product, parts, blocks, sms)))

@@ -31,7 +31,7 @@ one = "BUFFERS < 2"
 flight = "min(RESIDENT, turns) * WARPS_K * (BUFFERS + one) * (1 + (size == 8)) * (BOTH * rows + columns) * 512 / (LM * LN)"
 rate = "1.75e8 * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2) * (1 + 1.6 * one)"
 whole = "b_across + (1 - b_across) * 0.7 * min(1, 8 / (LM * LN))"
-few = "0.12 * (TM > 2) - (0.1 - 0.03 * (BUFFERS > 1)) * (TM < 2) * b_across + 0.03 * (WARPS_K < 16) * b_across + 0.15 * (BUFFERS > 2) * (1 - b_across) + 0.3 * (TM > 1) * b_across"
+few = "0.12 * (TM > 2) - (0.05 + 0.05 * (BUFFERS < 2) * (RESIDENT > 2)) * (TM < 2) * b_across + 0.03 * (WARPS_K < 16) * b_across + 0.15 * (BUFFERS > 2) * (1 - b_across) + 0.3 * (TM > 1) * b_across"
 tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / whole / rate) + turns / RESIDENT * 1e-6"
 memory = "(m * k + k * n) * size * batch / 4.3e12"
 cache = "blocks * taken / (5.2e12 * (1 + 0.3 * one))"
@@ -93,11 +93,6 @@ params = { TM = 1, TN = 1, LN = 2, BUFFERS = 1, RESIDENT = 4 }
 rate = 100
 when = "m == 1"
 params = { TM = 1, LN = 16, BUFFERS = 1, RESIDENT = 4 }
-
-[[presets]]
-rate = 100
-when = "m == 1"
-params = { TM = 1, TN = 2, LN = 16, WARPS_K = 16, BUFFERS = 1 }
 
 [[presets]]
 rate = 100

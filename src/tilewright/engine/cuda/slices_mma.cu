@@ -33,7 +33,7 @@ tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / 
 memory = "(m * k + k * n) * size * batch / (4.3e12 - 3e11 * (size == 8))"
 cache = "blocks * taken / 6.5e12"
 registers = "WM * WN * max(4, size) / 128 + BUFFERS * (WM + WN) / 2 + (size == 2) * (WM + WN) / 4 + 34"
-double = "(size == 8) * (0.06 * (WN > 32) + 0.03 * (BUFFERS > 1))"
+double = "(size == 8) * (0.06 * (WN > 32) + 0.03 * (BUFFERS > 1) + 0.25 * max(a_vector < 16, b_vector < 16))"
 spilled = "registers > min(255, 2048 / (RESIDENT * WARPS_M * WARPS_N * WARPS_K))"
 sums = "m * n * batch * parts * out_size / 3e12"
 seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + spilled / 2 + double) + sums"
