@@ -168,5 +168,5 @@ def strides_of(matrix: Matrix, step: int = 0) -> Strides:
 def layouts_of(kernel: CudaKernel) -> tuple[Layouts, ...]:
     """The layouts that a kernel takes: as the operands lie, and those with which it may be faster."""
     if kernel.strides:
-        return (Strided(kernel),) if kernel.boxes else (Strided(kernel), Strided(kernel, whole=True))
+        return (Strided(kernel), Strided(kernel, whole=True)) if "padded" in kernel.strides else (Strided(kernel),)
     return (Boxes(kernel),) if kernel.boxes else (RowMajor(),)

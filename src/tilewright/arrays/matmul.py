@@ -26,7 +26,7 @@ from .layouts import Layouts
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import Order, arrange
-from .peeled import PeeledLaunches, peeled, prepare_peeled
+from .peeled import PeeledLaunches, peeled_plan, prepare_peeled
 from .plan import GpuPlan, gpu_plan
 from .repeated import finished_ways, short_ways
 
@@ -185,7 +185,7 @@ def _plan(
     whole = _planned(first, second, target, disjoint, views, precision, out_dtype, form)
     if not disjoint:
         return whole
-    return peeled(
+    return peeled_plan(
         whole, first, second, target, lambda x, y, out: _planned(x, y, out, True, False, precision, out_dtype)
     )
 

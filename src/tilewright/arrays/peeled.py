@@ -24,7 +24,7 @@ _TILE, _MOST = 64, 16
 _GAINS = 0.98
 
 
-class Piece(NamedTuple):
+class PeeledPiece(NamedTuple):
     """The plan of a part of C, and the bytes from the first elements of a, b and C to those that it reads and writes."""
 
     plan: GpuPlan
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 class PeeledPlan(GpuPlan):
     """The plan of a product in ``pieces``, the tiles first. What a plan says of one kernel, this says of theirs."""
 
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[PeeledPiece, ...] = ()
     #: The prediction for one kernel.
     whole_s: float = 0
 
@@ -72,7 +72,7 @@ class PeeledLaunches:
             launches.submit(a + to_a, b + to_b, c + to_c, workspace, stream)
 
 
-def peeled(
+def peeled_plan(
     whole: GpuPlan,
     x: GpuArray,
     y: GpuArray,
@@ -89,14 +89,14 @@ def peeled(
         return whole
     if out is None:
         out = GpuArray(0, (m, n), (1, m) if whole.order.transposed else (n, 1), whole.order.dtype, x.device)
-    pieces, seconds = list[Piece](), 0.0
+    pieces, seconds = list[PeeledPiece](), 0.0
     for (top, bottom), (left, right) in _parts(rows, columns, m, n):
         cut = _part(x, (top, bottom), (0, k)), _part(y, (0, k), (left, right)), _part(out, (top, bottom), (left, right))
         plan = planned(*cut)
         if plan.predicted is None:
             return whole
         to_a, to_b, to_c = (part.pointer - all_of.pointer for part, all_of in zip(cut, (x, y, out), strict=True))
-        pieces.append(Piece(plan, (to_a, to_b, to_c)))
+        pieces.append(PeeledPiece(plan, (to_a, to_b, to_c)))
         seconds += plan.predicted
         if seconds > _GAINS * whole.predicted:
             return whole

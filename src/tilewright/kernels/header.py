@@ -27,10 +27,10 @@
     a_down = ["LINE", "64"]                         # of A whose columns do, as it lies; without this key it is copied first
                                                     # LINE: the elements of 128 bytes
 
-    [strides]                                       # operands come as pointers and strides; what it reads as it lies:
-    a = "either"                                    # "any" strides, or elements that follow each other along "rows", along
-    b = "rows"                                      # "columns", or "either" way
-    c = "rows"                                      # and lists = "either", if it takes lists (see engine/cuda/lists.cuh)
+    [strides]                                       # operands come as pointers and strides; what it reads as it lies: "any"
+    a = "either"                                    # strides, or what follows along "rows", "columns" or "either" way; and
+    b = "rows"                                      # lists = "either", if it takes lists (see engine/cuda/lists.cuh); padded
+    c = "rows"                                      # if copies are faster that it may read to the end of a vector
 
     step = "BK"                                     # a long k may be cut into parts, whole steps of so many elements
     [time]                                          # predicted seconds of a launch: expressions of real numbers, each over
@@ -238,7 +238,7 @@ class _Header:
 
     def _strides(self) -> dict[str, str]:
         table = self._table("strides")
-        if table and (set(table) - {"lists"} != set("abc") or not set(table.values()) <= set(_STRIDES)):
+        if table and (set(table) - {"lists", "padded"} != set("abc") or not set(table.values()) <= set(_STRIDES)):
             raise WrongHeaderError(f"strides must have a, b and c, each one of {', '.join(_STRIDES)}, got {table!r}")
         return table
 

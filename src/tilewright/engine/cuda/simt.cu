@@ -14,6 +14,7 @@ a = "either"
 b = "either"
 c = "rows"
 lists = "either"
+padded = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Copies of single
