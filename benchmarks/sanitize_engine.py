@@ -267,7 +267,8 @@ def check(name: str, compute: str, tool: str, until: float) -> dict[str, Any]:
     summary = [each.strip("= ") for each in text.splitlines() if "SUMMARY" in each]
     answers = [json.loads(each) for each in text.splitlines() if each.startswith('{"products"')]
     line |= {"exit": done.returncode, "summary": summary, "seconds": round(time.time() - start, 1)}
-    return line | (answers[0] if answers else {}) | {"said": "" if done.returncode == 0 else text[-1500:]}
+    first = max(0, text.find("========= ", text.find("COMPUTE-SANITIZER") + 1))
+    return line | (answers[0] if answers else {}) | {"said": "" if done.returncode == 0 else text[first:][:1500]}
 
 
 def main() -> int:
