@@ -5,12 +5,14 @@
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-full-h200.jsonl full
 
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-narrow-h200.jsonl narrow
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-double-h200.jsonl double
 
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
 ``float32_ieee`` by multiply-adds alone) and float64.
 The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), int8 to int32, tf32, and float32 with
 ``precision="fast"``, of B transposed in memory, beside ``torch._scaled_mm``, ``torch._int_mm``, ``cublasGemmEx`` for int8,
 which is faster, and ``torch.matmul`` with TF32 on.
+The fifth measures float64, from residues where that is faster, and as ``float64_ieee`` by float64 alone.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
@@ -41,6 +43,7 @@ SAMPLES = 7
 DTYPES = {
     "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float32_ieee", "float64"),
     "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "float32_fast"),
+    "double": ("float64_ieee", "float64"),
 }  # fmt: skip
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
@@ -61,6 +64,10 @@ NARROW: dict[str, tuple[str, dict[str, str], str, float, float]] = {
     "float32_fast": ("float32", {"precision": "fast"}, "torch.matmul with TF32", 1.01 * 2.0**-10, 2.0**-24),
 }
 NARROW_SHAPES = [(1, n, n, n) for n in (1024, 2048, 4096, 8192, 16384)]
+DOUBLE_SHAPES = [
+    *((1, n, n, n) for n in (1536, 2048, 2560, 3072, 4096, 6144, 8192, 16384)),
+    *((1, n, n, n) for n in (3000, 4095, 7777)), (1, 4097, 4101, 4099), (1, 8192, 8192, 1024), (1, 2048, 2048, 32768),
+]  # fmt: skip
 #: A run of calls lasts at least so long, and so many rows are verified of products of more multiply-adds than these.
 LEAST_S, ROWS, MOST = 0.015, 64, 2**33
 
@@ -212,7 +219,8 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
     known |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
     lines = [{"kind": "gpu matmul header", "schema": 1, "environment": known}]
     for dtype in DTYPES[what]:
-        shapes = NARROW_SHAPES if what == "narrow" else SHAPES if what else [(1, n, n, n) for n in SIZES]
+        of_sets = {"narrow": NARROW_SHAPES, "double": DOUBLE_SHAPES, "": [(1, n, n, n) for n in SIZES]}
+        shapes = of_sets.get(what, SHAPES)
         for shape in shapes:
             lines.append(line := record(torch, shape, dtype))
             print(

@@ -75,6 +75,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "error s1": accuracy.error_of_s1,
     "counted h200": lambda: gpu.counted("explain-measured-h200"),
     "gpu shapes": lambda: gpu.gpu_shapes("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
+    "gpu double": lambda: gpu.gpu_shapes("gpu-matmul-double-h200"),
     "gpu narrow": lambda: gpu.gpu_narrow("gpu-matmul-narrow-h200"),
     "gpu random": lambda: gpu.gpu_random("random-gpu-products-h200"),
     "gpu transformer": lambda: gpu.transformer("transformer-step-h200"),

@@ -14,7 +14,8 @@ Shape = tuple[int, ...]
 
 #: Bytes of an element of the dtypes that NumPy does not have. "tf32" is float32 of which tensor cores read 10 bits of
 #: mantissa, "float8" is float8_e4m3fn or float8_e5m2, "float8_fast" the same, summed by tensor cores, which keep 13 bits.
-#: "float16x2" is float32 as two float16, which lie in two matrices, "float16x1" float32 rounded to float16.
+#: "float16x2" is float32 as two float16, which lie in two matrices, "float16x1" float32 rounded to float16,
+#: "int8x14" float64 as 14 residues.
 _ITEMSIZES = {
     "bfloat16": 2,
     "tf32": 4,
@@ -24,6 +25,7 @@ _ITEMSIZES = {
     "float8_fast": 1,
     "float16x2": 2,
     "float16x1": 2,
+    "int8x14": 1,
 }
 
 

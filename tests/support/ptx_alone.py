@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime.gpu import boxed_product, listed_product, nvrtc, product, split_product, strided_product
+from tilewright.runtime.gpu import (
+    boxed_product,
+    listed_product,
+    nvrtc,
+    product,
+    residue_product,
+    split_product,
+    strided_product,
+)
 from tilewright.runtime.gpu.compilations import Compilations
 from tilewright.runtime.gpu.launch import Attributes
 from tilewright.runtime.gpu.nvrtc import Compiled
@@ -17,7 +25,7 @@ _SHARED = re.compile(r"\.shared\b[^;\n]*?\.b(\d+)\s+[\w$]+(?:\[(\d+)\])?;")
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 _WITH_BINARY = nvrtc._compile
 #: What is compiled once in a process; a GPU that the same process uses must not be given any of it.
-_compilations = {module: Compilations() for module in (product, split_product)}
+_compilations = {module: Compilations() for module in (product, residue_product, split_product)}
 _compiled_once = functools.cache(product.compiled_once.__wrapped__)
 
 

@@ -28,6 +28,7 @@ _MADE = {
     "tf32": "float32",
     "float16x2": "float32",
     "float16x1": "float32",
+    "int8x14": "float64",
     "float8": "bfloat16",
     "float8_fast": "bfloat16",
 }

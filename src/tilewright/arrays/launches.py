@@ -14,6 +14,8 @@ from ..runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_produc
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.memory import GRANULE
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
+from ..runtime.gpu.residue_operand import ResidueProduct
+from ..runtime.gpu.residue_product import prepare_residue_product
 from ..runtime.gpu.split_product import SplitLaunches, prepare_split_product
 from ..runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 from .copies import Add, Copies, copy_of, prepare_copies, prepare_sum
@@ -86,6 +88,8 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
         split = None
         if is_empty:
             product = _cleared(gpu, order.c.used)
+        elif isinstance(plan.split, ResidueProduct):
+            product, split = _nothing, prepare_residue_product(gpu, plan.kernel, plan.split, plan.params)
         elif plan.split is not None:
             product, split = _nothing, prepare_split_product(gpu, plan.kernel, plan.split, plan.params)
         elif not in_engine:

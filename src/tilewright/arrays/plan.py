@@ -12,11 +12,12 @@ from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
-from ..planning.choice import PLANES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, is_resolved
+from ..planning.choice import PLANES, RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, is_resolved
 from ..planning.plan import Plan, Rows, rate_text
 from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
 from ..problem import Problem, itemsize_of
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.split_operand import SplitProduct
 from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copies_seconds, copy_of, sum_seconds
@@ -24,6 +25,7 @@ from .dtypes import made_dtype
 from .finish import FinishForm, finish_seconds
 from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines, strides_of
 from .order import Order, OrderedMatrix
+from .residues import residues_rows
 from .split import can_split, rounded_rows, split_of, split_rows, split_seconds
 
 #: What a kernel computes.
@@ -72,9 +74,10 @@ class GpuPlan(Plan):
         return self.order.workspace_bytes + self.parts_bytes + (split.workspace_bytes if split else 0)
 
     @property
-    def split(self) -> SplitProduct | None:
-        """How operands of float32 are split for tensor cores of float16; None where they are not."""
-        return split_of(self.order, self.compute) if self.compute in PLANES else None
+    def split(self) -> SplitProduct | ResidueProduct | None:
+        """How operands of float32 are split for tensor cores of float16, or those of float64 become residues for those
+        of int8; None where they are multiplied as they are."""
+        return split_of(self.order, self.compute) if self.compute in (*PLANES, RESIDUES) else None
 
     @property
     def parts_bytes(self) -> int:
@@ -110,10 +113,12 @@ class GpuPlan(Plan):
             rows += split_rows(self.order.mnk[2], self.params)
         elif self.compute == ROUNDED:
             rows += rounded_rows(self.order.mnk[2])
+        elif isinstance(self.split, ResidueProduct):
+            rows += residues_rows(self.order.mnk[2], self.split.a.moduli)
         elif self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
             rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
         if is_resolved(self.problem.precision) and not self.problem.dtype.startswith("float8"):
-            computed = "float32" if self.compute == SPLIT else self.compute
+            computed = {SPLIT: "float32", RESIDUES: "float64"}.get(self.compute, self.compute)
             rows += bound_rows("gpu", self.problem.dtype, computed, self.problem.k)
         if self.finish is not None:
             by = "by the same kernel" if self.finished_at_once else "by one more kernel"
@@ -141,7 +146,7 @@ def gpu_plan(
     """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
     be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
     shape; where ``precision`` is "fast" or a number, the fastest. ``splits``: operands of float32 may be split into float16,
-    where the classical bound of the error holds.
+    and those of float64 be residues in int8, where the classical bound of the error holds.
 
     Raises DTypeError where no kernel is for them.
     """
@@ -174,7 +179,7 @@ def gpu_plan(
 def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm | None, splits: bool) -> GpuPlan | None:
     """The plan by the engine's kernels; None if there is none for this product."""
     found: list[tuple[Way, float, tuple[str, ...], Order, bool]] = []
-    parted = {"float32": SPLIT, ROUNDED: ROUNDED}.get(compute, "") if splits else ""
+    parted = {"float32": SPLIT, ROUNDED: ROUNDED, "float64": RESIDUES}.get(compute, "") if splits else ""
     splitting = engine_on_gpu(parted, gpu.capability) if parted else ()
     plain, compute = ((), "float32") if compute == ROUNDED else (engine_on_gpu(compute, gpu.capability), compute)
     for kernel, once, order in _tried((*plain, *splitting), arranged, compute, form):

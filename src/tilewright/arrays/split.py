@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..planning.choice import PLANES, SPLIT
+from ..planning.choice import PLANES, RESIDUES, SPLIT
 from ..planning.plan import Rows
+from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound
 from .gpu_array import Matrix, merged_axes
 from .layouts import strides_of
 from .order import Order
+from .residues import can_be_residues, residues_of, residues_seconds
 
 #: Bytes a second that splitting moves where four neighbours can be read at once, and elsewhere; the seconds of its launch
 #: and of that for flagged parts, and those of each block of the latter that has nothing to do. Fitted to records of an H200.
@@ -18,12 +20,18 @@ _MOVED, _MOVED_SINGLY, _LAUNCHES_S, _BLOCK_S = 2.95e12, 2.15e12, 2e-6, 2.4e-9
 
 def can_split(order: Order, compute: str = SPLIT) -> bool:
     """Whether the whole batch is one launch, and the classical bound holds for lines whose magnitudes are alike if they are
-    split in two."""
+    split in two. Of float64 as residues, what ``can_be_residues`` says."""
+    if compute == RESIDUES:
+        return can_be_residues(order)
     return len(_axes(order)) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
 
 
-def split_of(order: Order, compute: str = SPLIT) -> SplitProduct:
+def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduct:
     """The products of an order for which ``can_split`` holds."""
+    return residues_of(order) if compute == RESIDUES else _split_of(order, compute)
+
+
+def _split_of(order: Order, compute: str) -> SplitProduct:
     planes = PLANES[compute]
     batch, *nexts = (_axes(order) or [(1, 0, 0, 0)])[0]
     a, b, c = (place.used for place in (order.p, order.q, order.c))
@@ -33,7 +41,9 @@ def split_of(order: Order, compute: str = SPLIT) -> SplitProduct:
 
 def split_seconds(order: Order, compute: str = SPLIT) -> float:
     """The predicted time of splitting the operands, and of the launch for flagged parts where none is flagged."""
-    product = split_of(order, compute)
+    if compute == RESIDUES:
+        return residues_seconds(order)
+    product = _split_of(order, compute)
     moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
     return _LAUNCHES_S + split + _BLOCK_S * product.tiles

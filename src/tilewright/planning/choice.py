@@ -34,6 +34,8 @@ _WORTH_NARROWING = 150
 #: The dtypes of float32 products that are computed from two float16 for each number, or from one, and how many these are.
 SPLIT, ROUNDED = "float16x2", "float16x1"
 PLANES = {SPLIT: 2, ROUNDED: 1}
+#: The dtype of float64 products that are computed from 14 residues of each number.
+RESIDUES = "int8x14"
 
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
 _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}

@@ -1,0 +1,17 @@
+// The parts of a float64 product whose residues do not keep the bound of the error: by float64 on tensor cores, from the operands
+// themselves. A block whose part is not flagged leaves at once.
+constexpr int PLANES = 1;
+#include "../launches.cuh"
+#define MODULI 1
+#include "../residues.cuh"
+#include "../dmma.cuh"
+
+static_assert(BM == FLAGGED_ROWS && BN == FLAGGED_COLUMNS, "a block computes what one flag is for");
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+multiply_flagged_f64(const double* a, const double* b, double* c, const int* flags, const __grid_constant__ Call call)
+{
+    wait_for_launch_before();
+    const Place place = place_of_block(call);
+    if (flags[place.top / BM * ((call.n - 1) / BN + 1) + place.left / BN]) multiply_strided(a, b, c, call);
+}

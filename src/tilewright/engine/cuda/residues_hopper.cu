@@ -1,0 +1,268 @@
+/*
+idea = "float64 by products of int8 on tensor cores, one for each of some moduli: sums are whole numbers that their residues determine."
+row = "S0.9, S3"
+entry = "residues_hopper"
+dtypes = ["int8x14"]
+stores = ["float64"]
+precision = "int8x14"
+capability = "9.0a"
+persistent = true
+suits = "(m >= 1024) * (n >= 1024) * (k >= 1024) * (k <= 65536)"
+block = ["384"]
+grid = ["CLUSTER * cdiv(m, 128 * CLUSTER) * cdiv(n, BN)"]
+shared = "STAGES * (128 + BN) * 128 + 16 * BN + 16 * STAGES"
+tile = ["BN", "128"]
+constraints = ["STAGES * (128 + BN) * 128 + 16 * BN + 16 * STAGES <= 232448"]
+
+[boxes]
+a = ["128", "128"]
+b_down = ["BN // CLUSTER", "128"]
+
+# The operands whose residues are found first, and that are multiplied again where the bound would not hold.
+[strides]
+a = "either"
+b = "either"
+c = "rows"
+
+# A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
+[time]
+rate = "1.57e15 * (1 - (0.1 + 0.02 * (GROUP < 16)) * (m * n * k > 2e12))"
+step = "BN * 128 * 128 * 2 / (rate / sms)"
+tiles = "cdiv(14 * blocks, sms) * (cdiv(k, 128) * step * (1 + 0.03 * (CLUSTER == 1) + 0.1 * (BN < 256)) + 0.6e-6)"
+bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(8, k // 1024)), 128) * step + 3e-6)"
+memory = "(m * k + k * n + m * n) * 14 / 3.9e12"
+seconds = "5e-6 + max(tiles, memory) + bound"
+
+[[presets]]
+rate = 100
+params = { GROUP = 16 }
+
+[[presets]]
+rate = 100
+params = { CLUSTER = 1, GROUP = 16 }
+
+[params]
+BN = { default = 256, values = [64, 128, 256] }
+STAGES = { default = 4, min = 2, max = 8 }
+CLUSTER = { default = 2, values = [1, 2] }
+GROUP = { default = 8, values = [1, 2, 4, 8, 16, 32] }
+*/
+#include "hopper.cuh"
+#include "launches.cuh"
+#include "residues.cuh"
+
+#ifndef BOUND
+#define BOUND 0  // 1 multiplies magnitudes, and flags what they do not show to be accurate
+#endif
+
+#define WIDTH BN
+#define SUM int
+#define LETTER "+r"
+#define SHAPE_K "k32"
+#define TYPES ".s32.s8.s8"
+#define TAIL ""
+#include "wgmma.cuh"
+
+constexpr int LINE = 128;  // of k in a stage: 128 bytes, the width of the swizzle
+constexpr int GROUPS = TILE_ROWS / 64, THREADS = 128 * (GROUPS + 1), PARTS = BN / FLAGGED_COLUMNS;
+
+struct Shared {
+    unsigned char a[STAGES][TILE_ROWS * 128];
+    unsigned char b[STAGES][BN * 128];
+    Barrier full[STAGES], empty[STAGES];
+    float2 columns[GROUPS][BN];  // of each column of C what is lost where A is rounded, and whether B is
+};
+extern __shared__ __align__(1024) unsigned char memory[];
+
+// `k` is that of the planes. A part of C is accurate where `factor` times what its rounded lines sum up to is at most the lower bound.
+struct Call {
+    int m, n, k, planes;
+    float factor;
+    int unused;
+};
+
+struct Ring {  // the next stage, and the parity of its phase
+    int slot = 0, parity = 0;
+    __device__ __forceinline__ void advance()
+    {
+        if (++slot == STAGES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+struct Tile { int top, left, z; };
+
+// Tiles that run together should share rows of A and columns of B in the second-level cache: down GROUP rows of tiles, then across.
+struct Tiles {
+    int rows, cols, count;
+    __device__ Tiles(const Call& call)
+        : rows((call.m - 1) / (CLUSTER * TILE_ROWS) + 1), cols((call.n - 1) / BN + 1), count(rows * cols * call.planes) {}
+    __device__ __forceinline__ Tile place(int tile, int rank) const
+    {
+        const int z = tile / (rows * cols);
+        tile -= z * (rows * cols);
+        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
+        return { ((band * GROUP + inside % height) * CLUSTER + rank) * TILE_ROWS, inside / height * BN, z };
+    }
+};
+
+// Whether all parts of a tile, of all blocks of the cluster, are flagged or outside.
+__device__ __forceinline__ bool is_flagged(const Tiles& tiles, int tile, const int* flags, const Call& call)
+{
+    if (BOUND || tile >= tiles.count) return false;
+    const Tile at = tiles.place(tile, 0);
+    const int across = (call.n - 1) / FLAGGED_COLUMNS + 1;
+    bool all = true;
+    #pragma unroll
+    for (int i = 0; i < CLUSTER; i++)
+        #pragma unroll
+        for (int j = 0; j < PARTS; j++) {
+            const int row = at.top + i * FLAGGED_ROWS, column = at.left + j * FLAGGED_COLUMNS;
+            if (row < call.m && column < call.n) all &= flags[row / FLAGGED_ROWS * across + column / FLAGGED_COLUMNS] != 0;
+        }
+    return all;
+}
+
+#if !BOUND
+// The residues of 16 sums, as bytes from 0 to p - 1. With `inverse` = 2^38 / p rounded up the quotient is exact for sums
+// up to 2^30, as of 65,536 products.
+__device__ __forceinline__ uint4 residues_of(const int (&d)[BN / 2], int first, int p, int inverse)
+{
+    unsigned words[4];
+    #pragma unroll
+    for (int w = 0; w < 4; w++) {
+        unsigned r[4];
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int sum = d[first + w * 4 + i];
+            r[i] = sum - (__mulhi(sum, inverse) >> 6) * p;
+        }
+        words[w] = __byte_perm(__byte_perm(r[0], r[1], 0x0040), __byte_perm(r[2], r[3], 0x0040), 0x5410);
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+#else
+// Flags the parts of C in which some sum, a lower bound of |A||B|, is not at least what rounding of A and B may change.
+__device__ __forceinline__ void flag(const int (&d)[BN / 2], float2 (&columns)[BN], const Line* of_a, const Line* of_b, int* flags,
+                                     const Call& call, int half, int row, int left)
+{
+    const int thread = threadIdx.x % 128, lane = thread % 32, across = (call.n - 1) / FLAGGED_COLUMNS + 1;
+    const float infinity = __int_as_float(0x7F800000);
+    // x: the sum of the line's magnitudes, times `factor`; y: 1 if it is rounded. Where it is unfit all is flagged; beyond C nothing.
+    auto what = [&](const Line* lines, int at, int count) {
+        if (at >= count) return make_float2(0, 0);
+        const Line line = lines[at];
+        return line.kind & UNFIT ? make_float2(infinity, infinity) : make_float2((float)line.sum * call.factor, line.kind & ROUNDED ? 1 : 0);
+    };
+    group_sync(1 + half, 128);  // all have read those of the tile before
+    for (int i = thread; i < BN; i += 128) columns[i] = what(of_b, left + i, call.n);
+    const float2 upper = what(of_a, row, call.m), lower = what(of_a, row + 8, call.m);
+    group_sync(1 + half, 128);
+    #pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        bool fits = true;
+        #pragma unroll
+        for (int j = 0; j < FLAGGED_COLUMNS / 8; j++)
+            #pragma unroll
+            for (int l = 0; l < 4; l++) {
+                const int at = part * FLAGGED_COLUMNS + j * 8 + lane % 4 * 2 + l % 2;
+                const float2 column = columns[at], of_row = l < 2 ? upper : lower;
+                const float lost = of_row.y * column.x + column.y * of_row.x;  // NaN where a line is unfit and the other zero
+                const bool inside = left + at < call.n && row + l / 2 * 8 < call.m;
+                fits &= !inside || (float)d[part * (FLAGGED_COLUMNS / 2) + j * 4 + l] >= lost;
+            }
+        const bool flagged = !__all_sync(~0u, fits);
+        if (flagged && lane == 0) atomicOr(&flags[row / FLAGGED_ROWS * across + left / FLAGGED_COLUMNS + part], 1);
+    }
+}
+#endif
+
+extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 1)
+residues_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, unsigned char* residues, const Line* of_a,
+                const Line* of_b, int* flags, const __grid_constant__ Call call)
+{
+    Shared& s = *(Shared*)memory;
+    const int group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
+    const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER, steps = (call.k - 1) / LINE + 1;
+    const Tiles tiles(call);
+    Ring ring;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(s.full[i], 1);
+            barrier_init(s.empty[i], GROUPS * CLUSTER);
+        }
+        barrier_publish();
+    }
+    if (CLUSTER > 1) cluster_sync();  // the barriers of both blocks are there
+    else __syncthreads();
+    let_next_launch_begin();
+    wait_for_launch_before();
+
+    // A tile that is flagged as a whole is left out. The flags of the next tile are read while this one is multiplied.
+    bool flagged = is_flagged(tiles, first, flags, call), next_flagged;
+    if (group == 0) {  // ---- GLOBAL → SHARED: one thread ------------------------------------------------------------------------
+        give_registers<40>();
+        if (threadIdx.x == 0)
+            for (int tile = first; tile < tiles.count; tile += stride, flagged = next_flagged) {
+                next_flagged = is_flagged(tiles, tile + stride, flags, call);
+                if (flagged) continue;
+                const auto [top, left, z] = tiles.place(tile, rank);
+                for (int step = 0; step < steps; step++, ring.advance()) {
+                    Barrier& full = s.full[ring.slot];
+                    barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
+                    barrier_expect(full, (TILE_ROWS + BN) * 128);
+                    load_tile(s.a[ring.slot], a, step * LINE, top, z, full);
+                    constexpr int ROWS = BN / CLUSTER;  // of B, which each block of the cluster loads for both
+                    unsigned char* to = s.b[ring.slot] + rank * ROWS * 128;
+                    if (CLUSTER > 1) load_tile_multicast(to, b, step * LINE, left + rank * ROWS, z, full, (1 << CLUSTER) - 1);
+                    else load_tile(to, b, step * LINE, left, z, full);
+                }
+            }
+    } else {  // ---- MULTIPLY: 64 rows for each group ----------------------------------------------------------------------------
+        take_registers<232>();
+        const int half = group - 1, thread = threadIdx.x % 128;
+        auto release = [&](int slot) {
+            if (CLUSTER > 1) {
+                if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
+            } else if (thread == 0) barrier_arrive(s.empty[slot]);
+        };
+        for (int tile = first; tile < tiles.count; tile += stride, flagged = next_flagged) {
+            next_flagged = is_flagged(tiles, tile + stride, flags, call);
+            if (flagged) continue;
+            const auto [top, left, z] = tiles.place(tile, rank);
+            int d[BN / 2], before = -1;
+            for (int step = 0; step < steps; step++, ring.advance()) {
+                barrier_wait(s.full[ring.slot], ring.parity);
+                const unsigned long long x = descriptor(s.a[ring.slot] + half * 8192, 16, 1024), y = descriptor(s.b[ring.slot], 16, 1024);
+                wgmma_fence();
+                #pragma unroll
+                for (int q = 0; q < 4; q++) wgmma(d, x + 2 * q, y + 2 * q, step > 0 || q > 0);
+                wgmma_commit();
+                wgmma_wait<1>();  // the wgmmas of the step before have read their stage
+                if (before >= 0) release(before);
+                before = ring.slot;
+            }
+            wgmma_wait<0>();
+            release(before);
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
+
+            // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
+            if (top >= call.m) continue;  // of a cluster whose second block has no rows
+#if BOUND
+            flag(d, s.columns[half], of_a, of_b, flags, call, half, top + half * 64 + thread / 32 * 16 + thread % 32 / 4, left);
+#else
+            const int p = MODULUS[z], inverse = ((1ll << 38) - 1) / p + 1;
+            const long long at = (long long)z * ((call.m - 1) / TILE_ROWS + 1) * tiles.cols + top / TILE_ROWS * tiles.cols + left / BN;
+            unsigned char* to = residues + (at * GROUPS + half) * (BN / CHUNK_COLUMNS * CHUNK_BYTES) + thread * 16;
+            #pragma unroll
+            for (int chunk = 0; chunk < BN / CHUNK_COLUMNS; chunk++)
+                *(uint4*)(to + chunk * CHUNK_BYTES) = residues_of(d, chunk * 16, p, inverse);
+#endif
+        }
+    }
+    if (CLUSTER > 1) cluster_sync();  // no block leaves while the other writes to its memory
+}

@@ -1,0 +1,159 @@
+"""Matrices of float64 as residues of whole numbers: how they lie in memory, and how accurate their product is.
+
+``docs/accuracy.md`` derives the bound of the error, section "float64 from int8".
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+from .memory import GRANULE
+
+#: ``MODULUS`` in ``engine/cuda/residues.cuh``.
+MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197)
+#: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
+MOST_K = 65536
+#: Rows and columns of a part of C that is flagged or not.
+FLAGGED = 128, 64
+#: Lines that a block handles, whose number is rounded up to that of a tile; steps of k that it searches, or rounds.
+_LINES, _TILE, _FOUND, _ROUNDED = 32, 256, 1024, 512
+#: Parts of the workspace begin at multiples of so many bytes.
+_ALIGNMENT = 256
+#: ``Operand`` in ``engine/cuda/pack/write_residues.cu``, and the bytes of a ``Line``.
+_OPERAND, _LINE = struct.Struct("<5q8i"), 16
+#: The most bits of a whole number, so that float64 rounds to it by one addition; of magnitudes whose product is a bound.
+_MOST_BITS, _BOUND_BITS = 50, 7
+
+
+@dataclass(frozen=True)
+class ResidueOperand:
+    """The rows of A or the columns of B, called lines, of ``k`` elements each: elements from one line to the next, and from
+    one of k to the next. ``alignment``: bytes of which the address is a multiple, at most 16. ``moduli``: how many
+    residues each element has."""
+
+    lines: int
+    k: int
+    line: int
+    step: int
+    alignment: int = GRANULE
+    moduli: int = 14
+
+    @property
+    def along(self) -> bool:
+        """Whether elements of a line are nearer to each other in memory than those of neighbouring lines."""
+        return abs(self.step) <= abs(self.line) if min(self.lines, self.k) > 1 else self.k > 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether two neighbours can be read at once."""
+        inner, outer = (self.step, self.line) if self.along else (self.line, self.step)
+        return inner == 1 and self.alignment == GRANULE and outer % 2 == 0
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one line of a plane to the next: whole lines of the caches, which boxes are read by."""
+        return _up(self.k, 128)
+
+    @property
+    def every(self) -> int:
+        """One in so many groups of 128 steps of k is sampled for the bound of |A||B|."""
+        return max(1, min(8, self.k // 1024))
+
+    @property
+    def sampled(self) -> int:
+        """Bytes of each line that are sampled."""
+        return -(-self.k // (128 * self.every)) * 128
+
+    @property
+    def sample_at(self) -> int:
+        """Bytes to the magnitudes that are sampled."""
+        return _up(self.moduli * self.lines * self.pitch, _ALIGNMENT)
+
+    @property
+    def found_at(self) -> int:
+        """Bytes to the largest magnitudes of each part of k."""
+        return self.sample_at + _up(self.lines * self.sampled, _ALIGNMENT)
+
+    @property
+    def lines_at(self) -> int:
+        """Bytes to what is known of each line."""
+        return self.found_at + _up(8 * self.parts * self.padded, _ALIGNMENT)
+
+    @property
+    def parts(self) -> int:
+        """Parts of k that are searched apart."""
+        return -(-self.k // _FOUND)
+
+    @property
+    def padded(self) -> int:
+        """Lines, rounded up to whole tiles."""
+        return _up(self.lines, _TILE)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the planes, of the sample, and of what is found."""
+        return self.lines_at + _up(_LINE * self.padded, _ALIGNMENT)
+
+    @property
+    def finding(self) -> int:
+        """Blocks that search."""
+        return -(-self.lines // _LINES) * self.parts
+
+    @property
+    def rounding(self) -> int:
+        """Blocks that round."""
+        return -(-self.lines // _LINES) * -(-self.k // _ROUNDED)
+
+    def packed(self) -> bytes:
+        """``Operand`` in the source of the kernel."""
+        at = self.sample_at, self.found_at, self.lines_at
+        sizes = self.lines, self.k, self.pitch, self.sampled, self.parts, self.padded, self.finding, self.rounding
+        return _OPERAND.pack(self.line, self.step, *at, *sizes)
+
+
+@dataclass(frozen=True)
+class ResidueProduct:
+    """C[m×n] = A[m×k]·B[k×n] in float64. ``row_c``: elements from one row of C to the next. ``alignment``: bytes of which
+    the address of C is a multiple, at most 16."""
+
+    a: ResidueOperand
+    b: ResidueOperand
+    row_c: int
+    alignment: int = GRANULE
+
+    def residues_bytes(self, width: int) -> int:
+        """Bytes of the residues of C, of tiles of 128×``width``."""
+        return self.a.moduli * _up(self.a.lines, FLAGGED[0]) * _up(self.b.lines, width)
+
+    @property
+    def parts(self) -> int:
+        """Parts of C that may be flagged."""
+        rows, columns = FLAGGED
+        return -(-self.a.lines // rows) * -(-self.b.lines // columns)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the planes of both operands, of what is found of them, of the residues of C, and of flags."""
+        return self.a.workspace_bytes + self.b.workspace_bytes + self.residues_bytes(_TILE) + 4 * self.parts
+
+
+def whole_bits(k: int, moduli: int) -> int:
+    """The bits of whole numbers whose sums of ``k`` products ``moduli`` residues determine.
+
+    >>> whole_bits(8192, 14), whole_bits(16384, 14), whole_bits(8192, 13)
+    (48, 47, 44)
+    """
+    most = math.log2(math.prod(MODULI[:moduli])) - 1 - 2.0**-15
+    return min(_MOST_BITS, math.floor((most - math.log2(k)) / 2))
+
+
+def least_bound(k: int, moduli: int) -> float:
+    """By how much sums of magnitudes of a rounded line, times this, may not exceed the sampled lower bound of |A||B|, for
+    the classical bound to hold."""
+    return 1.02 * 2.0 ** (52 + 2 * _BOUND_BITS - 2 * whole_bits(k, moduli)) / (k - 3)
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

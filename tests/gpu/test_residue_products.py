@@ -1,0 +1,271 @@
+"""float64 by tensor cores of int8: operands as residues, executed by the microscope, and the bound of the error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from support import simulated_libraries as fake
+from support.layouts import laid
+from support.selection import in_turns
+from tilewright.arrays import libraries
+from tilewright.catalog import cuda_engine
+from tilewright.kernels import CudaKernel
+from tilewright.runtime.gpu import residue_product
+from tilewright.runtime.gpu.residue_operand import MODULI, ResidueOperand, ResidueProduct, least_bound, whole_bits
+from tilewright.runtime.gpu.residue_product import prepare_residue_product
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+#: Of tables of several axes the default run takes a case for each value.
+pytestmark = pytest.mark.each_value
+
+RESIDUES = cuda_engine()["cuda/residues_hopper"]
+U = 2.0**-53
+#: Parameters of tiles that the microscope multiplies sooner.
+NARROW = {"BN": 64, "CLUSTER": 1}
+LAUNCHES = ["find_magnitudes", "write_residues", *["residues_hopper"] * 2, "reconstruct", "multiply_flagged_f64"]
+
+
+def changed(**fields_of_it: Any) -> CudaKernel:
+    """The kernel with some of what its file declares changed."""
+    given = {f.name: getattr(RESIDUES, f.name) for f in fields(RESIDUES) if f.init}
+    return CudaKernel(**given | fields_of_it)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = fake.Gpu(1 << 28)
+    found.sms = 2
+    fake.install(monkeypatch, [found])
+    narrow = [replace(p, default=NARROW.get(p.name, p.default)) for p in RESIDUES.parameters]
+    fake.engine_alone(monkeypatch, changed(suits=None, presets=(), parameters=tuple(narrow)))
+    yield found
+    libraries._known.clear()
+    libraries._instance.cache_clear()
+
+
+def uniform(*shape: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, shape)
+
+
+def product(gpu: Any, a: np.ndarray, b: np.ndarray, layouts: tuple[str, str] = ("rows", "rows"), **options: Any) -> Any:
+    return tw.matmul(laid(fake.Tensor, gpu, a, layouts[0]), laid(fake.Tensor, gpu, b, layouts[1]), **options).view
+
+
+def worst(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
+    """The largest error in units of 2⁻⁵³·|A||B|, beyond what float64 cannot represent."""
+    x, y = a.astype(np.longdouble), b.astype(np.longdouble)
+    exact, size = x @ y, abs(x) @ abs(y)
+    error = np.maximum(0, abs(c - exact) - a.shape[-1] * np.longdouble(2.0) ** -1074)
+    assert (error[size == 0] == 0).all()
+    return float(np.divide(error, size, where=size > 0, out=np.zeros_like(size)).max(initial=0) / U)
+
+
+def by_kernel(
+    gpu: Any, kernel: CudaKernel, a: np.ndarray, b: np.ndarray, moduli: int = 14, **params: int
+) -> np.ndarray:
+    (m, k), n = a.shape, b.shape[1]
+    made = ResidueProduct(ResidueOperand(m, k, k, 1, moduli=moduli), ResidueOperand(n, k, 1, n, moduli=moduli), n)
+    at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan))).pointer]
+    workspace = gpu.allocate(made.workspace_bytes)
+    run = prepare_residue_product(gpu, kernel, made, NARROW | params)
+    run(*at, workspace.pointer, 1)
+    first = made.a.workspace_bytes + made.b.workspace_bytes + made.residues_bytes(params.get("BN", 64))
+    everything = gpu.get(workspace, np.uint8, (made.workspace_bytes,))
+    gpu.flags = everything[first : first + 4 * made.parts].view(np.int32)
+    return gpu.get(c, np.float64, (m, n))
+
+
+def small_gpu() -> Any:
+    gpu = fake.Gpu(1 << 22)
+    gpu.sms = 2
+    return gpu
+
+
+@pytest.mark.parametrize(("shapes", "layouts"), in_turns([
+    (((130, 129), (129, 70)), ("rows", "rows")), (((33, 131), (131, 5)), ("columns", "columns")),
+    (((1, 150), (150, 29)), ("wider", "columns")), (((40, 131), (131, 33)), ("strided", "reversed")),
+    (((65, 129), (129, 1)), ("neither", "wider")),
+], 2), ids=str)  # fmt: skip
+def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str]) -> None:
+    a, b = uniform(*shapes[0]), uniform(*shapes[1], seed=2)
+    assert worst(product(gpu, a, b, layouts), a, b) < 6
+    assert [entry for entry, _ in gpu.launches][-6:] == LAUNCHES
+
+
+@pytest.mark.parametrize("params", [{"BN": 128, "CLUSTER": 2, "GROUP": 1}, {"STAGES": 2}, {"BN": 256}], ids=str)
+def test_every_set_of_parameters(params: dict[str, int]) -> None:
+    gpu, rows = small_gpu(), 129 if "CLUSTER" in params else 20
+    a, b = uniform(rows, 130), uniform(130, 66, seed=2)
+    assert worst(by_kernel(gpu, RESIDUES, a, b, **params), a, b) < 6
+    assert not gpu.flags.any()
+
+
+@pytest.mark.parametrize("moduli", [13, 15])
+def test_other_numbers_of_moduli(moduli: int) -> None:
+    a, b = uniform(20, 300), uniform(300, 30, seed=2)
+    assert worst(by_kernel(small_gpu(), RESIDUES, a, b, moduli), a, b) < 40
+
+
+# ---- accuracy
+
+
+def distributions() -> dict[str, tuple[np.ndarray, np.ndarray, bool]]:
+    """Operands, and whether something of their product is flagged."""
+    rng, k = np.random.default_rng(3), 192
+    normal, other = rng.standard_normal((20, k)), rng.standard_normal((k, 30))
+    graded = 2.0 ** np.linspace(-40, 0, k)
+    cancelling = np.concatenate([normal[:, : k // 2], -normal[:, : k // 2] * (1 + 1e-9)], axis=1)
+    return {
+        "normal": (normal, other, False),
+        "lognormal": (normal * np.exp(9 * rng.standard_normal(normal.shape)), other, True),
+        "positive": (abs(normal), abs(other), False),
+        "cancelling": (cancelling, np.concatenate([other[: k // 2]] * 2), False),
+        "graded": (normal * graded, other / graded[:, None], True),
+        "graded rows": (normal * 2.0 ** np.linspace(-990, 900, 20)[:, None], other * 2.0 ** np.linspace(-80, 80, 30), False),
+        "one huge element": (np.where(np.arange(20 * k).reshape(20, k) == 999, 2.0**90, normal), other, True),
+        "denormal": (normal * 2.0**-1055, other, False),
+        "tiny and denormal": (normal * np.where(np.arange(k) % 2, 2.0**-1060, 2.0**-1000), other, False),
+        "results that underflow": (normal * 2.0**-600, other * 2.0**-460, False),
+        "zeros": (normal * (rng.random(normal.shape) < 0.3), other * (rng.random(other.shape) < 0.3), True),
+        "a zero row": (normal * (np.arange(20) != 7)[:, None], other, False),
+        "blocks": (normal * (np.arange(k) < 96), other * (np.arange(k) >= 96)[:, None], True),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", distributions())
+def test_the_classical_bound_holds_for_every_distribution(name: str) -> None:
+    a, b, is_flagged = distributions()[name]
+    gpu = small_gpu()
+    assert worst(by_kernel(gpu, RESIDUES, a, b), a, b) < 30
+    assert gpu.flags.any() == is_flagged
+
+
+def test_whole_numbers_are_multiplied_exactly() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-(2**20), 2**20, (20, 200)) * 1.0, rng.integers(-(2**20), 2**20, (200, 30)) * 1.0
+    a[:, 100:] = 0
+    b[:50] = 0
+    gpu = small_gpu()
+    np.testing.assert_array_equal(by_kernel(gpu, RESIDUES, a, b), a @ b)
+    b[:100] = 0  # no element of A meets one of B that is not zero
+    np.testing.assert_array_equal(by_kernel(gpu, RESIDUES, a, b), 0)
+    assert not gpu.flags.any()
+
+
+def half_off(k: int, binades: int) -> tuple[np.ndarray, np.ndarray]:
+    """Operands of which all elements that meet are rounded by almost one half, always down; each line has a 1 beside."""
+    a, b = np.zeros((8, k)), np.zeros((k, 8))
+    a[:, 0], b[1, :] = 1, 1
+    a[:, 2:] = b[2:] = 2.0**-binades + 0.499 * 2.0 ** (1 - whole_bits(k, 14))
+    return a, b
+
+
+def test_the_bound_is_sharp() -> None:
+    """Operands that lose the most are computed from residues if it is within the bound, and flagged if not."""
+    k, gpu = 256, small_gpu()
+    a, b = half_off(k, 3)
+    assert 0.45 * k < worst(by_kernel(gpu, RESIDUES, a, b), a, b) < 0.55 * k
+    assert not gpu.flags.any()
+    a, b = half_off(k, 4)
+    assert worst(by_kernel(gpu, RESIDUES, a, b), a, b) < 30
+    assert gpu.flags.all()
+
+
+@pytest.mark.parametrize("k", [1024, 8192, 16384, 65536])
+def test_the_sums_of_all_products_are_determined(k: int) -> None:
+    bits = whole_bits(k, 14)
+    assert 2 * k * 4**bits < math.prod(MODULI[:14]) * (1 - 2.0**-16)
+    assert k * 128**2 <= 2**30
+    assert math.gcd(*MODULI) == 1
+    assert math.lcm(*MODULI) == math.prod(MODULI)
+    assert least_bound(k, 14) > 0
+
+
+# ---- what is not computed from residues
+
+
+def test_infinities_and_nan_are_those_of_ieee() -> None:
+    a, b = uniform(140, 130), uniform(130, 70, seed=2)
+    a[3, 5], a[7, 7], b[9, 30], b[10, 31] = np.nan, np.inf, -np.inf, 1.5e308
+    a[:, 10], a[20, :] = 2, 0
+    gpu = small_gpu()
+    c = by_kernel(gpu, RESIDUES, a, b)
+    with np.errstate(all="ignore"):
+        exact = a @ b
+    np.testing.assert_array_equal(np.isnan(c), np.isnan(exact))
+    np.testing.assert_array_equal(c[np.isinf(exact)], exact[np.isinf(exact)])
+    fine = np.isfinite(exact)
+    np.testing.assert_allclose(c[fine], exact[fine], rtol=1e-12, atol=1e-12)
+    assert list(gpu.flags) == [1, 1, 1, 0]
+
+
+def test_without_the_bound_small_elements_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, _ = distributions()["graded"]
+    monkeypatch.setattr(residue_product, "least_bound", lambda k, moduli: 0.0)
+    gpu = small_gpu()
+    assert worst(by_kernel(gpu, RESIDUES, a, b), a, b) > a.shape[1]
+    assert not gpu.flags.any()
+
+
+def test_too_few_moduli_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of as many bits as 14 moduli allow, and 13 moduli."""
+    monkeypatch.setattr(residue_product, "whole_bits", lambda k, moduli: whole_bits(k, 14))
+    monkeypatch.setattr(residue_product, "least_bound", lambda k, moduli: 0.0)
+    a, b = abs(uniform(20, 300)), abs(uniform(300, 30, seed=2))
+    assert not worst(by_kernel(small_gpu(), RESIDUES, a, b, 13), a, b) < a.shape[1]
+    assert worst(by_kernel(small_gpu(), RESIDUES, a, b, 14), a, b) < 6
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    (">> 6) * p", ">> 7) * p"), ("step > 0 || q > 0", "1"), ("chunk * 16, p", "0, p"), ("MODULUS[z]", "MODULUS[z ^ 1]"),
+    ("x + 2 * q", "x"),
+])  # fmt: skip
+def test_a_wrong_kernel_is_rejected(before: str, after: str) -> None:
+    assert RESIDUES.source.count(before) == 1
+    wrong = changed(source=RESIDUES.source.replace(before, after))
+    a, b = uniform(40, 200), uniform(200, 40, seed=2)
+    assert not worst(by_kernel(small_gpu(), wrong, a, b), a, b) < a.shape[1]
+
+
+# ---- the library
+
+
+def test_out_and_epilogue(gpu: Any) -> None:
+    a, b = uniform(70, 130), uniform(130, 90, seed=2)
+    out = laid(fake.Tensor, gpu, np.full((70, 90), 7.0), "wider")
+    around = out.storage.view.copy()
+    assert tw.matmul(fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b), out=out) is out
+    c = out.view.copy()
+    assert worst(c, a, b) < 6
+    out.view[...] = 7
+    np.testing.assert_array_equal(out.storage.view, around)
+    finished = product(gpu, a, b, alpha=2.0)
+    np.testing.assert_array_equal(finished, 2 * c)
+
+
+def test_what_the_plan_says(gpu: Any) -> None:
+    a, b = (fake.Tensor.of(gpu, x) for x in (uniform(70, 4096), uniform(4096, 90, seed=2)))
+    plan = tw.plan(a, b)
+    for words in ("whole numbers of 48 bits", "modulo 14 numbers", "4096·2⁻⁵³·|A||B|", "by float64"):
+        assert words in str(plan)
+    assert isinstance(plan.split, ResidueProduct)
+    assert plan.workspace_bytes >= 14 * 4096 * (70 + 90)
+
+
+def test_only_large_products_of_standard_precision_are_computed_so(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = cuda_engine().values()
+    found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
+    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", found)
+    gpu.sms = 132
+    x = fake.Tensor.of(gpu, np.zeros((4096, 4096)))
+    assert tw.plan(x, x).kernel is RESIDUES
+    assert tw.plan(x, x, precision="ieee").split is None
+    assert tw.plan(x[:512], x).split is None
+    assert tw.plan(x[:, :512], x[:512]).split is None
