@@ -56,7 +56,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "rows h200": lambda: gpu.sweep(["cuda-register-rows-h200"], "TILE", "ROWS"),
     "blocks h200": lambda: gpu.sweep(["cuda-block-size-h200"], "BLOCK_X", "BLOCK_Y"),
     "fastest h200": lambda: gpu.fastest("cuda-ladder-h200"),
-    "gpu arrays": lambda: gpu.gpu_arrays("gpu-matmul-full-h200"),
+    "gpu arrays": lambda: gpu.gpu_arrays("gpu-matmul-full-h200", "gpu-matmul-double-h200"),
     "streams h200": lambda: stream.streams("stream-h200"),
     "stream files": lambda: stream.files("stream-h200"),
     "streams x4": lambda: stream.streams("stream-x4-h200"),

@@ -204,18 +204,26 @@ def transformer(name: str) -> str:
     )
 
 
-def gpu_arrays(name: str) -> str:
-    """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size."""
+def gpu_arrays(name: str, double: str) -> str:
+    """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size. The first record is from
+    before ``double``, when float64 had kernels of float64 alone, as ``precision="ieee"`` still has."""
     known, lines = lines_of(name)[0], gpu_arrays_of(name)
+    by_dtype: dict[str, dict[int, Any]] = {}
+    for line in lines:
+        by_dtype.setdefault(line["dtype"], {})[line["n"]] = line
+    now = {line["n"]: line for line in gpu_arrays_of(double) if line["dtype"] == "float64"}
+    native = by_dtype.pop("float64")
+    by_dtype["float64"] = {n: line for n, line in native.items() if n < min(now)} | now
+    by_dtype["float64_ieee"] = native
     sizes = [n for n in sorted({line["n"] for line in lines}) if n.bit_count() == 1 or n == 4097]
     rows = [["", *(f"{n:,}" for n in sizes)]]
-    for dtype in dict.fromkeys(line["dtype"] for line in lines):
-        of = {line["n"]: line for line in lines if line["dtype"] == dtype}
-        rows.append([_asked(dtype), *(f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" for n in sizes)])
+    for dtype, of in by_dtype.items():
+        cells = [f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" if n in of else "–" for n in sizes]
+        rows.append([_asked(dtype), *cells])
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
         f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
-        f"Record: {linked(name)}, made by `{command(known)}`."
+        f"Records: {linked(name)}, made by `{command(known)}`, and for float64 {linked(double)}."
     )
 
 
