@@ -205,16 +205,11 @@ def transformer(name: str) -> str:
 
 
 def gpu_arrays(name: str, double: str) -> str:
-    """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size. The first record is from
-    before ``double``, when float64 had kernels of float64 alone, as ``precision="ieee"`` still has."""
+    """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size; ``double`` has float64 alone."""
     known, lines = lines_of(name)[0], gpu_arrays_of(name)
     by_dtype: dict[str, dict[int, Any]] = {}
-    for line in lines:
+    for line in [*lines, *(line for line in gpu_arrays_of(double) if line["dtype"] == "float64_ieee")]:
         by_dtype.setdefault(line["dtype"], {})[line["n"]] = line
-    now = {line["n"]: line for line in gpu_arrays_of(double) if line["dtype"] == "float64"}
-    native = by_dtype.pop("float64")
-    by_dtype["float64"] = {n: line for n, line in native.items() if n < min(now)} | now
-    by_dtype["float64_ieee"] = native
     sizes = [n for n in sorted({line["n"] for line in lines}) if n.bit_count() == 1 or n == 4097]
     rows = [["", *(f"{n:,}" for n in sizes)]]
     for dtype, of in by_dtype.items():
@@ -223,7 +218,7 @@ def gpu_arrays(name: str, double: str) -> str:
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
         f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
-        f"Records: {linked(name)}, made by `{command(known)}`, and for float64 {linked(double)}."
+        f'Records: {linked(name)}, made by `{command(known)}`, and of float64 by `precision="ieee"` {linked(double)}.'
     )
 
 

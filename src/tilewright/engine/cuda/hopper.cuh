@@ -122,6 +122,12 @@ __device__ __forceinline__ void group_sync(int number, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// Takes part in it without waiting.
+__device__ __forceinline__ void group_arrive(int number, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 __device__ __forceinline__ int cluster_rank()
 {
     int rank;

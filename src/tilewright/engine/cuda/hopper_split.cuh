@@ -12,20 +12,22 @@ __device__ __forceinline__ void store_four(Four* at, int rank, SUM a, SUM b, SUM
                  ::"r"(remote), "r"(*(unsigned*)&a), "r"(*(unsigned*)&b), "r"(*(unsigned*)&c), "r"(*(unsigned*)&d) : "memory");
 }
 
-// All threads of both blocks take part. Those of group 0, which fills the stages again afterwards, only wait.
+constexpr int READERS = 128 * GROUPS, WARP = 32;  // who read sums, and the warp that fills stages
+
+// All threads of both blocks take part. Those of group 0 only wait; its first warp fills the stages again afterwards.
 __device__ __forceinline__ void wait_for_sums()
 {
     __syncwarp();
     cluster_sync();  // all stages have been read
     cluster_sync();  // the sums have arrived
-    group_sync(GROUPS + 1, THREADS);  // and have been read
+    if (threadIdx.x < WARP) group_sync(GROUPS + 1, READERS + WARP);  // and have been read
 }
 
 // `d` are a thread's sums of its half of k. Its `share` are those of all of k, of the left half of the columns in the first block.
 __device__ __forceinline__ void add_halves(const SUM (&d)[BN / 2], SUM (&share)[BN / 4], int rank, int piece)
 {
     constexpr int HALF_OF_SUMS = BN / 4;
-    Four(*received)[128 * GROUPS] = (Four(*)[128 * GROUPS])memory;
+    Four(*received)[READERS] = (Four(*)[READERS])memory;
     const int thread = threadIdx.x - 128, other = (1 - piece) * CLUSTER + rank;
     cluster_sync();  // all stages have been read
     #pragma unroll
@@ -43,5 +45,5 @@ __device__ __forceinline__ void add_halves(const SUM (&d)[BN / 2], SUM (&share)[
         for (int j = 0; j < 4; j++) share[i + j] = (piece == 0 ? d[i + j] : d[HALF_OF_SUMS + i + j]) + four.of[j];
     }
     publish_shared();
-    group_sync(GROUPS + 1, THREADS);  // and have been read
+    group_arrive(GROUPS + 1, READERS + WARP);  // they have been read
 }
