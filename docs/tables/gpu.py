@@ -205,7 +205,7 @@ def transformer(name: str) -> str:
 
 
 def gpu_arrays(name: str, double: str) -> str:
-    """What a call on arrays of a GPU reaches beside the library whose arrays they are, by size; float64 alone is in ``double``."""
+    """What a call on arrays of a GPU has beside the library whose arrays they are, by size; ``double`` has float64 alone."""
     known, lines = lines_of(name)[0], gpu_arrays_of(name)
     by_dtype: dict[str, dict[int, Any]] = {}
     for line in [*lines, *(line for line in gpu_arrays_of(double) if line["dtype"] == "float64_ieee")]:
