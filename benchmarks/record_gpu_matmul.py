@@ -6,13 +6,16 @@
 
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-narrow-h200.jsonl narrow
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-double-h200.jsonl double
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-layers-h200.jsonl layers
 
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
 ``float32_ieee`` by multiply-adds alone) and float64.
 The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), int8 to int32, tf32, and float32 with
 ``precision="fast"``, of B transposed in memory, beside ``torch._scaled_mm``, ``torch._int_mm``, ``cublasGemmEx`` for int8,
 which is faster, and ``torch.matmul`` with TF32 on.
-The fifth measures float64, from residues where that is faster, and as ``float64_ieee`` by float64 alone.
+The fifth, "double", measures float64, from residues where that is faster, and as ``float64_ieee`` by float64 alone.
+The last measures products of layers of language models in bfloat16: a few or many rows by a weight that is transposed in
+memory, as ``torch.nn.Linear`` has it.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
@@ -43,7 +46,7 @@ SAMPLES = 7
 DTYPES = {
     "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float32_ieee", "float64"),
     "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "float32_fast"),
-    "double": ("float64_ieee", "float64"),
+    "double": ("float64_ieee", "float64"), "layers": ("bfloat16",),
 }  # fmt: skip
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
@@ -68,6 +71,12 @@ DOUBLE_SHAPES = [
     *((1, n, n, n) for n in (1536, 2048, 2560, 3072, 4096, 6144, 8192, 16384)),
     *((1, n, n, n) for n in (3000, 4095, 7777)), (1, 4097, 4101, 4099), (1, 8192, 8192, 1024), (1, 2048, 2048, 32768),
 ]  # fmt: skip
+#: Rows, and the shapes (n, k) of weights.
+LAYERS = [
+    (1, m, n, k)
+    for n, k in ((4096, 4096), (7168, 2048), (12288, 4096), (11008, 4096), (4096, 11008), (10240, 8192), (8192, 28672))
+    for m in (1, 16, 32, 64, 100, 128, 256, 512, 1024, 4096)
+]
 #: A run of calls lasts at least so long, and so many rows are verified of products of more multiply-adds than these.
 LEAST_S, ROWS, MOST = 0.015, 64, 2**33
 
@@ -154,7 +163,7 @@ def narrow_operands(torch: Any, shape: tuple[int, int, int, int], dtype: str) ->
     return made[0], made[1].mT
 
 
-def record(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> dict[str, Any]:
+def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, transposed: bool = False) -> dict[str, Any]:
     if dtype in NARROW:
         a, b = narrow_operands(torch, shape, dtype)
         calls = narrow_calls(torch, a, b, dtype)
@@ -168,8 +177,9 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> dict[str
     outer = (batch,) if batch > 1 else ()
     a, b = (
         torch.rand(*outer, *sides, device="cuda", generator=generator).mul_(2).sub_(1).to(kind)
-        for sides in ((m, k), (k, n))
+        for sides in ((m, k), (n, k) if transposed else (k, n))
     )
+    b = b.mT if transposed else b
     calls = {"tilewright": lambda: tw.matmul(a, b, **says), "torch": lambda: torch.matmul(a, b)}
     worst = error_over_bound(torch, a, b, tw.matmul(a, b, **says))
     return measured(torch, shape, dtype, calls, worst, tw.plan(a, b, **says))
@@ -219,10 +229,15 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
     known |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
     lines = [{"kind": "gpu matmul header", "schema": 1, "environment": known}]
     for dtype in DTYPES[what]:
-        of_sets = {"narrow": NARROW_SHAPES, "double": DOUBLE_SHAPES, "": [(1, n, n, n) for n in SIZES]}
+        of_sets = {
+            "narrow": NARROW_SHAPES,
+            "double": DOUBLE_SHAPES,
+            "layers": LAYERS,
+            "": [(1, n, n, n) for n in SIZES],
+        }
         shapes = of_sets.get(what, SHAPES)
         for shape in shapes:
-            lines.append(line := record(torch, shape, dtype))
+            lines.append(line := record(torch, shape, dtype, what == "layers"))
             print(
                 f"{dtype} {shape}: {line['gflops']:9.1f} GFLOPS, R {line['ratio']:.3f}, {line['why'][:60]}", flush=True
             )

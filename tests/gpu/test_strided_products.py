@@ -13,7 +13,8 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from tilewright.arrays import libraries
-from tilewright.catalog import load_cuda_file
+from tilewright.catalog import cuda_engine, load_cuda_file
+from tilewright.errors import UsageError
 from tilewright.host.sources import PACKAGE
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -135,6 +136,11 @@ def test_single_rows_and_columns_in_any_layout(gpu: Any, shape: tuple[int, int, 
 def test_a_larger_product_is_left_to_the_rungs(gpu: Any) -> None:
     x, y = laid(fake.Tensor, gpu, whole(1000, 8), "rows"), laid(fake.Tensor, gpu, whole(8, 1000), "rows")
     assert tw.plan(x, y).kernel.name == "cuda/register_banks"
+
+
+def test_tiles_of_threads_must_fill_those_of_warps() -> None:
+    with pytest.raises(UsageError, match="WN % TN == 0 must hold"):
+        cuda_engine()["cuda/simt"].checked({"WM": 48, "WN": 64, "BM": 96, "TM": 8, "TN": 12})
 
 
 def test_out_may_lie_in_any_way(gpu: Any) -> None:

@@ -273,9 +273,14 @@ class RepeatedProducts:
 
 def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
     """Whether a product is faster if it may begin before what precedes it on the stream has ended. Its blocks then go where
-    there is room already: several to one multiprocessor, and none to others, if they are few and small."""
-    are_alone = 2 * plan.launch.shared_bytes > MOST_SHARED
-    return (plan.predicted_s or 0) > _EARLY_S and (are_alone or plan.launch.blocks >= 2 * gpu.sms)
+    there is room already: that should be for all of them, or else they should be enough for all multiprocessors; if not,
+    several go to one, or to two that share a way to memory, and none to others."""
+    blocks = plan.launch.blocks
+    if 2 * plan.launch.shared_bytes > MOST_SHARED:  # one to a multiprocessor
+        fits = blocks <= gpu.sms // 2 or blocks >= 0.9 * gpu.sms
+    else:
+        fits = blocks >= 2 * gpu.sms
+    return (plan.predicted_s or 0) > _EARLY_S and fits
 
 
 def _overlap(extents: tuple[tuple[int, int], ...], addresses: tuple[int, int, int]) -> bool:

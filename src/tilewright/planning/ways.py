@@ -119,7 +119,7 @@ def _parts(kernel: CudaKernel, params: Mapping[str, int], product: EngineShape, 
     steps = -(-product.k // step)
     fill = sms // max(1, blocks)
     few = () if kernel.persistent else _fewer_generations(blocks, sms)
-    wanted = {min(parts, steps // _LEAST_STEPS, _MOST_PARTS) for parts in (fill // 2, fill, 2 * fill, *few)}
+    wanted = {min(parts, steps // _LEAST_STEPS, _MOST_PARTS) for parts in (fill // 2, fill, 2 * fill, 4 * fill, *few)}
     yield from sorted({-(-steps // _part_steps(steps, parts)) for parts in wanted if parts > 1} - {1})
 
 

@@ -6,6 +6,7 @@ capability = "8.0"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * BK * (BM + BN + 4) * 8"
+constraints = ["BM % WM == 0", "BN % WN == 0"]
 tile = ["BN", "BM"]
 step = "BK"
 

@@ -26,29 +26,29 @@ b = ["LINE // CLUSTER", "64"]
 b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "LINE"]
 
-# A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster
-# gets its rows of A and its share of B; boxes of a row-major B begin at whole lines if tiles are multiples of 64 wide. The cache gives
-# less where it does not hold the operands, and few rows and columns share each. Of tiles that are split (SPLIT) there are `halves`. Odd
-# rows of C are not stored while the next tile is multiplied. The rates are those of an H200, as its power allows for long.
+# A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets
+# its rows of A and its share of B, or as a stage that is used again waits for memory; boxes of a row-major B begin at whole lines if
+# tiles are multiples of 64 wide. Blocks that read the same columns of B at once read a part of them twice from memory. Of tiles that
+# are split (SPLIT) there are `halves`. Odd rows of C are not stored while the next tile is multiplied. The rates are those of an H200,
+# as its power allows for long, by the times of 800 launches.
 [time]
 cut = "b_across * (BN % 64 > 0)"
-multiply = "BM * BN * LINE / (5.5e12 / size) * (1 + 0.03 * (CLUSTER > 1) + 0.04 * (BM == 192) * (SPLIT > 1) + 0.05 * (BM * BN == 16384) * (blocks > 4 * sms) + 0.15 * cut) / (1 + 0.1 * (blocks <= sms))"
-operands = "(m * k + k * n) * size * batch"
-cold = "(operands > 30e6) * (4e12 + 4e12 * (m * n < 4e6)) + 4e12 * (operands > 500e6)"
-cache = "min(125e9, (16e12 - cold) / min(blocks, sms))"
+multiply = "BM * BN * LINE / (6.1e12 / size) * (1 + 0.02 * (CLUSTER > 1) + 0.07 * (BM == 192) * (SPLIT > 1) + 0.18 * (BM * BN == 16384) * (blocks > 4 * sms) + 0.04 * (blocks > 6 * sms) + 0.15 * cut) / (1 + 0.14 * (blocks <= sms))"
+cache = "min(136e9, 13e12 / min(blocks, sms))"
 columns = "BN + (cdiv(BN, 64) * 64 - BN) * b_across"
 even = "lines * (1 - cut)"
-load = "(BM + columns / CLUSTER) * 128 / (even * cache + (1 - even) * min(cache, 52e9))"
+load = "max((BM + columns / CLUSTER) * 128 / (even * cache + (1 - even) * min(cache, 52e9)), 1.36e-6 / STAGES)"
 odd = "min(1, n * out_size % 16)"
-steps = "cdiv(part, LINE) * (max(multiply, load) + load / 100) * (1 + 0.25 * (BM * BN <= 8192) * (blocks > sms))"
+steps = "cdiv(part, LINE) * (max(multiply, load) + 0.08 * min(multiply, load)) * (1 + 0.07 * (BM * BN <= 8192) * (blocks > sms))"
 whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (sms * SPLIT) * (SPLIT > 1)"
 halves = "cdiv(blocks - whole * sms * SPLIT, sms) * (SPLIT > 1)"
-store = "0.3e-6 + BM * BN * 3e-11 + 1e-6 * odd"
-tiles = "whole * (store + steps) + halves * (store + BM * BN * 1.6e-10 + steps / 2) + 0.7e-6 * (CLUSTER > 1)"
-across = "min(1, min(BN, n) * size / 256)"
-memory = "((m * k + k * n / across) * size / 3.9e12 + m * n * out_size / (3.3e12 - 1.8e12 * odd)) * batch"
+store = "0.3e-6 + BM * BN * (1.5e-11 + 3e-11 * (BM == 192)) + 1e-6 * odd"
+tiles = "whole * (store + steps) + halves * (store + BM * BN * 1.4e-10 + steps / 2) + 0.4e-6 * (CLUSTER > 1)"
+narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
+twice = "1 + 0.165 * min(1, m // (BM * CLUSTER + 1))"
+memory = "((m * k + k * n * twice / narrow) * size / 4.2e12 + m * n * out_size / (3.6e12 - 1.8e12 * odd)) * batch"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
-seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory) + sums"
+seconds = "2.4e-6 + max(tiles, memory) + 0.24 * min(tiles, memory) + sums"
 
 [[presets]]
 rate = 100
@@ -71,6 +71,11 @@ params = { BN = 224, CLUSTER = 2, GROUP = 8 }
 rate = 100
 when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
 params = { BN = 208, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
+params = { BN = 176 }
 
 [[presets]]
 rate = 100
@@ -129,6 +134,18 @@ params = { BM = 64, BN = 128, STAGES = 8, CLUSTER = 2, GROUP = 8 }
 [[presets]]
 rate = 100
 params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 2 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 160, STAGES = 6, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 192, STAGES = 6, CLUSTER = 2, GROUP = 8 }
+
+[[presets]]
+rate = 100
+params = { BN = 64, STAGES = 8, SPLIT = 2 }
 
 [[presets]]
 rate = 100

@@ -6,6 +6,7 @@ capability = "8.0"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * BK * (BM + 4 + BN + 4) * 4"
+constraints = ["BM % WM == 0", "BN % WN == 0", "WM % TM == 0", "WN % TN == 0", "WM // TM * (WN // TN) == 32", "WN // TN % 2 == 0"]
 tile = ["BN", "BM"]
 step = "BK"
 
@@ -27,8 +28,8 @@ warps = "max(1, rest * (BM // WM) * (BN // WN))"
 busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
 single = "1 - b_across * (b_vector >= 16)"
-rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.015 * (BK < 16)) / (1 + single * (0.06 + 0.05 * (BN > 128) * (BK > 8)))"
-tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 4.5e-6"
+rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.015 * (BK < 16)) / (1 + single * (0.06 + 0.06 * (BK > 8) + 0.4 * (BM < 64)))"
+tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 1.2e-6 + each * BM * BN * 1e-10"
 memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
 seconds = "4e-6 + max(tiles, memory)"
 
@@ -51,6 +52,14 @@ params = { BM = 64, BN = 128, BK = 8, STAGES = 6, BLOCKS = 4 }
 [[presets]]
 rate = 100
 params = { BM = 32, BN = 64, WM = 32, TN = 8, BLOCKS = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 64, BK = 8, WM = 32, TN = 8, BLOCKS = 8 }
+
+[[presets]]
+rate = 100
+params = { BM = 128, BN = 64, BK = 8, WN = 32, TN = 8, STAGES = 6, BLOCKS = 3 }
 
 [params]
 BM = { default = 128, values = [32, 64, 96, 128, 192, 256] }
