@@ -7,6 +7,7 @@
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-narrow-h200.jsonl narrow
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-double-h200.jsonl double
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-layers-h200.jsonl layers
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-complex-h200.jsonl complex
 
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
 ``float32_ieee`` by multiply-adds alone) and float64.
@@ -15,7 +16,7 @@ The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), in
 which is faster, and ``torch.matmul`` with TF32 on.
 The fifth, "double", measures float64, from residues where that is faster, and as ``float64_ieee`` by float64 alone.
 The last measures products of layers of language models in bfloat16: a few or many rows by a weight that is transposed in
-memory, as ``torch.nn.Linear`` has it.
+memory, as ``torch.nn.Linear`` has it; and "complex" complex64 and complex128.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
@@ -47,6 +48,7 @@ DTYPES = {
     "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float32_ieee", "float64"),
     "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "float32_fast"),
     "double": ("float64_ieee", "float64"), "layers": ("bfloat16",),
+    "complex": ("complex64", "complex128"),
 }  # fmt: skip
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
@@ -77,6 +79,10 @@ LAYERS = [
     for n, k in ((4096, 4096), (7168, 2048), (12288, 4096), (11008, 4096), (4096, 11008), (10240, 8192), (8192, 28672))
     for m in (1, 16, 32, 64, 100, 128, 256, 512, 1024, 4096)
 ]
+COMPLEX_SHAPES = [
+    *((1, n, n, n) for n in (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)),
+    (1, 1, 8192, 8192), (1, 16, 8192, 8192), (1, 64, 64, 65536), (16, 512, 512, 512), (1000, 64, 64, 64),
+]  # fmt: skip
 #: A run of calls lasts at least so long, and so many rows are verified of products of more multiply-adds than these.
 LEAST_S, ROWS, MOST = 0.015, 64, 2**33
 
@@ -93,15 +99,17 @@ def run(call: Callable[[], Any], times: int, wait: Callable[[], None]) -> tuple[
 
 
 def error_over_bound(torch: Any, a: Any, b: Any, c: Any) -> float:
-    """The largest error of an element, over k·u·(|A||B|) of it; of 16-bit results over that of float32 and one rounding."""
+    """The largest error of an element, over k·u·(|A||B|) of it; of 16-bit results over that of float32 and one rounding, and
+    of complex ones, which have 2k products of reals in each part, over √2·2k·u·(|A||B|)."""
     if a.numel() * b.shape[-1] > MOST:
         a, c = a[..., :ROWS, :], c[..., :ROWS, :]
     unit, rounding = torch.finfo(c.dtype).eps / 2, 0.0
     if c.itemsize == 2:
         unit, rounding = torch.finfo(torch.float32).eps / 2, unit
-    exact = a.double() @ b.double()
-    bound = a.shape[-1] * unit * (a.abs().double() @ b.abs().double()) + rounding * exact.abs()
-    return float(((c.double() - exact).abs() / bound.clamp_min(torch.finfo(c.dtype).tiny)).max())
+    wide, products = (torch.complex128, 8**0.5) if c.is_complex() else (torch.float64, 1)
+    exact = a.to(wide) @ b.to(wide)
+    bound = products * a.shape[-1] * unit * (a.abs().double() @ b.abs().double()) + rounding * exact.abs()
+    return float(((c.to(wide) - exact).abs() / bound.clamp_min(torch.finfo(c.dtype).tiny)).max())
 
 
 def narrow_error(a: Any, b: Any, c: Any, dtype: str) -> float:
@@ -175,10 +183,12 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, transposed:
     name, _, precision = dtype.partition("_")
     kind, says = getattr(torch, name), {"precision": precision or "standard"}
     outer = (batch,) if batch > 1 else ()
+    planes = (2,) if kind.is_complex else ()
     a, b = (
-        torch.rand(*outer, *sides, device="cuda", generator=generator).mul_(2).sub_(1).to(kind)
+        torch.rand(*outer, *sides, *planes, device="cuda", generator=generator).mul_(2).sub_(1)
         for sides in ((m, k), (n, k) if transposed else (k, n))
     )
+    a, b = (torch.view_as_complex(x).to(kind) if planes else x.to(kind) for x in (a, b))
     b = b.mT if transposed else b
     calls = {"tilewright": lambda: tw.matmul(a, b, **says), "torch": lambda: torch.matmul(a, b)}
     worst = error_over_bound(torch, a, b, tw.matmul(a, b, **says))

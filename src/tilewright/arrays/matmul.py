@@ -26,7 +26,8 @@ from .layouts import Layouts
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import Order, arrange
-from .peeled import PeeledLaunches, peeled_plan, prepare_peeled
+from .paired import PairedLaunches, paired_plan, prepare_paired
+from .peeled import PeeledLaunches, peeled_plan
 from .plan import GpuPlan, gpu_plan
 from .repeated import finished_ways, short_ways
 
@@ -88,7 +89,7 @@ def submit_product(
     out: Any = None,
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
-) -> tuple[Any, Launches | PeeledLaunches]:
+) -> tuple[Any, Launches | PeeledLaunches | PairedLaunches]:
     """Submit the product of ``arrays`` a and b to the caller's stream: the result, which is ``out`` where the third array is
     its memory, and what was launched. Raises what ``matmul_on_gpu`` raises."""
     x, y, target = arrays
@@ -185,9 +186,17 @@ def _plan(
     whole = _planned(first, second, target, disjoint, views, precision, out_dtype, form)
     if not disjoint:
         return whole
-    return peeled_plan(
-        whole, first, second, target, lambda x, y, out: _planned(x, y, out, True, False, precision, out_dtype)
-    )
+
+    def in_pieces(whole: GpuPlan, x: GpuArray, y: GpuArray, out: GpuArray | None, result: str | None) -> GpuPlan:
+        return peeled_plan(whole, x, y, out, lambda x, y, out: _planned(x, y, out, True, False, precision, result))
+
+    def of_reals(x: GpuArray, y: GpuArray, out: GpuArray) -> GpuPlan:
+        return in_pieces(_planned(x, y, out, True, False, precision, None), x, y, out, None)
+
+    whole = in_pieces(whole, first, second, target, out_dtype)
+    if precision not in ("standard", "ieee"):
+        return whole
+    return paired_plan(whole, first, second, target, of_reals, views=views)
 
 
 def _planned(
@@ -221,9 +230,9 @@ def _planned(
 
 
 @functools.lru_cache(maxsize=1024)
-def _launches(*key: Any) -> Launches | PeeledLaunches:
+def _launches(*key: Any) -> Launches | PeeledLaunches | PairedLaunches:
     plan = _plan(*key)
-    return prepare_peeled(plan, gpu_at(plan.ordinal))
+    return prepare_paired(plan, gpu_at(plan.ordinal))
 
 
 def check_words_on_gpu(precision: str | float, algorithm: str) -> None:

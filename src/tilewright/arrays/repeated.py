@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..runtime.gpu.recording import Replay
     from .gpu_array import GpuArray
     from .launches import Launches
+    from .paired import PairedLaunches
     from .peeled import PeeledLaunches
     from .plan import GpuPlan
 
@@ -191,7 +192,7 @@ class RepeatedProducts:
         self,
         arrays: tuple[Any, Any, Any],
         views: tuple[GpuArray, GpuArray, GpuArray | None],
-        launches: Launches | PeeledLaunches,
+        launches: Launches | PeeledLaunches | PairedLaunches,
         gpu: Device,
         asked: Any = None,
         epilogue: Epilogue | None = None,
@@ -232,7 +233,12 @@ class RepeatedProducts:
             finished_ways.setdefault(kind, self.finished_product)
 
     def _recorded(
-        self, key: Any, known: _Repeatable, launches: Launches | PeeledLaunches, gpu: Device, given: Sequence[int]
+        self,
+        key: Any,
+        known: _Repeatable,
+        launches: Launches | PeeledLaunches | PairedLaunches,
+        gpu: Device,
+        given: Sequence[int],
     ) -> int:
         """Makes the launches of the first repetition and records them: a product that is computed once does not need it."""
         *addresses, stream = given
