@@ -243,6 +243,7 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
             "narrow": NARROW_SHAPES,
             "double": DOUBLE_SHAPES,
             "layers": LAYERS,
+            "complex": COMPLEX_SHAPES,
             "": [(1, n, n, n) for n in SIZES],
         }
         shapes = of_sets.get(what, SHAPES)

@@ -74,6 +74,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "error levels": accuracy.error_levels,
     "error s1": accuracy.error_of_s1,
     "counted h200": lambda: gpu.counted("explain-measured-h200"),
+    "gpu layers": lambda: gpu.gpu_layers("gpu-matmul-layers-h200"),
+    "gpu complex": lambda: gpu.gpu_shapes("gpu-matmul-complex-h200"),
     "gpu shapes": lambda: gpu.gpu_shapes("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
     "gpu double": lambda: gpu.gpu_shapes("gpu-matmul-double-h200"),
     "gpu narrow": lambda: gpu.gpu_narrow("gpu-matmul-narrow-h200"),

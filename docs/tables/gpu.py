@@ -132,6 +132,22 @@ def gpu_narrow(name: str) -> str:
     )
 
 
+def gpu_layers(name: str) -> str:
+    """The same for layers of language models: a row for each weight, a column for each number of rows that it multiplies."""
+    known, lines = lines_of(name)
+    counts = sorted({line["m"] for line in lines})
+    rows = [["weight", *(f"{m:,}" for m in counts)]]
+    for n, k in dict.fromkeys((line["n"], line["k"]) for line in lines):
+        of = {line["m"]: line for line in lines if (line["n"], line["k"]) == (n, k)}
+        rows.append([f"{n} × {k}", *(f"{of[m]['gflops'] / 1000:.0f} ({of[m]['ratio']:.2f})" for m in counts)])
+    mean = exp(sum(log(line["ratio"]) for line in lines) / len(lines))
+    return (
+        f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T)` of bfloat16 by rows of `x`, and in brackets R, the time of "
+        f"`torch.matmul(x, weight.T)` over ours in the same run, both as a user calls them; {mean:.2f} in the geometric "
+        f"mean. {known['gpu']}, PyTorch {known['torch']}. Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
 def gpu_random(name: str) -> str:
     """How many random products were compared with those in float64."""
     known, lines = lines_of(name)
