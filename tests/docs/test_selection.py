@@ -86,3 +86,25 @@ def test_shares_cover_all_cases() -> None:
         assert 200 < len(kept) <= 235
         seen |= {*kept}
     assert seen == {*cases}
+
+
+def test_slow_cases_of_a_table_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one of each table always, a third of the others; slow tests without a table always."""
+
+    class Case:
+        def __init__(self, nodeid: str) -> None:
+            self.nodeid = nodeid
+
+        def get_closest_marker(self, name: str) -> None:  # noqa: ARG002
+            return None
+
+    cases: list[Any] = [Case(f"{table}[{number}]") for table in ("a.py::one", "a.py::two") for number in range(100)]
+    alone: list[Any] = [Case("a.py::alone"), Case("a.py::quick[1]")]
+    monkeypatch.setattr(selection, "SLOW", {case.nodeid for case in (*cases, alone[0])})
+    seen = set()
+    for seed in range(40):
+        kept, left = selection.shared([*cases, *alone], seed)
+        assert {cases[0], cases[100], *alone} <= {*kept}
+        assert 100 < len(left) < 160
+        seen |= {*kept}
+    assert seen == {*cases, *alone}
