@@ -286,6 +286,29 @@ def test_overhead_at_a_small_size_says_nothing_about_a_large_one() -> None:
     assert [record.verdict for record in found] == ["ok", "ok"]
 
 
+class Compiles:
+    """A library that compiles code for 6 s in its first call with ``rows`` rows, or in every call."""
+
+    def __init__(self, rows: int, always: bool = False) -> None:
+        self.rows, self.always = rows, always
+
+    def __call__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        if a.shape[0] == self.rows:
+            timing.time.sleep(6.0)
+            self.rows = self.rows if self.always else 0
+        np.matmul(a, b, out=c)
+
+
+@pytest.mark.parametrize("rows", [1, 64], ids=["the band that predicts", "the whole product"])
+def test_a_first_call_that_compiles_is_no_measure(rows: int) -> None:
+    (record,) = measured(kernel(Compiles(rows)), sizes=[(64,) * 3], limit_s=4, repeat=1)
+    assert record.verdict == "ok"
+    assert record.median_s is not None
+    assert record.median_s < 1
+    (record,) = measured(kernel(Compiles(rows, always=True)), sizes=[(64,) * 3], limit_s=4, repeat=1)
+    assert record.verdict == "time_limit"
+
+
 def test_what_does_not_fit_is_found_out_before_it_is_allocated(monkeypatch) -> None:
     def never(*arguments: Any) -> Any:
         raise AssertionError("allocated")

@@ -18,6 +18,8 @@ SAMPLE_S = 0.01
 LONG_S = 1.0
 #: Each variant of a library is timed TRIALS times, on so many rows that a product takes about TRIAL_S, at least FEWEST_ROWS.
 TRIALS, FEWEST_ROWS, TRIAL_S = 3, 256, 0.05
+#: A library's first call for a shape may compile code, for so many seconds at most; a longer call is not repeated.
+FIRST_CALL_S = 30.0
 #: Longest wait for other threads of this process to fall asleep.
 QUIET_S = 0.5
 
@@ -99,6 +101,15 @@ def timed(run: Callable[..., None], *args: np.ndarray) -> float:
     return time.perf_counter() - start
 
 
+def timed_again(cell: Cell, much_s: float, run: Callable[..., None], *args: np.ndarray) -> float:
+    """Seconds of one call; of a second call if the first took more than ``much_s``, for it may include what a library does
+    once for such shapes. Machine code is compiled before, and called once."""
+    seconds = timed(run, *args)
+    if not cell.kernel.compiled and much_s < seconds <= FIRST_CALL_S:
+        seconds = timed(run, *args)
+    return seconds
+
+
 def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s: float | None) -> float:
     """Predict a product's seconds from its first rows, with the same B and strides, so that a slowdown at this size shows.
 
@@ -111,10 +122,7 @@ def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s:
     affordable = guess_s is not None and guess_s <= 4 * limit_s
     rows = min(m, max(cell.kernel.grain[0] * cell.threads, m // 32 if affordable else 1))
     while True:
-        seconds = timed(run, a[:rows], b, c[:rows])
-        if not cell.kernel.compiled and limit_s / 8 < seconds <= limit_s:
-            # The first call may include what a library does once for such shapes.
-            seconds = timed(run, a[:rows], b, c[:rows])
+        seconds = timed_again(cell, limit_s / 8, run, a[:rows], b, c[:rows])
         predicted = seconds * (m / rows if rows else 1)
         if predicted <= limit_s or rows == m or seconds > limit_s / 8:
             return predicted
