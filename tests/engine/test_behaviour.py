@@ -174,8 +174,7 @@ def test_a_quota_of_one_core_is_one_thread(tmp_path: Path, monkeypatch: pytest.M
     def refuse(self: object, task: object, count: int) -> list[object]:
         raise AssertionError(f"{count} workers were asked for")
 
-    for way in ("claim", "claim_standing"):
-        monkeypatch.setattr(threads._Crew, way, refuse)
+    monkeypatch.setattr(threads._Crew, "claim", refuse)
     a = np.ones((600, 600), np.float32)
     assert (tw.matmul(a, a) == 600).all()
     with tw.use_threads(2), pytest.raises(AssertionError, match="1 workers"):
@@ -488,8 +487,8 @@ def test_what_is_kept_makes_room_for_what_is_needed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(workspace, "aligned_empty", scarce)
     with workspace.take_workspace(500) as memory:
         assert memory.size == 1000
-        workspace._cache(np.empty(100, np.uint8))
-        workspace._cache(np.empty(200, np.uint8))
+        workspace.put_back_buffer(np.empty(100, np.uint8))
+        workspace.put_back_buffer(np.empty(200, np.uint8))
         with workspace.take_workspace(5000) as larger:
             assert larger.size == 5000
     assert refusals == [5000], "one was given up before, the other when that was not enough"

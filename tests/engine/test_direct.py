@@ -24,7 +24,7 @@ from support.plans import make_plan
 from tilewright import api, codegen
 from tilewright.codegen import direct
 from tilewright.host.sources import PACKAGE
-from tilewright.planning.host import WORK_PER_THREAD
+from tilewright.planning.host import WORK_SHARED
 from tilewright.problem import Problem
 from tilewright.runtime.cpu import batch, small_products, small_products_code
 from tilewright.runtime.cpu.runner import runner
@@ -46,7 +46,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @functools.cache
 def short(dtype: str) -> Callable[..., Any]:
     """The short way, after this dtype was learnt."""
-    return small_products.learn_dtype(np.dtype(dtype), 2 * WORK_PER_THREAD)
+    return small_products.learn_dtype(np.dtype(dtype), WORK_SHARED)
 
 
 # ---- tiles -----------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_larger_sizes_and_every_stride(shape: tuple[int, int, int], dtype: str) 
     ]
     for of_a, of_b, of_c in itertools.product(layouts, repeat=3):
         c = of_c(np.full((m, n), 9, dtype))
-        assert short(dtype)(of_a(a), of_b(b), c) is c
+        assert short(dtype)(of_a(a), of_b(b), c, False, True) is c
         np.testing.assert_array_equal(c, exact)
 
 

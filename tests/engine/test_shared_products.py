@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.catalog import catalog
 from tilewright.codegen import crew
 from tilewright.host.limits import use_threads
 from tilewright.planning.host import _sharing, shared_product
+from tilewright.runtime.cpu import shared_products
+from tilewright.runtime.cpu import shared_products_code as code
 from tilewright.runtime.cpu import threads as crew_of_threads
 from tilewright.runtime.cpu.runner import compiled, standby
 from tilewright.runtime.cpu.standby import address_of
@@ -49,7 +52,7 @@ def operands(m: int, n: int, k: int, dtype: str) -> tuple[np.ndarray, np.ndarray
     )
 
 
-SHAPES = [(161, 190, 200), (300, 320, 47), (400, 391, 64), (17, 3000, 111)]
+SHAPES = [(90, 95, 100), (161, 190, 200), (300, 320, 47), (400, 391, 64), (17, 3000, 111)]
 OTHER_DTYPES = ["float64", "int32", "int8", "float16"]
 
 
@@ -104,7 +107,7 @@ def test_what_is_unusual_is_declined() -> None:
         fixed.flags.writeable = False
         assert shared_product(a, b, fixed) is None
     with use_threads(1):
-        assert shared_product(a, b, None) is None
+        np.testing.assert_array_equal(shared_product(a, b, None), alone(a, b))  # by this thread
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 9000, 900), (300, 300, 9000)], ids=str)
@@ -139,20 +142,43 @@ def test_callers_on_many_threads() -> None:
     assert not crew_of_threads._crew.claims
 
 
-def test_no_claim_outlives_an_interrupt() -> None:
-    a, b = operands(200, 210, 190, "float32")
-    seen = []
+def test_a_call_is_a_whole_number_of_cache_lines_before_its_counters() -> None:
+    """Its address is even, because the state of a mailbox says by an odd number that the call runs."""
+    how = shared_products.sharing(catalog()["cpu/direct"], np.dtype(np.float32), (200, 210, 190), 2)
+    assert how is not None
+    assert how.call.ctypes.data % 2 == 0
+    assert code.OTHERS < code.COUNTERS
+    assert crew.WORDS <= code.ELEMENTS
 
-    def work(mailboxes: list[int]) -> None:
-        seen.append(mailboxes)
-        raise KeyboardInterrupt
 
-    deadline = time.monotonic() + 60
-    while not seen and time.monotonic() < deadline:
-        shared(a, b)
-        try:
-            assert Team(2).with_standing(work) is None, "the worker slept"
-        except KeyboardInterrupt:
-            assert len(seen[0]) == 1
-    assert seen
-    assert not crew_of_threads._crew.claims
+def test_small_products_that_follow_each_other_wake_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alone does not, nor do products with pauses between them."""
+    woken: list[int] = []
+    monkeypatch.setattr(shared_products.Team, "wake", lambda team, _: woken.append(team.threads))
+    now = 10**15
+
+    def after(nanoseconds: int) -> int:
+        nonlocal now
+        now += nanoseconds
+        before = len(woken)
+        shared_products.wake_if_many(2)
+        return len(woken) - before
+
+    monkeypatch.setattr(shared_products.time, "perf_counter_ns", lambda: now)
+    assert [after(2 * shared_products.GAP_NS) for _ in range(9)] == [0] * 9
+    each = shared_products.WAKING_NS // 4
+    assert [after(each) for _ in range(6)] == [0, 0, 0, 0, 1, 0]
+
+
+def test_threads_that_were_woken_stand_by() -> None:
+    a, b = operands(130, 140, 150, "float32")
+    how = shared_products.sharing(catalog()["cpu/direct"], np.dtype(np.float32), (130, 140, 150), 2)
+    assert how is not None
+    expected, deadline = alone(a, b), time.monotonic() + 60
+    while time.monotonic() < deadline:
+        Team(2).wake(standby())
+        time.sleep(0.01)
+        if (result := shared_products.multiply_shared(how, a, b, None)) is not None:
+            np.testing.assert_array_equal(result, expected)
+            return
+    raise AssertionError("not once in 60 seconds did a woken thread stand by")

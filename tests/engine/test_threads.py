@@ -20,8 +20,9 @@ import tilewright as tw
 from tilewright.catalog import catalog
 from tilewright.codegen import crew
 from tilewright.runtime.cpu.runner import compiled, grid, standby
+from tilewright.runtime.cpu.slices import even_slices
 from tilewright.runtime.cpu.standby import call_words
-from tilewright.runtime.cpu.threads import Team, _Crew, _TeamCall, even_slices
+from tilewright.runtime.cpu.threads import Team, _Crew, _TeamCall
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
 two_cpus = pytest.mark.skipif(
@@ -149,10 +150,13 @@ class Watched:
         self._real = standby()
         self.stand_by = self._real.stand_by
 
-    def settle(self, mailbox: np.ndarray) -> bool:
-        return self._real.settle(mailbox)
+    def settle(self, mailbox: np.ndarray, call: int) -> None:
+        self._real.settle(mailbox, call)
 
-    def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
+    def failed(self, call: np.ndarray) -> bool:
+        return self._real.failed(call)
+
+    def post(self, mailbox: np.ndarray, call: int) -> bool:
         taken = self._real.post(mailbox, call)
         self.posted += taken
         return taken
@@ -227,7 +231,7 @@ def test_a_seat_is_kept_until_another_is_taken() -> None:
 
 def test_standing_by_ends() -> None:
     """Looks at a mailbox to which nothing is posted are bounded; then its owner says that it sleeps."""
-    mailbox = np.zeros(crew.WORDS, np.int64)
+    mailbox = np.zeros(crew.MAILBOX_WORDS, np.int64)
     standing = threading.Thread(target=standby().stand_by, args=(mailbox,), daemon=True)
     standing.start()
     standing.join(60)
@@ -236,36 +240,67 @@ def test_standing_by_ends() -> None:
 
 
 def test_a_mailbox_answers_as_its_owner_is() -> None:
-    real, mailbox, call = standby(), np.zeros(crew.WORDS, np.int64), np.zeros(crew.WORDS - 1, np.int64)
+    real, mailbox, call, other = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64), 1 << 20, 1 << 21
+    mailbox[crew.PROCESSOR] = -1
     assert not real.post(mailbox, call), "asleep"
-    mailbox[0] = crew.STANDING
+    mailbox[crew.STATE] = crew.STANDING
     assert real.post(mailbox, call)
-    assert not real.post(mailbox, call), "one at a time"
-    assert mailbox[0] == crew.POSTED
-    real.settle(mailbox)
-    assert mailbox[0] == crew.STANDING, "taken back"
+    assert not real.post(mailbox, other), "one at a time"
+    assert mailbox[crew.STATE] == call
+    real.settle(mailbox, other)
+    assert mailbox[crew.STATE] == call, "that of another caller"
+    real.settle(mailbox, call)
+    assert mailbox[crew.STATE] == crew.STANDING, "taken back"
     real.stand_by(mailbox)
-    assert mailbox[0] == crew.ASLEEP
+    assert mailbox[crew.STATE] == crew.ASLEEP
+
+
+@affinity
+def test_nothing_is_posted_to_an_owner_on_the_callers_processor() -> None:
+    real, mailbox = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64)
+    everywhere = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(everywhere)})
+        mailbox[crew.STATE], mailbox[crew.PROCESSOR] = crew.STANDING, min(everywhere)
+        assert not real.post(mailbox, 1 << 20)
+        assert mailbox[crew.LEAVE], "it is to be woken elsewhere"
+    finally:
+        os.sched_setaffinity(0, everywhere)
+
+
+def test_an_owner_that_misses_many_calls_is_to_leave() -> None:
+    real, mailbox = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64)
+    mailbox[crew.STATE], mailbox[crew.PROCESSOR] = crew.STANDING, -1
+    missed = 0
+    while real.post(mailbox, 1 << 20):
+        real.settle(mailbox, 1 << 20)
+        missed += 1
+        assert missed < 100
+    assert missed > 1
+    assert mailbox[crew.LEAVE]
+
+
+def test_an_owner_that_is_to_leave_falls_asleep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby(), "_looks", 1 << 60)
+    mailbox = np.zeros(crew.MAILBOX_WORDS, np.int64)
+    mailbox[crew.LEAVE] = 1
+    standing = threading.Thread(target=standby().stand_by, args=(mailbox,), daemon=True)
+    standing.start()
+    standing.join(60)
+    assert not standing.is_alive()
+    assert mailbox[crew.STATE] == crew.ASLEEP
 
 
 def test_a_worker_without_memory_is_an_error_of_the_call() -> None:
     """A kernel in machine code says that it found no memory; its part of C is missing."""
 
     class Poor(Watched):
-        def settle(self, mailbox: np.ndarray) -> bool:
-            self._real.settle(mailbox)
-            return False
+        def failed(self, call: np.ndarray) -> bool:  # noqa: ARG002
+            return True
 
     job, call, _ = product_of_a_team(64)
     with pytest.raises(MemoryError, match="found no memory"):
         Team(2).rally(job, call, Poor())
-
-
-def test_a_failed_call_is_said_once() -> None:
-    real, mailbox = standby(), np.zeros(crew.WORDS, np.int64)
-    mailbox[0], mailbox[crew.FAILED] = crew.STANDING, 1
-    assert not real.settle(mailbox)
-    assert real.settle(mailbox)
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------

@@ -23,11 +23,15 @@ from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor, is_reso
 from .plan import Plan, Rows, rate_text
 from .prediction import BlockSizes, Prediction, predict
 
-#: The least multiply-adds, or bytes of operands, for each thread. Two threads are faster than one from 160³ multiply-adds
-#: on, if they stand by. To wake a sleeping thread takes up to 0.1 ms on a virtual machine, in which a core reads 4 MiB; but
-#: the other threads do not wait for it.
-WORK_PER_THREAD = 2_000_000
+#: The least multiply-adds of a product that threads share: two threads that stand by are faster than one from 90³ on.
+WORK_SHARED = 700_000
+#: The least multiply-adds, or bytes of operands, for each thread. A thread that stands by costs the caller a quarter of a
+#: microsecond, in which it makes 15,000 multiply-adds. To wake a sleeping thread takes up to 0.1 ms on a virtual machine, in
+#: which a core reads 4 MiB; but the other threads do not wait for it.
+WORK_PER_THREAD = 250_000
 BYTES_PER_THREAD = 4 << 20
+#: Multiply-adds from which it is worth waking a thread for one product (400³: a millisecond on one thread).
+WORK_WORTH_WAKING = 64_000_000
 #: Multiply-adds up to which threads share a product the short way, without looking for an interrupt: a few milliseconds.
 MOST_WORK_OF_SHORT_WAY = 1 << 30
 #: The least multiply-adds of a batch for each thread. These are Python threads, which sleep and take up to 0.1 ms to wake.
@@ -103,7 +107,7 @@ class HostPlan(Plan):
     @functools.cached_property
     def can_be_shared(self) -> bool:
         """Whether there is enough work for two threads; only then the limit of threads matters and is read."""
-        return self.problem.flops >= 4 * WORK_PER_THREAD or self.problem.bytes_least >= 2 * BYTES_PER_THREAD
+        return self.problem.flops >= 2 * WORK_SHARED or self.problem.bytes_least >= 2 * BYTES_PER_THREAD
 
     def within(self, limit: int) -> HostPlan:
         """The same plan for at most ``limit`` threads; the same object for the same limit."""
@@ -264,7 +268,7 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
     if choice.kernel is numpy_product:
         return plan
     work, bytes_least = problem.m * problem.n * problem.k, problem.bytes_least // max(1, problem.batch)
-    worth = max(work // WORK_PER_THREAD, bytes_least // BYTES_PER_THREAD)
+    worth = max(work // WORK_PER_THREAD if work >= WORK_SHARED else 1, bytes_least // BYTES_PER_THREAD)
     threads = 1 if worth < 2 or choice.kernel.shared == "serial" else min(worth, limit)
     bands = min(problem.batch, problem.flops // 2 // WORK_PER_BAND, limit) if threads == 1 else 1
     return replace(plan, threads=threads, bands=max(1, bands))
@@ -272,13 +276,24 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
 
 def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
     """The product of two matrices that threads share as the plan says, if they stand by; None if ``matmul`` must plan and
-    run it. It saves 25 µs, which count while a product takes less than some milliseconds."""
+    run it. It saves 25 µs, which count while a product takes less than some milliseconds.
+
+    A small product is computed by this thread alone if no others stand by: to wake them takes longer. They are woken when
+    many such products follow each other, so that they stand by for the next ones.
+    """
     if type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
         return None
-    if not 2 * WORK_PER_THREAD <= a.size * b.shape[1] <= MOST_WORK_OF_SHORT_WAY:
+    work = a.size * b.shape[1]
+    if not WORK_SHARED <= work <= MOST_WORK_OF_SHORT_WAY:
         return None
     how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), get_threads())
-    return None if how is None else shared_products.multiply_shared(how, a, b, out)
+    if how is not None and (result := shared_products.multiply_shared(how, a, b, out)) is not None:
+        return result
+    if work >= WORK_WORTH_WAKING:
+        return None
+    if how is not None:
+        shared_products.wake_if_many(how.threads)
+    return small_products.known_of_any_work(a, b, out)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -287,6 +302,8 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, limit: int) 
         return None
     plan = _plan(a, b, key, key, "standard", "classical", None).within(limit)
     problem, kernel = plan.problem, plan.kernel
+    if kernel is small_products.KERNEL and plan.working_dtype == key[0]:
+        _short_way(kernel, key[0])  # computes it where no other thread stands by
     ready = plan.threads > 1 and kernel.shared == "team" and kernel.over is None and not kernel.tunable
     if not ready or plan.working_dtype != key[0] or plan.dtype != key[0]:
         return None
@@ -304,7 +321,7 @@ def _short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
     if kernel is numpy_product:
         return _by_numpy
     if kernel is small_products.KERNEL:
-        return small_products.learn_dtype(dtype, 2 * WORK_PER_THREAD)
+        return small_products.learn_dtype(dtype, WORK_SHARED)
     return small_products.known
 
 

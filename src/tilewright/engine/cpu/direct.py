@@ -34,8 +34,13 @@ HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 
 # An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B.
 LARGEST = math.isqrt((machine().l2 or 256 << 10) // 8)
-# Rows of C that a thread of a team takes at a time: two tiles, some microseconds.
-BAND = 2 * MR
+# The parts that a thread takes from its block of C one after the other; other threads take what it does not get to.
+PARTS = 4
+# A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.
+READING = 32
+# Threads that have a block of their own; further ones take parts of these.
+MOST_BLOCKS = max(4, machine().usable_cores)
+LINE = 8  # words from one counter to the next: one counter per cache line avoids false sharing
 
 tile = codegen.direct_tile(HEIGHTS, BITS)
 pack = codegen.packer(BITS)
@@ -156,6 +161,18 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
                     c_there[i, j] = c_rows[i, j]
 
 
+@nb.njit(nogil=True)
+def blocks_of(m, n, threads):
+    """How to cut C among threads: into how many blocks of rows and of columns. Square blocks read least of A and B."""
+    best, across, along = m * n + READING * (m + n), 1, 1
+    for p in range(1, min(threads, (m + MR - 1) // MR) + 1):
+        q = min(threads // p, (n + MR - 1) // MR)
+        h, w = (m + p - 1) // p, (n + q - 1) // q
+        if h * w + READING * (h + w) < best:
+            best, across, along = h * w + READING * (h + w), p, q
+    return across, along
+
+
 @kernel(
     order=21,
     idea="Multiply small matrices where they lie, in tiles of every height and width: packing them would cost as much.",
@@ -166,14 +183,26 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
     strided=True,
     suits=lambda m, n, k: max(m, n, k) <= LARGEST,
     params={"mr": MR, "nv": NV, "vector_bits": BITS},
+    counters=lambda m, n, k: LINE * (1 + MOST_BLOCKS),  # the same for every shape
 )
 def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
     m, n = c.shape
     (a_row, a_column), (b_row, b_column) = a.strides, b.strides
     if better_transposed(m, n, a_row, a_column, b_row, b_column, c.strides[0], codegen.itemsize(c)):
         a, b, c, m = b.T, a.T, c.T, n
-    while True:
-        i = BAND * codegen.fetch_add(counters, 0, 1)
-        if i >= m:
-            return
-        batch_products(a[i : i + BAND], b, c[i : i + BAND], 1, 0, 0, 0)
+        n = c.shape[1]
+    across, along = blocks_of(m, n, max(1, min(MOST_BLOCKS, counters[counters.size - 1])))
+    blocks = across * along
+    home = codegen.fetch_add(counters, 0, 1)
+    for x in range(blocks):
+        block = (home + x) % blocks
+        row, column = block // along, block % along
+        top, left = row * m // across, column * n // along
+        bottom, right = (row + 1) * m // across, (column + 1) * n // along
+        parts = min(PARTS, (bottom - top + MR - 1) // MR) if blocks > 1 else 1
+        while True:
+            part = codegen.take_below(counters, LINE * (1 + block), parts)
+            if part >= parts:
+                break
+            i, stop = top + part * (bottom - top) // parts, top + (part + 1) * (bottom - top) // parts
+            batch_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0)

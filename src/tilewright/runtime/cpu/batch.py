@@ -10,8 +10,9 @@ import numpy as np
 
 from ...problem import ProductShapes
 from .runner import Product
+from .slices import even_slices
 from .small_products import Short
-from .threads import Team, even_slices
+from .threads import Team
 
 #: Multiply-adds of a thread in a portion of the batch: about 10 ms. Ctrl-C takes effect between two portions.
 PORTION = 1 << 30

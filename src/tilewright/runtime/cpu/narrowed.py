@@ -16,7 +16,8 @@ import numpy as np
 
 from ...host.limits import get_threads
 from .runner import Product
-from .threads import Team, even_slices
+from .slices import even_slices
+from .threads import Team
 
 #: Elements of a piece that is converted while it is in the second cache, and the least elements for each thread.
 _PIECE, _LEAST = 1 << 15, 1 << 18

@@ -25,9 +25,10 @@ from ...kernels import Kernel
 from ...operands import as_row_major, writeable_alias
 from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
+from .slices import even_slices
 from .standby import CompiledStandby, call_words, source_of
 from .stop import run_stoppable
-from .threads import Team, even_slices
+from .threads import Team
 from .workspace import take_workspace
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]

@@ -1,7 +1,7 @@
 """The machine code of ``shared_call``: it checks two matrices and C, posts the call and computes its own share.
 
-Every function here is compiled. ``call`` is the address of an array of words: the call as ``codegen.crew`` encodes it for a
-mailbox, three numbers, and on cache lines of their own the kernel's counters, then the addresses of the mailboxes.
+Every function here is compiled. ``call`` is the address of an array of words: the call as ``codegen.crew`` encodes it, three
+numbers, and on cache lines of their own the kernel's counters. ``boxes`` is an array of the addresses of all mailboxes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from .small_products_code import (
     matrix,
     new_result,
     out_fits,
+    size,
     transposed_matrix,
 )
 
-# Words of ``call``: elements of the workspace, counters, mailboxes; where the counters begin.
-ELEMENTS, COUNTS, MAILBOXES, COUNTERS = 25, 26, 27, 32
+# Words of ``call``: elements of the workspace, counters, threads beside the caller; where the counters begin.
+ELEMENTS, COUNTS, OTHERS, COUNTERS = 24, 25, 26, 32
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
@@ -35,8 +36,28 @@ _post, _settle = _inner(crew.post), _inner(crew.settle)
 
 
 @_inner
-def post_and_compute(a, b, c, itemsize, call, space):
-    """Compute C = A·B on this thread and on those of the mailboxes that begin before it has ended; False if one found no
+def mailbox_of(boxes, i):
+    """The words of a mailbox."""
+    return nb.carray(objects.follow(objects.follow(boxes, DATA), 8 * i), crew.MAILBOX_WORDS, np.int64)
+
+
+@_inner
+def enough_stand_by(boxes, wanted):
+    """Whether so many threads stand by, on the processors on which this one may run, but not on its own: those
+    are to leave, so that they can be woken elsewhere."""
+    allowed, here, count = crew.processors(), crew.processor_here(), 0
+    for i in range(size(boxes, 0)):
+        mailbox = mailbox_of(boxes, i)
+        if crew.load(mailbox, crew.STATE) == crew.STANDING and mailbox[crew.ALLOWED] == allowed:
+            if here >= 0 and mailbox[crew.PROCESSOR] == here:
+                mailbox[crew.LEAVE] = 1
+            count += mailbox[crew.LEAVE] == 0
+    return count >= wanted
+
+
+@_inner
+def post_and_compute(a, b, c, itemsize, call, boxes, space):
+    """Compute C = A·B on this thread and on those that stand by and begin before it has ended; False if one found no
     memory."""
     x, y, z = matrix(a, False), matrix(b, True), matrix(c, False)
     if z[4] != itemsize and z[3] == itemsize:  # a column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ
@@ -49,24 +70,26 @@ def post_and_compute(a, b, c, itemsize, call, space):
         at += 5
     words[at], words[at + 1] = objects.integer(space), words[ELEMENTS]
     words[at + 2], words[at + 3] = objects.integer(objects.behind(call, 8 * COUNTERS)), words[COUNTS]
-    first = 8 * (COUNTERS + words[COUNTS])
-    for i in range(words[MAILBOXES]):
-        mailbox = nb.carray(objects.follow(call, first + 8 * i), crew.WORDS, np.int64)
-        _post(mailbox, words[crew.CODE : crew.FAILED])
+    here, others, address = crew.processors(), words[OTHERS], objects.integer(call)
+    for i in range(size(boxes, 0)):
+        mailbox = mailbox_of(boxes, i)
+        if others > 0 and mailbox[crew.ALLOWED] == here and _post(mailbox, address):
+            others -= 1
     done = crew.call_team(words)
-    for i in range(words[MAILBOXES]):
-        mailbox = nb.carray(objects.follow(call, first + 8 * i), crew.WORDS, np.int64)
-        done &= _settle(mailbox)
-    return done
+    for i in range(size(boxes, 0)):
+        _settle(mailbox_of(boxes, i), address)
+    return done and not words[crew.FAILED]
 
 
 @_inner
-def shared_result(facts, a, b, c, call, space):
+def shared_result(facts, a, b, c, call, boxes, space):
     """The result, as a new reference; NULL, with Python's exception set, if it could not be allocated.
 
     Or None, as a borrowed reference: then the long way must compute the product.
     """
     none = objects.follow(facts, NONE)
+    if not enough_stand_by(boxes, objects.word(call, 8 * OTHERS)):
+        return none
     if not is_plain_array(a, facts, ALIGNED, False) or not is_plain_array(b, facts, ALIGNED, False):
         return none
     if objects.word(a, DTYPE) != objects.word(b, DTYPE) or objects.number(a, AXES) != 2 or objects.number(b, AXES) != 2:
@@ -83,7 +106,7 @@ def shared_result(facts, a, b, c, call, space):
     elif not out_fits(facts, c, a, b, m, n, 0, itemsize, False):
         return none
     thread = objects.save_thread()
-    done = post_and_compute(a, b, c, itemsize, call, space)
+    done = post_and_compute(a, b, c, itemsize, call, boxes, space)
     objects.restore_thread(thread)
     if not done:
         if allocates:
@@ -97,13 +120,15 @@ def shared_result(facts, a, b, c, call, space):
 
 # Not compiled here: ``shared_products`` compiles it as a C function.
 def shared_call(self: Any, arguments: Any, count: Any) -> Any:
-    """The function that Python calls: ``self`` is the array of facts; a, b, out, the words of the call, the workspace."""
+    """The function that Python calls: ``self`` is the array of facts; a, b, out, the words of the call, the addresses of all
+    mailboxes, the workspace."""
     facts = objects.follow(self, DATA)
     result = none = objects.follow(facts, NONE)
-    if count == 5:
+    if count == 6:
         a, b, c = objects.follow(arguments, 0), objects.follow(arguments, 8), objects.follow(arguments, 16)
-        call, space = objects.follow(arguments, 24), objects.follow(arguments, 32)
-        result = shared_result(facts, a, b, c, objects.follow(call, DATA), objects.follow(space, DATA))
+        call = objects.follow(objects.follow(arguments, 24), DATA)
+        space = objects.follow(objects.follow(arguments, 40), DATA)
+        result = shared_result(facts, a, b, c, call, objects.follow(arguments, 32), space)
     if objects.integer(result) == objects.integer(none):
         objects.new_reference(none)
     return result

@@ -39,8 +39,8 @@ from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
 from .small_products_code import KERNEL
 
-#: ``short(a, b, out)`` returns the product or None. A fourth argument says that the operands were checked before, and
-#: lifts the limit on work.
+#: ``short(a, b, out)`` returns the product or None. A fourth argument lifts the limit on work, and says that the operands
+#: were checked before, unless there is a fifth.
 Short = Callable[..., Any]
 
 #: Objects that machine code points to: this list keeps them alive.
@@ -95,6 +95,11 @@ def _cache(function: Any, dtype: np.dtype) -> CodeCache:
 
 def decline(a: Any, b: Any, out: Any, *_: Any) -> None:
     """The short way where it is unavailable: every product goes the long way."""
+
+
+def known_of_any_work(a: Any, b: Any, out: Any) -> Any:
+    """The short way without its limit on work."""
+    return known(a, b, out, False, True)
 
 
 #: The function for small products; ``decline`` until a dtype was learned.

@@ -18,6 +18,8 @@ from ...codegen import objects
 WORK_OF_A_CALL = 1000
 #: Multiply-adds from which the GIL is released: that costs 50 ns, and so many last a microsecond or more.
 WORTH_RELEASING = 60_000
+#: Multiply-adds of a batch up to which this thread computes it at once; a single product may be shared earlier.
+MOST_WORK_OF_BATCH = 4_000_000
 #: The largest batch: beyond it, counts might overflow.
 MOST_PRODUCTS = 1 << 32
 
@@ -220,7 +222,7 @@ def entry_of(facts, dtype):
 
 
 @_inner
-def computed(facts, a, b, c, admitted):
+def computed(facts, a, b, c, admitted, any_work):
     """The result, as a new reference; NULL, with Python's exception set, if it could not be allocated.
 
     Or None, as a borrowed reference: then the long way must compute the product.
@@ -240,7 +242,8 @@ def computed(facts, a, b, c, admitted):
     axes = max(objects.number(a, AXES) - own_a, objects.number(b, AXES) - own_b)
     count = batch_count(a, b, axes)
     work = count * (m * n * k + WORK_OF_A_CALL)
-    if m * n * k * count == 0 or (not admitted and work > objects.word(facts, MOST_WORK)):
+    most = objects.word(facts, MOST_WORK) if count == 1 else MOST_WORK_OF_BATCH
+    if m * n * k * count == 0 or (not any_work and work > most):
         return none
     allocates = objects.integer(c) == objects.integer(none)
     if allocates:
@@ -273,7 +276,7 @@ def small_product(self: Any, arguments: Any, count: Any) -> Any:
     result = none
     if count >= 3:
         a, b, c = objects.follow(arguments, 0), objects.follow(arguments, 8), objects.follow(arguments, 16)
-        result = computed(facts, a, b, c, count > 3)
+        result = computed(facts, a, b, c, count == 4, count > 3)
     if objects.integer(result) == objects.integer(none):
         objects.new_reference(none)
     return result

@@ -26,12 +26,15 @@ class CompiledStandby:
 
     def __init__(self, compile_: Callable[[Any, Any], Any]) -> None:
         self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX))
-        self.post = compile_(crew.post, _FLAG(_WORDS, _WORDS))
-        self.settle = compile_(crew.settle, _FLAG(_WORDS))
+        self.post = compile_(crew.post, _FLAG(_WORDS, _INDEX))
+        self.settle = compile_(crew.settle, nb.types.void(_WORDS, _INDEX))
         self._looks = self._looks_for(AWAKE_S)
 
     def stand_by(self, mailbox: np.ndarray) -> None:
         self._stand_by(mailbox, self._looks)
+
+    def failed(self, call: np.ndarray) -> bool:
+        return bool(call[crew.FAILED])
 
     def _looks_for(self, seconds: float) -> int:
         """How often a worker looks at its mailbox in so many seconds.
@@ -39,7 +42,7 @@ class CompiledStandby:
         It is measured, because a processor's pause takes 10 to 140 cycles. The fastest of four runs counts, because other
         programs may run meanwhile.
         """
-        mailbox, looks = np.zeros(crew.WORDS, np.int64), 1000
+        mailbox, looks = np.zeros(crew.MAILBOX_WORDS, np.int64), 1000
         taken = []
         for _ in range(4):
             start = time.perf_counter()
@@ -51,10 +54,10 @@ class CompiledStandby:
 def call_words(
     code: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, space: np.ndarray, counters: np.ndarray
 ) -> np.ndarray:
-    """A call of a ``team`` kernel, encoded as a mailbox holds it after its state. The arrays must outlive it."""
+    """A call of a ``team`` kernel in words. The arrays must outlive it."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [space.ctypes.data, space.size, counters.ctypes.data, counters.size]
-    return np.array([address_of(code), a.itemsize, *matrices, *numbers, c.itemsize, space.itemsize], np.int64)
+    return np.array([address_of(code), a.itemsize, *matrices, *numbers, c.itemsize, space.itemsize, 0], np.int64)
 
 
 @functools.cache

@@ -1,54 +1,57 @@
 """Threads that work on one product together.
 
 They are threads of Python, for compiled code releases the GIL. Callers on several threads never wait for each other, and a
-forked child starts new workers. Waking a thread costs 20 to 100 µs, so a small product runs on one.
+forked child starts new workers. Waking a thread costs 20 to 100 µs.
 
-Products that follow each other closely need not wake threads: a worker that has finished its part of a product stands by for
-a millisecond, without sleeping and without the GIL, and takes a call that is posted in its mailbox in about a microsecond
-(see ``Standby``). No other processor time is spent on waiting for a next product. The caller does not wait for a late
-worker: it takes back a call that the worker has not begun when the caller is done.
+Products that follow each other closely need not wake threads: a worker stands by for a millisecond after its part of a
+product, without sleeping and without the GIL, and takes a call from its mailbox in less than a microsecond (see
+``Standby``). The caller does not wait for a late worker: it takes back a call that has not begun when the caller is done.
 
-Where the system allows, each thread is woken on a processor of its own. Left alone, Linux may wake a worker on the very
-processor that the caller computes on and start it 4 ms late, while another is idle: seen on 2 cores after numpy's
-OpenBLAS had used them, where it made products of 6 ms take 10.
+Where the system allows, each thread is woken on a processor of its own. Left alone, Linux may wake a worker on the caller's
+and start it 4 ms late, while another is idle: on 2 cores products of 6 ms took 10.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-import itertools
-import math
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
+from ...operands import aligned_empty
 from .interrupts import ensured, run_on_thread
 from .processors import allowed_processors, processor_here
 
 Job = Callable[[], None]
-Result = TypeVar("Result")
+#: A call in words, for workers that stand by.
+Words = np.ndarray | None
 
-#: Words of a worker's mailbox, with a spare cache line on either side to avoid false sharing.
-_MAILBOX = 48
+#: Words of a worker's mailbox, a cache line (with a spare one on either side, for processors load lines in pairs); and the
+#: word that asks the worker to stop standing by.
+_MAILBOX, _LEAVE = 8, 1
 
 
 class Standby(Protocol):
-    """How workers wait without sleeping, and without the GIL. A mailbox's first word is 0 while its worker sleeps."""
+    """How workers wait without sleeping or the GIL. A mailbox's first word is 0 while its worker sleeps; where its second is
+    not 0, the worker stops standing by. A call is named by the address of its words."""
 
     def stand_by(self, mailbox: np.ndarray) -> None:
         """Run the calls that are posted in the mailbox, until none was posted for a while."""
 
-    def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
+    def post(self, mailbox: np.ndarray, call: int) -> bool:
         """Post a call if the mailbox's worker stands by; return whether it does."""
 
-    def settle(self, mailbox: np.ndarray) -> bool:
-        """Take back a posted call that has not begun; wait for the end of one that has. False if one found no memory."""
+    def settle(self, mailbox: np.ndarray, call: int) -> None:
+        """Take this call back if it was posted and has not begun; wait for its end if it has begun."""
+
+    def failed(self, call: np.ndarray) -> bool:
+        """Whether a thread found no memory for its part of a call."""
 
 
 class Team:
@@ -75,13 +78,14 @@ class Team:
         if len(jobs) == 1:
             jobs[0]()
             return
-        task = _TeamCall(stop=stop)
+        task = _TeamCall()
+        task.stop = stop
 
         def body() -> None:
             workers = _crew.claim(task, len(jobs) - 1)
             _crew.seat(workers, task.here, task.allowed)
             for worker, job in zip(workers, jobs[1:], strict=True):
-                worker.inbox.put((task, job))
+                worker.give(task, job)
             own_error: Exception | None = None
             try:
                 jobs[0]()
@@ -94,7 +98,7 @@ class Team:
         ensured(body, task.settle)
         task.raise_error()
 
-    def rally(self, job: Job, call: np.ndarray | None = None, standby: Standby | None = None) -> None:
+    def rally(self, job: Job, call: Words = None, standby: Standby | None = None) -> None:
         """Run ``job`` on this thread, and on each other thread of the team that begins before this one has finished.
 
         The job must distribute its own work, so that it is complete even if no other thread begins. ``call`` is the same
@@ -104,36 +108,21 @@ class Team:
         if self.threads == 1:
             job()
             return
-        task = _TeamCall(job, standby)
+        task = _TeamCall(job, standby, call)
 
         def body() -> None:
-            for worker in _crew.claim(task, self.threads - 1):
-                if (
-                    standby is None
-                    or call is None
-                    or worker.allowed != task.allowed
-                    or not standby.post(worker.mailbox, call)
-                ):
-                    task.asleep.append(worker)
+            task.asleep += [worker for worker in _crew.claim(task, self.threads - 1) if not task.posts_to(worker)]
             task.wake(1)
             job()
 
         ensured(body, task.settle)
         task.raise_error()
 
-    def with_standing(self, work: Callable[[list[int]], Result]) -> Result | None:
-        """``work(mailboxes)`` while the team's other threads stand by and no other call may use them; ``mailboxes`` are the
-        addresses of theirs. None, and nothing is done, if too few stand by.
-
-        ``work`` must not leave a call in a mailbox.
-        """
-        task = _TeamCall()
-
-        def body() -> Result | None:
-            workers = _crew.claim_standing(task, self.threads - 1)
-            return work([worker.address for worker in workers]) if workers else None
-
-        return ensured(body, task.settle)
+    def wake(self, standby: Standby) -> None:
+        """Wake the team's other threads, so that they stand by for the next call; does not wait for them."""
+        task = _TeamCall(_nothing, standby)
+        task.asleep += _crew.sleeping(self.threads - 1)
+        task.wake(1)
 
 
 class _TeamCall:
@@ -143,19 +132,21 @@ class _TeamCall:
     10 to 50 µs, so waking fifteen would take the caller half the time of a product of 1000³.
     """
 
-    def __init__(self, shared: Job | None = None, standby: Standby | None = None, stop: Job | None = None) -> None:
+    def __init__(self, shared: Job | None = None, standby: Standby | None = None, call: Words = None) -> None:
         self.here, self.allowed = (
             processor_here(),
             allowed_processors(),
-        )  # of the caller, also when a worker wakes another
+        )  # the caller's, also when a worker wakes another
         self.standby = standby
         #: Workers that this task tried to claim, in order; those that it did claim are in the crew's ``claims``.
         self.tried: list[_Worker] = []
         self.asleep: list[_Worker] = []
-        self._shared, self._stop = shared, stop
+        self._shared = shared
+        self.stop: Job | None = None
+        self._call, self._call_address = call, 0 if call is None else call.ctypes.data
+        self._posted: list[_Worker] = []
         self._begun: list[None] = []
         self._ended: list[BaseException | None] = []
-        self._failed: list[None] = []
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._closed = False
 
@@ -172,9 +163,15 @@ class _TeamCall:
             error = raised
         self._ended.append(error)
         if len(self._ended) == len(self._begun):
-            self._bell.put(
-                None
-            )  # by the last one only: each ring wakes the caller, which takes the GIL from the workers
+            # By the last one only: each ring wakes the caller, which takes the GIL from the workers.
+            self._bell.put(None)
+
+    def posts_to(self, worker: _Worker) -> bool:
+        """Post the call to a worker, if it stands by where the caller may run."""
+        if self.standby is None or self._call is None or worker.allowed != self.allowed:
+            return False
+        self._posted.append(worker)  # before it is posted, so that ``settle`` finds it
+        return self.standby.post(worker.mailbox, self._call_address)
 
     def wake(self, count: int) -> None:
         """Wake up to ``count`` workers that are still asleep, for the shared job."""
@@ -185,7 +182,7 @@ class _TeamCall:
             except IndexError:  # other threads wake workers at the same time
                 return
             _crew.seat([worker], self.here, self.allowed)
-            worker.inbox.put((self, self._shared))
+            worker.give(self, self._shared)
 
     def wait(self, count: int) -> None:
         """Wait until ``count`` jobs have ended. The list is counted, because an interrupt may swallow a ring of the bell."""
@@ -198,13 +195,12 @@ class _TeamCall:
         May be interrupted anywhere and called again.
         """
         self._closed = True
-        if self._stop is not None and len(self._ended) < len(self._begun):
-            self._stop()
+        if self.stop is not None and len(self._ended) < len(self._begun):
+            self.stop()
         claimed = [worker for worker in self.tried if _crew.claims.get(worker) is self]
         if self.standby is not None:
-            for worker in claimed:
-                if not self.standby.settle(worker.mailbox):
-                    self._failed.append(None)
+            for worker in self._posted:
+                self.standby.settle(worker.mailbox, self._call_address)
         while len(self._ended) < len(self._begun):
             self._bell.get()
         for worker in claimed:
@@ -215,8 +211,12 @@ class _TeamCall:
         for error in self._ended:
             if error is not None:
                 raise error
-        if self._failed:
+        if self.standby is not None and self._call is not None and self.standby.failed(self._call):
             raise MemoryError("a thread that shared this product found no memory for its part")
+
+
+def _nothing() -> None:
+    """The job of a worker that is only to stand by."""
 
 
 class _Worker(threading.Thread):
@@ -226,7 +226,8 @@ class _Worker(threading.Thread):
         super().__init__(name="tilewright", daemon=True)
         self._crew = crew
         self.inbox: SimpleQueue[tuple[_TeamCall, Job]] = SimpleQueue()
-        self.mailbox = np.zeros(_MAILBOX, np.int64)[8:-8]
+        self.mailbox = aligned_empty(3 * _MAILBOX, np.int64)[_MAILBOX : 2 * _MAILBOX]
+        self.mailbox[:] = 0
         self.address = self.mailbox.ctypes.data
         self.seat: int | None = None
         self.pinned = False
@@ -237,26 +238,37 @@ class _Worker(threading.Thread):
         self._crew.workers.append(self)
         while True:
             task, job = self.inbox.get()
-            if self.pinned:
-                self.pinned = False
-                os.sched_setaffinity(
-                    0, self.allowed or ()
-                )  # it runs on its seat: from now on the scheduler may move it
+            if job is not _nothing:
+                self._release()  # it runs on its seat: from now on the scheduler may move it
             task.do(job)
+            self._release()  # only now, or it might wake from a wait for the GIL on the caller's processor
             standby = task.standby
             del task, job
+            self.mailbox[_LEAVE] = 0  # before the inbox is looked into: ``give`` sets it when the job is there
             if standby is not None and self.inbox.empty():
                 standby.stand_by(self.mailbox)
+
+    def _release(self) -> None:
+        if self.pinned:
+            self.pinned = False
+            os.sched_setaffinity(0, self.allowed or ())
+
+    def give(self, task: _TeamCall, job: Job) -> None:
+        """Let it do a job as soon as it is idle; it does not stand by any longer."""
+        self.inbox.put((task, job))
+        self.mailbox[_LEAVE] = 1
 
 
 class _Crew:
     """The workers of this process, and which task has claimed which of them.
 
-    There is no lock, which an interrupt could leave taken: a claim is one operation of a dict.
+    There is no lock, which an interrupt could leave taken: a claim is one operation of a dict. Callers in machine code need
+    no claim (``shared_products``): a mailbox takes one call at a time, and a job in a worker's inbox waits for its end.
     """
 
     def __init__(self) -> None:
         self.workers: list[_Worker] = []
+        self.mailboxes = np.zeros(0, np.int64)  # their addresses
         self.claims: dict[_Worker, _TeamCall] = {}
 
     def claim(self, task: _TeamCall, count: int) -> list[_Worker]:
@@ -277,17 +289,11 @@ class _Crew:
                 claimed.append(worker)
         return claimed
 
-    def claim_standing(self, task: _TeamCall, count: int) -> list[_Worker]:
-        """Claim as many workers, all of which stand by where the caller may run; none if there are fewer."""
-        claimed: list[_Worker] = []
-        for worker in self.workers:
-            if worker.mailbox[0] and worker.allowed == task.allowed:
-                task.tried.append(worker)
-                if self.claims.setdefault(worker, task) is task:
-                    claimed.append(worker)
-                    if len(claimed) == count:
-                        return claimed
-        return []
+    def sleeping(self, count: int) -> list[_Worker]:
+        """Those of the first ``count`` workers that do not stand by, or are to leave a busy processor."""
+        if len(self.workers) < count:
+            run_on_thread(functools.partial(self._hire, count - len(self.workers)))
+        return [worker for worker in self.workers[:count] if not worker.mailbox[0] or worker.mailbox[_LEAVE]]
 
     def _hire(self, count: int) -> None:
         before = len(self.workers)
@@ -295,15 +301,15 @@ class _Crew:
             _Worker(self)
         while len(self.workers) < before + count:
             time.sleep(1e-5)  # each enters itself into the list as soon as it runs
+        self.mailboxes = np.array([worker.address for worker in self.workers], np.int64)
 
     def seat(self, workers: list[_Worker], here: int | None, allowed: set[int] | None) -> None:
-        """Prepare workers for a job in their inboxes: end their standing by, and pin each to a processor to wake on.
+        """Prepare workers for a job in their inboxes: pin each to a processor to wake on.
 
-        That is one of the processors ``allowed`` to the caller, and not ``here``, the caller's own, if there is another. A
-        worker keeps its seat after the job, because it may stand by there.
+        That is one of the processors ``allowed`` to the caller, and not its own, ``here``, if there is another. A worker
+        keeps its seat after the job, because it may stand by there.
         """
         for worker in workers:
-            worker.mailbox[0] = 0
             worker.allowed = allowed  # for each job: callers on other threads may be allowed other processors
             if here is not None and allowed is not None:
                 self._seat(worker, allowed - {here} or {here})
@@ -324,17 +330,11 @@ class _Crew:
 
 _crew = _Crew()
 
+
+def mailboxes() -> np.ndarray:
+    """The addresses of the mailboxes of all workers of this process; a new array when there are more of them."""
+    return _crew.mailboxes
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_crew.__init__)  # type: ignore[misc]  # threads do not survive a fork
-
-
-def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
-    """At most ``parts`` consecutive slices of nearly equal length, all but the last a multiple of ``grain`` long.
-
-    >>> even_slices(10, 3), even_slices(10, 2, grain=4)
-    ([slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)], [slice(0, 4, None), slice(4, 10, None)])
-    """
-    grains = max(1, math.ceil(length / grain))
-    parts = min(parts, grains)
-    edges = [min(length, (grains * part // parts) * grain) for part in range(parts)] + [length]
-    return [slice(low, high) for low, high in itertools.pairwise(edges)]
