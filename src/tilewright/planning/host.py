@@ -28,7 +28,7 @@ WORK_SHARED = 700_000
 #: The least multiply-adds, or bytes of operands, for each thread. A thread that stands by costs the caller a quarter of a
 #: microsecond, in which it makes 15,000 multiply-adds. To wake a sleeping thread takes up to 0.1 ms on a virtual machine, in
 #: which a core reads 4 MiB; but the other threads do not wait for it.
-WORK_PER_THREAD = 250_000
+WORK_PER_THREAD = 130_000
 BYTES_PER_THREAD = 4 << 20
 #: Multiply-adds from which it is worth waking a thread for one product (400³: a millisecond on one thread).
 WORK_WORTH_WAKING = 64_000_000
@@ -307,7 +307,9 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, limit: int) 
     ready = plan.threads > 1 and kernel.shared == "team" and kernel.over is None and not kernel.tunable
     if not ready or plan.working_dtype != key[0] or plan.dtype != key[0]:
         return None
-    return shared_products.sharing(kernel, key[0], (problem.m, problem.n, problem.k), plan.threads)
+    shape = problem.m, problem.n, problem.k
+    least = 1 if math.prod(shape) < WORK_WORTH_WAKING else plan.threads - 1
+    return shared_products.sharing(kernel, key[0], shape, plan.threads, least)
 
 
 @functools.lru_cache(maxsize=256)

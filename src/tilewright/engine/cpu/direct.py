@@ -32,8 +32,9 @@ MR = 8
 # mr·nv accumulators, nv vectors of B, an element of A and the mask: 8, 8, 8 rows with 32 registers, 8, 6, 3 with 16.
 HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 
-# An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B.
-LARGEST = math.isqrt((machine().l2 or 256 << 10) // 8)
+# An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B. With more columns
+# than 320, rows of B that lie a power of two apart displace each other (512 of float64: half the speed on a Xeon).
+LARGEST = min(320, math.isqrt((machine().l2 or 256 << 10) // 8))
 # The parts that a thread takes from its block of C one after the other; other threads take what it does not get to.
 PARTS = 4
 # A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.

@@ -25,8 +25,8 @@ from .standby import AWAKE_S, address_of
 from .threads import Team, mailboxes
 from .workspace import put_back_buffer, take_buffer
 
-#: Nanoseconds that it takes to wake a thread, and for which it then stands by.
-WAKING_NS, GAP_NS = 300_000, round(AWAKE_S * 1e9)
+#: Nanoseconds that it takes to wake threads, and so many more for each of them; and for which they then stand by.
+WAKING_NS, WAKING_EACH_NS, GAP_NS = 300_000, 50_000, round(AWAKE_S * 1e9)
 
 #: When the latest product that could have been shared began, and the first of those that it follows closely. Products of all
 #: threads count, for these numbers only decide when to wake others.
@@ -42,8 +42,11 @@ class Sharing:
     workspace: int
 
 
-def sharing(kernel: Kernel, dtype: np.dtype, shape: tuple[int, int, int], threads: int) -> Sharing | None:
-    """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k); compiles it now.
+def sharing(
+    kernel: Kernel, dtype: np.dtype, shape: tuple[int, int, int], threads: int, least: int | None = None
+) -> Sharing | None:
+    """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k); compiles it now. It does if
+    ``least`` other threads stand by, by default all.
 
     None where machine code cannot read Python's objects.
     """
@@ -57,33 +60,34 @@ def sharing(kernel: Kernel, dtype: np.dtype, shape: tuple[int, int, int], thread
     call[crew.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or dtype).itemsize
     elements = kernel.workspace(*shape) if kernel.workspace else 0
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
-    call[-1] = threads
+    call[code.LEAST], call[-1] = (threads - 1 if least is None else least), threads
     return Sharing(threads, call, kernel.workspace_bytes(*shape, dtype.name))
 
 
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
-    """A·B, into ``out`` unless that is None; None where the long way must compute it: if too few threads stand by, or the
-    arrays are unusual, or the product belongs to a run that can be stopped."""
+    """A·B, into ``out`` unless that is None, by those threads that stand by. None where the long way must compute it: if too
+    few do, or the arrays are unusual, or the product belongs to a run that can be stopped."""
     if stop.can_be_stopped():
         return None
-
-    memory = take_buffer(how.workspace)
-    result = _function()(a, b, out, how.call.copy(), mailboxes(), memory)
+    memory, call = take_buffer(how.workspace), how.call.copy()
+    result = _function()(a, b, out, call, mailboxes(), memory)
     put_back_buffer(memory)
+    if result is not None and call[code.MISSING]:
+        wake_if_many(how.threads)
     return result
 
 
 def wake_if_many(threads: int) -> None:
-    """Called before each product that could be shared, had so many threads stood by. Once such products have followed each
-    other for as long as waking a thread takes, this wakes the threads, so that they stand by. So this costs at most as much
-    time again as the products that it was called for."""
+    """Called for each product for which fewer threads than these stood by. Once such products have followed each other for
+    as long as waking threads takes, this wakes them, so that they stand by for the next ones. So it takes at most about as
+    long as these products."""
     global _first_ns, _last_ns
     now = time.perf_counter_ns()
     if now - _last_ns > GAP_NS:
         _first_ns = now
     elif now - _first_ns > WAKING_NS:
         Team(threads).wake(standby())
-        _first_ns = now  # they need as long to wake
+        _first_ns = now + threads * WAKING_EACH_NS
     _last_ns = now
 
 

@@ -27,8 +27,9 @@ from .small_products_code import (
     transposed_matrix,
 )
 
-# Words of ``call``: elements of the workspace, counters, threads beside the caller; where the counters begin.
-ELEMENTS, COUNTS, OTHERS, COUNTERS = 24, 25, 26, 32
+# Words of ``call``: elements of the workspace, counters, threads beside the caller, how many of them must stand by, and how
+# many did not; where the counters begin.
+ELEMENTS, COUNTS, OTHERS, LEAST, MISSING, COUNTERS = 24, 25, 26, 27, 28, 32
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
@@ -42,7 +43,7 @@ def mailbox_of(boxes, i):
 
 
 @_inner
-def enough_stand_by(boxes, wanted):
+def enough_stand_by(boxes, least):
     """Whether so many threads stand by, on the processors on which this one may run, but not on its own: those
     are to leave, so that they can be woken elsewhere."""
     allowed, here, count = crew.processors(), crew.processor_here(), 0
@@ -52,7 +53,7 @@ def enough_stand_by(boxes, wanted):
             if here >= 0 and mailbox[crew.PROCESSOR] == here:
                 mailbox[crew.LEAVE] = 1
             count += mailbox[crew.LEAVE] == 0
-    return count >= wanted
+    return count >= least
 
 
 @_inner
@@ -75,6 +76,7 @@ def post_and_compute(a, b, c, itemsize, call, boxes, space):
         mailbox = mailbox_of(boxes, i)
         if others > 0 and mailbox[crew.ALLOWED] == here and _post(mailbox, address):
             others -= 1
+    words[MISSING] = others
     done = crew.call_team(words)
     for i in range(size(boxes, 0)):
         _settle(mailbox_of(boxes, i), address)
@@ -88,7 +90,7 @@ def shared_result(facts, a, b, c, call, boxes, space):
     Or None, as a borrowed reference: then the long way must compute the product.
     """
     none = objects.follow(facts, NONE)
-    if not enough_stand_by(boxes, objects.word(call, 8 * OTHERS)):
+    if not enough_stand_by(boxes, objects.word(call, 8 * LEAST)):
         return none
     if not is_plain_array(a, facts, ALIGNED, False) or not is_plain_array(b, facts, ALIGNED, False):
         return none
