@@ -308,7 +308,7 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, limit: int) 
     if not ready or plan.working_dtype != key[0] or plan.dtype != key[0]:
         return None
     shape = problem.m, problem.n, problem.k
-    least = 1 if math.prod(shape) < WORK_WORTH_WAKING else plan.threads - 1
+    least = 1 if math.prod(shape) < WORK_WORTH_WAKING else max(1, 3 * plan.threads // 4)
     return shared_products.sharing(kernel, key[0], shape, plan.threads, least)
 
 

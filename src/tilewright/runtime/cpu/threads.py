@@ -238,11 +238,11 @@ class _Worker(threading.Thread):
         self._crew.workers.append(self)
         while True:
             task, job = self.inbox.get()
-            if job is not _nothing:
+            standby = task.standby
+            if standby is None:
                 self._release()  # it runs on its seat: from now on the scheduler may move it
             task.do(job)
-            self._release()  # only now, or it might wake from a wait for the GIL on the caller's processor
-            standby = task.standby
+            self._release()  # only now: from a wait for the GIL it might wake on the caller's processor, and stand by there
             del task, job
             self.mailbox[_LEAVE] = 0  # before the inbox is looked into: ``give`` sets it when the job is there
             if standby is not None and self.inbox.empty():
