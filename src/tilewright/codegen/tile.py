@@ -83,6 +83,8 @@ def edge_kernel(mr: int, nv: int, vector_bits: int, *, unroll: int = 1) -> Calla
 _C_AHEAD = 128
 #: Steps of k between the prefetch of a row of B and its use, if it comes from the last cache: some 200 cycles.
 _B_AHEAD = 16
+#: Of so many rows of A an iteration prefetches one: with 4 steps an iteration, a row of float32 every 16 steps, or line.
+_ROWS = 4
 #: Bytes that one prefetch brings.
 _LINE = 64
 
@@ -143,6 +145,8 @@ class MicroKernelEmitter:
             row, column = builder.udiv(iteration, lines), builder.urem(iteration, lines)
             line = builder.add(builder.mul(row, ldc), builder.mul(column, index(self.lanes)))
             self.vectors.prefetch(c, line, write=True)
+        if steps > 1 and not isinstance(self.a_stride, int):
+            self._prefetch_rows_below(a_now, iteration)
         for step in range(steps):
             now = self._step(now, a_now, b_now, step)
         a_next = builder.gep(a_now, [index(steps)])
@@ -163,6 +167,15 @@ class MicroKernelEmitter:
             phi.add_incoming(last, loop)
             ended.append(phi)
         return self._unflat(ended)
+
+    def _prefetch_rows_below(self, a: Any, iteration: Any) -> None:
+        """Prefetch the rows of A that the tile below will read, into L2: they may come from memory, in streams too short for
+        a hardware prefetcher (3 to 13 % of the time of products of 256 to 512). _ROWS iterations take turns."""
+        turn = self.builder.and_(iteration, iteration.type(_ROWS - 1))
+        row = self.builder.add(turn, iteration.type(self.mr))
+        first = self.builder.gep(a, [self.builder.mul(self.a_stride, row)])
+        for r in range(0, self.mr, _ROWS):
+            self.vectors.prefetch(self._row(first, r), level=2)
 
     def _step(self, tile: list[list[Any]], a: Any, b: Any, step: int) -> list[list[Any]]:
         vectors = self.vectors

@@ -67,11 +67,11 @@ class Vectors:
         function = self.declared(f"llvm.masked.store.{self._suffix}.p0", kind)
         self.builder.call(function, [value, self.at(pointer, elements), I32(self.itemsize), mask])
 
-    def prefetch(self, pointer: Any, elements: Any = 0, *, write: bool = False) -> None:
-        """Prefetch a line of memory that will be needed soon into the first-level cache."""
+    def prefetch(self, pointer: Any, elements: Any = 0, *, write: bool = False, level: int = 1) -> None:
+        """Prefetch a line of memory that will be needed soon into the cache of this level."""
         kind = ir.FunctionType(ir.VoidType(), [_POINTER, I32, I32, I32])
         line = self.builder.bitcast(self.at(pointer, elements), _POINTER)
-        self.builder.call(self.declared("llvm.prefetch.p0", kind), [line, I32(int(write)), I32(3), I32(1)])
+        self.builder.call(self.declared("llvm.prefetch.p0", kind), [line, I32(int(write)), I32(4 - level), I32(1)])
 
     # ---- arithmetic --------------------------------------------------------------------------------------------------
 
