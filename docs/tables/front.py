@@ -69,7 +69,7 @@ def _panel(rows: list[dict[str, Any]], title: str, unit: str, theme: str) -> alt
     dash = alt.Scale(domain=lines, range=[OURS.dash, *DASHES][: len(lines)])
     legend = alt.Legend(orient="bottom", columns=2, columnPadding=24, symbolType="stroke", symbolStrokeWidth=2.5)
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X("n:Q", title="n", scale=alt.Scale(type="log", base=2), axis=alt.Axis(format=",d")),
+        x=alt.X("n:Q", title="n", scale=alt.Scale(type="log", base=2), axis=alt.Axis(format=",d", labelFlush=False)),
         y=alt.Y("rate:Q", title=unit),
         color=alt.Color("line:N", title=None, scale=colour, legend=legend),
     )
