@@ -297,7 +297,7 @@ def main() -> int:
         "kernels": sources,
         "time": now,
     }
-    known |= {"command": "python benchmarks/sanitize_engine.py OUT.jsonl"}
+    known |= {"command": " ".join(["python benchmarks/sanitize_engine.py OUT.jsonl", *sys.argv[2:]])}
     plain, found, running = [], [], []
     with given.out.open("w", encoding="utf-8") as file, ThreadPoolExecutor(AT_ONCE) as pool:
 
