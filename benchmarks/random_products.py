@@ -1,7 +1,7 @@
 """Multiplies random operands, and compares every result with NumPy's.
 
-``python benchmarks/random_products.py [COUNT] [--seed N] [--first N] [--record FILE]`` makes ``COUNT`` products, 100,000 by
-default: ``matmul`` with and without ``out``, ``gemm``, and calls that must be refused; of every dtype, with sizes from 0,
+``python benchmarks/random_products.py [COUNT] [--seed N] [--first N] [--most WORK] [--processes N] [--record FILE]`` makes
+``COUNT`` products, 100,000 by default, with at most ``WORK`` multiply-adds each: ``matmul`` with and without ``out``, ``gemm``, and calls that must be refused; of every dtype, with sizes from 0,
 in batches that broadcast, of vectors, of any strides, byte order and alignment, on 1 and 2 threads. ``out`` may be strided,
 of another dtype, and overlap the operands. Values are uniform, small whole numbers, uniform with an infinity or a NaN, or of
 any signs and exponents down to the smallest subnormal number, with zeros. Product ``N`` of a seed is always the same:
@@ -17,7 +17,10 @@ Prints one line, and each wrong product; exits with 1 if there is one.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
+import multiprocessing
 import shlex
 import sys
 import time
@@ -153,16 +156,16 @@ def combined(ours: Expected, k: int, alpha: float, beta: float, c: np.ndarray) -
 class Case:
     """Two operands, the memories that they lie in, and what the call may write."""
 
-    def __init__(self, rng: np.random.Generator, way: str) -> None:
-        self.rng, self.way = rng, way
+    def __init__(self, rng: np.random.Generator, way: str, most: float = np.inf) -> None:
+        self.rng, self.way, limit = rng, way, most
         kinds = dtypes(rng)
         slow = any(kind.kind not in "fc" or kind.itemsize > 16 for kind in kinds) or np.result_type(*kinds).char in "gG"
-        large = OBJECT not in kinds and rng.random() < 0.05
+        large = OBJECT not in kinds and rng.random() < 0.05 and limit > WORK
         most = (SLOW_WORK if slow else MUCH_WORK) if large else OBJECT_WORK if OBJECT in kinds else WORK
         self.values = "whole" if large else draw(rng, ["any", "any", "spread", "spread", "whole", "special"])
         if OBJECT in kinds and kinds[0] != kinds[1]:  # fractions do not multiply long doubles
             self.values = "whole"
-        self.shapes = shapes(rng, most, large=large and not slow, matrices=way == "gemm")
+        self.shapes = shapes(rng, min(most, limit), large=large and not slow, matrices=way == "gemm")
         self.one_memory = way != "refused" and kinds[0] == kinds[1] and rng.random() < 0.3
         self.memories: list[Memory] = []
         self.out: Any = None
@@ -302,10 +305,10 @@ def error_of(call: Callable[..., Any], *arguments: Any) -> type[Exception] | Non
 # ---- many ------------------------------------------------------------------------------------------------------------
 
 
-def one(seed: int, number: int) -> tuple[list[str], list[str]]:
+def one(seed: int, number: int, most: float = np.inf) -> tuple[list[str], list[str]]:
     """What product ``number`` of a seed is, and what is wrong with it."""
     rng = np.random.default_rng([seed, number])
-    case = Case(rng, str(rng.choice(["matmul", "out", "gemm", "refused"], p=[0.4, 0.35, 0.2, 0.05])))
+    case = Case(rng, str(rng.choice(["matmul", "out", "gemm", "refused"], p=[0.4, 0.35, 0.2, 0.05])), most)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
@@ -315,16 +318,26 @@ def one(seed: int, number: int) -> tuple[list[str], list[str]]:
     return list(case.traits()), wrong
 
 
-def many(count: int, seed: int = 0, first: int = 0, tell: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+def many(
+    count: int,
+    seed: int = 0,
+    first: int = 0,
+    tell: Callable[[str], None] = lambda line: None,
+    *,
+    most: float = np.inf,
+    processes: int = 1,
+) -> dict[str, Any]:
     """``count`` products: how many of each kind, and what is wrong with which."""
     counts: Counter[str] = Counter()
     wrong = {}
-    for number in range(first, first + count):
-        found, complaints = one(seed, number)
-        counts.update(found)
-        if complaints:
-            wrong[number] = complaints
-            tell(f"product {number}: {'; '.join(complaints)} ({', '.join(found)})")
+    make, numbers = functools.partial(one, seed, most=most), range(first, first + count)
+    with multiprocessing.get_context("spawn").Pool(processes) if processes > 1 else contextlib.nullcontext() as pool:
+        made = map(make, numbers) if pool is None else pool.imap(make, numbers, chunksize=500)
+        for number, (found, complaints) in zip(numbers, made, strict=True):
+            counts.update(found)
+            if complaints:
+                wrong[number] = complaints
+                tell(f"product {number}: {'; '.join(complaints)} ({', '.join(found)})")
     return {"count": count, "seed": seed, "first": first, "wrong": wrong, "of_each_kind": dict(sorted(counts.items()))}
 
 
@@ -333,10 +346,12 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first product")
+    parser.add_argument("--most", type=float, default=np.inf, help="multiply-adds of a product, at most")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--record", type=Path, help="a file for what was done, as JSON")
     asked = parser.parse_args()
     begun = time.perf_counter()
-    done = many(asked.count, asked.seed, asked.first, tell=print)
+    done = many(asked.count, asked.seed, asked.first, print, most=asked.most, processes=asked.processes)
     seconds = time.perf_counter() - begun
     print(f"{asked.count} products of seed {asked.seed} in {seconds:.0f} s: {len(done['wrong'])} wrong")
     if asked.record:
