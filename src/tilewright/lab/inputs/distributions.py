@@ -1,0 +1,134 @@
+"""Random operands by name: the distributions over which accuracy is measured.
+
+A name may take a number after a colon: ``lognormal:4`` has σ = 4, and ``graded:40`` magnitudes over 40 binades along k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import UsageError
+
+Pair = tuple[np.ndarray, np.ndarray]
+#: Makes A (m×k) and B (k×n) in float64 from a generator, the sizes and the number of the name; ``limits`` is the dtype's.
+Maker = Callable[[np.random.Generator, tuple[int, int, int], float, np.finfo], Pair]
+
+#: The number of a name that is given without one.
+_NUMBERS = {"lognormal": 1.0, "graded": 40.0}
+
+
+def operands(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 1) -> Pair:
+    """A (m×k) and B (k×n) of float32 or float64, for ``shape`` = (m, n, k); the same for the same arguments.
+
+    Raises UsageError for an unknown name or a number where none is taken.
+
+    >>> a, b = operands("graded:40", (3, 5, 4), "float32")
+    >>> a.shape, b.shape, a.dtype.name
+    ((3, 4), (4, 5), 'float32')
+    """
+    word, _, number = name.partition(":")
+    if word not in DISTRIBUTIONS or (number and word not in _NUMBERS):
+        raise UsageError(f"distribution {name!r}: known are {', '.join(DISTRIBUTIONS)}; {_numbered()} take a number")
+    try:
+        value = float(number) if number else _NUMBERS.get(word, 0.0)
+    except ValueError:
+        raise UsageError(f"distribution {name!r}: {number!r} is no number") from None
+    rng = np.random.default_rng([seed, *shape, list(DISTRIBUTIONS).index(word)])
+    a, b = DISTRIBUTIONS[word](rng, shape, value, np.finfo(dtype))
+    return a.astype(dtype), b.astype(dtype)
+
+
+def _numbered() -> str:
+    return " and ".join(_NUMBERS)
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:  # noqa: ARG001
+    """Uniform in [−1, 1)."""
+    m, n, k = shape
+    return rng.uniform(-1, 1, (m, k)), rng.uniform(-1, 1, (k, n))
+
+
+def _positive(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:  # noqa: ARG001
+    """Uniform in [0, 1): sums grow with k, and rounding errors have no sign in common only by chance."""
+    m, n, k = shape
+    return rng.random((m, k)), rng.random((k, n))
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:  # noqa: ARG001
+    m, n, k = shape
+    return rng.standard_normal((m, k)), rng.standard_normal((k, n))
+
+
+def _lognormal(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
+    """Normal numbers times e^(σ·x), x normal: a wide range in every row and column, without order."""
+    return tuple(x * np.exp(number * rng.standard_normal(x.shape)) for x in _normal(rng, shape, 0, limits))  # type: ignore[return-value]
+
+
+def _cancelling(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
+    """The second half of k takes away nearly all of what the first half adds."""
+    a, b = _normal(rng, shape, number, limits)
+    half = shape[2] // 2
+    a[:, half : 2 * half] = -a[:, :half] * (1 + 2.0 ** -(limits.nmant // 2))
+    b[half : 2 * half] = b[:half]
+    return a, b
+
+
+def _graded(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
+    """Columns of A fall by 2^number along k, rows of B rise by as much: all products are alike, but not in one order."""
+    a, b = _normal(rng, shape, number, limits)
+    scale = 2.0 ** np.floor(rng.permutation(np.linspace(-number / 2, number / 2, shape[2])))
+    return a * scale, b / scale[:, None]
+
+
+def _graded_rows(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
+    """Rows of A and columns of B of many magnitudes, each with a narrow range."""
+    a, b = _normal(rng, shape, number, limits)
+    top = limits.maxexp // 3
+    return a * 2.0 ** np.linspace(-top, top, len(a))[:, None], b * 2.0 ** np.linspace(-20, 20, b.shape[1])
+
+
+def _vandermonde(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
+    """Powers x^j of points x from 0.1 to 1, which reach subnormal numbers and zeros."""
+    m, n, k = shape
+    return np.linspace(0.1, 1, m)[:, None] ** np.arange(k), _normal(rng, (m, n, k), number, limits)[1]
+
+
+def _huge_row(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
+    """One row of A is larger by 2^(3/4 of the largest exponent)."""
+    a, b = _normal(rng, shape, number, limits)
+    a[-1:] *= 2.0 ** (limits.maxexp * 3 // 4)
+    return a, b
+
+
+def _with(value: float) -> Maker:
+    def make(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
+        a, b = _normal(rng, shape, number, limits)
+        a[-1:, -1:] = value
+        return a, b
+
+    return make
+
+
+def _subnormal(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
+    """A has subnormal numbers, with a third of their bits; B is large enough for normal results."""
+    a, b = _normal(rng, shape, number, limits)
+    return a * 2.0 ** (limits.minexp - limits.nmant // 3), b * 2.0 ** (limits.nmant + 8)
+
+
+#: Names and makers. Those with an infinity or a NaN have it in the last element of A.
+DISTRIBUTIONS: dict[str, Maker] = {
+    "uniform": _uniform,
+    "normal": _normal,
+    "lognormal": _lognormal,
+    "positive": _positive,
+    "cancelling": _cancelling,
+    "graded": _graded,
+    "graded_rows": _graded_rows,
+    "vandermonde": _vandermonde,
+    "huge_row": _huge_row,
+    "infinity": _with(np.inf),
+    "nan": _with(np.nan),
+    "subnormal": _subnormal,
+}

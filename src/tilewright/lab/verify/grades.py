@@ -1,0 +1,181 @@
+"""Grades the accuracy of a product: which error bound it keeps, and by which kind of algorithm.
+
+The tests and Grade A are those of Demmel, Li, Langou, Pereira, Gates and Rubio González, "How to grade the accuracy of an
+implementation of the BLAS" (BLIS Retreat 2024), in the form of NVIDIA's CUDALibrarySamples (cuBLAS/Emulation/gemm_grading).
+With the unit roundoff u of the result's dtype and f(n) = n, an error |C − A·B| is within
+
+- **A**: f(n)·u·(|A||B|), for each element;
+- **B**: f(n)·u·‖A_i‖‖B_j‖, of its row of A and its column of B;
+- **C**: f(n)·u·‖A‖‖B‖, Frobenius norms: nothing is promised of a small element.
+
+Three products tell algorithms apart. In the first A and B have zeros so that some elements of C are sums of zeros:
+additions of quarters, as in Strassen's scheme, leave other numbers there (their test 2). In the second the elements of a
+row of A and of a column of B have the whole range of exponents, and the largest of both meet the smallest: whole numbers
+that are scaled by the largest element of a line lose the smallest ones (test 4). The third scales rows of A: a scheme that
+adds rows keeps the bound of the largest one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..inputs.distributions import operands
+
+#: A product of two square matrices.
+Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
+#: Of larger products so many rows and columns, spread evenly, are compared where they cross.
+CROSSED = 64
+#: The names of the bounds, the strictest first.
+BOUNDS = ("A", "B", "C")
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of a product, in units of u: the largest relative to |A||B|, to ‖A_i‖‖B_j‖ and to ‖A‖‖B‖; the root mean square
+    relative to that of A·B; and whether infinities and NaN are where IEEE arithmetic has them."""
+
+    componentwise: float
+    by_lines: float
+    normwise: float
+    rms: float
+    as_ieee: bool = True
+
+    def of(self, bound: str) -> float:
+        """The error relative to that of ``bound``, without f(n)."""
+        return {"A": self.componentwise, "B": self.by_lines, "C": self.normwise}[bound]
+
+
+@dataclass(frozen=True)
+class Grade:
+    """``letter`` is "A", "B", "C" or "–", ``algorithm`` "classical", "fixed-point" or "Strassen-like". ``slope`` is that of
+    log(largest componentwise error) over log(n), at most 1 for A; ``over`` has for each bound the largest error over it."""
+
+    letter: str
+    algorithm: str
+    slope: float
+    over: dict[str, float]
+
+
+def grade(product: Product, dtype: str, sizes: Sequence[int], *, seed: int = 1) -> Grade:
+    """Grade ``product`` by square products of ``sizes``.
+
+    >>> grade(lambda a, b: a @ b, "float32", (16, 32, 64)).letter
+    'A'
+    """
+    over = dict.fromkeys(BOUNDS, 0.0)
+    largest: dict[str, dict[int, float]] = {}
+    adds_lines = False
+    for n in sizes:
+        for name, a, b in _operands(n, dtype, seed):
+            c = product(a, b)
+            errors = measure(a, b, c)
+            largest.setdefault(name, {})[n] = errors.componentwise
+            adds_lines = adds_lines or (name == "zeros" and bool(c[abs(a) @ abs(b) == 0].any()))
+            for bound in BOUNDS:
+                over[bound] = max(over[bound], errors.of(bound) / n if errors.as_ieee else np.inf)
+    # An algorithm that is less precise everywhere is not of fixed point for that.
+    loses = any(error > max(n, 8 * largest["positive"][n]) for n, error in largest["exponents"].items())
+    algorithm = "Strassen-like" if adds_lines else "fixed-point" if loses else "classical"
+    letter = next((bound for bound in BOUNDS if over[bound] <= 1), "–")
+    return Grade(letter, algorithm, _slope(largest["positive"]), over)
+
+
+def _operands(n: int, dtype: str, seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    yield "positive", *operands("positive", (n, n, n), dtype, seed)
+    yield "graded_rows", *operands("graded_rows", (n, n, n), dtype, seed)
+    for name, make in _TESTS.items():
+        yield name, *make(n, dtype, np.random.default_rng([seed, n]))
+
+
+def zeros(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """n×n operands of which n/2 elements of the product are sums of zeros: where A's row is not zero, B's column is."""
+    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, n))
+    rows, columns = (rng.permutation(n)[: max(1, n // 2)] for _ in range(2))
+    for row, column in zip(rows, columns, strict=True):
+        of_a = np.zeros(n, bool)
+        of_a[rng.permutation(n)[: int(rng.integers(1, max(2, n)))]] = True
+        a[row, of_a] = 0
+        b[~of_a, column] = 0
+    return a.astype(dtype), b.astype(dtype)
+
+
+def exponents(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """n×n operands whose lines hold the same numbers, of all exponents with which nothing overflows, one place further in
+    each: A_il = y_(i+l), B_lj = x_(l+j)²/y_(l+j). The diagonal of the product is Σ x², the rest is larger by far."""
+    most = np.finfo(dtype).maxexp // 2 - int(np.ceil(np.log2(max(2, n)))) - 2
+    x = rng.uniform(1, 2, n).astype(dtype)
+    scale = np.ldexp(np.ones(n, dtype), np.linspace(most, -most, n).astype(int))
+    turned = np.add.outer(np.arange(n), np.arange(n)) % n
+    return (x * scale)[turned], (x / scale)[turned]
+
+
+#: The tests that tell algorithms apart.
+_TESTS = {"zeros": zeros, "exponents": exponents}
+
+
+def measure(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Errors:
+    """Errors of ``c`` as A·B, in all elements or, of a large one, where 64 rows and 64 columns cross, and of tests the
+    diagonal. What a dtype cannot represent near zero is not counted, and finite operands must not overflow.
+
+    >>> a = np.eye(3, dtype=np.float32)
+    >>> measure(a, a, a).componentwise
+    0.0
+    """
+    dtype, k = c.dtype, a.shape[1]
+    wide = np.dtype(np.longdouble if dtype == np.float64 else np.float64)
+    rows, columns = _crossed(a.shape[0], b.shape[1], k)
+    x, y = a[rows].astype(wide), b[:, columns].astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact, size = x @ y, abs(x) @ abs(y)
+        found = c[np.ix_(rows, columns)].astype(wide)
+        error = abs(found - exact)
+    finite = np.isfinite(exact)
+    as_ieee = _as_ieee(a, b, c) and bool(np.all(finite | (found == exact) | (np.isnan(found) & np.isnan(exact))))
+    unit = wide.type(np.finfo(dtype).eps) / 2
+    # The least number above zero: the rounding of every product and sum may lose as much.
+    error = np.maximum(0, np.where(finite, error, 0) - k * wide.type(np.finfo(dtype).smallest_subnormal))
+    x, y = (np.where(np.isfinite(each), each, 0) for each in (a.astype(wide), b.astype(wide)))
+    norms_a, norms_b = np.sqrt((x * x).sum(1)), np.sqrt((y * y).sum(0))
+    whole = np.sqrt((norms_a**2).sum()) * np.sqrt((norms_b**2).sum())
+    largest = abs(np.where(finite, exact, 0)).max(initial=0)
+    rms = (
+        float(np.sqrt(((error / largest) ** 2).sum() / ((np.where(finite, exact, 0) / largest) ** 2).sum()))
+        if largest
+        else 0.0
+    )
+    lines = np.outer(norms_a[rows], norms_b[columns])
+    ratios = (_over(error, each, finite) for each in (size, lines, np.broadcast_to(whole, error.shape)))
+    return Errors(*(float(ratio / unit) for ratio in ratios), float(rms / unit), as_ieee)
+
+
+def _crossed(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """All rows and columns of a small product; of a large one the same spread ones, so that the diagonal is among them."""
+    if m * n * k <= 256**3:
+        return np.arange(m), np.arange(n)
+    return tuple(np.unique(np.linspace(0, x - 1, min(x, CROSSED)).astype(np.intp)) for x in (m, n))  # type: ignore[return-value]
+
+
+def _as_ieee(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
+    """Whether C is infinite or NaN where its row of A or its column of B is, and nowhere else."""
+    expected = ~np.isfinite(a).all(1)[:, None] | ~np.isfinite(b).all(0)
+    return bool(np.array_equal(~np.isfinite(c), expected))
+
+
+def _over(error: np.ndarray, size: np.ndarray, finite: np.ndarray) -> Any:
+    """The largest error over its size; an error where the size is zero counts as infinite, and so does NaN."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where((error == 0) | ~finite, 0, error / size)
+    return np.where(np.isnan(ratio), np.inf, ratio).max(initial=0)
+
+
+def _slope(largest: dict[int, float]) -> float:
+    """By least squares; NaN of fewer than two sizes."""
+    known = [(np.log(n), np.log(error)) for n, error in largest.items() if error > 0 and np.isfinite(error)]
+    if len({n for n, _ in known}) < 2:
+        return float("nan")
+    x, y = np.array(known).T
+    return float(np.polyfit(x, y, 1)[0])
