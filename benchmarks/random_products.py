@@ -1,11 +1,11 @@
 """Multiplies random operands, and compares every result with NumPy's.
 
 ``python benchmarks/random_products.py [COUNT] [--seed N] [--first N] [--most WORK] [--processes N] [--record FILE]`` makes
-``COUNT`` products, 100,000 by default, with at most ``WORK`` multiply-adds each: ``matmul`` with and without ``out``, ``gemm``, and calls that must be refused; of every dtype, with sizes from 0,
-in batches that broadcast, of vectors, of any strides, byte order and alignment, on 1 and 2 threads. ``out`` may be strided,
-of another dtype, and overlap the operands. Values are uniform, small whole numbers, uniform with an infinity or a NaN, or of
-any signs and exponents down to the smallest subnormal number, with zeros. Product ``N`` of a seed is always the same:
-``1 --first N`` makes it alone.
+``COUNT`` products, 100,000 by default, with at most ``WORK`` multiply-adds each: ``matmul`` with and without ``out``,
+``gemm``, and calls that must be refused; of every dtype, with sizes from 0, in batches that broadcast, of vectors, of any
+strides, byte order and alignment, on 1 and 2 threads. ``out`` may be strided, of another dtype, and overlap the operands.
+Values are uniform, small whole numbers, uniform with an infinity or a NaN, or of any signs and exponents down to the
+smallest subnormal number, with zeros. Product ``N`` of a seed is always the same: ``1 --first N`` makes it alone.
 
 A result is right if its type, dtype and shape are NumPy's, and its values too: integers, bool, long double, Python objects
 exactly, and floats where all operands are small whole numbers; other floats within the classical bound γ_k·(|A|·|B|) of the

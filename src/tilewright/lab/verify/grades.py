@@ -118,51 +118,71 @@ _TESTS = {"zeros": zeros, "exponents": exponents}
 
 
 def measure(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Errors:
-    """Errors of ``c`` as A·B, in all elements or, of a large one, where 64 rows and 64 columns cross, and of tests the
-    diagonal. What a dtype cannot represent near zero is not counted, and finite operands must not overflow.
+    """Errors of ``c`` as A·B; see ``Exact``.
 
     >>> a = np.eye(3, dtype=np.float32)
     >>> measure(a, a, a).componentwise
     0.0
     """
-    dtype, k = c.dtype, a.shape[1]
-    wide = np.dtype(np.longdouble if dtype == np.float64 else np.float64)
-    rows, columns = _crossed(a.shape[0], b.shape[1], k)
-    x, y = a[rows].astype(wide), b[:, columns].astype(wide)
-    with np.errstate(invalid="ignore", over="ignore"):
-        exact, size = x @ y, abs(x) @ abs(y)
-        found = c[np.ix_(rows, columns)].astype(wide)
-        error = abs(found - exact)
-    finite = np.isfinite(exact)
-    as_ieee = _as_ieee(a, b, c) and bool(np.all(finite | (found == exact) | (np.isnan(found) & np.isnan(exact))))
-    unit = wide.type(np.finfo(dtype).eps) / 2
-    # The least number above zero: the rounding of every product and sum may lose as much.
-    error = np.maximum(0, np.where(finite, error, 0) - k * wide.type(np.finfo(dtype).smallest_subnormal))
-    x, y = (np.where(np.isfinite(each), each, 0) for each in (a.astype(wide), b.astype(wide)))
-    norms_a, norms_b = np.sqrt((x * x).sum(1)), np.sqrt((y * y).sum(0))
-    whole = np.sqrt((norms_a**2).sum()) * np.sqrt((norms_b**2).sum())
-    largest = abs(np.where(finite, exact, 0)).max(initial=0)
-    rms = (
-        float(np.sqrt(((error / largest) ** 2).sum() / ((np.where(finite, exact, 0) / largest) ** 2).sum()))
-        if largest
-        else 0.0
-    )
-    lines = np.outer(norms_a[rows], norms_b[columns])
-    ratios = (_over(error, each, finite) for each in (size, lines, np.broadcast_to(whole, error.shape)))
-    return Errors(*(float(ratio / unit) for ratio in ratios), float(rms / unit), as_ieee)
+    return Exact(a, b).errors(c)
+
+
+class Exact:
+    """A·B and the sizes of its elements, for errors of any number of results: all elements of a small product, those where
+    64 rows and 64 columns cross of a large one.
+
+    Float32 is compared in float64, float64 in long double. What a dtype cannot represent near zero is not counted as an
+    error. Products of finite operands must not overflow.
+    """
+
+    def __init__(self, a: np.ndarray, b: np.ndarray) -> None:
+        self.dtype, self.k = a.dtype, a.shape[1]
+        self._wide = np.dtype(np.longdouble if a.dtype == np.float64 else np.float64)
+        self._rows, self._columns = _crossed(a.shape[0], b.shape[1], self.k)
+        x, y = a[self._rows].astype(self._wide), b[:, self._columns].astype(self._wide)
+        with np.errstate(invalid="ignore", over="ignore"):
+            self._exact, self._size = x @ y, abs(x) @ abs(y)
+        of_a, of_b = _norms(a).astype(self._wide), _norms(b.T).astype(self._wide)
+        self._lines = np.outer(of_a[self._rows], of_b[self._columns])
+        self._whole = np.sqrt((of_a**2).sum()) * np.sqrt((of_b**2).sum())
+        self._not_finite = ~np.isfinite(a).all(1)[:, None], ~np.isfinite(b).all(0)
+
+    def errors(self, c: np.ndarray) -> Errors:
+        """Errors of ``c``, in units of the unit roundoff of its dtype."""
+        exact, finite = self._exact, np.isfinite(self._exact)
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = c[np.ix_(self._rows, self._columns)].astype(self._wide)
+            error = abs(found - exact)
+        rows, columns = self._not_finite
+        same = finite | (found == exact) | (np.isnan(found) & np.isnan(exact))
+        as_ieee = bool(same.all()) and bool(np.array_equal(~np.isfinite(c), rows | columns))
+        # The least number above zero: the rounding of every product and sum may lose as much.
+        least = self.k * self._wide.type(np.finfo(c.dtype).smallest_subnormal)
+        error = np.maximum(0, np.where(finite, error, 0) - least)
+        unit: Any = self._wide.type(np.finfo(c.dtype).eps / 2)
+        exact = np.where(finite, exact, 0)
+        largest = abs(exact).max(initial=0) or 1  # scaled first: the squares overflow long before these norms do
+        size = np.sqrt(((exact / largest) ** 2).sum()) or np.inf
+        rms = np.sqrt(((error / largest) ** 2).sum()) / size
+        by = self._size, self._lines, np.full(error.shape, self._whole)
+        over_sizes, over_lines, over_whole = (float(_over(error, each, finite) / unit) for each in by)
+        return Errors(over_sizes, over_lines, over_whole, float(rms / unit), as_ieee)
 
 
 def _crossed(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """All rows and columns of a small product; of a large one the same spread ones, so that the diagonal is among them."""
+    """All rows and columns of a small product; of a large square one the same spread ones, so that some are diagonal."""
     if m * n * k <= 256**3:
         return np.arange(m), np.arange(n)
-    return tuple(np.unique(np.linspace(0, x - 1, min(x, CROSSED)).astype(np.intp)) for x in (m, n))  # type: ignore[return-value]
+    rows, columns = (np.unique(np.linspace(0, x - 1, min(x, CROSSED)).astype(np.intp)) for x in (m, n))
+    return rows, columns
 
 
-def _as_ieee(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
-    """Whether C is infinite or NaN where its row of A or its column of B is, and nowhere else."""
-    expected = ~np.isfinite(a).all(1)[:, None] | ~np.isfinite(b).all(0)
-    return bool(np.array_equal(~np.isfinite(c), expected))
+def _norms(x: np.ndarray) -> np.ndarray:
+    """The norm of each row, of its finite elements; scaled, so that squares neither overflow nor underflow."""
+    x = np.where(np.isfinite(x), x, 0)
+    largest = abs(x).max(1, initial=0, keepdims=True)
+    scaled = np.divide(x, largest, out=np.zeros_like(x), where=largest > 0).astype(np.float64)
+    return largest[:, 0].astype(np.longdouble) * np.sqrt((scaled * scaled).sum(1))
 
 
 def _over(error: np.ndarray, size: np.ndarray, finite: np.ndarray) -> Any:
