@@ -31,14 +31,18 @@ def draw(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
 # ---- shapes and dtypes -----------------------------------------------------------------------------------------------
 
 
-def shapes(rng: np.random.Generator, most: int, *, large: bool, matrices: bool) -> tuple[Shape, Shape]:
-    """Of two operands whose product has at most ``most`` multiply-adds: ``matrices``, or also vectors and batches."""
+def shapes(
+    rng: np.random.Generator, most: float, *, large: bool, matrices: bool, elements: float = np.inf
+) -> tuple[Shape, Shape]:
+    """Of two operands whose product has at most ``most`` multiply-adds, and that have at most so many ``elements`` with the
+    result: ``matrices``, or also vectors and batches."""
     batch: list[int] = []
     while True:
         m, n, k = (draw(rng, LARGE if large else SIZES) for _ in range(3))
         if not matrices and rng.random() < 0.4:
             batch = [draw(rng, [0, 1, 2, 2, 3, 5, 9]) for _ in range(rng.integers(1, 4))]
-        if m * n * k * int(np.prod(batch)) <= most:
+        count = int(np.prod(batch))
+        if m * n * k * count <= most and (m * k + k * n + m * n) * count <= elements:
             break
     a, b = ((*broadcasting(rng, batch), *matrix) for matrix in ((m, k), (k, n)))
     if not matrices and rng.random() < 0.2:

@@ -1,11 +1,11 @@
 """Multiplies random operands, and compares every result with NumPy's.
 
-``python benchmarks/random_products.py [COUNT] [--seed N] [--first N] [--most WORK] [--processes N] [--record FILE]`` makes
-``COUNT`` products, 100,000 by default, with at most ``WORK`` multiply-adds each: ``matmul`` with and without ``out``,
-``gemm``, and calls that must be refused; of every dtype, with sizes from 0, in batches that broadcast, of vectors, of any
-strides, byte order and alignment, on 1 and 2 threads. ``out`` may be strided, of another dtype, and overlap the operands.
-Values are uniform, small whole numbers, uniform with an infinity or a NaN, or of any signs and exponents down to the
-smallest subnormal number, with zeros. Product ``N`` of a seed is always the same: ``1 --first N`` makes it alone.
+``python benchmarks/random_products.py [COUNT] [--seed N] [--first N] [--most WORK] [--processes N] [--seconds S]
+[--record FILE]`` makes ``COUNT`` products, 100,000 by default, with at most ``WORK`` multiply-adds each: ``matmul`` with and
+without ``out``, ``gemm``, and calls that must be refused; of every dtype, with sizes from 0, in batches that broadcast, of
+vectors, of any strides, byte order and alignment, on 1 and 2 threads. ``out`` may be strided, of another dtype, and overlap
+the operands. Values are uniform, small whole numbers, uniform with an infinity or a NaN, or of any signs and exponents down
+to the smallest subnormal number, with zeros. Product ``N`` of a seed is always the same: ``1 --first N`` makes it alone.
 
 A result is right if its type, dtype and shape are NumPy's, and its values too: integers, bool, long double, Python objects
 exactly, and floats where all operands are small whole numbers; other floats within the classical bound γ_k·(|A|·|B|) of the
@@ -165,7 +165,8 @@ class Case:
         self.values = "whole" if large else draw(rng, ["any", "any", "spread", "spread", "whole", "special"])
         if OBJECT in kinds and kinds[0] != kinds[1]:  # fractions do not multiply long doubles
             self.values = "whole"
-        self.shapes = shapes(rng, min(most, limit), large=large and not slow, matrices=way == "gemm")
+        matrices, large = way == "gemm", large and not slow
+        self.shapes = shapes(rng, min(most, limit), large=large, matrices=matrices, elements=2 * limit)
         self.one_memory = way != "refused" and kinds[0] == kinds[1] and rng.random() < 0.3
         self.memories: list[Memory] = []
         self.out: Any = None
@@ -326,19 +327,23 @@ def many(
     *,
     most: float = np.inf,
     processes: int = 1,
+    seconds: float = np.inf,
 ) -> dict[str, Any]:
-    """``count`` products: how many of each kind, and what is wrong with which."""
+    """``count`` products, or those of so many ``seconds``: how many of each kind, and what is wrong with which."""
     counts: Counter[str] = Counter()
-    wrong = {}
+    wrong, done, until = {}, 0, time.perf_counter() + seconds
     make, numbers = functools.partial(one, seed, most=most), range(first, first + count)
     with multiprocessing.get_context("spawn").Pool(processes) if processes > 1 else contextlib.nullcontext() as pool:
         made = map(make, numbers) if pool is None else pool.imap(make, numbers, chunksize=500)
         for number, (found, complaints) in zip(numbers, made, strict=True):
             counts.update(found)
+            done += 1
             if complaints:
                 wrong[number] = complaints
                 tell(f"product {number}: {'; '.join(complaints)} ({', '.join(found)})")
-    return {"count": count, "seed": seed, "first": first, "wrong": wrong, "of_each_kind": dict(sorted(counts.items()))}
+            if time.perf_counter() > until:
+                break
+    return {"count": done, "seed": seed, "first": first, "wrong": wrong, "of_each_kind": dict(sorted(counts.items()))}
 
 
 def main() -> int:
@@ -346,14 +351,19 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first product")
-    parser.add_argument("--most", type=float, default=np.inf, help="multiply-adds of a product, at most")
+    parser.add_argument(
+        "--most", type=float, default=np.inf, help="multiply-adds of a product, and half of its elements, at most"
+    )
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=np.inf, help="the time after which no more are made")
     parser.add_argument("--record", type=Path, help="a file for what was done, as JSON")
     asked = parser.parse_args()
     begun = time.perf_counter()
-    done = many(asked.count, asked.seed, asked.first, print, most=asked.most, processes=asked.processes)
+    done = many(
+        asked.count, asked.seed, asked.first, print, most=asked.most, processes=asked.processes, seconds=asked.seconds
+    )
     seconds = time.perf_counter() - begun
-    print(f"{asked.count} products of seed {asked.seed} in {seconds:.0f} s: {len(done['wrong'])} wrong")
+    print(f"{done['count']} products of seed {asked.seed} in {seconds:.0f} s: {len(done['wrong'])} wrong")
     if asked.record:
         facts = environment(operands="random", command=shlex.join(["python", *sys.argv]))
         record = {"kind": "random products", "seconds": round(seconds, 1), **done, "environment": facts}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.records.bench import BenchRecord
 from tilewright.report import accuracy
 from tilewright.report.words import digits
 
-from .common import made_by, records_of, table
+from .common import command, lines_of, linked, made_by, records_of, table
 
 
 def error_table(name: str) -> str:
@@ -65,3 +67,89 @@ def error_of_s1() -> str:
         f"At 4,096 every CUDA rung has {in_units(cuda)} u. `cpu/strassen_buffer` has {whole}, while its leaf is the whole "
         f"product, and after one level {level}."
     )
+
+
+def grades(name: str) -> str:
+    """Paths and dtypes down: the grade, the kind of algorithm, the slope, the largest error over the bound of Grade A."""
+    rows = [["path", "dtype", "grade", "algorithm found", "slope", "error over n·u·(\\|A\\|\\|B\\|)"]]
+    for line in lines_of(name)[1]:
+        if line["kind"] == "accuracy grade":
+            slope = "–" if line["slope"] is None else f"{line['slope'] + 0.0:z.2f}"
+            shown = f"**{line['grade']}**", line["algorithm"], slope, _short(line["over"]["A"])
+            rows.append([_path(line), line["dtype"], *shown])
+    return f"{table(rows)}\n\n{_sizes_of_grades(name)} {made_by_script(name)}"
+
+
+def _sizes_of_grades(name: str) -> str:
+    sizes = next(line["sizes"] for line in lines_of(name)[1] if line["kind"] == "accuracy grade")
+    return f"n = {', '.join(f'{n:,}' for n in sizes)}."
+
+
+def by_distribution(name: str) -> str:
+    """Distributions down, paths across, a table a dtype: the largest error of an element in units of u·(|A||B|)."""
+    return _errors(name, "distribution", lambda line: not line["distribution"].startswith("graded:"))
+
+
+def by_span(name: str) -> str:
+    """Binades along k down, paths across."""
+
+    def at_the_size(line: dict[str, Any]) -> bool:
+        return line["distribution"].startswith("graded") and line["distribution"] != "graded_rows"
+
+    return _errors(name, "binades", at_the_size, lambda line: int(line["distribution"].partition(":")[2] or 40))
+
+
+def by_size(name: str) -> str:
+    """Sizes down, paths across."""
+    return _errors(name, "n", lambda line: line["distribution"] == "uniform", lambda line: line["n"])
+
+
+def _errors(name: str, head: str, chosen: Any, key: Any = lambda line: line["distribution"].replace("_", " ")) -> str:
+    """A table for each dtype: ``key`` of the ``chosen`` lines down, in order if these are numbers, paths across."""
+    lines = [line for line in lines_of(name)[1] if line["kind"] == "accuracy" and chosen(line)]
+    size = max(line["n"] for line in lines) if head == "n" else _size(lines_of(name)[1])
+    lines = [line for line in lines if head == "n" or line["n"] == size]
+    parts = []
+    for dtype in dict.fromkeys(line["dtype"] for line in lines):
+        of = {(key(line), _path(line)): line for line in lines if line["dtype"] == dtype}
+        keys, paths = ([*dict.fromkeys(each)] for each in zip(*of, strict=True))
+        keys = sorted(keys) if isinstance(keys[0], int) else keys
+        rows = [[f"{head}, {dtype}", *paths]]
+        rows += [
+            [f"{each:,}" if head == "n" else str(each), *(_error(of.get((each, path))) for path in paths)]
+            for each in keys
+        ]
+        parts.append(table(rows))
+    said = "" if head == "n" else f"n = {size:,}. "
+    return "\n\n".join([*parts, f"{said}{made_by_script(name)}"])
+
+
+def _size(lines: list[dict[str, Any]]) -> int:
+    """That of the products over distributions."""
+    return next(line["n"] for line in lines if line.get("distribution") == "normal")
+
+
+def _path(line: dict[str, Any]) -> str:
+    """A path's name; those of kernels and references as code."""
+    return f"`{line['path']}`" if "/" in line["path"] else line["path"]
+
+
+def _error(line: dict[str, Any] | None) -> str:
+    """The largest error, and in brackets what the GPU computed from the operands themselves."""
+    if line is None:
+        return ""
+    text = "none" if not line["as_ieee"] else _short(line["componentwise"])
+    share = f" ({100 * line['flagged'] / line['parts']:.3g} %)" if "flagged" in line else ""
+    return text + share
+
+
+def _short(number: float | None) -> str:
+    """Three digits, or a power of ten."""
+    if number is None:
+        return "–"
+    return digits(number) if number < 1e5 else f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def made_by_script(name: str) -> str:
+    known = lines_of(name)[0]
+    return f"{known.get('gpu') or known['processor']}; {linked(name)}, made by `{command(known)}`."

@@ -129,7 +129,7 @@ def measure(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Errors:
 
 class Exact:
     """A·B and the sizes of its elements, for errors of any number of results: all elements of a small product, those where
-    64 rows and 64 columns cross of a large one.
+    66 rows and 66 columns cross of a large one.
 
     Float32 is compared in float64, float64 in long double. What a dtype cannot represent near zero is not counted as an
     error. Products of finite operands must not overflow.
@@ -170,10 +170,11 @@ class Exact:
 
 
 def _crossed(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """All rows and columns of a small product; of a large square one the same spread ones, so that some are diagonal."""
+    """All rows and columns of a small product; of a large one spread ones, and those at the middle, where quarters meet."""
     if m * n * k <= 256**3:
         return np.arange(m), np.arange(n)
-    rows, columns = (np.unique(np.linspace(0, x - 1, min(x, CROSSED)).astype(np.intp)) for x in (m, n))
+    spread = (np.linspace(0, x - 1, min(x, CROSSED)).astype(np.intp) for x in (m, n))
+    rows, columns = (np.unique([*each, x // 2 - 1, x // 2]) for each, x in zip(spread, (m, n), strict=True))
     return rows, columns
 
 
