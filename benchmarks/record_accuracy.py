@@ -245,6 +245,7 @@ def on_torch() -> tuple[list[Way], dict[str, Any]]:
     """The paths of PyTorch's tensors on its GPU, and what the record says of it."""
     import torch
 
+    torch.cuda.init()
     torch.backends.cuda.matmul.allow_tf32 = False
     from tilewright.runtime.gpu.device import open_device
 
