@@ -25,7 +25,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.catalog import catalog, cuda_engine
-from tilewright.lab.inputs.distributions import DISTRIBUTIONS, operands
+from tilewright.lab.inputs.distributions import DISTRIBUTIONS, distributed
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.verify.grades import Exact, grade
 from tilewright.planning.bounds import promised_bound
@@ -186,7 +186,7 @@ def lines_of(ways: list[Way], size: int, sizes: tuple[int, ...], graded: tuple[i
 
         def prepared(cell: tuple[str, int], dtype: str = dtype) -> tuple[str, Matrix, Matrix, Exact]:
             name, n = cell
-            a, b = operands(name, (n, n, n), dtype)
+            a, b = distributed(name, (n, n, n), dtype)
             return name, a, b, Exact(a, b)
 
         listed = list(cells(size, sizes))

@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright.catalog import catalog
 from tilewright.errors import UsageError
-from tilewright.lab.inputs.distributions import DISTRIBUTIONS, operands
+from tilewright.lab.inputs.distributions import DISTRIBUTIONS, distributed
 from tilewright.lab.verify.grades import grade, measure
 from tilewright.runtime.cpu.runner import runner
 
@@ -46,7 +46,7 @@ def test_every_algorithm_gets_its_grade(product: object, letter: str, algorithm:
 
 
 def test_an_infinity_in_the_wrong_place_and_a_missing_one_have_no_grade() -> None:
-    a, b = operands("infinity", (20, 30, 10), "float32")
+    a, b = distributed("infinity", (20, 30, 10), "float32")
     with np.errstate(invalid="ignore"):
         c = a @ b
     assert measure(a, b, c).as_ieee
@@ -56,7 +56,7 @@ def test_an_infinity_in_the_wrong_place_and_a_missing_one_have_no_grade() -> Non
 
 
 def test_errors_are_in_units_of_the_dtype() -> None:
-    a, b = operands("uniform", (300, 200, 400), "float64")  # too large to be compared whole
+    a, b = distributed("uniform", (300, 200, 400), "float64")  # too large to be compared whole
     c = tw.matmul(a, b)
     before = measure(a, b, c)
     assert 0.2 < before.rms < 20
@@ -68,7 +68,7 @@ def test_errors_are_in_units_of_the_dtype() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*DISTRIBUTIONS, "lognormal:4", "graded:100"])
 def test_the_engine_keeps_the_classical_bound_for_every_distribution(name: str, dtype: str) -> None:
-    a, b = operands(name, (40, 33, 64), dtype)
+    a, b = distributed(name, (40, 33, 64), dtype)
     with np.errstate(all="ignore"):
         errors = measure(a, b, tw.matmul(a, b))
     assert errors.as_ieee
@@ -79,4 +79,4 @@ def test_the_engine_keeps_the_classical_bound_for_every_distribution(name: str, 
 @pytest.mark.parametrize("name", ["unifrom", "uniform:3", "graded:wide"])
 def test_an_unknown_distribution_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="distribution"):
-        operands(name, (2, 2, 2), "float32")
+        distributed(name, (2, 2, 2), "float32")

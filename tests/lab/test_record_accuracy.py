@@ -14,12 +14,12 @@ from support import simulated_libraries as fake
 from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.kernels import CudaKernel
-from tilewright.lab.inputs.distributions import operands
+from tilewright.lab.inputs.distributions import distributed
 from tilewright.lab.verify.grades import Exact
 
 
 def line(way: record.Way, name: str, shape: tuple[int, int, int], dtype: str = "float32") -> dict[str, Any]:
-    a, b = operands(name, shape, dtype)
+    a, b = distributed(name, shape, dtype)
     return record.line_of(way, name, a, b, Exact(a, b))
 
 

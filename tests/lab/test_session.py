@@ -89,6 +89,9 @@ def test_the_default_is_the_whole_ladder_beside_the_libraries_that_are_there(mon
         ({"threads": "many"}, UsageError, "'many'"),
         ({"kernels": ["strassen"], "params": ["laef=64"]}, UsageError, "did you mean leaf"),
         ({"operands": (Path("a.npy"), Path("b.npy"))}, UsageError, "sizes '8'"),
+        ({"distribution": "nromal"}, UsageError, "distribution 'nromal'"),
+        ({"distribution": "nan"}, UsageError, "not finite"),
+        ({"distribution": "normal", "dtype": "int8"}, UsageError, "got dtype int8"),
         ({"operands": (Path("a.npy"), Path("b.npy")), "sizes": None}, TilewrightError, "operands: a.npy"),
     ],
 )
@@ -253,3 +256,16 @@ def test_the_environment_says_where_and_how() -> None:
     for key in ("processor", "cores", "caches", "python", "numpy", "numba", "blas", "thread_pools", "command", "time"):
         assert found[key], key
     assert found["operands"] == "uniform[-1,1)"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_bench_of_another_distribution_says_so_and_verifies(dtype: str) -> None:
+    asked = request_of(
+        kernels=["blocked"], against="none", dtype=dtype, sizes="24", distribution="graded:40", limit="9s"
+    )
+    (record,) = session.run_bench(asked).records
+    assert (record.verdict, record.environment["operands"]) == ("ok", "graded:40")
+    settings, _ = session._settings(asked)
+    a, b = settings.given((24, 24, 24), dtype)
+    assert a.dtype == b.dtype == dtype
+    assert abs(a).max() > 2**16

@@ -35,6 +35,14 @@ _Operands = Annotated[
     tuple[Path, Path] | None,
     typer.Option(metavar="A.npy B.npy", help="Multiply your own two matrices instead of random ones."),
 ]
+_Distribution = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Multiply other numbers than uniform ones: normal, lognormal:4, positive, cancelling, graded:40, graded_rows, "
+        "vandermonde or subnormal.",
+    ),
+]
 _Dtype = Annotated[
     str | None,
     typer.Option(
@@ -89,6 +97,7 @@ def bench_command(
     device: _Device = "cpu",
     sizes: _Sizes = None,
     operands: _Operands = None,
+    distribution: _Distribution = None,
     dtype: _Dtype = None,
     threads: _Threads = None,
     against: _Against = None,
@@ -114,6 +123,7 @@ def bench_command(
         device=device,
         sizes=sizes,
         operands=operands,
+        distribution=distribution,
         dtype=dtype,
         threads=threads,
         against=against,

@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import UsageError
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
+from ..inputs.distributions import distributed
 from ..inputs.params import Values, check_names, param_sets, with_cached
 from ..inputs.sizes import Shape
 
@@ -45,6 +46,13 @@ class Settings:
     operands: tuple[np.ndarray, np.ndarray] | None = None
     device: str = "cpu"
     engine: list[Kernel] = field(default_factory=list)
+    distribution: str = ""
+
+    def given(self, shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """The user's matrices, or those of ``distribution``; None for uniform ones, which the bench makes itself."""
+        if self.operands is None and self.distribution:
+            return distributed(self.distribution, shape, "float64" if dtype == "float64" else "float32", self.seed)
+        return self.operands
 
     def __post_init__(self) -> None:
         for name, low in (("repeat", 1), ("limit_s", 0)):

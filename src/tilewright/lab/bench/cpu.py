@@ -132,7 +132,7 @@ class Bench(PredictingBench):
 
     def _operands(self, cell: Cell) -> OperandSets:
         if self._sets is None:
-            seed, operands = self.settings.seed, self.settings.operands
+            seed, operands = self.settings.seed, self.settings.given(cell.shape, cell.dtype)
             self._sets = (
                 OperandSets.random(cell.shape, cell.dtype, seed)
                 if operands is None

@@ -191,7 +191,7 @@ class DeviceBench:
         return self._cached
 
     def _values(self, cell: Cell, form: NumberFormat) -> Any:
-        operands = self.settings.operands
+        operands = self.settings.given(cell.shape, cell.dtype)
         return (
             random_values(cell.shape, form, self.settings.seed) if operands is None else given_values(*operands, form)
         )

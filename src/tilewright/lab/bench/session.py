@@ -19,6 +19,7 @@ from ...planning.tuned import best_params
 from ...records.bench import BenchRecord, Writer
 from ...runtime.cpu.runner import call_once, runner
 from ...runtime.gpu.cublas import CUBLAS, Reference
+from ..inputs.distributions import check_benched
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS
 from ..inputs.params import asked_sets, param_sets, parse_params
@@ -54,6 +55,7 @@ class BenchRequest:
     device: str = "cpu"
     sizes: str | None = None
     operands: tuple[Path, Path] | None = None
+    distribution: str | None = None
     dtype: str | None = None
     threads: str | None = None
     against: str | None = None
@@ -191,6 +193,8 @@ def _settings(request: BenchRequest) -> tuple[Settings, str]:
     given, operands = _operands(request)
     sizes = parse_sizes(DEFAULT_SIZES[device] if request.sizes is None else request.sizes)
     dtypes = _dtypes(request, kernels)
+    if request.distribution is not None:
+        check_benched(request.distribution, dtypes)
     engine = []
     if device == "cpu" and not request.kernels:  # no kernel named: all rungs that take one of the dtypes
         kernels = [kernel for kernel in [*kernels, LIBRARY] if set(dtypes) & set(kernel.dtypes)]
@@ -213,6 +217,7 @@ def _settings(request: BenchRequest) -> tuple[Settings, str]:
         params=parse_params(request.params),
         tuned=request.tuned,
         operands=given,
+        distribution=request.distribution or "",
         device=device,
         engine=engine,
     )
@@ -253,7 +258,11 @@ def _on_cpu(names: list[str]) -> list[Kernel]:
 def _operands(request: BenchRequest) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:
     """The user's matrices, if there are any, and the text for the operands in the record."""
     if request.operands is None:
-        return None, "uniform[-1,1)"
+        return None, request.distribution or "uniform[-1,1)"
+    if request.distribution is not None:
+        raise UsageError(
+            f"distribution {request.distribution!r}: operands have numbers of their own; give one of the two"
+        )
     if request.sizes is not None:
         raise UsageError(f"sizes {request.sizes!r}: operands have a size of their own; give one or the other")
     return read_operands(request.operands)

@@ -5,7 +5,7 @@ A name may take a number after a colon: ``lognormal:4`` has σ = 4, and ``graded
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,14 +17,15 @@ Maker = Callable[[np.random.Generator, tuple[int, int, int], float, np.finfo], P
 
 #: The number of a name that is given without one.
 _NUMBERS = {"lognormal": 1.0, "graded": 40.0}
+_NOT_BENCHED = ("infinity", "nan", "huge_row")
 
 
-def operands(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 1) -> Pair:
+def distributed(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 1) -> Pair:
     """A (m×k) and B (k×n) of float32 or float64, for ``shape`` = (m, n, k); the same for the same arguments.
 
     Raises UsageError for an unknown name or a number where none is taken.
 
-    >>> a, b = operands("graded:40", (3, 5, 4), "float32")
+    >>> a, b = distributed("graded:40", (3, 5, 4), "float32")
     >>> a.shape, b.shape, a.dtype.name
     ((3, 4), (4, 5), 'float32')
     """
@@ -38,6 +39,21 @@ def operands(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 1) 
     rng = np.random.default_rng([seed, *shape, list(DISTRIBUTIONS).index(word)])
     a, b = DISTRIBUTIONS[word](rng, shape, value, np.finfo(dtype))
     return a.astype(dtype), b.astype(dtype)
+
+
+def check_benched(name: str, dtypes: Sequence[str]) -> None:
+    """Raises UsageError for a distribution that is unknown or that the bench cannot verify: its products and their squares
+    must be finite, and the dtypes must have its numbers.
+
+    >>> check_benched("graded:40", ["float32"])
+    """
+    distributed(name, (1, 1, 1), "float32")
+    if name in _NOT_BENCHED:
+        raise UsageError(
+            f"distribution {name!r}: its products or their squares are not finite, as the bench needs them"
+        )
+    if wrong := [dtype for dtype in dtypes if dtype not in ("float32", "float64", "bfloat16")]:
+        raise UsageError(f"distribution {name!r}: of float32, float64 and bfloat16 alone, got dtype {wrong[0]}")
 
 
 def _numbered() -> str:

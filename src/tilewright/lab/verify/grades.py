@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..inputs.distributions import operands
+from ..inputs.distributions import distributed
 
 #: A product of two square matrices.
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -85,8 +85,8 @@ def grade(product: Product, dtype: str, sizes: Sequence[int], *, seed: int = 1) 
 
 
 def _operands(n: int, dtype: str, seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    yield "positive", *operands("positive", (n, n, n), dtype, seed)
-    yield "graded_rows", *operands("graded_rows", (n, n, n), dtype, seed)
+    yield "positive", *distributed("positive", (n, n, n), dtype, seed)
+    yield "graded_rows", *distributed("graded_rows", (n, n, n), dtype, seed)
     for name, make in _TESTS.items():
         yield name, *make(n, dtype, np.random.default_rng([seed, n]))
 
@@ -103,7 +103,7 @@ def zeros(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.
     return a.astype(dtype), b.astype(dtype)
 
 
-def exponents(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def all_exponents(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """n×n operands whose lines hold the same numbers, of all exponents with which nothing overflows, one place further in
     each: A_il = y_(i+l), B_lj = x_(l+j)²/y_(l+j). The diagonal of the product is Σ x², the rest is larger by far."""
     most = np.finfo(dtype).maxexp // 2 - int(np.ceil(np.log2(max(2, n)))) - 2
@@ -114,7 +114,7 @@ def exponents(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray,
 
 
 #: The tests that tell algorithms apart.
-_TESTS = {"zeros": zeros, "exponents": exponents}
+_TESTS = {"zeros": zeros, "exponents": all_exponents}
 
 
 def measure(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Errors:
