@@ -75,6 +75,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "error s1": accuracy.error_of_s1,
     "accuracy cpu grades": lambda: accuracy.grades("accuracy-cpu"),
     "accuracy cpu distributions": lambda: accuracy.by_distribution("accuracy-cpu"),
+    "accuracy cpu random": lambda: accuracy.random_products("random-products", "random-small-products"),
     "accuracy cpu spans": lambda: accuracy.by_span("accuracy-cpu"),
     "counted h200": lambda: gpu.counted("explain-measured-h200"),
     "gpu layers": lambda: gpu.gpu_layers("gpu-matmul-layers-h200"),

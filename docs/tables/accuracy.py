@@ -1,14 +1,15 @@
-"""Typical errors in units of u."""
+"""Typical errors in units of u, grades, and errors over distributions."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tilewright.records.bench import BenchRecord
 from tilewright.report import accuracy
 from tilewright.report.words import digits
 
-from .common import command, lines_of, linked, made_by, records_of, table
+from .common import RECORDS, command, lines_of, linked, made_by, records_of, table
 
 
 def error_table(name: str) -> str:
@@ -153,3 +154,14 @@ def _short(number: float | None) -> str:
 def made_by_script(name: str) -> str:
     known = lines_of(name)[0]
     return f"{known.get('gpu') or known['processor']}; {linked(name)}, made by `{command(known)}`."
+
+
+def random_products(*names: str) -> str:
+    """A sentence for each record of random products on the CPU."""
+    said = []
+    for name in names:
+        known = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+        wrong, link = len(known["wrong"]), f"[{name}](../benchmarks/{name}.json)"
+        made = f"{known['environment']['processor']}; {link}, made by `{command(known['environment'])}`"
+        said.append(f"{known['count']:,} products, {wrong or 'none'} wrong: {made}.")
+    return "\n".join(f"- {each}" for each in said)
