@@ -44,6 +44,14 @@ def test_a_wrong_product_is_called_wrong(wrong: Any) -> None:
     assert not record.is_right({"kind": "accuracy grade", "path": "tilewright", "grade": "B"})
 
 
+def test_only_tf32_may_lose_bits_of_subnormal_numbers() -> None:
+    known = {"kind": "accuracy", "kernel": "k", "as_ieee": True, "over_promise": 2.0, "path": record.TF32}
+    assert record.is_right(known | {"distribution": "subnormal"})
+    assert not record.is_right(known | {"distribution": "normal"})
+    assert not record.is_right(known | {"distribution": "subnormal", "path": "tilewright"})
+    assert not record.is_right(known | {"distribution": "subnormal", "as_ieee": False})
+
+
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
