@@ -271,4 +271,5 @@ def test_the_inner_loop_stays_in_registers() -> None:
     assert loops
     for loop in loops:
         assert sum(line.startswith("vpdpbusd") for line in loop) % (chosen.mr * chosen.nv) == 0
-        assert not [line for line in loop if "(%rsp" in line or "(%rbp" in line]
+        used = [line for line in loop if not line.startswith("prefetch")]  # which may take any register for an address
+        assert not [line for line in used if "(%rsp" in line or "(%rbp" in line]
