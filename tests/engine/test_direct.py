@@ -527,6 +527,8 @@ def test_a_batch_of_little_work_is_not_shared_and_one_of_much_is() -> None:
     with tw.use_threads(2):
         assert sharing((100, 8, 8), (100, 8, 8)) == (1, 1)
         assert sharing((1000, 64, 64), (64, 64)) == (1, 2)
+        assert sharing((300, 100, 100), (300, 100, 100)) == (1, 2)
+        assert sharing((100, 100), (100, 100)) == (2, 1)
         assert sharing((600, 600), (600, 600)) == (2, 1)
     with tw.use_threads(1):
         assert sharing((1000, 64, 64), (64, 64)) == (1, 1)

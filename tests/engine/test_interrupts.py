@@ -61,7 +61,7 @@ def test_an_interrupted_product_leaves_nothing_behind(way: str) -> None:
 #: Clean-up as plain Python would do it, which an interrupt can skip; and workers that are not waited for.
 PLANTED = {
     "clean-up in Python": (
-        "every_bytecode('matmul', 5)",
+        "every_bytecode('gemm', 11)",
         """
 def ensured(body, cleanup):
     try:

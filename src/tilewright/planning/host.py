@@ -29,6 +29,9 @@ WORK_SHARED = 700_000
 #: microsecond, in which it makes 15,000 multiply-adds. To wake a sleeping thread takes up to 0.1 ms on a virtual machine, in
 #: which a core reads 4 MiB; but the other threads do not wait for it.
 WORK_PER_THREAD = 130_000
+#: The same where the products of a batch follow each other, and each thread could compute its own: sharing one starts and
+#: ends in Python.
+WORK_PER_THREAD_IN_BATCH = 2_000_000
 BYTES_PER_THREAD = 4 << 20
 #: Multiply-adds from which it is worth waking a thread for one product (400³: a millisecond on one thread).
 WORK_WORTH_WAKING = 64_000_000
@@ -268,7 +271,8 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
     if choice.kernel is numpy_product:
         return plan
     work, bytes_least = problem.m * problem.n * problem.k, problem.bytes_least // max(1, problem.batch)
-    worth = max(work // WORK_PER_THREAD if work >= WORK_SHARED else 1, bytes_least // BYTES_PER_THREAD)
+    each, least = (WORK_PER_THREAD, WORK_SHARED) if problem.batch == 1 else (WORK_PER_THREAD_IN_BATCH, 0)
+    worth = max(work // each if work >= least else 1, bytes_least // BYTES_PER_THREAD)
     threads = 1 if worth < 2 or choice.kernel.shared == "serial" else min(worth, limit)
     bands = min(problem.batch, problem.flops // 2 // WORK_PER_BAND, limit) if threads == 1 else 1
     return replace(plan, threads=threads, bands=max(1, bands))
