@@ -102,6 +102,7 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 */
 #include "hopper.cuh"
 #include "launches.cuh"
+#include "ring.cuh"
 
 #define CLUSTER 1
 constexpr int LINE = 16;  // of k in a stage: 128 bytes, the width of the swizzle
@@ -119,17 +120,6 @@ struct Shared {
     Barrier full[STAGES], empty[STAGES];
 };
 extern __shared__ __align__(1024) unsigned char memory[];
-
-struct Ring {  // the next stage, and the parity of its phase
-    int slot = 0, parity = 0;
-    __device__ __forceinline__ void advance()
-    {
-        if (++slot == STAGES) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
 
 // The instruction multiplies 16×8 by 8×8 numbers. Its first operand is A, its second B; but where rows of B follow each other, the
 // first is Bᵀ and the second Aᵀ, because then a load of 16 bytes gives what the instruction wants in consecutive registers.
@@ -217,7 +207,7 @@ dmma_boxes(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
 {
     Shared& s = *(Shared*)memory;
     const Tiles tiles(call);
-    Ring ring;
+    Ring<STAGES> ring;
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {

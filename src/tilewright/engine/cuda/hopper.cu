@@ -161,6 +161,7 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 */
 #include "hopper.cuh"
 #include "launches.cuh"
+#include "ring.cuh"
 #include "wgmma_types.cuh"
 
 #ifndef FINISHED  // 1 where the kernel applies an epilogue, with VECTORS that have a number for each column
@@ -206,17 +207,6 @@ struct Shared {
 };
 extern __shared__ __align__(1024) unsigned char memory[];
 
-struct Ring {  // the next stage, and the parity of its phase
-    int slot = 0, parity = 0;
-    __device__ __forceinline__ void advance()
-    {
-        if (++slot == STAGES) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 // Says that the copies of all blocks that share B may write where this group's wgmmas have read.
 __device__ __forceinline__ void release(Shared& s, int slot)
 {
@@ -248,7 +238,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
     const int group = threadIdx.x / 128, number = TOGETHER > 1 ? cluster_rank() : 0;
     const int piece = SPLIT > 1 ? number / CLUSTER : 0, rank = SPLIT > 1 ? number % CLUSTER : number;
     const Tiles tiles(call);
-    Ring ring;
+    Ring<STAGES> ring;
 
     if (threadIdx.x == 0) {
         prefetch_map(a);

@@ -47,9 +47,11 @@ STAGES = { default = 4, min = 2, max = 8 }
 CLUSTER = { default = 2, values = [1, 2] }
 GROUP = { default = 8, values = [1, 2, 4, 8, 16, 32] }
 */
+#include "banded_tiles.cuh"
 #include "hopper.cuh"
 #include "launches.cuh"
 #include "residues.cuh"
+#include "ring.cuh"
 
 #ifndef BOUND
 #define BOUND 0  // 1 multiplies magnitudes, and flags what they do not show to be accurate
@@ -81,35 +83,8 @@ struct Call {
     int unused;
 };
 
-struct Ring {  // the next stage, and the parity of its phase
-    int slot = 0, parity = 0;
-    __device__ __forceinline__ void advance()
-    {
-        if (++slot == STAGES) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-struct Tile { int top, left, z; };
-
-// Tiles that run together should share rows of A and columns of B in the second-level cache: down GROUP rows of tiles, then across.
-struct Tiles {
-    int rows, cols, count;
-    __device__ Tiles(const Call& call)
-        : rows((call.m - 1) / (CLUSTER * TILE_ROWS) + 1), cols((call.n - 1) / BN + 1), count(rows * cols * call.planes) {}
-    __device__ __forceinline__ Tile place(int tile, int rank) const
-    {
-        const int z = tile / (rows * cols);
-        tile -= z * (rows * cols);
-        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
-        return { ((band * GROUP + inside % height) * CLUSTER + rank) * TILE_ROWS, inside / height * BN, z };
-    }
-};
-
 // Whether all parts of a tile, of all blocks of the cluster, are flagged or outside.
-__device__ __forceinline__ bool is_flagged(const Tiles& tiles, int tile, const int* flags, const Call& call)
+__device__ __forceinline__ bool is_flagged(const Tiles<TILE_ROWS>& tiles, int tile, const int* flags, const Call& call)
 {
     if (BOUND || tile >= tiles.count) return false;
     const Tile at = tiles.place(tile, 0);
@@ -186,8 +161,8 @@ residues_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Ten
     Shared& s = *(Shared*)memory;
     const int group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER, steps = (call.k - 1) / LINE + 1;
-    const Tiles tiles(call);
-    Ring ring;
+    const Tiles<TILE_ROWS> tiles(call.m, call.n, call.planes);
+    Ring<STAGES> ring;
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {

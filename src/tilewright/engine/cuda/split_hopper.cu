@@ -52,9 +52,11 @@ SLOTS = { default = 7, min = 4, max = 9 }
 CLUSTER = { default = 1, values = [1, 2] }
 GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 */
+#include "banded_tiles.cuh"
+#include "flags.cuh"
 #include "hopper.cuh"
 #include "launches.cuh"
-#include "flags.cuh"
+#include "ring.cuh"
 
 #ifndef PLANES
 #define PLANES 2  // matrices of float16 for each operand: the high parts, and the low ones
@@ -88,33 +90,6 @@ extern __shared__ __align__(1024) unsigned char memory[];
 struct Call {
     long long row_c, next_c;
     int m, n, k, batch, moves_a, moves_b, groups_a, groups_b, limit, unused;
-};
-
-struct Ring {  // the next slot, and the parity of its phase
-    int slot = 0, parity = 0;
-    __device__ __forceinline__ void advance()
-    {
-        if (++slot == SLOTS) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-struct Tile { int top, left, z; };
-
-// Tiles that run together should share rows of A and columns of B in the second-level cache: down GROUP rows of tiles, then across.
-struct Tiles {
-    int rows, cols, count;
-    __device__ Tiles(const Call& call)
-        : rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / BN + 1), count(rows * cols * call.batch) {}
-    __device__ __forceinline__ Tile place(int tile, int rank) const
-    {
-        const int z = tile / (rows * cols);
-        tile -= z * (rows * cols);
-        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
-        return { ((band * GROUP + inside % height) * CLUSTER + rank) * BM, inside / height * BN, z };
-    }
 };
 
 __device__ __forceinline__ float power_of_two(int e)  // 2^e, a normal number
@@ -162,8 +137,8 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
     const int group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
     const int steps = ((call.k - 1) / (LINE * CHUNK) + 1) * CHUNK;  // beyond k the copy engine fills with zeros
-    const Tiles tiles(call);
-    Ring ring;
+    const Tiles<BM> tiles(call.m, call.n, call.batch);
+    Ring<SLOTS> ring;
     auto flags_at = [&](int tile) { return tile < tiles.count ? flags_of(tiles.place(tile, 0), of_a, of_b, call) : 0; };
 
     if (threadIdx.x == 0) {

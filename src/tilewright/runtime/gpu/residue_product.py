@@ -37,6 +37,8 @@ SOURCES = tuple(
         "dmma.cuh",
         "wgmma.cuh",
         "hopper.cuh",
+        "banded_tiles.cuh",
+        "ring.cuh",
     ]
 )
 #: Threads of a block that prepares or reconstructs; bytes of C's residues that such a block reads of each modulus.

@@ -35,6 +35,8 @@ SOURCES = tuple(
         "simt.cuh",
         "wgmma.cuh",
         "hopper.cuh",
+        "banded_tiles.cuh",
+        "ring.cuh",
     ]
 )
 #: Threads of a block that splits.

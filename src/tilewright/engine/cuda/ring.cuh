@@ -1,0 +1,13 @@
+// The place of a thread in a ring of slots of shared memory, which copies fill and tensor cores empty.
+#pragma once
+
+template <int LENGTH> struct Ring {  // the next slot, and the parity of its phase
+    int slot = 0, parity = 0;
+    __device__ __forceinline__ void advance()
+    {
+        if (++slot == LENGTH) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
