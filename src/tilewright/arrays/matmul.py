@@ -21,13 +21,12 @@ from .dtypes import dtype_name, dtype_on_gpu, made_dtype, result_dtype
 from .epilogue_arrays import finish_form
 from .finish import RESULTS_OF_EPILOGUES, FinishForm
 from .gpu_array import GpuArray
-from .launches import Launches
 from .layouts import Layouts
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import Order, arrange
-from .paired import PairedLaunches, paired_plan, prepare_paired
-from .peeled import PeeledLaunches, peeled_plan
+from .paired import AnyLaunches, paired_plan, prepare_paired
+from .peeled import peeled_plan
 from .plan import GpuPlan, gpu_plan
 from .repeated import finished_ways, short_ways
 
@@ -89,7 +88,7 @@ def submit_product(
     out: Any = None,
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
-) -> tuple[Any, Launches | PeeledLaunches | PairedLaunches]:
+) -> tuple[Any, AnyLaunches]:
     """Submit the product of ``arrays`` a and b to the caller's stream: the result, which is ``out`` where the third array is
     its memory, and what was launched. Raises what ``matmul_on_gpu`` raises."""
     x, y, target = arrays
@@ -230,7 +229,7 @@ def _planned(
 
 
 @functools.lru_cache(maxsize=1024)
-def _launches(*key: Any) -> Launches | PeeledLaunches | PairedLaunches:
+def _launches(*key: Any) -> AnyLaunches:
     plan = _plan(*key)
     return prepare_paired(plan, gpu_at(plan.ordinal))
 

@@ -20,7 +20,7 @@ from ..planning.plan import Rows
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.nvrtc import Compiled, compile_file
-from .gpu_array import GpuArray
+from .gpu_array import GpuArray, contiguous_strides
 from .launches import Launches
 from .peeled import PeeledLaunches, prepare_peeled
 from .plan import GpuPlan
@@ -63,25 +63,23 @@ class Pairs:
         return _LAUNCH_S + 1.5 * self.nbytes / _MOVED
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PairedPlan(GpuPlan):
     """The plan of a complex product that is computed as ``real``. What a plan says of a kernel, this says of the real one's.
     ``turned``: Cᵀ = Bᵀ·Aᵀ is computed, and A is written as ``pairs``."""
 
-    real: GpuPlan | None = None
-    pairs: Pairs | None = None
-    turned: bool = False
+    real: GpuPlan
+    pairs: Pairs
+    turned: bool
     #: The prediction for a complex kernel.
-    complex_s: float = 0
+    complex_s: float
 
     @property
     def workspace_bytes(self) -> int:
         """Bytes of B as reals, and of the real product's workspace behind it."""
-        return self.pairs.nbytes + self.real.workspace_bytes if self.pairs and self.real else 0
+        return self.pairs.nbytes + self.real.workspace_bytes
 
     def rows(self) -> Rows:
-        if self.pairs is None:
-            return super().rows()
         operand = "a" if self.turned else "b"
         written = f"each number of {operand} is written as [[re, im], [−im, re]], {bytes_text(self.pairs.nbytes)}"
         return [*super().rows(), ("reals", f"{written}; a kernel of complex numbers: {seconds_text(self.complex_s)}")]
@@ -94,7 +92,6 @@ class PairedLaunches:
     plan: PairedPlan
     write: Callable[[int, int, int], None]
     real: Launches | PeeledLaunches
-    pairs_bytes: int
 
     @property
     def workspace_bytes(self) -> int:
@@ -105,7 +102,7 @@ class PairedLaunches:
         """Submit all of it to ``stream``, for operands and workspace at these addresses. The GPU must be the current one."""
         p, q = (b, a) if self.plan.turned else (a, b)
         self.write(q, workspace, stream)
-        self.real.submit(p, workspace, c, workspace + self.pairs_bytes, stream)
+        self.real.submit(p, workspace, c, workspace + self.plan.pairs.nbytes, stream)
 
 
 def paired_plan(
@@ -130,7 +127,7 @@ def paired_plan(
     for swapped in (False, True):
         p, q = (_transposed(y), _transposed(x)) if swapped else (x, y)
         shape = (*shapes.result[:-2], shapes.n, shapes.m) if swapped else shapes.result
-        c = GpuArray(0, shape, _row_major(shape), x.dtype, x.device)
+        c = GpuArray(0, shape, contiguous_strides(shape), x.dtype, x.device)
         if out is not None:
             c = _transposed(out) if swapped else out
         elif swapped and not views:
@@ -149,13 +146,17 @@ def paired_plan(
     return found
 
 
-def prepare_paired(plan: GpuPlan, gpu: Device) -> Launches | PeeledLaunches | PairedLaunches:
+#: All launches of any plan, loaded.
+AnyLaunches = Launches | PeeledLaunches | PairedLaunches
+
+
+def prepare_paired(plan: GpuPlan, gpu: Device) -> AnyLaunches:
     """The launches of a plan, by reals, in pieces or neither. Raises what ``prepare_launches`` does."""
-    if not isinstance(plan, PairedPlan) or plan.real is None or plan.pairs is None:
+    if not isinstance(plan, PairedPlan):
         return prepare_peeled(plan, gpu)
     with gpu:
         write = _prepare_write(gpu, plan.pairs)
-    return PairedLaunches(plan, write, prepare_peeled(plan.real, gpu), plan.pairs.nbytes)
+    return PairedLaunches(plan, write, prepare_peeled(plan.real, gpu))
 
 
 def _prepare_write(gpu: Device, pairs: Pairs) -> Callable[[int, int, int], None]:
@@ -204,11 +205,3 @@ def _transposed(x: GpuArray) -> GpuArray:
     *batch, rows, columns = x.shape
     *steps, row, column = x.strides
     return x._replace(shape=(*batch, columns, rows), strides=(*steps, column, row))
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """
-    >>> _row_major((4, 2, 3))
-    (6, 3, 1)
-    """
-    return tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from ..runtime.gpu.device import Device
     from ..runtime.gpu.recording import Replay
     from .gpu_array import GpuArray
-    from .launches import Launches
-    from .paired import PairedLaunches
-    from .peeled import PeeledLaunches
+    from .paired import AnyLaunches
     from .plan import GpuPlan
 
 #: For types of arrays, ``way(a, b, out, asked)``: their product, or None if it must go the long way.
@@ -192,7 +190,7 @@ class RepeatedProducts:
         self,
         arrays: tuple[Any, Any, Any],
         views: tuple[GpuArray, GpuArray, GpuArray | None],
-        launches: Launches | PeeledLaunches | PairedLaunches,
+        launches: AnyLaunches,
         gpu: Device,
         asked: Any = None,
         epilogue: Epilogue | None = None,
@@ -236,7 +234,7 @@ class RepeatedProducts:
         self,
         key: Any,
         known: _Repeatable,
-        launches: Launches | PeeledLaunches | PairedLaunches,
+        launches: AnyLaunches,
         gpu: Device,
         given: Sequence[int],
     ) -> int:
