@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,19 +32,13 @@ NARROW = {"BN": 64, "CLUSTER": 1}
 LAUNCHES = ["find_magnitudes", "write_residues", *["residues_hopper"] * 2, "reconstruct", "multiply_flagged_f64"]
 
 
-def changed(**fields_of_it: Any) -> CudaKernel:
-    """The kernel with some of what its file declares changed."""
-    given = {f.name: getattr(RESIDUES, f.name) for f in fields(RESIDUES) if f.init}
-    return CudaKernel(**given | fields_of_it)
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 28)
     found.sms = 2
     fake.install(monkeypatch, [found])
     narrow = [replace(p, default=NARROW.get(p.name, p.default)) for p in RESIDUES.parameters]
-    fake.engine_alone(monkeypatch, changed(suits=None, presets=(), parameters=tuple(narrow)))
+    fake.engine_alone(monkeypatch, replace(RESIDUES, suits=None, presets=(), parameters=tuple(narrow)))
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()
@@ -229,7 +223,7 @@ def test_too_few_moduli_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 ])  # fmt: skip
 def test_a_wrong_kernel_is_rejected(before: str, after: str) -> None:
     assert RESIDUES.source.count(before) == 1
-    wrong = changed(source=RESIDUES.source.replace(before, after))
+    wrong = replace(RESIDUES, source=RESIDUES.source.replace(before, after))
     a, b = uniform(40, 200), uniform(200, 40, seed=2)
     assert not worst(by_kernel(small_gpu(), wrong, a, b), a, b) < a.shape[1]
 

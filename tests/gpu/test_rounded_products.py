@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,17 +27,12 @@ KERNEL = cuda_engine()["cuda/rounded_hopper"]
 LAUNCHES = ["split_matrices", "split_hopper", "multiply_flagged"]
 
 
-def kernel(**changed: Any) -> CudaKernel:
-    """The kernel with some of what its file declares changed."""
-    return CudaKernel(**{f.name: getattr(KERNEL, f.name) for f in fields(KERNEL) if f.init} | changed)
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 27)
     found.sms = 4
     fake.install(monkeypatch, [found])
-    fake.engine_alone(monkeypatch, kernel(suits=None))
+    fake.engine_alone(monkeypatch, replace(KERNEL, suits=None))
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()
@@ -113,7 +108,8 @@ def test_a_wrong_kernel_is_rejected(before: str, after: str) -> None:
     a, b = uniform(128, 160), uniform(160, 256, seed=2)
     b[9, 140::32] = 2.0**-40
     right, wrong = (
-        by_kernel(x, a, b, np.zeros((128, 256), np.float32), True, {}) for x in (KERNEL, kernel(source=changed))
+        by_kernel(x, a, b, np.zeros((128, 256), np.float32), True, {})
+        for x in (KERNEL, replace(KERNEL, source=changed))
     )
     assert worst(right, a, b) < fast_bound(160)
     assert not worst(wrong, a, b) < fast_bound(160)

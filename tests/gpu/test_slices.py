@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +13,6 @@ import pytest
 
 from support import simulated_libraries as fake
 from tilewright.catalog import cuda_engine
-from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -120,7 +119,7 @@ def test_a_missing_barrier_is_found(gpu: Any) -> None:
     wrong = header.replace("to[i % EACH * STEP] = from[i];\n        __syncthreads();", "to[i % EACH * STEP] = from[i];")
     assert wrong != header
     source = kernel.source.replace('#include "slices.cuh"', wrong.replace("#pragma once", ""))
-    broken = CudaKernel(**{f.name: getattr(kernel, f.name) for f in fields(kernel) if f.init} | {"source": source})
+    broken = replace(kernel, source=source)
     memory = [gpu.put(np.ones(size, np.float32)) for size in (16 * 64, 64 * 16, 16 * 16)]
     laid = Strides(64, 1), Strides(16, 1), Strides(16, 1)
     run = prepare_strided_product(

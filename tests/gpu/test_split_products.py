@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,18 +29,12 @@ U = 2.0**-24
 LAUNCHES = ["split_matrices", "split_hopper", "multiply_flagged"]
 
 
-def changed(**fields_of_it: Any) -> CudaKernel:
-    """The kernel with some of what its file declares changed."""
-    given = {f.name: getattr(SPLIT, f.name) for f in fields(SPLIT) if f.init}
-    return CudaKernel(**given | fields_of_it)
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 24)
     found.sms = 4
     fake.install(monkeypatch, [found])
-    fake.engine_alone(monkeypatch, changed(suits=None))
+    fake.engine_alone(monkeypatch, replace(SPLIT, suits=None))
     yield found
     libraries._known.clear()
     libraries._instance.cache_clear()
@@ -197,7 +191,7 @@ def test_a_tile_that_is_flagged_as_a_whole_is_left_out(params: dict[str, int]) -
 ])  # fmt: skip
 def test_threads_that_disagree_on_what_is_left_out_are_found(before: str, after: str) -> None:
     assert SPLIT.source.count(before) == 1
-    wrong = changed(source=SPLIT.source.replace(before, after))
+    wrong = replace(SPLIT, source=SPLIT.source.replace(before, after))
     with pytest.raises(AssertionError, match=r"wait for ever|is wrong"):
         assert three_tiles(wrong, {}) < 6, "the product is wrong"
 
@@ -217,7 +211,7 @@ def test_a_product_that_does_not_fit_float16_overflows_as_float32_does(gpu: Any)
 ])  # fmt: skip
 def test_a_wrong_kernel_is_rejected(before: str, after: str) -> None:
     assert SPLIT.source.count(before) == 1
-    wrong = changed(source=SPLIT.source.replace(before, after))
+    wrong = replace(SPLIT, source=SPLIT.source.replace(before, after))
     a = uniform(64, 300) * (2.0 ** np.arange(64)[:, None]).astype(np.float32)
     b = uniform(300, 40, seed=2)
     gpu = fake.Gpu(1 << 22)

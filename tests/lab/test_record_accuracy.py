@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
-from tilewright.kernels import CudaKernel
 from tilewright.lab.inputs.distributions import distributed
 from tilewright.lab.verify.grades import Exact
 
@@ -63,8 +62,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, name: str, **defaults: int) -> recor
     gpu.sms = 2
     kernel = cuda_engine()[name]
     parameters = tuple(replace(p, default=defaults.get(p.name, p.default)) for p in kernel.parameters)
-    given: dict[str, Any] = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.init}
-    kernel = CudaKernel(**given | {"suits": None, "presets": (), "parameters": parameters})
+    kernel = replace(kernel, suits=None, presets=(), parameters=parameters)
     fake.install(monkeypatch, [gpu])
     fake.engine_alone(monkeypatch, kernel)
     monkeypatch.setattr(record, "cuda_engine", lambda: {name: kernel})
