@@ -167,9 +167,10 @@ class CudaKernel:
         same = least == capability
         return same if least != self.capability else _number(capability) >= _number(least)
 
-    def box(self, operand: str, itemsize: int, params: Mapping[str, int]) -> tuple[int, int]:
-        """The rows and columns of the box of an operand whose elements have ``itemsize`` bytes; see ``boxes``."""
-        values = {**params, LINE: 128 // itemsize}
+    def box(self, operand: str, itemsize: int, params: Mapping[str, int], m: int = 1 << 30) -> tuple[int, int]:
+        """The rows and columns of the box of an operand whose elements have ``itemsize`` bytes, in a product whose A has
+        ``m`` rows; see ``boxes``."""
+        values = {**params, LINE: 128 // itemsize, "m": m}
         rows, columns = (side(**values) for side in self.boxes[operand])
         return rows, columns
 

@@ -25,7 +25,7 @@
     [boxes]                                         # operands come as tensor maps: the rows and columns of the box of a copy
     a = ["BM", "LINE"]                              # of A, whose rows lie in memory one after another
     a_down = ["LINE", "64"]                         # of A whose columns do, as it lies; without this key it is copied first
-                                                    # LINE: the elements of 128 bytes
+                                                    # LINE: the elements of 128 bytes; m may stand here too
 
     [strides]                                       # operands come as pointers and strides; what it reads as it lies: "any"
     a = "either"                                    # strides, or what follows along "rows", "columns" or "either" way; and
@@ -211,7 +211,7 @@ class _Header:
             suits=self._suits(),
             presets=self._presets(),
             formulas={name: self._formula(name, text, sizes) for name, text in self._table("formulas").items()},
-            boxes={name: self._box(name, sides, [*names, LINE]) for name, sides in self._table("boxes").items()},
+            boxes={name: self._box(name, sides, [*names, LINE, "m"]) for name, sides in self._table("boxes").items()},
             strides=self._strides(),
             persistent=self._truth("persistent"),
             stores=self._strings("stores"),

@@ -20,7 +20,7 @@ constraints = [
 ]
 
 [boxes]
-a = ["BM", "LINE"]
+a = ["min(BM, cdiv(m, 8) * 8)", "LINE"]
 a_down = ["LINE", "64"]
 b = ["LINE // CLUSTER", "64"]
 b_down = ["BN // CLUSTER", "LINE"]
@@ -37,7 +37,8 @@ multiply = "BM * BN * LINE / (6.1e12 / size) * (1 + 0.02 * (CLUSTER > 1) + 0.07 
 cache = "min(136e9, 13e12 / min(blocks, sms))"
 columns = "BN + (cdiv(BN, 64) * 64 - BN) * b_across"
 even = "lines * (1 - cut)"
-load = "max((BM + columns / CLUSTER) * 128 / (even * cache + (1 - even) * min(cache, 52e9)), 1.36e-6 / STAGES)"
+rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
+load = "max((rows + columns / CLUSTER) * 128 / (even * cache + (1 - even) * min(cache, 52e9)), 1.36e-6 / STAGES)"
 odd = "min(1, n * out_size % 16)"
 steps = "cdiv(part, LINE) * (max(multiply, load) + 0.08 * min(multiply, load)) * (1 + 0.07 * (BM * BN <= 8192) * (blocks > sms))"
 whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (sms * SPLIT) * (SPLIT > 1)"
@@ -239,7 +240,15 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
     const int piece = SPLIT > 1 ? number / CLUSTER : 0, rank = SPLIT > 1 ? number % CLUSTER : number;
     const Tiles tiles(call);
     Ring<STAGES> ring;
+    // Rows beyond a C of few rows are zeros once and for all: to fill them again and again takes the copy engine time.
+    const int rows_a = A_DOWN || RAGGED ? BM : min(BM, (call.m + 7) / 8 * 8);
 
+    if (rows_a < BM) {
+        const int chunks = (BM - rows_a) * 8;
+        for (int i = threadIdx.x; i < STAGES * chunks; i += THREADS)
+            ((uint4*)&s.a[i / chunks][rows_a * 128])[i % chunks] = uint4 { 0, 0, 0, 0 };
+        publish_shared();
+    }
     if (threadIdx.x == 0) {
         prefetch_map(a);
         prefetch_map(b);
@@ -264,7 +273,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     Barrier& full = s.full[ring.slot];
                     unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];
                     barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
-                    barrier_expect(full, (BM + ROWS_B) * 128);
+                    barrier_expect(full, (rows_a + ROWS_B) * 128);
                     if (A_DOWN)
                         #pragma unroll
                         for (int i = 0; i < BM / 64; i++) load_tile(to_a + i * 8192, a, from.row + top + i * 64, step * LINE, from.a, full);

@@ -20,7 +20,7 @@ constraints = [
 ]
 
 [boxes]
-a = ["BM", "LINE"]
+a = ["min(BM, cdiv(m, 8) * 8)", "LINE"]
 b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "LINE"]
 

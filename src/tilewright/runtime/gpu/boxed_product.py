@@ -127,7 +127,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: Chose
     compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)
     operands = [
-        _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, p.batch, params),
+        _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, p.batch, params, p.m),
         _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, p.batch, params),
     ]
     # Where C is not stored in boxes, its map is not used, and that of A stands in its place.
@@ -286,11 +286,12 @@ def _operand(
     laid: Laid,
     batch: int,
     params: Mapping[str, int],
+    m: int = 1 << 30,
 ) -> BoxedOperand:
     rows, columns = shape[::-1] if laid.down else shape
     size = itemsize_of(dtype)
     # A stride over a single row is never used, but the driver wants one.
     row = laid.step if rows > 1 else -(-columns * size // GRANULE) * GRANULE // size
     count = batch if laid.next else 1
-    box = kernel.box(f"{name}_down" if laid.down else name, size, params)
+    box = kernel.box(f"{name}_down" if laid.down else name, size, params, m)
     return BoxedOperand(dtype, rows, columns, count, row * size, (laid.next or row * rows) * size, box)
