@@ -133,3 +133,14 @@ def test_only_what_gains_is_computed_so(gpu: Any, monkeypatch: pytest.MonkeyPatc
     assert not isinstance(found[64], paired.PairedPlan)
     assert isinstance(found[4096], paired.PairedPlan)
     assert found[4096].predicted_s < 0.5 * found[4096].complex_s
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_for_one_row_nothing_is_written_anew(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """Its product reads B once; to write B as reals would take several times as long."""
+    fake.install(monkeypatch, [fake.Gpu(1 << 10)])
+    row, b = (GpuArray(1 << 20, shape, (shape[1], 1), dtype, 0) for shape in ((1, 8192), (8192, 8192)))
+    matmul._plan.cache_clear()
+    plan = matmul._plan(*matmul._key(row, b, None, True, "standard", None))
+    assert plan.kernel.name == "cuda/slices_complex"
+    matmul._plan.cache_clear()

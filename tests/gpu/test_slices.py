@@ -13,6 +13,7 @@ import pytest
 
 from support import simulated_libraries as fake
 from tilewright.catalog import cuda_engine
+from tilewright.planning.ways import sums_dtype
 from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -20,7 +21,8 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install
 #: Of tables of several axes the default run takes a case for each value.
 pytestmark = pytest.mark.each_value
 
-MMA, FMA, TINY, TINY_MMA = "cuda/slices_mma", "cuda/slices_fma", "cuda/tiny", "cuda/tiny_mma"
+MMA, FMA, COMPLEX = "cuda/slices_mma", "cuda/slices_fma", "cuda/slices_complex"
+TINY, TINY_MMA = "cuda/tiny", "cuda/tiny_mma"
 CASES = [
     (MMA, "bfloat16", {"WARPS_K": 2}),
     (MMA, "float16", {"WM": 32, "WN": 32, "WARPS_K": 4}),
@@ -29,6 +31,10 @@ CASES = [
     (FMA, "float32", {"TM": 4, "TN": 2, "LM": 2, "LN": 2, "WARPS_N": 2, "WARPS_K": 2}),
     (FMA, "float64", {"TM": 2, "TN": 2, "LM": 2, "LN": 4, "WARPS_K": 2, "BOTH": 1}),
     (FMA, "float64", {"TM": 1, "TN": 1, "LN": 2, "BUFFERS": 1, "WARPS_K": 2}),
+    (COMPLEX, "complex64", {"TM": 8, "LM": 2, "LN": 4, "WARPS_K": 2}),
+    (COMPLEX, "complex64", {"TM": 1, "TN": 1, "LM": 1, "LN": 16, "BUFFERS": 1, "WARPS_N": 2, "WARPS_K": 2}),
+    (COMPLEX, "complex128", {"TM": 4, "TN": 2, "LM": 2, "LN": 2, "WARPS_K": 2}),
+    (COMPLEX, "complex128", {"TM": 1, "TN": 2, "LM": 1, "LN": 8, "BUFFERS": 4, "WARPS_K": 2}),
     (TINY, "float32", {"WARPS": 2}),
     (TINY, "float64", {"TM": 2, "TN": 4, "LM": 4, "LN": 2, "WARPS": 2}),
     (TINY_MMA, "bfloat16", {"WARPS": 2}),
@@ -54,6 +60,12 @@ def stored(values: np.ndarray, down: bool, gap: int) -> tuple[np.ndarray, Stride
     return memory, Strides(*((1, step) if down else (step, 1)), following, down, alignment)
 
 
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
+    """Whole numbers, and complex ones of two of them, whose products and sums are exact."""
+    real = rng.integers(-4, 5, shape)
+    return (real + 1j * rng.integers(-4, 5, shape) if kind.kind == "c" else real).astype(kind)
+
+
 def check(
     gpu: Any, name: str, dtype: str, params: Mapping[str, int], shape: tuple[int, int, int], *,
     batch: int = 1, parts: int = 1,
@@ -63,8 +75,8 @@ def check(
     m, n, k = shape
     kind = np.dtype(getattr(ml_dtypes, dtype) if dtype == "bfloat16" else dtype)
     rng = np.random.default_rng(sum(shape))
-    a, b = (rng.integers(-4, 5, sides).astype(kind) for sides in ((batch, m, k), (batch, k, n)))
-    out = dtype if parts == 1 or dtype == "float64" else "float32"
+    a, b = (numbers(rng, sides, kind) for sides in ((batch, m, k), (batch, k, n)))
+    out = dtype if parts == 1 else sums_dtype(dtype)
     empty = np.zeros((batch * parts, m, n), kind if out == dtype else out)
     operands = [stored(x, *each) for x, *each in zip((a, b, empty), down, gaps, strict=True)]
     memory = [gpu.put(x.view(np.uint8)) for x, _ in operands]
@@ -76,11 +88,10 @@ def check(
     for each in memory:
         each.close()
     c = got[..., : m if down[2] else n]
-    c = (c.swapaxes(-1, -2) if down[2] else c).reshape(batch, parts, m, n).astype(np.float64).sum(1)
-    np.testing.assert_array_equal(
-        c, (a.astype(np.float64) @ b.astype(np.float64)).astype(empty.dtype).astype(np.float64)
-    )
-    assert np.isnan(got[..., m if down[2] else n :].astype(np.float64)).all()
+    wide = np.result_type(np.float64, kind) if dtype.startswith("complex") else np.float64
+    c = (c.swapaxes(-1, -2) if down[2] else c).reshape(batch, parts, m, n).astype(wide).sum(1)
+    np.testing.assert_array_equal(c, (a.astype(wide) @ b.astype(wide)).astype(empty.dtype).astype(wide))
+    assert np.isnan(got[..., m if down[2] else n :].astype(wide)).all()
 
 
 @pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)
@@ -104,7 +115,7 @@ def test_batches_and_parts_of_k(gpu: Any, name: str, dtype: str, params: dict[st
 @pytest.mark.further
 @pytest.mark.parametrize(("name", "dtype", "params"), [
     (name, dtype, params)
-    for name, dtype in ((MMA, "bfloat16"), (FMA, "float32"), (TINY, "float32"), (TINY_MMA, "float16"))
+    for name, dtype in ((MMA, "bfloat16"), (FMA, "float32"), (COMPLEX, "complex64"), (TINY, "float32"), (TINY_MMA, "float16"))
     for params in ({}, *(preset.params for preset in cuda_engine()[name].presets))
 ], ids=lambda p: p if isinstance(p, str) else "-".join(f"{key}{p[key]}" for key in p) or "default")  # fmt: skip
 def test_every_tile(gpu: Any, name: str, dtype: str, params: dict[str, int]) -> None:
@@ -115,10 +126,11 @@ def test_every_tile(gpu: Any, name: str, dtype: str, params: dict[str, int]) -> 
 def test_a_missing_barrier_is_found(gpu: Any) -> None:
     """A warp must not add sums before all warps have put theirs into shared memory."""
     kernel = cuda_engine()[FMA]
-    header = (kernel.path.parent / "slices.cuh").read_text()
+    body, header = ((kernel.path.parent / f"{name}.cuh").read_text() for name in ("slices_fma", "slices"))
     wrong = header.replace("to[i % EACH * STEP] = from[i];\n        __syncthreads();", "to[i % EACH * STEP] = from[i];")
     assert wrong != header
-    source = kernel.source.replace('#include "slices.cuh"', wrong.replace("#pragma once", ""))
+    body = body.replace('#include "slices.cuh"', wrong)
+    source = kernel.source.replace('#include "slices_fma.cuh"', body.replace("#pragma once", ""))
     broken = replace(kernel, source=source)
     memory = [gpu.put(np.ones(size, np.float32)) for size in (16 * 64, 64 * 16, 16 * 16)]
     laid = Strides(64, 1), Strides(16, 1), Strides(16, 1)

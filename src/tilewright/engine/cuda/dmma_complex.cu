@@ -26,15 +26,25 @@ warps = "max(1, rest * (BM // WM) * (BN // WN))"
 busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
 tiles = "turns * BM * BN * part / 5.1e10 + cdiv(blocks, sms * BLOCKS) * 3e-6"
-memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
-seconds = "4e-6 + max(tiles, memory)"
+memory = "(m * k + k * n + m * n * parts) * size * batch / min(3.5e12 + 0.65e12 * b_across, (26e9 + 8e9 * b_across) * blocks)"
+seconds = "4e-6 + max(tiles, memory) + (blocks > sms) * (m <= 32) * 3e-6"
 
 [[presets]]
 rate = 100
 params = { BM = 32, WM = 16, STAGES = 3 }
 
+[[presets]]
+rate = 100
+when = "m <= 32"
+params = { BM = 16, WM = 16, BN = 128, STAGES = 3 }
+
+[[presets]]
+rate = 100
+when = "m <= 64"
+params = { BM = 32, WM = 16, BN = 128, STAGES = 3, BLOCKS = 1 }
+
 [params]
-BM = { default = 64, values = [32, 64, 128] }
+BM = { default = 64, values = [16, 32, 64, 128] }
 BN = { default = 64, values = [32, 64, 128] }
 BK = { default = 16, values = [16, 32] }
 WM = { default = 32, values = [16, 32, 64] }

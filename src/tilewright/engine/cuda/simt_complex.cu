@@ -37,6 +37,16 @@ params = { BM = 64, BLOCKS = 2 }
 rate = 100
 params = { BM = 64, BN = 64, WM = 32, TN = 4, BLOCKS = 3 }
 
+[[presets]]
+rate = 100
+when = "m <= 64"
+params = { BM = 32, WM = 32, TN = 4, BLOCKS = 4 }
+
+[[presets]]
+rate = 100
+when = "m <= 64"
+params = { BM = 32, BN = 64, WM = 32, TN = 4, STAGES = 6, BLOCKS = 6 }
+
 [params]
 BM = { default = 128, values = [32, 64, 128] }
 BN = { default = 128, values = [32, 64, 128] }
@@ -46,7 +56,7 @@ WN = { default = 32, values = [16, 32, 64] }
 TM = { default = 8, values = [4, 8] }
 TN = { default = 8, values = [4, 8] }
 STAGES = { default = 4, min = 2, max = 8 }
-BLOCKS = { default = 1, values = [1, 2, 3, 4] }
+BLOCKS = { default = 1, values = [1, 2, 3, 4, 6, 8] }
 GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
 constexpr int PLANES = 2;

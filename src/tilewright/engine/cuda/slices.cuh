@@ -110,7 +110,7 @@ template <typename T, bool ALONG_K, int LANES, int COUNT, int EACH, int VECTOR, 
                 #pragma unroll
                 for (int e = 0; e < EACH; e++)
                     #pragma unroll
-                    for (int j = 0; j < COUNT; j++) to.elements[j][e] = e < has ? rows[j][k + e] : T(0);
+                    for (int j = 0; j < COUNT; j++) to.elements[j][e] = e < has ? rows[j][k + e] : T{};
         } else
             #pragma unroll
             for (int e = 0; e < EACH; e++)
@@ -119,14 +119,14 @@ template <typename T, bool ALONG_K, int LANES, int COUNT, int EACH, int VECTOR, 
                     if (e < has) load<WIDTH>(&to.elements[e][i * WIDTH], rows[0] + (k + e) * step + places[i]);
                     else
                         #pragma unroll
-                        for (int j = 0; j < WIDTH; j++) to.elements[e][i * WIDTH + j] = T(0);
+                        for (int j = 0; j < WIDTH; j++) to.elements[e][i * WIDTH + j] = T{};
     }
 };
 
-// The sums of all warps of a block in shared memory, COUNT of each lane, those of float64 half of them at a time. `total` adds those of
+// The sums of all warps of a block in shared memory, COUNT of each lane, of numbers of several words a part of them at a time. `total` adds those of
 // the SLICES, of TEAM warps each, always in the same order.
 template <int SLICES, int TEAM, int COUNT, typename Sum> struct SliceSums {
-    static constexpr int PASSES = COUNT > 1 ? sizeof(Sum) / 4 : 1, EACH = COUNT / PASSES;
+    static constexpr int WORDS = sizeof(Sum) / 4, PASSES = COUNT < WORDS ? COUNT : WORDS, EACH = COUNT / PASSES;
     static constexpr int STEP = 33;  // so that neighbours of C, which lie in several registers or lanes, are in several banks
     Sum* sums;
     __device__ __forceinline__ void put(const Sum (&from)[COUNT], int pass)

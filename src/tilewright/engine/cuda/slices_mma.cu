@@ -18,7 +18,7 @@ b = "either"
 c = "any"
 
 # The rates are those of an H200. An access has at most 16 bytes of a row, or of a column, and of what follows each other across k no
-# more than a lane has of it.
+# more than a lane has of it. Where blocks are more than run at once, the last ones wait for memory alone.
 [time]
 rows = "min(m, WM * WARPS_M)"
 columns = "min(n, WN * WARPS_N)"
@@ -30,13 +30,18 @@ accesses = "part * size * WARPS_M * WARPS_N * (WM / of_a + WN / of_b) / 32"
 arithmetic = "part * WM * WARPS_M * WN * WARPS_N / (2.0e12 * (size == 2) + 1.1e11 * (size == 8))"
 flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (rows + columns) * 64 * (1 + (size == 8))"
 tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / 2e8) + turns / RESIDENT * 1e-6"
-memory = "(m * k + k * n) * size * batch / (4.3e12 - 3e11 * (size == 8))"
+rate = "4.3e12 - 3e11 * (size == 8)"
+memory = "(m * k + k * n) * size * batch / rate"
+whole = "blocks // (RESIDENT * sms)"
+rest = "blocks - whole * RESIDENT * sms"
+alone = "taken / min(60e9, WARPS_K * BUFFERS * (rows + columns) * 64e6 * (1 + (size == 8)))"
+waves = "(whole > 0) * (whole * RESIDENT * sms * part * columns * size / rate + (rest > 0) * max(rest * part * columns * size / rate, alone))"
 cache = "blocks * taken / 6.5e12"
 registers = "WM * WN * max(4, size) / 128 + BUFFERS * (WM + WN) / 2 + (size == 2) * (WM + WN) / 4 + 34"
 double = "(size == 8) * (0.06 * (WN > 32) + 0.03 * (BUFFERS > 1) + 0.25 * max(a_vector < 16, b_vector < 16))"
 spilled = "registers > min(255, 2048 / (RESIDENT * WARPS_M * WARPS_N * WARPS_K))"
 sums = "m * n * batch * parts * out_size / 3e12"
-seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + spilled / 2 + double) + sums"
+seconds = "3e-6 + (max(tiles, memory, waves, cache) + 0.1 * min(tiles, memory)) * (1 + spilled / 2 + double) + sums"
 
 [[presets]]
 rate = 100
