@@ -278,8 +278,11 @@ class RepeatedProducts:
 def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
     """Whether a product is faster if it may begin before what precedes it on the stream has ended. Its blocks then go where
     there is room already: that should be for all of them, or else they should be enough for all multiprocessors; if not,
-    several go to one, or to two that share a way to memory, and none to others."""
+    several go to one, or to two that share a way to memory, and none to others. Clusters would find no pairs of free
+    multiprocessors that are together."""
     blocks = plan.launch.blocks
+    if plan.params.get("CLUSTER", 1) > 1 and blocks <= gpu.sms:
+        return False
     if 2 * plan.launch.shared_bytes > MOST_SHARED:  # one to a multiprocessor
         fits = blocks <= gpu.sms // 2 or blocks >= 0.9 * gpu.sms
     else:
