@@ -20,14 +20,16 @@ memory, as ``torch.nn.Linear`` has it; and "complex" complex64 and complex128.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
-Both are sampled in turns. Every answer is compared with the product in float64, element by element, by the classical bound;
-of large ones the first rows are.
+Both are sampled in turns, and each call has the next of several sets of operands, which together do not fit a cache. Every
+answer for the first set is compared with the product in float64, element by element, by the classical bound; of large ones
+the first rows are.
 TF32 is off otherwise. ``host_s`` is the time until a call returns, of both.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import sys
 import time
@@ -83,6 +85,8 @@ COMPLEX_SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)),
     (1, 1, 8192, 8192), (1, 16, 8192, 8192), (1, 64, 64, 65536), (16, 512, 512, 512), (1000, 64, 64, 64),
 ]  # fmt: skip
+#: Sets of operands have so many bytes together, several times what the last cache of an H200 holds.
+ROTATED = 192 << 20
 #: A run of calls lasts at least so long, and so many rows are verified of products of more multiply-adds than these.
 LEAST_S, ROWS, MOST = 0.015, 64, 2**33
 
@@ -96,6 +100,22 @@ def run(call: Callable[[], Any], times: int, wait: Callable[[], None]) -> tuple[
     returned = time.perf_counter() - start
     wait()
     return (time.perf_counter() - start) / times, returned / times
+
+
+def in_turns(
+    make: Callable[[], tuple[Any, Any]], calls_for: Callable[[Any, Any], dict[str, Callable[[], Any]]]
+) -> tuple[Any, Any, dict[str, Callable[[], Any]]]:
+    """A first set of operands, and for each name a call that multiplies the next of as many sets as fit no cache."""
+    sets = [first := make()]
+    nbytes = sum(x.numel() * x.itemsize for x in first)
+    sets += [make() for _ in range(-(-ROTATED // nbytes) - 1)]
+    calls = [calls_for(a, b) for a, b in sets]
+
+    def each(name: str) -> Callable[[], Any]:
+        following = itertools.cycle([one[name] for one in calls]).__next__
+        return lambda: following()()
+
+    return *first, {name: each(name) for name in calls[0]}
 
 
 def error_over_bound(torch: Any, a: Any, b: Any, c: Any) -> float:
@@ -159,10 +179,9 @@ def integer_gemm(torch: Any, a: Any, b: Any) -> Callable[[], Any]:
     return call
 
 
-def narrow_operands(torch: Any, shape: tuple[int, int, int, int], dtype: str) -> tuple[Any, Any]:
+def narrow_operands(torch: Any, generator: Any, shape: tuple[int, int, int, int], dtype: str) -> tuple[Any, Any]:
     """A and B, whose elements follow each other along k."""
     _, m, n, k = shape
-    generator = torch.Generator("cuda").manual_seed(n)
     kind = getattr(torch, NARROW[dtype][0])
     if NARROW[dtype][0] == "int8":
         made = [torch.randint(-128, 128, (rows, k), device="cuda", generator=generator, dtype=kind) for rows in (m, n)]
@@ -172,25 +191,32 @@ def narrow_operands(torch: Any, shape: tuple[int, int, int, int], dtype: str) ->
 
 
 def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, transposed: bool = False) -> dict[str, Any]:
-    if dtype in NARROW:
-        a, b = narrow_operands(torch, shape, dtype)
-        calls = narrow_calls(torch, a, b, dtype)
-        worst = narrow_error(a, b, calls["tilewright"](), dtype)
-        plan = tw.plan(a, b, **NARROW[dtype][1])
-        return measured(torch, shape, dtype, calls, worst, plan) | {"reference": NARROW[dtype][2]}
     batch, m, n, k = shape
     generator = torch.Generator("cuda").manual_seed(n)
+    if dtype in NARROW:
+        a, b, calls = in_turns(
+            lambda: narrow_operands(torch, generator, shape, dtype), lambda a, b: narrow_calls(torch, a, b, dtype)
+        )
+        worst = narrow_error(a, b, tw.matmul(a, b, **NARROW[dtype][1]), dtype)
+        plan = tw.plan(a, b, **NARROW[dtype][1])
+        return measured(torch, shape, dtype, calls, worst, plan) | {"reference": NARROW[dtype][2]}
     name, _, precision = dtype.partition("_")
     kind, says = getattr(torch, name), {"precision": precision or "standard"}
     outer = (batch,) if batch > 1 else ()
     planes = (2,) if kind.is_complex else ()
-    a, b = (
-        torch.rand(*outer, *sides, *planes, device="cuda", generator=generator).mul_(2).sub_(1)
-        for sides in ((m, k), (n, k) if transposed else (k, n))
-    )
-    a, b = (torch.view_as_complex(x).to(kind) if planes else x.to(kind) for x in (a, b))
-    b = b.mT if transposed else b
-    calls = {"tilewright": lambda: tw.matmul(a, b, **says), "torch": lambda: torch.matmul(a, b)}
+
+    def make() -> tuple[Any, Any]:
+        a, b = (
+            torch.rand(*outer, *sides, *planes, device="cuda", generator=generator).mul_(2).sub_(1)
+            for sides in ((m, k), (n, k) if transposed else (k, n))
+        )
+        a, b = (torch.view_as_complex(x).to(kind) if planes else x.to(kind) for x in (a, b))
+        return a, b.mT if transposed else b
+
+    def calls_for(a: Any, b: Any) -> dict[str, Callable[[], Any]]:
+        return {"tilewright": lambda: tw.matmul(a, b, **says), "torch": lambda: torch.matmul(a, b)}
+
+    a, b, calls = in_turns(make, calls_for)
     worst = error_over_bound(torch, a, b, tw.matmul(a, b, **says))
     return measured(torch, shape, dtype, calls, worst, tw.plan(a, b, **says))
 
@@ -234,7 +260,8 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
 
     torch.backends.cuda.matmul.allow_tf32 = what == "narrow"
     known = environment(
-        operands="uniform[-1,1)", command=f"python benchmarks/record_gpu_matmul.py OUT.jsonl {what}".strip()
+        operands="uniform[-1,1), the next of several sets at each call",
+        command=f"python benchmarks/record_gpu_matmul.py OUT.jsonl {what}".strip(),
     )
     known |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
     lines = [{"kind": "gpu matmul header", "schema": 1, "environment": known}]

@@ -3,9 +3,9 @@
     python benchmarks/record_gpu_predictions.py OUT.jsonl [--cells 120] [--seconds 120] [--seed 1]
 
 The models were fitted to other records; these shapes are drawn at random: cubes, three sides of their own, thin, deep and
-flat ones, batches, half of them of whole lines, in every dtype. Times are taken as ``record_gpu_matmul.py`` takes them. The
-last lines of the output are the shares of cells within 15 and 25 %, of those in which the GPU and not the call takes the
-time.
+flat ones, batches, half of them of whole lines, in every dtype. Times are taken as ``record_gpu_matmul.py`` takes them, of
+another set of operands at each call. The last lines of the output are the shares of cells within 15 and 25 %, of those in
+which the GPU and not the call takes the time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from record_gpu_matmul import run
+from record_gpu_matmul import in_turns, run
 from tilewright.lab.inputs.environment import environment
 
 #: What is asked of ``matmul`` for operands of a dtype, by name; PyTorch has no plain product of the last three.
@@ -76,9 +76,9 @@ def cells(count: int, seed: int) -> list[Cell]:
     return found
 
 
-def operands(torch: Any, cell: Cell) -> tuple[Any, Any]:
+def operands(torch: Any, generator: Any, cell: Cell) -> tuple[Any, Any]:
     dtype, batch, m, n, k, transposed = cell
-    generator, kind = torch.Generator("cuda").manual_seed(n), getattr(torch, ASKED[dtype][0])
+    kind = getattr(torch, ASKED[dtype][0])
     outer, made = (batch,) if batch > 1 else (), []
     for sides in ((m, k), (n, k) if transposed else (k, n)):
         if dtype == "int8":
@@ -96,7 +96,7 @@ def compile_ahead(cell: Cell) -> None:
 
     torch.cuda.set_per_process_memory_fraction(0.06)
     try:
-        a, b = operands(torch, cell)
+        a, b = operands(torch, torch.Generator("cuda").manual_seed(1), cell)
         tw.matmul(a, b, **ASKED[cell[0]][1])
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
@@ -105,11 +105,15 @@ def compile_ahead(cell: Cell) -> None:
 def record(torch: Any, cell: Cell) -> dict[str, Any]:
     """The line of one cell."""
     dtype, batch, m, n, k, transposed = cell
-    a, b = operands(torch, cell)
-    asked = ASKED[dtype][1]
-    calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: tw.matmul(a, b, **asked)}
-    if dtype not in ("float8", "float8_fast", "int8"):
-        calls["torch"] = functools.partial(torch.matmul, a, b)
+    asked, generator = ASKED[dtype][1], torch.Generator("cuda").manual_seed(n)
+
+    def calls_for(a: Any, b: Any) -> dict[str, Callable[[], Any]]:
+        calls: dict[str, Callable[[], Any]] = {"tilewright": functools.partial(tw.matmul, a, b, **asked)}
+        if dtype not in ("float8", "float8_fast", "int8"):
+            calls["torch"] = functools.partial(torch.matmul, a, b)
+        return calls
+
+    a, b, calls = in_turns(lambda: operands(torch, generator, cell), calls_for)
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     plan = tw.plan(a, b, **asked)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}

@@ -111,7 +111,8 @@ def gpu_shapes(*names: str) -> str:
     ]
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
-        f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
+        f"the same run, both as a user calls them and with other operands at each call, TF32 off. "
+        f"{known['gpu']}, PyTorch {known['torch']}. "
         f"Records: {'; '.join(records)}."
     )
 
@@ -127,7 +128,8 @@ def gpu_narrow(name: str) -> str:
         rows.append([_asked(dtype), f"`{of[sizes[0]]['reference']}`", *cells])
     return (
         f"{table(rows)}\n\nTera-operations a second of `tw.matmul(a, b)`, and in brackets R, the time of the other "
-        f"call over ours in the same run, both as a user calls them. {known['gpu']}, PyTorch {known['torch']}. "
+        f"call over ours in the same run, both as a user calls them and with other operands at each call. "
+        f"{known['gpu']}, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
@@ -143,8 +145,9 @@ def gpu_layers(name: str) -> str:
     mean = exp(sum(log(line["ratio"]) for line in lines) / len(lines))
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T)` of bfloat16 by rows of `x`, and in brackets R, the time of "
-        f"`torch.matmul(x, weight.T)` over ours in the same run, both as a user calls them; {mean:.2f} in the geometric "
-        f"mean. {known['gpu']}, PyTorch {known['torch']}. Record: {linked(name)}, made by `{command(known)}`."
+        f"`torch.matmul(x, weight.T)` over ours in the same run, both as a user calls them and with other operands at "
+        f"each call; {mean:.2f} in the geometric mean. {known['gpu']}, PyTorch {known['torch']}. "
+        f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -233,7 +236,8 @@ def gpu_arrays(name: str, double: str) -> str:
         rows.append([_asked(dtype), *cells])
     return (
         f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
-        f"the same run, both as a user calls them, TF32 off. {known['gpu']}, PyTorch {known['torch']}. "
+        f"the same run, both as a user calls them and with other operands at each call, TF32 off. "
+        f"{known['gpu']}, PyTorch {known['torch']}. "
         f'Records: {linked(name)}, made by `{command(known)}`, and of float64 by `precision="ieee"` {linked(double)}.'
     )
 
