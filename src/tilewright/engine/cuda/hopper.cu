@@ -28,28 +28,31 @@ c = ["64", "LINE"]
 
 # A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets
 # its rows of A and its share of B, or as a stage that is used again waits for memory; boxes of a row-major B begin at whole lines if
-# tiles are multiples of 64 wide. Blocks that read the same columns of B at once read a part of them twice from memory. Of tiles that
-# are split (SPLIT) there are `halves`. Odd rows of C are not stored while the next tile is multiplied. The rates are those of an H200,
-# as its power allows for long, by the times of 800 launches.
+# tiles are multiples of 64 wide. Blocks of a cluster wait for each other, where none has other tiles to hide it. Blocks that read the
+# same columns of B at once read a part of them twice from memory. Of tiles that are split (SPLIT) there are `halves`. Odd rows of C are
+# not stored while the next tile is multiplied. The rates are those of an H200, as its power allows for long, by the times of 930
+# launches, each with other operands.
 [time]
 cut = "b_across * (BN % 64 > 0)"
-multiply = "BM * BN * LINE / (6.1e12 / size) * (1 + 0.02 * (CLUSTER > 1) + 0.07 * (BM == 192) * (SPLIT > 1) + 0.18 * (BM * BN == 16384) * (blocks > 4 * sms) + 0.04 * (blocks > 6 * sms) + 0.15 * cut) / (1 + 0.14 * (blocks <= sms))"
-cache = "min(136e9, 13e12 / min(blocks, sms))"
+alone = "blocks <= sms"
+slower = "0.025 * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.03 * cut"
+multiply = "BM * BN * LINE / (6.38e12 / size) * (1 + slower) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1)))"
+cache = "min(132e9 - 16e9 * (CLUSTER > 1), 15.3e12 / min(blocks, sms), 52e9 + lines * 1e12, 105e9 + (1 - cut) * 1e12)"
 columns = "BN + (cdiv(BN, 64) * 64 - BN) * b_across"
-even = "lines * (1 - cut)"
 rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
-load = "max((rows + columns / CLUSTER) * 128 / (even * cache + (1 - even) * min(cache, 52e9)), 1.36e-6 / STAGES)"
-odd = "min(1, n * out_size % 16)"
-steps = "cdiv(part, LINE) * (max(multiply, load) + 0.08 * min(multiply, load)) * (1 + 0.07 * (BM * BN <= 8192) * (blocks > sms))"
+load = "max((rows + columns / CLUSTER) * 128 / cache, 1.09e-6 / STAGES)"
+step = "max(multiply, load) + 0.09 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
+steps = "cdiv(part, LINE) * step * (1 + 0.04 * (BM * BN <= 8192) * (blocks > sms))"
 whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (sms * SPLIT) * (SPLIT > 1)"
 halves = "cdiv(blocks - whole * sms * SPLIT, sms) * (SPLIT > 1)"
-store = "0.3e-6 + BM * BN * (1.5e-11 + 3e-11 * (BM == 192)) + 1e-6 * odd"
-tiles = "whole * (store + steps) + halves * (store + BM * BN * 1.4e-10 + steps / 2) + 0.4e-6 * (CLUSTER > 1)"
+odd = "min(1, n * out_size % 16)"
+store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + 1e-6 * odd"
+tiles = "whole * (store + steps) + halves * (store + BM * BN * (7.4e-11 + 1.1e-10 * (parts > 1)) + steps / 2) + 0.85e-6 * (CLUSTER > 1)"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
-twice = "1 + 0.165 * min(1, m // (BM * CLUSTER + 1))"
-memory = "((m * k + k * n * twice / narrow) * size / 4.2e12 + m * n * out_size / (3.6e12 - 1.8e12 * odd)) * batch"
+twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1))"
+memory = "((m * k + k * n * twice / narrow) * size / 4.53e12 + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
-seconds = "2.4e-6 + max(tiles, memory) + 0.24 * min(tiles, memory) + sums"
+seconds = "3e-6 + max(tiles, memory) + 0.28 * min(tiles, memory) + sums"
 
 [[presets]]
 rate = 100
@@ -90,6 +93,15 @@ params = { BN = 144 }
 
 [[presets]]
 rate = 100
+when = "m * n <= 6291456"
+params = { BN = 192, SPLIT = 2 }
+
+[[presets]]
+rate = 100
+params = { BN = 96, STAGES = 6 }
+
+[[presets]]
+rate = 100
 params = { BN = 128, STAGES = 6 }
 
 [[presets]]
@@ -118,6 +130,10 @@ params = { BM = 192, BN = 128 }
 
 [[presets]]
 rate = 100
+params = { BM = 192, BN = 96 }
+
+[[presets]]
+rate = 100
 params = { BM = 64, STAGES = 5 }
 
 [[presets]]
@@ -135,6 +151,18 @@ params = { BM = 64, BN = 128, STAGES = 8, CLUSTER = 2, GROUP = 8 }
 [[presets]]
 rate = 100
 params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 2 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 160, STAGES = 6 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 192, STAGES = 6 }
+
+[[presets]]
+rate = 100
+params = { BM = 64, BN = 224, STAGES = 5 }
 
 [[presets]]
 rate = 100
