@@ -148,12 +148,15 @@ def test_columns_of_a_large_b_are_copied_into_rows(gpu: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_arrays(gpu: Any, dtype: str) -> None:
-    a, b = whole(2, 9, 300, dtype=dtype), whole(2, 300, 11, dtype=dtype)
+    a, b = whole(2, 3, 1000, dtype=dtype), whole(2, 1000, 5, dtype=dtype)
     x, y = fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b)
     gpu.sms = 132
     assert tw.plan(x, y).parts > 1
     np.testing.assert_array_equal(tw.matmul(x, y).view, a @ b)
     assert "add_parts" in [entry for entry, _ in gpu.launches]
+    out = fake.Tensor.of(gpu, whole(2, 5, 3, dtype=dtype)).transpose(1, 2)
+    assert tw.matmul(x, y, out=out) is out  # its columns follow each other, and so do no rows of the sums
+    np.testing.assert_array_equal(out.view, a @ b)
 
 
 def test_real_times_complex(gpu: Any) -> None:

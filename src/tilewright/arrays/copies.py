@@ -220,17 +220,12 @@ def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
 def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:
     """A function that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
     batch, into matrices like ``target``, ``next_target`` elements apart: in a fixed order, rounded once."""
-    scale = 1
-    if sums == target.dtype and sums.startswith("complex"):  # whose parts are added like two columns of real ones
-        assert target.column == 1
-        scale, sums = 2, "float32" if sums == "complex64" else "float64"
-        target = target._replace(dtype=sums, columns=2 * target.columns, row=2 * target.row)
     compiled = _compiled("add_parts", device.arch, OUT=target.dtype.upper(), SUM=sums.upper())
     elements = target.rows * target.columns * batch
     # Both add in the same order.
     entry, of_block = ("add_parts_in_threads", 1024) if parts <= 64 and elements >= 65536 else ("add_parts", 32)
     launch = device.launcher(compiled, entry, min(-(-elements // of_block), _MOST_BLOCKS), 256)
-    sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, scale * next_target)))
+    sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, next_target)))
     counts = np.int32(parts), np.int32(batch)
 
     def add(source: int, target: int, stream: int) -> None:

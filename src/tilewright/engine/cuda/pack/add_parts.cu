@@ -3,7 +3,19 @@
 #include "../launches.cuh"
 #include "../strided.cuh"
 
-#if SUM == FLOAT64
+template <typename Real> struct Complex {
+    Real re, im;
+    __device__ __forceinline__ void operator+=(Complex x)
+    {
+        re += x.re;
+        im += x.im;
+    }
+};
+#if SUM == COMPLEX64
+typedef Complex<float> Sum;
+#elif SUM == COMPLEX128
+typedef Complex<double> Sum;
+#elif SUM == FLOAT64
 typedef double Sum;
 #elif SUM == INT32
 typedef int Sum;
@@ -90,7 +102,7 @@ add_parts(const Sum* parts, Out* c, long long rows, long long columns, long long
     const long long size = rows * columns, all = size * batch;
     for (long long start = blockIdx.x * 32ll; start < all; start += gridDim.x * 32ll) {
         const long long i = start + lane, z = i / size, at = i - z * size, row = at / columns;
-        Sum sum = 0;
+        Sum sum = {};
         if (i < all) {
             const Sum* from = parts + z * count * size + at;
             #pragma unroll 8
