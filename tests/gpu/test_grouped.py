@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
-from tilewright.arrays import libraries
+from tilewright.arrays import grouped, libraries
 from tilewright.catalog import cuda_engine
 from tilewright.errors import OperandError, ShapeError
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_ragged_product
@@ -131,3 +131,22 @@ def test_ragged_products_of_every_kind_of_tile(gpu: Any, params: dict[str, int])
     tops = np.cumsum([0, *rows])
     expected = [a[i:j].astype(float) @ b[p, :, :n].astype(float) for p, (i, j) in enumerate(itertools.pairwise(tops))]
     np.testing.assert_array_equal(gpu.get(c, BF16, (sum(rows), n)), np.concatenate(expected).astype(BF16))
+
+
+def test_copies_of_conjugated_arrays_are_no_batch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their addresses are the allocator's, at equal distances or not, and the bits of a product must not depend on them."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-4, 5, shape) + 1j * rng.integers(-4, 5, shape) for shape in ((3, 5, 7), (3, 7, 6)))
+    a, b = a.astype("complex64"), b.astype("complex64")
+    x, y = fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b)
+    batches: list[Any] = []
+    monkeypatch.setattr(grouped, "_batch", lambda *given: batches.append(given) or list(given[6]))
+    tw.matmul(list(x), list(y))
+    assert len(batches) == 1
+    conjugated = list(y)
+    for each in conjugated:
+        each.conjugated = True
+    found = tw.matmul(list(x), conjugated)
+    assert len(batches) == 1
+    for c, p, q in zip(found, a, b, strict=True):
+        np.testing.assert_array_equal(c.view, p @ q.conj())

@@ -59,7 +59,12 @@ def matmul_lists_on_gpu(
         each.keep for each in (*xs, *ys)
     ]  # copies among them, of what is stored conjugated, live until all is submitted
     xs, ys = [x._replace(keep=None) for x in xs], [y._replace(keep=None) for y in ys]
-    plain, runs = precision == "standard" and out_dtype is None, list(_runs(xs, ys))
+    plain = precision == "standard" and out_dtype is None
+    # Copies lie anywhere, at equal distances or not: which kernel multiplies them, and so the bits, must not depend on it.
+    copied = xs[0].dtype.startswith("complex") and any(
+        owner is not None and owner is not x for owner, x in zip(kept, arrays, strict=True)
+    )
+    runs = [(i, i + 1) for i in range(len(xs))] if copied else list(_runs(xs, ys))
     run, distances = _ragged_run(library, xs, ys) if plain else None, True
     if run is None and len(runs) == 1 and len(xs) > 1:
         run = functools.partial(_batch, library, xs, ys, precision, out_dtype)
