@@ -115,7 +115,9 @@ def test_batches_and_parts_of_k(gpu: Any, name: str, dtype: str, params: dict[st
 @pytest.mark.further
 @pytest.mark.parametrize(("name", "dtype", "params"), [
     (name, dtype, params)
-    for name, dtype in ((MMA, "bfloat16"), (FMA, "float32"), (COMPLEX, "complex64"), (TINY, "float32"), (TINY_MMA, "float16"))
+    for name, dtype in (
+        (MMA, "bfloat16"), (FMA, "float32"), (COMPLEX, "complex64"), (TINY, "float32"), (TINY_MMA, "float16"),
+    )
     for params in ({}, *(preset.params for preset in cuda_engine()[name].presets))
 ], ids=lambda p: p if isinstance(p, str) else "-".join(f"{key}{p[key]}" for key in p) or "default")  # fmt: skip
 def test_every_tile(gpu: Any, name: str, dtype: str, params: dict[str, int]) -> None:

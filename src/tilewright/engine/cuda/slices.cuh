@@ -123,8 +123,8 @@ template <typename T, bool ALONG_K, int LANES, int COUNT, int EACH, int VECTOR, 
     }
 };
 
-// The sums of all warps of a block in shared memory, COUNT of each lane, of numbers of several words a part of them at a time. `total` adds those of
-// the SLICES, of TEAM warps each, always in the same order.
+// The sums of all warps of a block in shared memory, COUNT of each lane, of numbers of several words a part of them at a time. `total`
+// adds those of the SLICES, of TEAM warps each, always in the same order.
 template <int SLICES, int TEAM, int COUNT, typename Sum> struct SliceSums {
     static constexpr int WORDS = sizeof(Sum) / 4, PASSES = COUNT < WORDS ? COUNT : WORDS, EACH = COUNT / PASSES;
     static constexpr int STEP = 33;  // so that neighbours of C, which lie in several registers or lanes, are in several banks
