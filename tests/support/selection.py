@@ -27,7 +27,7 @@ TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16
 SLOW_S = 0.6
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
 #: One in so many of the further cases of tables runs in each share, and of slow cases that follow a slow one of their table.
-PARTS, SLOW_PARTS = 24, 3
+PARTS, SLOW_PARTS = 24, 4
 
 
 class Clock:
