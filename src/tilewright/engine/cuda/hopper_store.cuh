@@ -18,9 +18,10 @@ __device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*
 {
     const int lane = threadIdx.x % 32;
     auto within = [&](int r) { return (int)((unsigned long long)(to + r * step) / 2 % 2); };
+    const bool inside = 2 * lane < columns;  // beyond, nothing may have been written
     #pragma unroll
     for (int r = 0; r < 16; r++) {
-        const unsigned word = ((const unsigned*)from[r])[(lane / 4 ^ r % 8) * 4 + lane % 4];
+        const unsigned word = inside ? ((const unsigned*)from[r])[(lane / 4 ^ r % 8) * 4 + lane % 4] : 0;
         const unsigned before = __shfl_up_sync(0xFFFFFFFF, word, 1);
         const int at = 2 * lane - within(r);
         if (r < rows && at >= 0 && at + 1 < columns)
