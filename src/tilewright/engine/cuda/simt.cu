@@ -61,6 +61,10 @@ params = { BM = 64, BN = 64, BK = 8, WM = 32, TN = 8, BLOCKS = 8 }
 rate = 100
 params = { BM = 128, BN = 64, BK = 8, WN = 32, TN = 8, STAGES = 6, BLOCKS = 3 }
 
+[[presets]]
+rate = 100
+params = { BN = 128, BK = 8, WN = 32, TN = 8, BLOCKS = 2 }
+
 [params]
 BM = { default = 128, values = [32, 64, 96, 128, 192, 256] }
 BN = { default = 256, values = [32, 64, 96, 128, 192, 256] }
