@@ -27,18 +27,18 @@ b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "LINE"]
 
 # A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets
-# its rows of A and its share of B, or as a stage that is used again waits for memory; boxes of a row-major B begin at whole lines if
-# tiles are multiples of 64 wide. Blocks of a cluster wait for each other, where none has other tiles to hide it. Blocks that read the
-# same columns of B at once read a part of them twice from memory. Of tiles that are split (SPLIT) there are `halves`. Odd rows of C are
-# not stored while the next tile is multiplied. The rates are those of an H200, as its power allows for long, by the times of 930
-# launches, each with other operands.
+# its rows of A and its share of B, or as a stage that is used again waits for memory. Of the boxes of a row-major B, a share `cut` does
+# not begin at whole lines, if tiles are not multiples of 64 wide: their rows are parts of two lines. Blocks of a cluster wait for each
+# other, where none has other tiles to hide it. Blocks that read the same columns of B at once read a part of them twice from memory. Of
+# tiles that are split (SPLIT) there are `halves`. Odd rows of C are not stored while the next tile is multiplied. The rates are those of
+# an H200, as its power allows for long, by the times of 1,333 launches, each with other operands.
 [time]
-cut = "b_across * (BN % 64 > 0)"
+cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
-slower = "0.025 * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.03 * cut"
+slower = "0.025 * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.06 * cut"
 multiply = "BM * BN * LINE / (6.38e12 / size) * (1 + slower) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1)))"
-cache = "min(132e9 - 16e9 * (CLUSTER > 1), 15.3e12 / min(blocks, sms), 52e9 + lines * 1e12, 105e9 + (1 - cut) * 1e12)"
-columns = "BN + (cdiv(BN, 64) * 64 - BN) * b_across"
+cache = "min(132e9 - 16e9 * (CLUSTER > 1), 15.3e12 / min(blocks, sms), 52e9 + lines * 1e12, 84e9 + 57e9 * alone + (cut == 0) * 1e12)"
+columns = "(BN + (cdiv(BN, 64) * 64 - BN) * b_across) * (1 + 0.39 * cut)"
 rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
 load = "max((rows + columns / CLUSTER) * 128 / cache, 1.09e-6 / STAGES)"
 step = "max(multiply, load) + 0.09 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
