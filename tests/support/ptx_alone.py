@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright.arrays import copies, paired
 from tilewright.runtime.gpu import (
     boxed_product,
     listed_product,
@@ -27,6 +28,7 @@ _WITH_BINARY = nvrtc._compile
 #: What is compiled once in a process; a GPU that the same process uses must not be given any of it.
 _compilations = {module: Compilations() for module in (product, residue_product, split_product)}
 _compiled_once = functools.cache(product.compiled_once.__wrapped__)
+_compiled = {module: functools.cache(module._compiled.__wrapped__) for module in (copies, paired)}
 
 
 def install(monkeypatch: Any) -> None:
@@ -36,8 +38,10 @@ def install(monkeypatch: Any) -> None:
     monkeypatch.setattr(nvrtc, "_FORMAT", "PTX alone")
     for module, begun in _compilations.items():
         monkeypatch.setattr(module, "_compilations", begun)
-    for module in (boxed_product, listed_product, strided_product):
+    for module in (product, boxed_product, listed_product, strided_product):
         monkeypatch.setattr(module, "compiled_once", _compiled_once)
+    for module, compiled in _compiled.items():
+        monkeypatch.setattr(module, "_compiled", compiled)
 
 
 def attributes(compiled: Compiled, entry: str) -> Attributes:
