@@ -6,18 +6,18 @@ import sys
 from typing import Any
 
 import pytest
-from support import ptx_alone
 
+from support import ptx_alone
 from tilewright.runtime.gpu.nvrtc import Compiled
 
 
 def kept() -> dict[tuple[str, str], Any]:
     """All functions of the package that return a compiled source and keep it, by module and name."""
     return {
-        (module.__name__, name): value
-        for module in list(sys.modules.values())
-        if module is not None and module.__name__.startswith("tilewright.")
-        for name, value in vars(module).items()
+        (module, name): value
+        for module in list(sys.modules)
+        if module.startswith("tilewright.")
+        for name, value in vars(sys.modules[module]).items()
         if hasattr(value, "cache_info") and value.__annotations__.get("return") == Compiled.__name__
     }
 
