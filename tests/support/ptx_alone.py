@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.arrays import copies, paired
+from tilewright.arrays import copies, finish, paired
 from tilewright.runtime.gpu import (
     boxed_product,
     listed_product,
@@ -28,7 +28,7 @@ _WITH_BINARY = nvrtc._compile
 #: What is compiled once in a process; a GPU that the same process uses must not be given any of it.
 _compilations = {module: Compilations() for module in (product, residue_product, split_product)}
 _compiled_once = functools.cache(product.compiled_once.__wrapped__)
-_compiled = {module: functools.cache(module._compiled.__wrapped__) for module in (copies, paired)}
+_compiled_pack = functools.cache(copies.compiled_pack.__wrapped__)
 
 
 def install(monkeypatch: Any) -> None:
@@ -40,8 +40,8 @@ def install(monkeypatch: Any) -> None:
         monkeypatch.setattr(module, "_compilations", begun)
     for module in (product, boxed_product, listed_product, strided_product):
         monkeypatch.setattr(module, "compiled_once", _compiled_once)
-    for module, compiled in _compiled.items():
-        monkeypatch.setattr(module, "_compiled", compiled)
+    for module in (copies, finish, paired):
+        monkeypatch.setattr(module, "compiled_pack", _compiled_pack)
 
 
 def attributes(compiled: Compiled, entry: str) -> Attributes:

@@ -18,7 +18,7 @@ from ..runtime.gpu.nvrtc import Compiled, compile_file
 from .gpu_array import Matrix, merged_axes
 from .order import Order, OrderedMatrix
 
-PACK = PACKAGE / "engine" / "cuda" / "pack"
+_PACK = PACKAGE / "engine" / "cuda" / "pack"
 #: Warps of a block.
 _WARPS = 8
 #: The most blocks of a launch that adds parts; with more elements, each block adds several.
@@ -197,7 +197,9 @@ def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
         macros |= jobs[i].macros(at)
     size = sum(blocks for _, blocks in packed), _WARPS * 32, 0
     structure = b"".join(data for data, _ in packed)
-    run = device.boxed_launcher(_compiled("copy_matrices", device.arch, **macros), "copy_matrices", size, (), structure)
+    run = device.boxed_launcher(
+        compiled_pack("copy_matrices", device.arch, **macros), "copy_matrices", size, (), structure
+    )
     lowest = [jobs[i].reach(target)[0] * jobs[i].sizes[target] for i in used for target in (False, True)]
     given = [2 * i + target for i in used for target in (False, True)]
 
@@ -220,7 +222,7 @@ def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
 def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:
     """A function that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
     batch, into matrices like ``target``, ``next_target`` elements apart: in a fixed order, rounded once."""
-    compiled = _compiled("add_parts", device.arch, OUT=target.dtype.upper(), SUM=sums.upper())
+    compiled = compiled_pack("add_parts", device.arch, OUT=target.dtype.upper(), SUM=sums.upper())
     elements = target.rows * target.columns * batch
     # Both add in the same order.
     entry, of_block = ("add_parts_in_threads", 1024) if parts <= 64 and elements >= 65536 else ("add_parts", 32)
@@ -259,8 +261,9 @@ def _lanes(x: int, y: int, across: bool) -> int:
 
 
 @functools.cache
-def _compiled(name: str, arch: str, **macros: object) -> Compiled:
-    return compile_file(PACK / f"{name}.cu", arch=arch, defines=macros)
+def compiled_pack(name: str, arch: str, **macros: object) -> Compiled:
+    """The source ``name`` of the folder of kernels that copy, add or finish, compiled when it is first asked for."""
+    return compile_file(_PACK / f"{name}.cu", arch=arch, defines=macros)
 
 
 def _nothing(stream: int, *addresses: int) -> None:

@@ -9,14 +9,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..epilogue import epilogue_text
-from ..host.sources import PACKAGE
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import BoxedEpilogue, ScaleBlocks
 from ..runtime.gpu.device import Device
-from ..runtime.gpu.nvrtc import compile_file
-from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy
+from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy, compiled_pack
 
-_SOURCE = PACKAGE / "engine" / "cuda" / "pack" / "finish.cu"
 RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
 #: Elements that a block finishes along x and y, its threads, and the most blocks of a launch.
 _TILE, _THREADS, _MOST_BLOCKS = (128, 8), 256, 1 << 16
@@ -75,7 +72,7 @@ def prepare_finish(device: Device, copy: MatrixCopy, form: FinishForm, *, swappe
         "ACROSS": int(across),
         "AXES": len(axes),
     }
-    compiled = compile_file(_SOURCE, arch=device.arch, defines=macros)
+    compiled = compiled_pack("finish", device.arch, **macros)
     lengths, from_next, to_next = zip(*axes, strict=True)
     long = *steps[0], *steps[1], *from_next, *to_next, bias_step, form.scale_a or 0, form.scale_b or 0
     short = *extents, *lengths, count, form.rows

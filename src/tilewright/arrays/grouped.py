@@ -55,9 +55,8 @@ def matmul_lists_on_gpu(
     )
     if len({each.device for each in (*xs, *ys)}) > 1:  # a pair on two GPUs is refused, or each pair has its own
         return [one(x, y) for x, y in zip(a, b, strict=True)]
-    kept = [
-        each.keep for each in (*xs, *ys)
-    ]  # copies among them, of what is stored conjugated, live until all is submitted
+    # Copies among them, of what is stored conjugated, live until all is submitted.
+    kept = [each.keep for each in (*xs, *ys)]
     xs, ys = [x._replace(keep=None) for x in xs], [y._replace(keep=None) for y in ys]
     plain = precision == "standard" and out_dtype is None
     # Copies lie anywhere, at equal distances or not: which kernel multiplies them, and so the bits, must not depend on it.

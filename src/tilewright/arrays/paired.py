@@ -7,7 +7,6 @@ same precision, and only B is written anew. Where columns of B follow each other
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -15,17 +14,15 @@ from typing import Any
 import numpy as np
 
 from ..host.machine import bytes_text, seconds_text
-from ..host.sources import PACKAGE
 from ..planning.plan import Rows
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device
-from ..runtime.gpu.nvrtc import Compiled, compile_file
+from .copies import compiled_pack
 from .gpu_array import GpuArray, contiguous_strides
 from .launches import Launches
 from .peeled import PeeledLaunches, prepare_peeled
 from .plan import GpuPlan
 
-_SOURCE = PACKAGE / "engine" / "cuda" / "pack" / "write_pairs.cu"
 _REALS = {"complex64": "float32", "complex128": "float64"}
 #: Elements of a row that a block writes at once, its threads, and the most blocks.
 _CHUNK, _THREADS, _MOST_BLOCKS = 1024, 256, 1 << 16
@@ -160,7 +157,9 @@ def prepare_paired(plan: GpuPlan, gpu: Device) -> AnyLaunches:
 
 
 def _prepare_write(gpu: Device, pairs: Pairs) -> Callable[[int, int, int], None]:
-    compiled = _compiled(gpu.arch, DOUBLE=int(pairs.real == "float64"), BY_COLUMNS=int(pairs.by_columns))
+    compiled = compiled_pack(
+        "write_pairs", gpu.arch, DOUBLE=int(pairs.real == "float64"), BY_COLUMNS=int(pairs.by_columns)
+    )
     jobs = pairs.batch * pairs.lines * -(-pairs.numbers // _CHUNK)
     launch = gpu.launcher(compiled, "write_pairs", min(jobs, _MOST_BLOCKS), _THREADS)
     sizes = tuple(map(np.int64, (pairs.lines, pairs.numbers, pairs.line, pairs.number, pairs.next)))
@@ -169,11 +168,6 @@ def _prepare_write(gpu: Device, pairs: Pairs) -> Callable[[int, int, int], None]
         launch(stream, b, reals, *sizes, np.int32(pairs.batch))
 
     return write
-
-
-@functools.cache
-def _compiled(arch: str, **macros: int) -> Compiled:
-    return compile_file(_SOURCE, arch=arch, defines=macros)
 
 
 def _pairs(y: GpuArray, real: str) -> Pairs:
