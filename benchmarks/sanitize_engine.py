@@ -55,7 +55,7 @@ EPILOGUES, LISTS = "epilogues", "lists"
 ASKED = {"tf32": ("float32", {"precision": "tf32"}), "float8": ("float8_e4m3fn", {}),
          "float8_fast": ("float8_e5m2", {"precision": "fast"}), "float16x2": ("float32", {})}  # fmt: skip
 #: Seconds that one process may take, and processes at once.
-MOST_S, AT_ONCE = 30, 16
+MOST_S, AT_ONCE = 75, 16
 
 
 # ---- arrays whose allocations the tools see --------------------------------------------------------------------------

@@ -116,7 +116,8 @@ class Stand:
             create_stream=lambda: StandStream(self, next(streams)), create_event=lambda options: StandEvent(self, **options),
             compute_capability=(9, 0), name="Stand-in", device_id=0,
             properties=SimpleNamespace(
-                **limits, max_shared_memory_per_block_optin=232_448, multiprocessor_count=132, l2_cache_size=60 << 20
+                **limits, max_shared_memory_per_block_optin=232_448, multiprocessor_count=132, l2_cache_size=60 << 20,
+                memory_clock_rate=3_201_000, global_memory_bus_width=6144,
             ),
             pci_bus_id="0000:17:00.0",
             allocate=lambda size, stream: self.do("allocate", SimpleNamespace(handle=4096, close=lambda: None)),

@@ -16,6 +16,7 @@ from tilewright.arrays import libraries
 from tilewright.arrays.finish import FinishForm
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, ShapeError
+from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
 from tilewright.runtime.gpu.boxed_product import BoxedEpilogue, BoxedProduct, Laid, prepare_boxed_product
 
@@ -221,7 +222,7 @@ def test_the_plan_says_which_kernel_applies_it(gpu: Any, monkeypatch: pytest.Mon
 def test_vectors_must_fit_into_shared_memory() -> None:
     """Two vectors of 256 columns for each of two groups take more than four stages leave."""
     found = {
-        vectors: ways(HOPPER, EngineShape("bfloat16", "bfloat16", 4096, 4096, 4096, vectors=vectors), 132)
+        vectors: ways(HOPPER, EngineShape("bfloat16", "bfloat16", 4096, 4096, 4096, vectors=vectors), Card())
         for vectors in (None, 1, 2)
     }
     widest = {

@@ -20,6 +20,7 @@ from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.layouts import layouts_of
 from tilewright.arrays.order import arrange
 from tilewright.catalog import cuda_engine
+from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
 
@@ -209,7 +210,7 @@ def test_a_buffer_that_is_stored_from_is_not_written(gpu: Any, tmp_path: Path) -
 
 def test_few_tiles_and_a_long_k_are_cut_into_parts() -> None:
     def best(m: int, n: int, k: int) -> Any:
-        return ways(HOPPER, EngineShape("bfloat16", "bfloat16", m, n, k), 132)[0]
+        return ways(HOPPER, EngineShape("bfloat16", "bfloat16", m, n, k), Card())[0]
 
     assert best(4096, 4096, 4096).parts == 1
     assert best(64, 64, 65536).parts > 32

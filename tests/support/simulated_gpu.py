@@ -15,6 +15,7 @@ import numpy as np
 
 from support import ptx_alone
 from tilewright.errors import LaunchError, UsageError
+from tilewright.kernels.cuda_kernel import Card
 from tilewright.runtime.gpu.boxes import Mapped
 from tilewright.runtime.gpu.launch import Attributes, extent
 from tilewright.runtime.gpu.memory import Memory
@@ -42,6 +43,10 @@ class SimulatedGpu:
         self.did: list[tuple[Any, ...]] = []
         self.clock_s, self.error = 0.0, ""
         self.held: dict[int, int] = {}
+
+    @property
+    def card(self) -> Card:
+        return Card(self.name, self.sms)
 
     # ---- memory
 

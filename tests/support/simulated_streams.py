@@ -20,6 +20,7 @@ import pytest
 
 from tilewright.errors import LaunchError
 from tilewright.files.array import ArraySource
+from tilewright.kernels.cuda_kernel import Card
 from tilewright.runtime.gpu.memory import Memory
 from tilewright.runtime.gpu.stream import Event
 from tilewright.streaming.places import steps
@@ -148,6 +149,10 @@ class SimulatedDevice:
         self._abandoned = False
         self.copied_over = 0
         self.reading: list[int] = []  # from here, by other GPUs
+
+    @property
+    def card(self) -> Card:
+        return Card(self.name, self.sms)
 
     def abandon(self) -> None:
         """Every wait ends with an error."""

@@ -209,14 +209,14 @@ def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
     return copy
 
 
-def copies_seconds(copies: Sequence[MatrixCopy]) -> float:
-    """The predicted time of copies in one launch."""
-    return _LAUNCH_S + sum(_Job(copy).seconds for copy in copies) if copies else 0
+def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
+    """The predicted time of copies in one launch, on a card of that ``memory_ratio``."""
+    return _LAUNCH_S + memory_ratio * sum(_Job(copy).seconds for copy in copies) if copies else 0
 
 
-def sum_seconds(parts: int, elements: int, sums: str, out: str) -> float:
+def sum_seconds(parts: int, elements: int, sums: str, out: str, memory_ratio: float) -> float:
     """The predicted time of adding parts of k, of so many elements of all products."""
-    return NEXT_LAUNCH_S + elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
+    return NEXT_LAUNCH_S + memory_ratio * elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
 
 
 def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:

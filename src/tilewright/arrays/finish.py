@@ -87,10 +87,11 @@ def prepare_finish(device: Device, copy: MatrixCopy, form: FinishForm, *, swappe
     return finish
 
 
-def finish_seconds(copy: MatrixCopy, form: FinishForm) -> float:
+def finish_seconds(copy: MatrixCopy, form: FinishForm, memory_ratio: float) -> float:
     """The predicted time of the last launch."""
     read, written = itemsize_of(copy.source.dtype), itemsize_of(copy.target.dtype)
-    return NEXT_LAUNCH_S + copy.elements * ((read + written * (form.beta != 0)) / READ + written / WRITTEN)
+    each = (read + written * (form.beta != 0)) / READ + written / WRITTEN
+    return NEXT_LAUNCH_S + memory_ratio * copy.elements * each
 
 
 def _nothing(stream: int, *addresses: int) -> None:

@@ -197,7 +197,7 @@ def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[G
     m, multiply = sum(rows), None
     if m:
         shape = EngineShape(x.dtype, x.dtype, m, n, k, b_across=not of_b.down)
-        ranked = whole_ways(kernel, shape, gpu.sms, gpu.name)
+        ranked = whole_ways(kernel, shape, gpu.card)
         best = min(ranked, key=lambda way: way.seconds * padded_rows(rows, way.params))
         product = BoxedProduct(x.dtype, x.dtype, m, n, k, 1, Laid(x.strides[0]), of_b, Laid(n), True)
         with gpu:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.cuda_kernel import Card, CudaKernel
 from ..planning.choice import engine_on_gpu
 from ..planning.tuned import best_params
 from ..planning.ways import EngineShape, ways
@@ -51,7 +51,7 @@ def listed_launches(gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray],
     for numbers in _alike(shapes):
         some = tuple(shapes[i] for i in numbers)
         params = _fastest(kernel, dtype, some, gpu)
-        predicted += _seconds(kernel, dtype, some, params, gpu.sms)
+        predicted += _seconds(kernel, dtype, some, params, gpu.card)
         found.append((numbers, some, tuple(sorted(params.items()))))
     boxed = scattered_launches(gpu, engine, a, b)
     least = predicted if boxed is None else min(predicted, boxed[0])
@@ -99,11 +99,11 @@ def _fastest(kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], gpu:
     m, n, k = map(round, _mean_sizes(shapes))
     tuned = best_params(kernel, gpu.name, dtype, (m, n, k))
     sets = [{}, *(preset.params for preset in kernel.presets)] if tuned is None else [tuned]
-    return min(map(kernel.checked, sets), key=lambda params: _seconds(kernel, dtype, shapes, params, gpu.sms))
+    return min(map(kernel.checked, sets), key=lambda params: _seconds(kernel, dtype, shapes, params, gpu.card))
 
 
 def _seconds(
-    kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], params: Mapping[str, int], sms: int
+    kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], params: Mapping[str, int], card: Card
 ) -> float:
     """The predicted time of one launch: as that of a batch with as many tiles, and with as many elements."""
     blocks = [kernel.launch(m, n, k, **params).blocks for m, n, k, *_ in shapes]
@@ -112,7 +112,8 @@ def _seconds(
     part = sum(each * shape.k for each, shape in zip(blocks, shapes, strict=True)) / max(1, sum(blocks))
     return kernel.seconds(
         **params,
-        **{"m": m, "n": n, "k": k, "part": part, "batch": count, "parts": 1, "blocks": sum(blocks), "sms": sms},
+        **{"m": m, "n": n, "k": k, "part": part, "batch": count, "parts": 1, "blocks": sum(blocks)},
+        **{"sms": card.sms, "memory_ratio": card.memory_ratio},
         **{"size": size, "out_size": size, "lines": True, "a_down": shapes[0].a.down, "b_across": not shapes[0].b.down},
         **{"a_vector": GRANULE, "b_vector": GRANULE},
     )
@@ -130,5 +131,5 @@ def _seconds_one_by_one(engine: Sequence[CudaKernel], dtype: str, shapes: Sequen
         if m * n * k and (m, n, k) not in times:
             product = EngineShape(dtype, dtype, m, n, k)
             fit = (kernel for kernel in engine if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=1))
-            times[m, n, k] = min(ways(kernel, product, gpu.sms, gpu.name)[0].seconds for kernel in fit)
+            times[m, n, k] = min(ways(kernel, product, gpu.card)[0].seconds for kernel in fit)
     return sum(max(_HOST_S, times.get(shape[:3], 0)) for shape in shapes)

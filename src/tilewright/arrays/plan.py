@@ -190,19 +190,19 @@ def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm |
             return _plan(order, choice, gpu, form=form)
         if kernel.suits is not None and not kernel.suits(m=m, n=n, k=k, batch=batch):
             continue
-        copied, shape = _copies_s(order, form, once), _shape(order, form, once)
+        copied, shape = _copies_s(order, form, once, gpu), _shape(order, form, once)
         if kernel in splitting:
             if not can_split(order, parted):
                 continue
-            copied, shape = copied + split_seconds(order, parted), replace(shape, dtype=parted)
+            copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), replace(shape, dtype=parted)
         words = (
             _CHANGED if order.swapped else _STRAIGHT,
             " and ".join(order.copies) or "no copies",
             "" if form is None else "the epilogue in the same kernel" if once else "the epilogue in another kernel",
         )
         found += [
-            (way, way.seconds + copied + _sums_s(order, way), words, order, once)
-            for way in ways(kernel, shape, gpu.sms, gpu.name)
+            (way, way.seconds + copied + _sums_s(order, way, gpu), words, order, once)
+            for way in ways(kernel, shape, gpu.card)
         ]
     if not found:
         return None
@@ -300,22 +300,21 @@ def _vector(place: OrderedMatrix, *, across: bool) -> int:
     return math.gcd(most, inner * itemsize_of(x.dtype))
 
 
-def _copies_s(order: Order, form: FinishForm | None, at_once: bool) -> float:
+def _copies_s(order: Order, form: FinishForm | None, at_once: bool, gpu: Device) -> float:
     """Seconds of the copies before and after, of all products, and of the launch that applies the epilogue."""
+    ratio = gpu.card.memory_ratio
     before, after = [[copy_of(order, x) for x in places if x.is_copied] for places in ((order.p, order.q), (order.c,))]
     if form is not None and not at_once:
-        return copies_seconds(before) + finish_seconds(after[0], form)
-    return copies_seconds(before) + copies_seconds(after)
+        return copies_seconds(before, ratio) + finish_seconds(after[0], form, ratio)
+    return copies_seconds(before, ratio) + copies_seconds(after, ratio)
 
 
-def _sums_s(order: Order, way: Way) -> float:
+def _sums_s(order: Order, way: Way, gpu: Device) -> float:
+    if way.parts == 1:
+        return 0
     m, n, _ = order.mnk
-    c = order.c.used
-    return (
-        sum_seconds(way.parts, m * n * math.prod(order.batch), sums_dtype(order.compute), c.dtype)
-        if way.parts > 1
-        else 0
-    )
+    elements, sums = m * n * math.prod(order.batch), sums_dtype(order.compute)
+    return sum_seconds(way.parts, elements, sums, order.c.used.dtype, gpu.card.memory_ratio)
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:

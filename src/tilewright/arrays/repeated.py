@@ -7,6 +7,7 @@ that key allocates its result, if it has no ``out``, and makes the same launches
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -280,7 +281,7 @@ def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
     there is room already: that should be for all of them, or else they should be enough for all multiprocessors; if not,
     several go to one, or to two that share a way to memory, and none to others. Clusters would find no pairs of free
     multiprocessors that are together."""
-    blocks = plan.launch.blocks
+    blocks = plan.launch.blocks * plan.parts * math.prod(plan.order.batch)
     if plan.params.get("CLUSTER", 1) > 1 and blocks <= gpu.sms:
         return False
     if 2 * plan.launch.shared_bytes > MOST_SHARED:  # one to a multiprocessor

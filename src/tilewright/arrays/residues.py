@@ -29,12 +29,13 @@ def residues_of(order: Order) -> ResidueProduct:
     return ResidueProduct(_operand(a), _operand(b.transposed), c.row, c.alignment)
 
 
-def residues_seconds(order: Order) -> float:
+def residues_seconds(order: Order, memory_ratio: float) -> float:
     """The predicted time of writing the residues, and of making float64 of those of C, where nothing is flagged."""
     product = residues_of(order)
     moduli = product.a.moduli
     before = sum((_READ + moduli) * x.lines * x.k for x in (product.a, product.b))
-    return _LAUNCHES_S + before / _MOVED + (_WRITTEN + moduli) * product.a.lines * product.b.lines / _MOVED_AFTER
+    after = (_WRITTEN + moduli) * product.a.lines * product.b.lines
+    return _LAUNCHES_S + memory_ratio * (before / _MOVED + after / _MOVED_AFTER)
 
 
 def residues_rows(k: int, moduli: int) -> Rows:

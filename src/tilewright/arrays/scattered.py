@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.cuda_kernel import Card, CudaKernel
 from ..planning.ways import EngineShape, Way, ways
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import MOST_RAGGED, BoxedProduct, Laid, prepare_scattered_product
@@ -38,7 +38,7 @@ def scattered_launches(
         return None
     rows, of_b = [each.rows for each in a], Boxes(kernel).laid(1, y, 0)
     way = min(
-        whole_ways(kernel, EngineShape(x.dtype, x.dtype, x.rows, y.columns, y.rows), gpu.sms, gpu.name),
+        whole_ways(kernel, EngineShape(x.dtype, x.dtype, x.rows, y.columns, y.rows), gpu.card),
         key=lambda way: _seconds(kernel, way, rows, y, gpu),
     )
     launches = []
@@ -62,9 +62,9 @@ def scattered_launches(
 
 
 @functools.lru_cache(maxsize=256)  # lists of as many rows in all come again and again
-def whole_ways(kernel: CudaKernel, shape: EngineShape, sms: int, gpu: str) -> list[Way]:
+def whole_ways(kernel: CudaKernel, shape: EngineShape, card: Card) -> list[Way]:
     """The ways that do not cut k."""
-    return [way for way in ways(kernel, shape, sms, gpu) if way.parts == 1]
+    return [way for way in ways(kernel, shape, card) if way.parts == 1]
 
 
 def padded_rows(rows: Sequence[int], params: Mapping[str, int]) -> int:
@@ -77,4 +77,4 @@ def _seconds(kernel: CudaKernel, way: Way, rows: Sequence[int], b: Matrix, gpu: 
     """The predicted time of one launch: as that of a batch with as many rows of tiles."""
     mean = -(-padded_rows(rows, way.params) // len(rows))
     shape = EngineShape(b.dtype, b.dtype, mean, b.columns, b.rows, len(rows))
-    return next(each.seconds for each in whole_ways(kernel, shape, gpu.sms, gpu.name) if each.params == way.params)
+    return next(each.seconds for each in whole_ways(kernel, shape, gpu.card) if each.params == way.params)

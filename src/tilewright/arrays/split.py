@@ -39,14 +39,14 @@ def _split_of(order: Order, compute: str) -> SplitProduct:
     return SplitProduct(of_a, of_b, c.row, nexts[2], batch, c.alignment)
 
 
-def split_seconds(order: Order, compute: str = SPLIT) -> float:
+def split_seconds(order: Order, compute: str, memory_ratio: float) -> float:
     """The predicted time of splitting the operands, and of the launch for flagged parts where none is flagged."""
     if compute == RESIDUES:
-        return residues_seconds(order)
+        return residues_seconds(order, memory_ratio)
     product = _split_of(order, compute)
     moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
-    return _LAUNCHES_S + split + _BLOCK_S * product.tiles
+    return _LAUNCHES_S + memory_ratio * split + _BLOCK_S * product.tiles
 
 
 def rounded_rows(k: int) -> Rows:

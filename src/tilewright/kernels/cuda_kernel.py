@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UsageError, did_you_mean
 from .expression import Expression
@@ -21,11 +21,32 @@ MOST_GRID = (2**31 - 1, 65535, 65535)
 LINE = "LINE"
 #: The names that a time may use, besides the parameters and LINE; ``header`` explains them.
 TIMED = (
-    *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "blocks"),
+    *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "memory_ratio", "blocks"),
     *("lines", "a_down", "b_across", "a_vector", "b_vector", "finished", "scaled"),
 )
 
 Dim3 = tuple[int, int, int]
+
+
+class Card(NamedTuple):
+    """A GPU, as far as predicted times depend on it; the one for which those of the engine's kernels were fitted, an H200.
+
+    ``sms``: multiprocessors. ``memory_ratio``: the bandwidth of an H200's memory over that of this GPU's.
+    """
+
+    name: str = ""
+    sms: int = 132
+    memory_ratio: float = 1.0
+
+    @classmethod
+    def of(cls, name: str, sms: int, memory_clock_khz: int, bus_bits: int) -> Card:
+        """The card whose memory has this clock and bus, as its driver says; if that is 0, like that of an H200.
+
+        >>> round(Card.of("NVIDIA H100 80GB HBM3", 132, 2_619_000, 5120).memory_ratio, 3)
+        1.467
+        """
+        clock_and_bus = memory_clock_khz * bus_bits
+        return cls(name, sms, 3_201_000 * 6144 / clock_and_bus if clock_and_bus else 1.0)
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,10 @@ multiprocessor, or PER_SM, in whole clusters of CLUSTER · SPLIT, which are its 
 ``boxes`` or ``strides`` take more: ``runtime.gpu.boxed_product`` and ``strided_product`` say what.
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
-read and stored, ``blocks`` those of the whole launch; ``lines`` is 1 where rows of A and B begin at whole 128-byte lines,
-``a_down`` where columns of A follow each other in memory, ``b_across`` where rows of B do; ``a_vector`` and ``b_vector``
-are the most bytes that one access may have. ``finished``: it applies an epilogue, which needs ``finishes``, the bytes of
-shared memory for each vector by column. ``scaled``: scales of blocks of 128, where ``blocks`` holds for the parameters.
+read and stored, ``blocks`` those of the launch, ``sms`` and ``memory_ratio`` facts of the GPU (``Card``); ``lines`` is 1
+where rows of A and B begin at whole 128-byte lines, ``a_down`` where columns of A follow each other in memory,
+``b_across`` where rows of B do; ``a_vector`` and ``b_vector`` are the most bytes that one access may have. ``finished``:
+it applies an epilogue, which needs ``finishes`` bytes of shared memory for each vector. ``scaled``: scales of blocks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.cuda_kernel import Card, CudaKernel
 from .choice import ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu
 from .ways import EngineShape, ways
 
@@ -33,7 +33,7 @@ def choose_streamed(
         for kernel in engine_on_gpu(parted, capability):
             if kernel.suits is not None and kernel.suits(m=m, n=n, k=k, batch=1):
                 block = EngineShape(parted, dtype, min(m, _SIDE), min(n, _SIDE), min(k, _SIDE))
-                best = ways(kernel, block, sms, gpu)[0]
+                best = ways(kernel, block, Card(gpu, sms))[0]
                 why = f"tensor cores of compute capability {capability} multiply float16 parts faster than float32"
                 return Choice(kernel, parted, best.params, why, "predicted to be the fastest for large blocks")
     return choose_gpu(dtype, m, n, k, capability=capability, sms=sms, gpu=gpu, adds=True)

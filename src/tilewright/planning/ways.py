@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..host.machine import seconds_text
-from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.cuda_kernel import Card, CudaKernel
 from ..problem import itemsize_of
 from .tuned import best_params
 
@@ -52,17 +52,18 @@ class Way:
     seconds: float
 
 
-def ways(kernel: CudaKernel, product: EngineShape, sms: int, gpu: str = "") -> list[Way]:
-    """Every way that the kernel's header names, the fastest first; on a GPU with ``sms`` multiprocessors. If ``tilewright
-    tune`` found parameters for the GPU of that name, only with these.
+def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
+    """Every way that the kernel's header names, the fastest first. If ``tilewright tune`` found parameters for this GPU,
+    only with these.
 
     >>> from tilewright.catalog import cuda_engine
+    >>> from tilewright.kernels.cuda_kernel import Card
     >>> hopper, product = cuda_engine()["cuda/hopper"], EngineShape("bfloat16", "bfloat16", 4096, 4096, 4096)
-    >>> [(way.params["BN"], way.parts) for way in ways(hopper, product, 132)][:1]
+    >>> [(way.params["BN"], way.parts) for way in ways(hopper, product, Card())][:1]
     [(256, 1)]
     """
     shape = product.m, product.n, product.k
-    tuned = best_params(kernel, gpu, product.dtype, shape) if gpu else None
+    tuned = best_params(kernel, card.name, product.dtype, shape) if card.name else None
     m, n, k = shape
     sets = [{}, *(preset.params for preset in kernel.presets if preset.when(m=m, n=n, k=k))]
     found = []
@@ -74,8 +75,8 @@ def ways(kernel: CudaKernel, product: EngineShape, sms: int, gpu: str = "") -> l
         blocks, is_finished = launch.blocks * product.batch, product.vectors is not None
         if is_finished and launch.shared_bytes + kernel.shared_to_finish(params, product.vectors or 0) > MOST_SHARED:
             continue
-        for parts in (1,) if is_finished else _parts(kernel, params, product, blocks, sms):
-            found.append(Way(kernel, params, parts, _seconds(kernel, params, product, parts, blocks, sms)))
+        for parts in (1,) if is_finished else _parts(kernel, params, product, blocks, card.sms):
+            found.append(Way(kernel, params, parts, _seconds(kernel, params, product, parts, blocks, card)))
     return sorted(found, key=lambda way: way.seconds)
 
 
@@ -138,7 +139,12 @@ def _fewer_generations(blocks: int, sms: int) -> Iterator[int]:
 
 
 def _seconds(
-    kernel: CudaKernel, params: Mapping[str, int], product: EngineShape, parts: int, blocks: int, sms: int
+    kernel: CudaKernel,
+    params: Mapping[str, int],
+    product: EngineShape,
+    parts: int,
+    blocks: int,
+    card: Card,
 ) -> float:
     part = product.k
     if parts > 1:
@@ -155,7 +161,8 @@ def _seconds(
         part=part,
         size=itemsize_of(product.dtype),
         out_size=itemsize_of(product.out if parts == 1 else sums_dtype(product.dtype)),
-        sms=sms,
+        sms=card.sms,
+        memory_ratio=card.memory_ratio,
         blocks=blocks * parts,
         lines=product.lines,
         a_down=product.a_down,

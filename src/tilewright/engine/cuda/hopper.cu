@@ -18,6 +18,43 @@ constraints = [
     "(SPLIT > 1) * (BN % 64) == 0",
     "BM * BN <= 36864",  # sums of a thread, in registers
 ]
+presets = [
+    { rate = 100, params = { CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, params = { BN = 192 } },
+    { rate = 100, params = { BN = 192, CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 224, CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 208, CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 176 } },
+    { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 160 } },
+    { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 144 } },
+    { rate = 100, when = "m * n <= 6291456", params = { BN = 192, SPLIT = 2 } },
+    { rate = 100, params = { BN = 96, STAGES = 6 } },
+    { rate = 100, when = "m <= 1024", params = { BN = 80, STAGES = 6 } },
+    { rate = 100, when = "m <= 1024", params = { BN = 112, STAGES = 6 } },
+    { rate = 100, params = { BN = 128, STAGES = 6 } },
+    { rate = 100, params = { BN = 128, STAGES = 6, CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, params = { BN = 128, STAGES = 6, SPLIT = 2 } },
+    { rate = 100, params = { BN = 64, STAGES = 8 } },
+    { rate = 100, params = { BM = 192, BN = 192, STAGES = 3 } },
+    { rate = 100, params = { BM = 192, BN = 192, STAGES = 3, SPLIT = 2 } },
+    { rate = 100, params = { BM = 192, BN = 128 } },
+    { rate = 100, params = { BM = 192, BN = 96 } },
+    { rate = 100, params = { BM = 64, STAGES = 5 } },
+    { rate = 100, params = { BM = 64, STAGES = 5, CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, params = { BM = 64, BN = 128, STAGES = 8 } },
+    { rate = 100, params = { BM = 64, BN = 128, STAGES = 8, CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 2 } },
+    { rate = 100, when = "m <= 256", params = { BM = 64, BN = 80, STAGES = 8 } },
+    { rate = 100, when = "m <= 256", params = { BM = 64, BN = 96, STAGES = 8 } },
+    { rate = 100, when = "m <= 256", params = { BM = 64, BN = 112, STAGES = 8 } },
+    { rate = 100, params = { BM = 64, BN = 160, STAGES = 6 } },
+    { rate = 100, params = { BM = 64, BN = 192, STAGES = 6 } },
+    { rate = 100, params = { BM = 64, BN = 224, STAGES = 5 } },
+    { rate = 100, params = { BM = 64, BN = 160, STAGES = 6, CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, params = { BM = 64, BN = 192, STAGES = 6, CLUSTER = 2, GROUP = 8 } },
+    { rate = 100, params = { BN = 64, STAGES = 8, SPLIT = 2 } },
+    { rate = 100, params = { BM = 64, BN = 64, STAGES = 8 } },
+]
 
 [boxes]
 a = ["min(BM, cdiv(m, 8) * 8)", "LINE"]
@@ -30,8 +67,9 @@ c = ["64", "LINE"]
 # its rows of A and its share of B, or as a stage that is used again waits for memory. Of the boxes of a row-major B, a share `cut` does
 # not begin at whole lines, if tiles are not multiples of 64 wide: their rows are parts of two lines. Blocks of a cluster wait for each
 # other, where none has other tiles to hide it. Blocks that read the same columns of B at once read a part of them twice from memory. Of
-# tiles that are split (SPLIT) there are `halves`. Odd rows of C are not stored while the next tile is multiplied. The rates are those of
-# an H200, as its power allows for long, by the times of 1,333 launches, each with other operands.
+# tiles that are split (SPLIT) there are `halves`. Odd rows of C are not stored while the next tile is multiplied. Blocks that are neither
+# few nor enough for all multiprocessors begin `late`, when the launch before has ended. The rates are those of an H200, as its power
+# allows for long, by the times of 1,333 launches, each with other operands.
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
@@ -47,138 +85,13 @@ whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (sms * SPLIT) * (SPLIT > 1
 halves = "cdiv(blocks - whole * sms * SPLIT, sms) * (SPLIT > 1)"
 odd = "min(1, n * out_size % 16)"
 store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + 1e-6 * odd"
-tiles = "whole * (store + steps) + halves * (store + BM * BN * (7.4e-11 + 1.1e-10 * (parts > 1)) + steps / 2) + 0.85e-6 * (CLUSTER > 1)"
+tiles = "whole * (store + steps) + halves * (store + 0.7e-6 + BM * BN * (7.4e-11 + 1.1e-10 * (parts > 1)) + steps / 2) + 0.85e-6 * (CLUSTER > 1)"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1))"
-memory = "((m * k + k * n * twice / narrow) * size / 4.53e12 + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch"
+memory = "((m * k + k * n * twice / narrow) * size / 4.53e12 + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
-seconds = "3e-6 + max(tiles, memory) + 0.28 * min(tiles, memory) + sums"
-
-[[presets]]
-rate = 100
-params = { CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-params = { BN = 192 }
-
-[[presets]]
-rate = 100
-params = { BN = 192, CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
-params = { BN = 224, CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
-params = { BN = 208, CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
-params = { BN = 176 }
-
-[[presets]]
-rate = 100
-when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
-params = { BN = 160 }
-
-[[presets]]
-rate = 100
-when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)"
-params = { BN = 144 }
-
-[[presets]]
-rate = 100
-when = "m * n <= 6291456"
-params = { BN = 192, SPLIT = 2 }
-
-[[presets]]
-rate = 100
-params = { BN = 96, STAGES = 6 }
-
-[[presets]]
-rate = 100
-params = { BN = 128, STAGES = 6 }
-
-[[presets]]
-rate = 100
-params = { BN = 128, STAGES = 6, CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-params = { BN = 128, STAGES = 6, SPLIT = 2 }
-
-[[presets]]
-rate = 100
-params = { BN = 64, STAGES = 8 }
-
-[[presets]]
-rate = 100
-params = { BM = 192, BN = 192, STAGES = 3 }
-
-[[presets]]
-rate = 100
-params = { BM = 192, BN = 192, STAGES = 3, SPLIT = 2 }
-
-[[presets]]
-rate = 100
-params = { BM = 192, BN = 128 }
-
-[[presets]]
-rate = 100
-params = { BM = 192, BN = 96 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, STAGES = 5 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, STAGES = 5, CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 128, STAGES = 8 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 128, STAGES = 8, CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 2 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 160, STAGES = 6 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 192, STAGES = 6 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 224, STAGES = 5 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 160, STAGES = 6, CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 192, STAGES = 6, CLUSTER = 2, GROUP = 8 }
-
-[[presets]]
-rate = 100
-params = { BN = 64, STAGES = 8, SPLIT = 2 }
-
-[[presets]]
-rate = 100
-params = { BM = 64, BN = 64, STAGES = 8 }
+late = "(CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms)"
+seconds = "2.6e-6 + 0.9e-6 * late + max(tiles, memory) + 0.28 * min(tiles, memory) + sums"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }

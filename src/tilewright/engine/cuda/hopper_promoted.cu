@@ -32,7 +32,7 @@ operands = "(m * k + k * n) * batch"
 cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 46e9))"
 tiles = "cdiv(blocks, sms) * (1e-6 + cdiv(part, 128) * (max(multiply, load) + load / 100))"
-memory = "(m * k + k * n + m * n * out_size) * batch / 3.9e12"
+memory = "(m * k + k * n + m * n * out_size) * batch / 3.9e12 * memory_ratio"
 seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 
 [[presets]]

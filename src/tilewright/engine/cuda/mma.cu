@@ -26,7 +26,7 @@ copied = "(BM + BN) * part * size / 26e9"
 each = "cdiv(blocks, sms)"
 waits = "(vector < 4) * cdiv(part, BK) * 1.4e-6 / min(3, each)"
 tiles = "each * (1e-6 + max(BM * BN * part * slower / 1.3e12, copied, waits))"
-memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3e12"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3e12 * memory_ratio"
 seconds = "2.5e-6 + max(tiles, memory)"
 
 [[presets]]

@@ -30,7 +30,7 @@ turns = "each - rest + rest / busy"
 single = "1 - b_across * (b_vector >= 16)"
 rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.015 * (BK < 16)) / (1 + single * (0.06 + 0.06 * (BK > 8) + 0.4 * (BM < 64)))"
 tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 1.2e-6 + each * BM * BN * 1e-10"
-memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12"
+memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12 * memory_ratio"
 seconds = "4e-6 + max(tiles, memory)"
 
 [[presets]]

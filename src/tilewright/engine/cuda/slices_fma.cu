@@ -33,7 +33,7 @@ rate = "1.75e8 * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2) * (1
 whole = "b_across + (1 - b_across) * 0.7 * min(1, 8 / (LM * LN))"
 few = "0.12 * (TM > 2) - (0.05 + 0.05 * (BUFFERS < 2) * (RESIDENT > 2)) * (TM < 2) * b_across + 0.03 * (WARPS_K < 16) * b_across + 0.15 * (BUFFERS > 2) * (1 - b_across) + 0.3 * (TM > 1) * b_across"
 tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / whole / rate) + turns / RESIDENT * 1e-6"
-memory = "(m * k + k * n) * size * batch / 4.3e12"
+memory = "(m * k + k * n) * size * batch / 4.3e12 * memory_ratio"
 cache = "blocks * taken / (5.2e12 * (1 + 0.3 * one))"
 stored = "m * n * batch * parts * out_size / 3e12"
 single = "max(a_vector < 16, b_vector < 16) * (m * k + k * n > 4e6) * (0.25 + 0.3 * (size == 8))"

@@ -33,7 +33,7 @@ work = "m * n * k * batch"
 rate = "3e12 * (1 - 0.17 * (work > 1e12) - 0.09 * (BN == 64) + 0.03 * (CLUSTER > 1) * (2 * (work > 1e12) - 1))"
 store = "2.7e-6 + sms * BM * BN * 4 / 3.9e12"
 tiles = "cdiv(blocks, sms) * (store + cdiv(k, LINE * CHUNK) * CHUNK * 3 * BM * BN * LINE / rate)"
-memory = "(m * k + k * n + m * n) * 4 * batch / 3.9e12"
+memory = "(m * k + k * n + m * n) * 4 * batch / 3.9e12 * memory_ratio"
 seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 
 [[presets]]

@@ -24,7 +24,7 @@ of_b = "min(b_vector, 16 - b_across * max(0, 16 - TN * size))"
 accesses = "k * size * (TM / of_a + TN / of_b)"
 arithmetic = "k * TM * TN / (1.3e11 * (size == 4) + 3e10 * (size == 8)) * 32"
 taken = "items * WARPS * max(arithmetic, accesses / 2e8)"
-memory = "(m * k + k * n + m * n) * size * batch / (3.7e12 - 1.1e12 * (size == 8))"
+memory = "(m * k + k * n + m * n) * size * batch / (3.7e12 - 1.1e12 * (size == 8)) * memory_ratio"
 seconds = "4e-6 + max(taken, memory)"
 
 [[presets]]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageError
+from ...kernels.cuda_kernel import Card
 from .boxes import BoxedLauncher, BoxedOperand, Mapped
 from .driver import attempt, call, driver, first_line, restored_context
 from .launch import Attributes, Extent, Kernels, Launcher, Submission
@@ -66,6 +67,11 @@ def _opened(ordinal: int) -> Device:
         return _open[ordinal]
 
 
+def _check_size(array: NDArray[Any], memory: Memory) -> None:
+    if array.nbytes != memory.nbytes:
+        raise UsageError(f"the array has {array.nbytes} bytes, the memory on the GPU {memory.nbytes}: must be equal")
+
+
 class Device:
     """A GPU, with one stream on which its own methods work in order; ``new_stream`` makes others.
 
@@ -91,6 +97,13 @@ class Device:
         self.name = str(device.name)
         major, minor = device.compute_capability
         self.capability = f"{major}.{minor}"
+        facts = device.properties
+        #: Multiprocessors, and bytes of the second-level cache.
+        self.sms, self.l2_bytes = int(facts.multiprocessor_count), int(facts.l2_cache_size)
+        #: Bytes of shared memory that a block can have at most, static and dynamic together.
+        self.max_shared_bytes = int(facts.max_shared_memory_per_block_optin)
+        #: What predicted times depend on.
+        self.card = Card.of(self.name, self.sms, facts.memory_clock_rate, facts.global_memory_bus_width)
         #: Page-locked memory of the host, for all GPUs.
         self.pages = _pages
 
@@ -101,21 +114,6 @@ class Device:
         """What to compile for, with the instructions that only this generation has: "sm_90a"; before 9.0 as "sm_80"."""
         major, minor = self.capability.split(".")
         return f"sm_{major}{minor}" + "a" * (int(major) >= 9)
-
-    @property
-    def sms(self) -> int:
-        """Multiprocessors."""
-        return int(self._device.properties.multiprocessor_count)
-
-    @property
-    def l2_bytes(self) -> int:
-        """Bytes of the second-level cache."""
-        return int(self._device.properties.l2_cache_size)
-
-    @property
-    def max_shared_bytes(self) -> int:
-        """Bytes of shared memory that a block can have at most, static and dynamic together."""
-        return int(self._device.properties.max_shared_memory_per_block_optin)
 
     @property
     def pci_bus_id(self) -> str:
@@ -229,8 +227,7 @@ class Device:
     def copy_to(self, memory: Memory, array: NDArray[Any]) -> None:
         """Copy a NumPy array into memory of as many bytes. Raises UsageError if the sizes differ."""
         host = np.ascontiguousarray(array)
-        if host.nbytes != memory.nbytes:
-            raise UsageError(f"the array has {host.nbytes} bytes, the memory on the GPU {memory.nbytes}: must be equal")
+        _check_size(host, memory)
         if host.nbytes:
             self._stream.copy_in(memory.pointer, host)
         self.wait("copy to the GPU")
@@ -238,8 +235,7 @@ class Device:
     def get(self, memory: Memory, dtype: Any, shape: int | Sequence[int]) -> NDArray[Any]:
         """A copy of GPU memory as a NumPy array. Raises UsageError if the sizes differ."""
         host = np.empty(shape, dtype)
-        if host.nbytes != memory.nbytes:
-            raise UsageError(f"the array has {host.nbytes} bytes, the memory on the GPU {memory.nbytes}: must be equal")
+        _check_size(host, memory)
         if host.nbytes:
             self._stream.copy_out(host, memory.pointer)
         self.wait("copy from the GPU")
