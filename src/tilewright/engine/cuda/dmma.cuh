@@ -177,8 +177,16 @@ __device__ __forceinline__ void multiply(const double* a, const double* b, doubl
                 const auto& of = sums.of;
                 if (PLANES == 1) store(row, col, of[0][r][s][at], of[0][r][s][at + other]);
                 else {
-                    store(row, col, of[0][r][s][at], of[PLANES - 1][r][s][at]);
-                    store(row, col + 1, of[0][r][s][at + other], of[PLANES - 1][r][s][at + other]);
+                    // A complex number is half a sector. Of two lanes whose numbers follow each other in a row, the left one takes
+                    // the first of each, the right one the second: two lanes store a whole sector at a time.
+                    constexpr int BESIDE = SWAPPED ? 4 : 1;
+                    const bool right = lane & BESIDE;
+                    const double u[2] = { of[0][r][s][at], of[0][r][s][at + other] };
+                    const double v[2] = { of[PLANES - 1][r][s][at], of[PLANES - 1][r][s][at + other] };
+                    const double other_u = __shfl_xor_sync(~0u, right ? u[0] : u[1], BESIDE);
+                    const double other_v = __shfl_xor_sync(~0u, right ? v[0] : v[1], BESIDE);
+                    store(row, right ? col - 1 : col, right ? other_u : u[0], right ? other_v : v[0]);
+                    store(row, right ? col + 1 : col + 2, right ? u[1] : other_u, right ? v[1] : other_v);
                 }
             }
 }

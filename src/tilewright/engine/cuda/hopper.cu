@@ -29,8 +29,8 @@ presets = [
     { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 144 } },
     { rate = 100, when = "m * n <= 6291456", params = { BN = 192, SPLIT = 2 } },
     { rate = 100, params = { BN = 96, STAGES = 6 } },
-    { rate = 100, when = "m <= 1024", params = { BN = 80, STAGES = 6 } },
-    { rate = 100, when = "m <= 1024", params = { BN = 112, STAGES = 6 } },
+    { rate = 100, when = "m <= 256", params = { BN = 80, STAGES = 6 } },
+    { rate = 100, when = "m <= 256", params = { BN = 112, STAGES = 6 } },
     { rate = 100, params = { BN = 128, STAGES = 6 } },
     { rate = 100, params = { BN = 128, STAGES = 6, CLUSTER = 2, GROUP = 8 } },
     { rate = 100, params = { BN = 128, STAGES = 6, SPLIT = 2 } },
@@ -68,7 +68,8 @@ c = ["64", "LINE"]
 # not begin at whole lines, if tiles are not multiples of 64 wide: their rows are parts of two lines. Blocks of a cluster wait for each
 # other, where none has other tiles to hide it. Blocks that read the same columns of B at once read a part of them twice from memory. Of
 # tiles that are split (SPLIT) there are `halves`. Odd rows of C are not stored while the next tile is multiplied. Blocks that are neither
-# few nor enough for all multiprocessors begin `late`, when the launch before has ended. The rates are those of an H200, as its power
+# few nor enough for all multiprocessors begin `late`, when the launch before has ended. Where memory is slower (memory_ratio), fewer of
+# the bytes that blocks share are read twice. The rates are those of an H200, as its power
 # allows for long, by the times of 1,333 launches, each with other operands.
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
@@ -87,11 +88,11 @@ odd = "min(1, n * out_size % 16)"
 store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + 1e-6 * odd"
 tiles = "whole * (store + steps) + halves * (store + 0.7e-6 + BM * BN * (7.4e-11 + 1.1e-10 * (parts > 1)) + steps / 2) + 0.85e-6 * (CLUSTER > 1)"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
-twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1))"
+twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
 memory = "((m * k + k * n * twice / narrow) * size / 4.53e12 + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
-late = "(CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms)"
-seconds = "2.6e-6 + 0.9e-6 * late + max(tiles, memory) + 0.28 * min(tiles, memory) + sums"
+late = "0.9e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms) + 0.4e-6 * (CLUSTER > 1) * alone"
+seconds = "2.6e-6 + late + max(tiles, memory) + 0.28 * min(tiles, memory) + sums"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }

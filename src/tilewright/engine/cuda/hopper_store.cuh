@@ -1,4 +1,4 @@
-// How a group stores its 64 rows of a tile from registers: in boxes by the copy engine, row by row, or each thread its pairs.
+// How a group stores its 64 rows of a tile from registers: in boxes by the copy engine, row by row, or of int8 each thread its pairs.
 #pragma once
 
 __device__ __forceinline__ unsigned packed(Values values)
@@ -31,6 +31,15 @@ __device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*
     auto element = [&](int i) { return from[lane][(i / 8 ^ lane % 8) * 8 + i % 8]; };
     if (within(lane)) to[lane * step] = element(0);
     if ((columns - within(lane)) % 2) to[lane * step + columns - 1] = element(columns - 1);
+}
+#elif OUT != INT8
+// The same of numbers of four bytes, of which each lane has one: neighbours in a row go to memory together, wherever the row begins.
+__device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*from)[SLAB], int rows, int columns)
+{
+    const int lane = threadIdx.x % 32;
+    #pragma unroll
+    for (int r = 0; r < 16; r++)
+        if (r < rows && lane < columns) to[r * step + lane] = from[r][(lane / 4 ^ r % 8) * 4 + lane % 4];
 }
 #endif
 
@@ -79,7 +88,7 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
 #endif
         return finish.pair(d[i], d[i + 1], i % (SLAB / 2), columns, old);
     };
-#if HALF || STORE_BOXES
+#if OUT != INT8 || STORE_BOXES
     // Through shared memory: by the copy engine, which goes on while the next tile is multiplied, or row by row.
     #pragma unroll
     for (int slab = 0; slab < (2 * SUMS + SLAB - 1) / SLAB; slab++, buffer ^= 1) {
@@ -114,11 +123,11 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
             if (thread == 0) store_commit();
             if (width < SLAB) store_chunks(elements_of_c, to, call, top, left + slab * SLAB, z, width);
         }
-#if HALF
+#if OUT != INT8
         else {
             __syncwarp();  // a warp stores the rows that it has written
-            const int columns = min(width, call.n - left - slab * 64);
-            Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * 64;
+            const int columns = min(width, call.n - left - slab * SLAB);
+            Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * SLAB;
             store_rows(rows, call.row_c, &to[warp * 16], bottom - top - warp * 16, columns);
         }
 #endif

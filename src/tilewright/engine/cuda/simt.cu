@@ -18,9 +18,9 @@ lists = "either"
 padded = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
-# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Copies of single
-# numbers of B take time from the multiply-adds. The rates are those
-# of an H200, as its power allows for long.
+# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last;
+# other blocks of the multiprocessor use memory meanwhile. Copies of single numbers of B take time from the multiply-adds. The rates are
+# those of an H200, as its power allows for long.
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"
@@ -31,7 +31,7 @@ single = "1 - b_across * (b_vector >= 16)"
 rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.015 * (BK < 16)) / (1 + single * (0.06 + 0.06 * (BK > 8) + 0.4 * (BM < 64)))"
 tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 1.2e-6 + each * BM * BN * 1e-10"
 memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12 * memory_ratio"
-seconds = "4e-6 + max(tiles, memory)"
+seconds = "4e-6 + max(tiles, memory + 0.25 / BLOCKS * tiles)"
 
 [[presets]]
 rate = 100

@@ -27,7 +27,7 @@ busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
 tiles = "turns * BM * BN * part / 4.5e10 + cdiv(blocks, sms * BLOCKS) * 4.5e-6"
 memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12 * memory_ratio"
-seconds = "4e-6 + max(tiles, memory)"
+seconds = "4e-6 + max(tiles, memory + 0.25 / BLOCKS * tiles)"
 
 [[presets]]
 rate = 100
