@@ -84,6 +84,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu layers": lambda: gpu.gpu_layers("gpu-matmul-layers-h200"),
     "gpu complex": lambda: gpu.gpu_shapes("gpu-matmul-complex-h200"),
     "gpu shapes": lambda: gpu.gpu_shapes("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
+    "gpu shapes h100": lambda: gpu.gpu_shapes("gpu-matmul-half-h100", "gpu-matmul-full-h100"),
+    "gpu predicted h100": lambda: gpu.gpu_predicted(*(f"gpu-matmul-{of}-h100" for of in ("half", "full", "layers"))),
     "gpu double": lambda: gpu.gpu_shapes("gpu-matmul-double-h200"),
     "gpu narrow": lambda: gpu.gpu_narrow("gpu-matmul-narrow-h200"),
     "gpu random": lambda: gpu.gpu_random("random-gpu-products-h200"),

@@ -287,6 +287,7 @@ def _shape(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
         q_vector,
         vectors,
         form is not None and form.blocks is not None,
+        is_down(c),
     )
 
 

@@ -22,7 +22,7 @@ LINE = "LINE"
 #: The names that a time may use, besides the parameters and LINE; ``header`` explains them.
 TIMED = (
     *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "memory_ratio", "blocks"),
-    *("lines", "a_down", "b_across", "a_vector", "b_vector", "finished", "scaled"),
+    *("lines", "a_down", "b_across", "c_down", "a_vector", "b_vector", "finished", "scaled"),
 )
 
 Dim3 = tuple[int, int, int]

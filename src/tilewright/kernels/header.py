@@ -69,9 +69,9 @@ multiprocessor, or PER_SM, in whole clusters of CLUSTER · SPLIT, which are its 
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
 read and stored, ``blocks`` those of the launch, ``sms`` and ``memory_ratio`` facts of the GPU (``Card``); ``lines`` is 1
-where rows of A and B begin at whole 128-byte lines, ``a_down`` where columns of A follow each other in memory,
-``b_across`` where rows of B do; ``a_vector`` and ``b_vector`` are the most bytes that one access may have. ``finished``:
-it applies an epilogue, which needs ``finishes`` bytes of shared memory for each vector. ``scaled``: scales of blocks.
+where rows of A and B begin at whole 128-byte lines, ``a_down`` and ``c_down`` where columns of A or C follow each other in
+memory, ``b_across`` where rows of B do; ``a_vector`` and ``b_vector`` are the most bytes that one access may have.
+``finished``: it applies an epilogue, which needs ``finishes`` bytes of shared memory for each vector. ``scaled``: in blocks.
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ MOST_SHARED = 227 * 1024
 @dataclass(frozen=True)
 class EngineShape:
     """The product as a kernel sees it. ``out``: the dtype that it stores. ``lines``: rows of A and of B begin at multiples
-    of 128 bytes. ``a_down``: columns of A follow each other in memory; ``b_across``: rows of B do. ``a_vector``,
-    ``b_vector``: the most bytes that one access may have. ``vectors``: those of an epilogue that the kernel applies, with a
-    number for each of its columns; None where it applies none. ``blocks``: each 128 of k have scales of their own."""
+    of 128 bytes. ``a_down``: columns of A follow each other in memory; ``b_across``: rows of B do; ``c_down``: columns of
+    C do. ``a_vector``, ``b_vector``: the most bytes that one access may have. ``vectors``: those of an epilogue that the
+    kernel applies, with a number for each of its columns; None where it applies none. ``blocks``: each 128 of k have scales
+    of their own."""
 
     dtype: str
     out: str
@@ -40,6 +41,7 @@ class EngineShape:
     b_vector: int = 16
     vectors: int | None = None
     blocks: bool = False
+    c_down: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ def _seconds(
         b_vector=product.b_vector,
         finished=product.vectors is not None,
         scaled=product.blocks,
+        c_down=product.c_down and parts == 1,
     )
 
 

@@ -19,7 +19,7 @@ lists = "either"
 
 # A multiprocessor computes its blocks one after another; copies of less than 16 bytes are slower, and each step waits for
 # those of single elements, unless other blocks multiply meanwhile. Rows of C at `odd` addresses are stored by words that are put together
-# of two elements. Rates are those of an H200.
+# of two elements, and columns element by element. Rates are those of an H200.
 [time]
 vector = "min(a_vector, b_vector)"
 slower = "1 + 0.45 * (vector < 16) + 1.05 * (vector < 4) + 0.4 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
@@ -28,8 +28,9 @@ each = "cdiv(blocks, sms)"
 waits = "(vector < 4) * cdiv(part, BK) * 1.4e-6 / min(3, each)"
 tiles = "each * (1e-6 + max(BM * BN * part * slower / 1.3e12, copied, waits))"
 odd = "n * out_size % 4 > 0"
-memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3e12 * memory_ratio + odd * m * n * out_size * batch / 1.5e12"
-seconds = "2.5e-6 + max(tiles, memory)"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3e12 * memory_ratio"
+stored = "m * n * out_size * batch * max(odd * (1 - c_down) / 1.5e12, c_down / 0.45e12)"
+seconds = "2.5e-6 + max(tiles, memory + stored)"
 
 [[presets]]
 rate = 80
