@@ -78,6 +78,17 @@ def test_raw_files_are_named_with_what_they_hold(typed) -> None:
     assert np.load("c.npy").dtype == np.float32
 
 
+def test_a_number_as_precision_chooses_and_the_plan_says_what(typed) -> None:
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "1e-7", "--json", "r.json")
+    text = " ".join(answer.out.split())
+    assert "at most 6e-08·|A||B|: float64 in 3 sums of 300 of k, rounded to float32 (highest)" in text
+    assert np.load("c.npy").dtype == np.float32
+    record = json.loads(Path("r.json").read_text())
+    assert (record["dtype"], record["compute"]) == ("float32", "float64")
+    assert 2**-24 < record["error_bound"] < 1e-7
+    assert typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "ieee", "--dry-run").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -89,6 +100,9 @@ def test_raw_files_are_named_with_what_they_hold(typed) -> None:
         (("a.npy", "b.npy", "--dtype", "int8"), ("dtype int8", "float32 or float64")),
         (("a.npy", "b.npy", "--threads", "0"), ("threads", "got 0")),
         (("a.npy", "b.npy", "--device-memory", "1GB"), ("device_memory", "GPU")),
+        (("a.npy", "b.npy", "--precision", "tf32"), ("precision 'tf32'", "highest", "or a number")),
+        (("a.npy", "b.npy", "--precision", "1e-12"), ("precision 1e-12", "k = 900", "6e-08")),
+        (("a.npy", "b.npy", "--precision", "-1"), ("precision -1.0", "must be positive")),
         (("a.npy", "b.npy", "--json", "a.npy"), ("a.npy is read by this command",)),
         (("a.npy", "b.npy", "--timeline", "c.npy"), ("c.npy is the file of timeline too",)),
     ],

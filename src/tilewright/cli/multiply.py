@@ -80,7 +80,9 @@ _Dtype = Annotated[
 _Precision = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="standard; fast: float32 to 10 bits on a GPU; ieee: float32 never from float16 parts."
+        metavar="WORD|NUMBER",
+        help="standard; fast: float32 to 10 bits on a GPU; ieee: float32 never from float16 parts; highest: float32 summed "
+        "in float64; or the largest error of an element that is allowed, relative to |A||B|, such as 1e-4.",
     ),
 ]
 _Threads = Annotated[
@@ -158,7 +160,7 @@ def multiply_command(
     check_writeable("timeline", timeline, spare=files)
     check_different_files(json=json_file, timeline=timeline, output=Path(output))
     console = Console(stderr=json_file is not None and str(json_file) == "-")
-    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, _precision(precision))
     with contextlib.ExitStack() as stack:
         stack.enter_context(steps_shown(Console(stderr=True)))
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
@@ -194,6 +196,13 @@ def _operand(text: str) -> Iterator[Any]:
     path, rows, columns, dtype = match.groups()
     with contextlib.closing(open_matrix(path, shape=(int(rows), int(columns)), dtype=dtype)) as source:
         yield source
+
+
+def _precision(text: str) -> str | float:
+    """A word, or a number."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
 
 
 def _resume_text(job: Job, output: str) -> str:

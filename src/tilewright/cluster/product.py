@@ -18,8 +18,10 @@ from ..files import Sink
 from ..files.array import file_behind
 from ..files.format import locate
 from ..host.machine import bytes_text
+from ..planning.bounds import dtype_of_blocks
 from ..streaming.options import Options
 from ..streaming.places.events import Events
+from ..streaming.places.places import choose_on_cpu
 from ..streaming.plan.cost import Cost
 from ..streaming.plan.grid import Tile
 from ..streaming.plan.partition import stated_parts
@@ -56,7 +58,7 @@ def open_cluster_job(
         if count == 1:
             compute = _ByTiles(client, order, placement, stated_parts(options.partition) is not None)
         else:
-            compute = _ByLayers(client, options, arrays)
+            compute = _ByLayers(client, options, arrays, dtype_of_blocks(placement.choice.compute))
         try:
             job = plan_job(product, placement, compute, out, options, stack, only_planned=only_planned)
         except MemoryLimitError as error:
@@ -87,7 +89,9 @@ def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
         from .kept import product_on_workers  # needs Dask, without which the line before raises an error that says so
 
         product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
-        return product_on_workers(client, product, arrays, options.memory)
+        stored = [source.dtype.name for source in product.sources]
+        choice = choose_on_cpu(options.precision, stored, product.dtype.name, product.shape[2])
+        return product_on_workers(client, product, arrays, options.memory, choice.compute)
 
 
 def _on_gpus(options: Options) -> bool:
@@ -185,11 +189,14 @@ class _ByLayers:
     client: Any
     options: Options
     arrays: Sequence[Any]
+    #: The dtype in which they sum.
+    dtype: str
 
     def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
         from .kept import fetched, product_on_workers
 
-        c = fetched(self.client, product_on_workers(self.client, product, self.arrays, self.options.memory))
+        of_layers = product_on_workers(self.client, product, self.arrays, self.options.memory, self.dtype)
+        c = fetched(self.client, of_layers)
         tell.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in product.sources), "")
         grid = plan.grid
         for tile in plan.tiles:

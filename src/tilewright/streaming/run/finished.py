@@ -21,7 +21,7 @@ from ...host.disk import CacheFile, fingerprint
 MOST = 256
 
 #: The facts that are compared. The kernel is not one: a newer kernel computes the same product.
-COMPARED = ("a", "b", "the dtype", "the result's name")
+COMPARED = ("a", "b", "the dtype", "the precision", "the result's name")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,12 @@ def _identity(target: Any, shape: tuple[int, int], dtype: Any) -> str:
 
 def _recall(path: Path, facts: Mapping[str, str]) -> Finished | None:
     """The record of a result; None where there is none, or none that ``remember`` wrote."""
-    return _record_file(path, facts).read_as(lambda record: Finished(str(record["result"]), dict(record["facts"])))
+    before = {"the precision": "standard"}  # of records from before there was this fact
+
+    def read(record: Any) -> Finished:
+        return Finished(str(record["result"]), before | dict(record["facts"]))
+
+    return _record_file(path, facts).read_as(read)
 
 
 def _record_file(path: Path, facts: Mapping[str, str]) -> CacheFile:
