@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from .errors import UsageError
 from .runtime.gpu.wake import wake_named
 from .streaming.options import Options
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:  # imported in 0.1 s: by each call, while the driver starts
     from .streaming.places.events import Events
     from .streaming.plan.stream import StreamPlan
     from .streaming.run.job import Job, Progress
+    from .verification import Verification
 
 
 def multiply(
@@ -30,6 +32,7 @@ def multiply(
     overwrite: bool = False,
     precision: str | float = "standard",
     cluster: Any = None,
+    verify: bool = False,
     progress: Progress | None = None,
     events: Events | None = None,
 ) -> Any:
@@ -70,6 +73,12 @@ def multiply(
     1e-4·(|A||B|), of the operands as they are stored: the cheapest way is taken whose bound is not above it, and the plan
     says which one, and its ``error_bound``. ``resume`` refuses what was begun, or made, in another way.
 
+    ``verify=True`` checks the finished product, also one that ``resume`` finds complete: it reads A and C once, B two or
+    three times, within ``memory``, and compares by random vectors, in O(n²) operations, with the plan's ``error_bound``.
+    What was found is logged at level INFO of the logger "tilewright.verification". A wrong product raises
+    VerificationError; its file stays where it is, and ``resume`` does not take it for the product. This process reads all
+    three: ``out`` must be another file than the operands, and a cluster needs ``out`` and operands that are no Dask arrays.
+
     The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
     ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
     collects the time of each piece of work. Ctrl-C is raised when all threads of the product have stopped.
@@ -78,7 +87,7 @@ def multiply(
     device, no library for a format), UsageError (also for a number that no way keeps), ResumeError (the operands or the
     precision have changed, the journal was changed or damaged, ``resume`` would replace another result), ClusterError (no
     scheduler, a worker that cannot read a file or would compute other bits, the cluster was lost). Finished tiles are kept
-    whatever happens.
+    whatever happens. VerificationError: see ``verify``.
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6.0).reshape(2, 3)
@@ -93,6 +102,9 @@ def multiply(
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
     options.check()
 
+    if verify:
+        check_verifiable(a, b, out, cluster)
+
     def run() -> Any:
         if cluster is not None and out is None:
             from .cluster.product import keep_product
@@ -100,6 +112,8 @@ def multiply(
             return keep_product(a, b, options, cluster)
         with job_on(cluster, a, b, out, options) as job:
             job.run(progress, events)
+            if verify:
+                verified_job(job, a, b, options).report()
             return job.target if out is None else out
 
     return stoppable(run)
@@ -134,6 +148,37 @@ def plan_multiply(
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
     with job_on(cluster, a, b, out, options, only_planned=True) as job:
         return job.plan
+
+
+def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
+    """Raises UsageError for a product that this process could not verify afterwards."""
+    from .streaming.run.opening import same_file
+
+    if cluster is not None and out is None:
+        raise UsageError("verify=True needs the result in a file or in this process's memory: give out")
+    for name, operand in (("a", a), ("b", b)):
+        if hasattr(operand, "__dask_graph__"):
+            raise UsageError(
+                f"verify=True reads the operands in this process, and {name} is a Dask array: leave verify out"
+            )
+        if same_file(out, operand):
+            raise UsageError(f"verify=True reads {name} after the product, and out replaces it: give out another name")
+
+
+def verified_job(job: Job, a: Any, b: Any, options: Options) -> Verification:
+    """What the verification of a finished job finds. A wrong result is disowned."""
+    from .host.steps import announced
+    from .runtime.cpu.stop import stoppable
+    from .verification.files import verify_files
+
+    bound = job.plan.error_bound
+    if not isinstance(options.precision, str):  # the cut of a result that was complete before is not known
+        bound = min(bound, float(options.precision))
+    with announced("verifying"):
+        found = stoppable(lambda: verify_files(a, b, job.target, bound, options.memory))
+    if not found.ok:
+        job.disown()
+    return found
 
 
 def precision_of_blocks(precision: str | float) -> str:

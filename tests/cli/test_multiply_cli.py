@@ -16,6 +16,7 @@ import pytest
 
 from support.command_line import COMMAND, Answer, environment, is_one_line, started
 from tilewright.host.machine import machine
+from tilewright.streaming.run.job import Job
 from tilewright.streaming.run.journal import Journal
 
 N = 900
@@ -87,6 +88,30 @@ def test_a_number_as_precision_chooses_and_the_plan_says_what(typed) -> None:
     assert (record["dtype"], record["compute"]) == ("float32", "float64")
     assert 2**-24 < record["error_bound"] < 1e-7
     assert typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "ieee", "--dry-run").code == 0
+
+
+def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json")
+    assert answer.code == 0
+    assert "verified" in answer.out
+    known = json.loads(Path("r.json").read_text())["verification"]
+    assert known["ok"]
+    assert 0 < known["error"] < known["bound"]
+    run = Job.run
+
+    def run_and_damage(job: Job, *arguments) -> None:
+        run(job, *arguments)
+        c = np.load("c.npy", mmap_mode="r+")
+        c[800, 7] += 0.01
+        c.flush()
+
+    monkeypatch.setattr(Job, "run", run_and_damage)
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json")
+    assert answer.code == 1
+    assert is_one_line(answer, "c.npy: wrong: ", "at C[800, 7]")
+    assert json.loads(Path("r.json").read_text())["verification"]["where"] == [800, 7]
+    answer = typed("a.npy", "b.npy", "-o", "a.npy", "--verify", "--overwrite")
+    assert (answer.code, is_one_line(answer, "out replaces it")) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -243,16 +268,16 @@ def multiply(a, b, *more):
     sys.argv = ["tilewright", "multiply", a, b, "-o", "c.npy", "--device", "cpu", *more]
     assert run_command_line() == 0
 
-multiply("s.npy", "s.npy")
+multiply("s.npy", "s.npy", "--verify")
 idle = kib("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
-multiply("a.npy", "b.npy", "--memory", MEMORY)
+multiply("a.npy", "b.npy", "--memory", MEMORY, "--verify")
 print("resident", kib("VmHWM") - idle, file=sys.stderr)
 """
 
 
 def resident_bytes(folder: Path, memory: str) -> int:
-    """The most memory that a product of 4096³ takes, beyond that of the idle interpreter."""
+    """The most memory that a product of 4096³ takes with its verification, beyond that of the idle interpreter."""
     script = RESIDENT.replace("MEMORY", repr(memory))
     command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)

@@ -12,7 +12,8 @@ from distributed import Client
 
 import tilewright as tw
 from tilewright.cluster.layers import layers
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, VerificationError
+from tilewright.streaming.run.job import Job
 
 rng = np.random.default_rng(4)
 A = rng.uniform(0, 1, (600, 700)).astype(np.float32)
@@ -53,3 +54,25 @@ def test_layers_keep_the_bound_of_the_whole_sum(client: Client) -> None:
         assert np.abs(c - exact).max() / exact.max() <= bound <= precision
     with pytest.raises(UsageError, match="the best bound for C of float32"):
         tw.multiply(a, b, c, cluster=client, precision=1e-9)
+
+
+def test_a_result_of_workers_is_verified_by_the_client(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", A)
+    run = Job.run
+    for damage in (0.0, 0.01):
+
+        def run_and_damage(job: Job, *arguments: Any, damage: float = damage) -> None:
+            run(job, *arguments)
+            c = np.load("c.npy", mmap_mode="r+")
+            c[599, 499] += damage
+            c.flush()
+
+        monkeypatch.setattr(Job, "run", run_and_damage)
+        if damage:
+            with pytest.raises(VerificationError, match=r"at C\[599, 499\]"):
+                tw.multiply("a.npy", B, "c.npy", cluster=client, verify=True)
+        else:
+            tw.multiply("a.npy", B, "c.npy", cluster=client, verify=True)

@@ -43,6 +43,14 @@ def remember(target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts:
             old.unlink(missing_ok=True)
 
 
+def forget(path: Path, facts: Mapping[str, str]) -> None:
+    """Remove the record of the result at ``path``: a later ``resume`` does not take it for the product."""
+    record_path = _record_file(path, facts).path
+    if record_path is not None:
+        with contextlib.suppress(OSError):
+            record_path.unlink(missing_ok=True)
+
+
 def is_finished(
     target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str], *, sure: bool
 ) -> bool:

@@ -32,7 +32,7 @@ from ..plan.grid import ORDERS, Tile
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
 from .computation import Computation, Placed, Product, Tell
 from .counting import SharedCounter
-from .finished import is_finished, remember
+from .finished import forget, is_finished, remember
 from .journal import BegunProduct, Journal, read_journal
 
 #: Called with the operations that are done, and those of the whole product.
@@ -116,6 +116,11 @@ class Job:
         if self.journal is not None and self.work is not None:
             remember(self.target, self.work.target, self.product.shape[:2], self.product.dtype, self.facts)
             self.journal.remove()
+
+    def disown(self) -> None:
+        """The result is found to be wrong: a later ``resume`` will not take it for this product."""
+        if self.work is not None:
+            forget(self.work.target, self.facts)
 
     @property
     def finished_tiles(self) -> int:
