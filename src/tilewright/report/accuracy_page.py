@@ -36,6 +36,7 @@ TOOLTIP = ("Path", "Operands", "Error", "Typical error", "Promise", "Kernel", "C
 BOUND_DASH = [7, 4]
 
 _Products = Sequence[MeasuredAccuracy]
+_Rows = Sequence[dict[str, Any]]
 
 
 def render_accuracy(records: Sequence[AccuracyRecord], *, title: str | None = None) -> str:
@@ -48,19 +49,19 @@ def render_accuracy(records: Sequence[AccuracyRecord], *, title: str | None = No
         raise RecordError(f"records: a page shows at most {MOST_PRODUCTS:,} products, got {count:,}")
     views = [(record, dtype) for record in records for dtype in dict.fromkeys(each.dtype for each in record.products)]
     drawn = kernel_styles(list(dict.fromkeys(each.path for record in records for each in record.products)))
-    shown = [_View(record, dtype) for record, dtype in views]
+    shown = [(view := _View(record, dtype), view.charts(drawn)) for record, dtype in views]
     return html.page(
         "accuracy_page.html.j2",
         data={
             "config": {theme: config(theme, drawn) for theme in ("light", "dark")},
-            "views": [{"cells": [], "charts": view.charts(drawn)} for view in shown],
+            "views": [{"cells": [], "charts": made} for _, made in shown],
         },
         script="page.js",
         styles=["page.css", "accuracy.css"],
         title=title or "How accurate the products are",
         drawn=drawn,
         index={name: f"k{number}" for number, name in enumerate(drawn)},
-        views=[view.as_values(drawn) for view in shown],
+        views=[view.as_values(drawn) | {"charts": list(made)} for view, made in shown],
     )
 
 
@@ -93,14 +94,14 @@ class _View:
 
     def charts(self, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]:
         """The specifications; a picture over size and one over span need two points of a line."""
-        made = {}
+        made: dict[str, Any] = {}
         if len({each.n for each in self._sizes}) > 1:
-            made["size"] = _over_size(self._sizes, drawn)
+            made["size"] = _over_size, self._sizes
         if len({each.binades for each in self._spans}) > 1:
-            made["span"] = _over_span(self._spans, self._size, drawn)
+            made["span"] = _over_span, self._spans
         if self._distributions:
-            made["distribution"] = _by_distribution(self._distributions, self._size, drawn)
-        return {name: finished(chart) for name, chart in made.items()}
+            made["distribution"] = _by_distribution, self._distributions
+        return {name: _specification(draw, products, drawn) for name, (draw, products) in made.items()}
 
     def as_values(self, drawn: dict[str, Style]) -> dict[str, Any]:
         """What the template needs."""
@@ -110,7 +111,6 @@ class _View:
             "label": f"{self.dtype}, {where}",
             "sentence": grades_sentence(self._grades) or size_sentence(self._sizes),
             "legend": [(path, drawn[path]) for path in dict.fromkeys(each.path for each in self._products)],
-            "charts": list(self.charts(drawn)),
             "unit": unit_text(self.dtype),
             "size": f"{self._size:,}",
             "sizes": size_sentence(self._sizes),
@@ -124,6 +124,13 @@ class _View:
 
 
 # ---- charts ----------------------------------------------------------------------------------------------------------
+
+
+def _specification(draw: Callable[..., Any], products: _Products, drawn: dict[str, Style]) -> dict[str, Any]:
+    """A chart with its rows, which Altair would check one by one."""
+    rows = [_row(each) for each in products]
+    spec = finished(draw(rows, max(each.k for each in products), alt.Chart(alt.NamedData("products")), drawn))
+    return spec | {"datasets": spec.get("datasets", {}) | {"products": rows}}
 
 
 def no_digit(dtype: str) -> float:
@@ -143,7 +150,8 @@ def _row(each: MeasuredAccuracy) -> dict[str, Any]:
         each.kernel or "–",
         again or "–",
     ]
-    row = {"kernel": each.path, "strong": True, "joined": True, "n": each.n, "binades": each.binades}
+    row: dict[str, Any] = {"kernel": each.path, "strong": True, "joined": True}
+    row |= {"n": each.n, "k": each.k, "binades": each.binades}
     row |= {"error": float(f"{min(max(error, LEAST_DRAWN), most):.6g}"), "of": distribution_text(each.distribution)}
     return row | dict(zip(TOOLTIP, texts, strict=True))
 
@@ -170,17 +178,15 @@ def _scale(rows: Iterable[dict[str, Any]], *bounds: float) -> tuple[alt.Scale, a
     return alt.Scale(type="log", domain=domain, nice=False), axis
 
 
-def _over_size(products: _Products, drawn: dict[str, Style]) -> Any:
-    rows = [_row(each) for each in sorted(products, key=lambda each: each.n)]
-    sizes = sorted({each.n for each in products})
-    bounds = {each.n: each.k for each in products}
+def _over_size(rows: _Rows, _: int, base: alt.Chart, drawn: dict[str, Style]) -> Any:
+    bounds = {row["n"]: row["k"] for row in rows}
+    sizes = sorted(bounds)
     scale, axis = _scale(rows, *bounds.values())
     x, y = sizes_axis(sizes), alt.Y("error:Q", scale=scale, axis=axis)
     bound = alt.Chart(alt.InlineData(values=[{"n": n, "error": bounds[n]} for n in sizes])).encode(x=x, y=y)
-    layers = marks(alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y), drawn, tooltip=TOOLTIP)
     layers = [
         _dashed(bound.mark_line),
-        *layers,
+        *marks(base.encode(x=x, y=y), drawn, tooltip=TOOLTIP),
         *_named_bound(bound.transform_filter(f"datum.n == {sizes[0]}"), align="left", dx=2, dy=14),
     ]
     return alt.layer(*layers).properties(
@@ -188,24 +194,22 @@ def _over_size(products: _Products, drawn: dict[str, Style]) -> Any:
     )
 
 
-def _over_span(products: _Products, k: int, drawn: dict[str, Style]) -> Any:
-    rows = [_row(each) for each in sorted(products, key=lambda each: each.binades or 0)]
+def _over_span(rows: _Rows, k: int, base: alt.Chart, drawn: dict[str, Style]) -> Any:
     scale, axis = _scale(rows, k)
     spans = sorted({row["binades"] for row in rows})
     x = alt.X("binades:Q", scale=alt.Scale(nice=False, padding=10), title="binades along k",
               axis=alt.Axis(values=spans, labelOverlap="greedy", labelSeparation=8))  # fmt: skip
     y = alt.Y("error:Q", scale=scale, axis=axis)
     bound = alt.Chart(alt.InlineData(values=[{"error": k}])).encode(y=y)
-    layers = marks(alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y), drawn, tooltip=TOOLTIP)
+    layers = marks(base.encode(x=x, y=y), drawn, tooltip=TOOLTIP)
     named = _named_bound(bound.encode(x=alt.value("width")), align="right", dx=-4, dy=-8)
     return alt.layer(_dashed(bound.mark_rule), *layers, *named).properties(
         description="Largest error over binades, one line a path, and the classical bound dashed"
     )
 
 
-def _by_distribution(products: _Products, k: int, drawn: dict[str, Style]) -> Any:
+def _by_distribution(rows: _Rows, k: int, base: alt.Chart, drawn: dict[str, Style]) -> Any:
     """A row for each distribution, and in it a thin row for each path: points with one error do not hide each other."""
-    rows = [_row(each) for each in products]
     names, paths = (list(dict.fromkeys(row[key] for row in rows)) for key in ("of", "kernel"))
     scale, axis = _scale(rows, k)
     axis.title = "largest error, in units of u·|A||B|"
@@ -213,8 +217,7 @@ def _by_distribution(products: _Products, k: int, drawn: dict[str, Style]) -> An
     y = alt.Y("of:N", title=None, sort=names, scale=alt.Scale(padding=0),
               axis=alt.Axis(labelLimit=200, labelOverlap=False, ticks=False, grid=True, tickBand="extent"))  # fmt: skip
     offset = alt.YOffset("kernel:N", sort=paths, bandPosition=0.5, scale=alt.Scale(domain=paths, paddingOuter=0.7))
-    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, yOffset=offset)
-    _, points, reach = marks(base, drawn, tooltip=TOOLTIP)
+    _, points, reach = marks(base.encode(x=x, y=y, yOffset=offset), drawn, tooltip=TOOLTIP)
     bound = alt.Chart(alt.InlineData(values=[{"error": k}])).encode(x=x)
     picked = alt.param(name="picked", value=[])
     named = _named_bound(bound.encode(y=alt.value(0)), align="center", dy=-9)

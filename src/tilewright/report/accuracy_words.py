@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..records.accuracy import GRADES, AccuracyGrade, MeasuredAccuracy
-from .words import digits, listed
+from .words import digits, sentence_list
 
 _Products = Sequence[MeasuredAccuracy]
 
@@ -45,9 +45,9 @@ def number_text(value: float) -> str:
 def grades_sentence(grades: Sequence[AccuracyGrade]) -> str:
     """Which path has which grade."""
     of = {letter: [each.path for each in grades if each.grade == letter] for letter in GRADES}
-    said = [f"Grade {letter}: {listed(of[letter])}" for letter in GRADES[:3] if of[letter]]
+    said = [f"Grade {letter}: {sentence_list(of[letter])}" for letter in GRADES[:3] if of[letter]]
     if of["–"]:
-        said.append(f"no grade: {listed(of['–'])}")
+        said.append(f"no grade: {sentence_list(of['–'])}")
     return "; ".join(said) + "." if said else ""
 
 
@@ -63,7 +63,7 @@ def size_sentence(products: _Products) -> str:
     low, high = number_text(_error(best)), number_text(_error(worst))
     text = f"At n = {last:,} the largest errors are from {low} u ({best.path}) to {high} u ({worst.path})"
     above = [each.path for each in largest if _error(each) > bound] or ["no path"]
-    text += f"; the classical bound is {bound:,} u, and {listed(above)} {_are(above)} above it."
+    text += f"; the classical bound is {bound:,} u, and {sentence_list(above)} {_are(above)} above it."
     before = next((each for each in known if each.n == first and each.path == worst.path), worst)
     if before.n == last or not before.componentwise:
         return text
@@ -78,12 +78,12 @@ def span_sentence(products: _Products) -> str:
     """Which paths keep the classical bound at every span, and from which span on the others do not."""
     widest = max((each.binades or 0 for each in products), default=0)
     keep, lose = _kept(products)
-    said = [f"{listed(keep)} {_keeps(keep)} the classical bound up to {widest} binades"] if keep else []
+    said = [f"{sentence_list(keep)} {_keeps(keep)} the classical bound up to {widest} binades"] if keep else []
     above: dict[str, list[str]] = {}
     for path in lose:
         first = min(each.binades or 0 for each in products if each.path == path and not keeps_bound(each))
         above.setdefault(f"from {first} binades on" if first else "at every span", []).append(path)
-    said += [f"{listed(paths)} {_are(paths)} above it {where}" for where, paths in above.items()]
+    said += [f"{sentence_list(paths)} {_are(paths)} above it {where}" for where, paths in above.items()]
     return "; ".join(said) + "." if said else ""
 
 
@@ -91,13 +91,15 @@ def distribution_sentence(products: _Products) -> str:
     """Which paths keep the classical bound for all operands, and for which operands the others do not."""
     keep, lose = _kept(products)
     count = len({each.distribution for each in products})
-    said = [f"{listed(keep)} {_keeps(keep)} the classical bound on all {count} kinds of operands"] if keep else []
+    said = (
+        [f"{sentence_list(keep)} {_keeps(keep)} the classical bound on all {count} kinds of operands"] if keep else []
+    )
     above: dict[str, list[str]] = {}
     for path in lose:
         wrong = [each for each in products if each.path == path and not keeps_bound(each)]
-        names = listed([distribution_text(each.distribution).replace(",", " with") for each in wrong])
+        names = sentence_list([distribution_text(each.distribution).replace(",", " with") for each in wrong])
         above.setdefault("all of them" if len(wrong) == count else names, []).append(path)
-    said += [f"{listed(paths)} {_are(paths)} above it on {where}" for where, paths in above.items()]
+    said += [f"{sentence_list(paths)} {_are(paths)} above it on {where}" for where, paths in above.items()]
     return "; ".join(said) + "." if said else ""
 
 

@@ -87,10 +87,10 @@ def with_noun(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def listed(words: Sequence[str]) -> str:
+def sentence_list(words: Sequence[str]) -> str:
     """Several as a list in a sentence.
 
-    >>> listed(["a", "b", "c"]), listed(["a"])
+    >>> sentence_list(["a", "b", "c"]), sentence_list(["a"])
     ('a, b and c', 'a')
     """
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
