@@ -11,8 +11,16 @@ import pytest
 from distributed import Client
 
 import tilewright as tw
+from tilewright.catalog import cuda_engine
 from tilewright.cluster.layers import layers
+from tilewright.cluster.placement import ClusterPlacement
+from tilewright.cluster.product import _summed_by_processors
 from tilewright.errors import UsageError, VerificationError
+from tilewright.files.array import ArraySource
+from tilewright.planning.choice import SPLIT, Choice
+from tilewright.streaming.places.rates import kc_of
+from tilewright.streaming.plan.cuts import Room
+from tilewright.streaming.run.computation import Product
 from tilewright.streaming.run.job import Job
 
 rng = np.random.default_rng(4)
@@ -76,3 +84,15 @@ def test_a_result_of_workers_is_verified_by_the_client(
                 tw.multiply("a.npy", B, "c.npy", cluster=client, verify=True)
         else:
             tw.multiply("a.npy", B, "c.npy", cluster=client, verify=True)
+
+
+def test_layers_are_the_processors_also_where_workers_have_gpus() -> None:
+    """A GPU's longer parts would have a smaller bound for a long k than the sums that are really made."""
+    a, b = (ArraySource(np.ones(shape, np.float32)) for shape in ((2, 1 << 16), (1 << 16, 2)))
+    on_gpus: Any = ClusterPlacement(
+        (), Choice(cuda_engine()["cuda/split_hopper"], SPLIT, {}, ""), Room(1 << 30, step=4096)
+    )
+    for precision, compute in (("standard", "float32"), (1e-6, "float64")):
+        found = _summed_by_processors(on_gpus, Product(a, b, np.dtype(np.float32)), precision)
+        assert found.choice.compute == compute
+        assert (found.room.kc, found.room.step) == (kc_of(found.choice.kernel, compute), 0)

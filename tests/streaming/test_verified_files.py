@@ -177,6 +177,15 @@ def test_every_budget_finds_one_wrong_element(blocks: int) -> None:
     assert compare_floats(a, b, c, 1e-13, budget)[0] == np.inf
 
 
+@pytest.mark.parametrize("shape", [(5, 0, 3), (0, 4, 3), (4, 3, 0), (1, 1, 1), (1, 900, 1)])
+def test_least_shapes(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    a, b = np.ones((m, k)), np.ones((k, n))
+    c = tw.multiply(a, b, device="cpu", verify=True)
+    if c.size:
+        assert not verify_files(a, b, c + 1e-3, 1e-9).ok
+
+
 def test_ctrl_c_ends_it() -> None:
     stop = Stop()
     stop.ask()

@@ -108,7 +108,7 @@ def _differences(
     edges = np.unique(np.linspace(0, n, min(budget.blocks, n) + 1).astype(np.intp))
     found = np.zeros((m, _VECTORS, len(edges) - 1), _sums_dtype(a, b))
     size, finite, unusable = np.zeros((m, len(edges) - 1)), np.ones(m, bool), np.zeros(n, bool)
-    for deep in _cut(slice(0, k), min(budget.steps, k)):
+    for deep in _cut(slice(0, k), max(1, min(budget.steps, k))):
         of_b, sizes, counts = _times_vectors(b, deep, x, edges, usable, budget, with_sizes=True)
         unusable |= counts > 0
         for rows, steps in parts_to_read(a, slice(0, m), deep, budget.elements):

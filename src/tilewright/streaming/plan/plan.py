@@ -179,7 +179,6 @@ class StreamPlan(Plan):
             ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
             *self._places(),
             *self._reads(),
-            *self._bound(),
             *self._accuracy(),
             ("predicted", f"{seconds_text(cost_.total_s)}, {self._rate():,.0f} GFLOPS; bound by {self.bound}"),
             (
@@ -250,6 +249,11 @@ class StreamPlan(Plan):
         return [("error", f"at most {self.error_bound:.2g}·|A||B|: {self.compute}{cut}{rounded} ({word}){more}")]
 
     def _accuracy(self) -> Rows:
+        """In what a GPU multiplies float32; the bound for all operands, and below it that for most."""
+        dtype, rest = self._parts_of_numbers()[:1], self._parts_of_numbers()[1:]
+        return [*dtype, *self._bound(), *(("" if label == "error" else label, text) for label, text in rest)]
+
+    def _parts_of_numbers(self) -> Rows:
         if not self.choice or self.compute not in (ROUNDED, SPLIT):
             return []
         from ...arrays.split import rounded_rows, split_rows  # not needed on the CPU
