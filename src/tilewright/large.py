@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError
 from .runtime.gpu.wake import wake_named
-from .streaming.options import PRECISIONS, Options
+from .streaming.options import Options
 
 if TYPE_CHECKING:  # imported in 0.1 s: by each call, while the driver starts
     from .streaming.places.events import Events
     from .streaming.plan.stream import StreamPlan
     from .streaming.run.job import Job, Progress
+    from .verification import Verification
 
 
 def multiply(
@@ -29,8 +30,9 @@ def multiply(
     dtype: Any = None,
     resume: bool = False,
     overwrite: bool = False,
-    precision: str = "standard",
+    precision: str | float = "standard",
     cluster: Any = None,
+    verify: bool = False,
     progress: Progress | None = None,
     events: Events | None = None,
 ) -> Any:
@@ -64,18 +66,28 @@ def multiply(
     of it. Where C is small and k is much longer than its sides, processors share the sum over k, in an order of its own
     that depends on the shape alone.
 
-    ``precision`` is "standard", "ieee" or "fast". With the first two each element is within the classical bound
-    γ_k·(|A||B|); with "ieee" float32 is never computed from float16 parts. With "fast" it is within (1.01·2⁻¹⁰ +
-    k·2⁻²⁴)·(|A||B|): products of float32 on a Hopper GPU gain by it.
+    ``precision`` promises an error of the whole product, however k is cut into blocks. With "standard" and "ieee" each
+    element is within the classical bound γ_k·(|A||B|); with "ieee" float32 is never computed from float16 parts. With
+    "fast" it is within (1.01·2⁻¹⁰ + k·2⁻²⁴)·(|A||B|): products of float32 on a Hopper GPU gain by it. With "highest" a
+    float32 C is summed in float64 and rounded once. A number such as 1e-4 promises that the error of no element is above
+    1e-4·(|A||B|), of the operands as they are stored: the cheapest way is taken whose bound is not above it, and the plan
+    says which one, and its ``error_bound``. ``resume`` refuses what was begun, or made, in another way.
+
+    ``verify=True`` checks the finished product, also one that ``resume`` finds complete: it reads A and C once, B two or
+    three times, within ``memory``, and compares by random vectors, in O(n²) operations, with the plan's ``error_bound``.
+    What was found is logged at level INFO of the logger "tilewright.verification". A wrong product raises
+    VerificationError; its file stays where it is, and ``resume`` does not take it for the product. This process reads all
+    three: ``out`` must be another file than the operands, and a cluster needs ``out`` and operands that are no Dask arrays.
 
     The bits of the result depend on the shapes, the dtype, the kernel, ``memory`` and ``device_memory`` alone.
     ``progress(done, all)`` counts operations, those of earlier runs included, and is called on other threads. ``events``
     collects the time of each piece of work. Ctrl-C is raised when all threads of the product have stopped.
 
     Raises ShapeError, DTypeError, FileError, MemoryLimitError (says the least that is needed), UnavailableError (no such
-    device, no library for a format), UsageError, ResumeError (the operands have changed, the journal was changed or
-    damaged, ``resume`` would replace another result), ClusterError (no scheduler, a worker that cannot read a file or would
-    compute other bits, the cluster was lost). Finished tiles are kept whatever happens.
+    device, no library for a format), UsageError (also for a number that no way keeps), ResumeError (the operands or the
+    precision have changed, the journal was changed or damaged, ``resume`` would replace another result), ClusterError (no
+    scheduler, a worker that cannot read a file or would compute other bits, the cluster was lost). Finished tiles are kept
+    whatever happens. VerificationError: see ``verify``.
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6.0).reshape(2, 3)
@@ -87,7 +99,11 @@ def multiply(
         wake_named(device)
     from .runtime.cpu.stop import stoppable
 
-    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, _checked(precision))
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
+    options.check()
+
+    if verify:
+        check_verifiable(a, b, out, cluster)
 
     def run() -> Any:
         if cluster is not None and out is None:
@@ -96,6 +112,8 @@ def multiply(
             return keep_product(a, b, options, cluster)
         with job_on(cluster, a, b, out, options) as job:
             job.run(progress, events)
+            if verify:
+                verified_job(job, a, b, options).report()
             return job.target if out is None else out
 
     return stoppable(run)
@@ -114,7 +132,7 @@ def plan_multiply(
     dtype: Any = None,
     resume: bool = False,
     overwrite: bool = False,
-    precision: str = "standard",
+    precision: str | float = "standard",
     cluster: Any = None,
 ) -> StreamPlan:
     """What ``multiply`` would do, and the predicted time; nothing is multiplied, and no result begun.
@@ -127,21 +145,45 @@ def plan_multiply(
     >>> plan.place_bytes < 64 << 20
     True
     """
-    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, _checked(precision))
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
     with job_on(cluster, a, b, out, options, only_planned=True) as job:
         return job.plan
 
 
-def _checked(precision: str) -> str:
-    """The precision. Raises UsageError for one that blocks do not have."""
-    if precision not in PRECISIONS:
-        raise UsageError(f"precision {precision!r}: must be {' or '.join(PRECISIONS)}, in which blocks are multiplied")
-    return precision
+def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
+    """Raises UsageError for a product that this process could not verify afterwards."""
+    from .streaming.run.opening import same_file
+
+    if cluster is not None and out is None:
+        raise UsageError("verify=True needs the result in a file or in this process's memory: give out")
+    for name, operand in (("a", a), ("b", b)):
+        if hasattr(operand, "__dask_graph__"):
+            raise UsageError(
+                f"verify=True reads the operands in this process, and {name} is a Dask array: leave verify out"
+            )
+        if same_file(out, operand):
+            raise UsageError(f"verify=True reads {name} after the product, and out replaces it: give out another name")
 
 
-def precision_of_blocks(precision: str) -> str:
+def verified_job(job: Job, a: Any, b: Any, options: Options) -> Verification:
+    """What the verification of a finished job finds. A wrong result is disowned."""
+    from .host.steps import announced
+    from .runtime.cpu.stop import stoppable
+    from .verification.files import verify_files
+
+    bound = job.plan.error_bound
+    if not isinstance(options.precision, str):  # the cut of a result that was complete before is not known
+        bound = min(bound, float(options.precision))
+    with announced("verifying"):
+        found = stoppable(lambda: verify_files(a, b, job.target, bound, options.memory))
+    if not found.ok:
+        job.disown()
+    return found
+
+
+def precision_of_blocks(precision: str | float) -> str:
     """The precision of blocks, in the dtype in which ``matmul`` computes with this ``precision``."""
-    return precision if precision in PRECISIONS else "standard"
+    return str(precision) if precision in ("ieee", "fast") else "standard"
 
 
 def job_on(
@@ -150,6 +192,7 @@ def job_on(
     """The job of a ``multiply`` in this process, or on ``cluster`` where there is one."""
     from .files import path_of_result
 
+    options.check()
     if isinstance(out, (str, os.PathLike)):
         out = path_of_result(out)
     if cluster is None:

@@ -16,6 +16,7 @@ import pytest
 
 from support.command_line import COMMAND, Answer, environment, is_one_line, started
 from tilewright.host.machine import machine
+from tilewright.streaming.run.job import Job
 from tilewright.streaming.run.journal import Journal
 
 N = 900
@@ -78,6 +79,41 @@ def test_raw_files_are_named_with_what_they_hold(typed) -> None:
     assert np.load("c.npy").dtype == np.float32
 
 
+def test_a_number_as_precision_chooses_and_the_plan_says_what(typed) -> None:
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "1e-7", "--json", "r.json")
+    text = " ".join(answer.out.split())
+    assert "at most 6e-08·|A||B|: float64 in 3 sums of 300 of k, rounded to float32 (highest)" in text
+    assert np.load("c.npy").dtype == np.float32
+    record = json.loads(Path("r.json").read_text())
+    assert (record["dtype"], record["compute"]) == ("float32", "float64")
+    assert 2**-24 < record["error_bound"] < 1e-7
+    assert typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "ieee", "--dry-run").code == 0
+
+
+def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json")
+    assert answer.code == 0
+    assert "verified" in answer.out
+    known = json.loads(Path("r.json").read_text())["verification"]
+    assert known["ok"]
+    assert 0 < known["error"] < known["bound"]
+    run = Job.run
+
+    def run_and_damage(job: Job, *arguments) -> None:
+        run(job, *arguments)
+        c = np.load("c.npy", mmap_mode="r+")
+        c[800, 7] += 0.01
+        c.flush()
+
+    monkeypatch.setattr(Job, "run", run_and_damage)
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json")
+    assert answer.code == 1
+    assert is_one_line(answer, "c.npy: wrong: ", "at C[800, 7]")
+    assert json.loads(Path("r.json").read_text())["verification"]["where"] == [800, 7]
+    answer = typed("a.npy", "b.npy", "-o", "a.npy", "--verify", "--overwrite")
+    assert (answer.code, is_one_line(answer, "out replaces it")) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -89,6 +125,9 @@ def test_raw_files_are_named_with_what_they_hold(typed) -> None:
         (("a.npy", "b.npy", "--dtype", "int8"), ("dtype int8", "float32 or float64")),
         (("a.npy", "b.npy", "--threads", "0"), ("threads", "got 0")),
         (("a.npy", "b.npy", "--device-memory", "1GB"), ("device_memory", "GPU")),
+        (("a.npy", "b.npy", "--precision", "tf32"), ("precision 'tf32'", "highest", "or a number")),
+        (("a.npy", "b.npy", "--precision", "1e-12"), ("precision 1e-12", "k = 900", "6e-08")),
+        (("a.npy", "b.npy", "--precision", "-1"), ("precision -1.0", "must be positive")),
         (("a.npy", "b.npy", "--json", "a.npy"), ("a.npy is read by this command",)),
         (("a.npy", "b.npy", "--timeline", "c.npy"), ("c.npy is the file of timeline too",)),
     ],
@@ -229,16 +268,16 @@ def multiply(a, b, *more):
     sys.argv = ["tilewright", "multiply", a, b, "-o", "c.npy", "--device", "cpu", *more]
     assert run_command_line() == 0
 
-multiply("s.npy", "s.npy")
+multiply("s.npy", "s.npy", "--verify")
 idle = kib("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
-multiply("a.npy", "b.npy", "--memory", MEMORY)
+multiply("a.npy", "b.npy", "--memory", MEMORY, "--verify")
 print("resident", kib("VmHWM") - idle, file=sys.stderr)
 """
 
 
 def resident_bytes(folder: Path, memory: str) -> int:
-    """The most memory that a product of 4096³ takes, beyond that of the idle interpreter."""
+    """The most memory that a product of 4096³ takes with its verification, beyond that of the idle interpreter."""
     script = RESIDENT.replace("MEMORY", repr(memory))
     command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)

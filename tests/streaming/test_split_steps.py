@@ -18,7 +18,7 @@ from tilewright.catalog import cuda_engine
 from tilewright.cluster.order import ChosenKernel
 from tilewright.errors import CompileError, UsageError
 from tilewright.files.array import ArraySink, ArraySource
-from tilewright.planning.choice import SPLIT, Choice
+from tilewright.planning.choice import ROUNDED, SPLIT, Choice
 from tilewright.planning.streamed import choose_streamed
 from tilewright.runtime.gpu import split_product
 from tilewright.runtime.gpu.compilations import Compilations
@@ -197,6 +197,14 @@ def test_the_plan_has_room_for_the_parts_and_says_what_they_are(
         assert words in str(plan)
         assert words not in str(plans["ieee"])
     assert plans["ieee"].compute == "float32"
+    promised = {
+        number: large.plan_multiply(a, a, device_memory="1GiB", precision=number) for number in (1e-2, 1e-3, 1e-6)
+    }
+    for (number, each), compute in zip(promised.items(), (ROUNDED, SPLIT, "float64"), strict=True):
+        assert (each.compute, each.error_bound <= number) == (compute, True)
+        assert f"at most {each.error_bound:.2g}·|A||B|: {compute} in {each.grid.steps} sums" in str(each)
+    labels = [label for label, _ in plan.rows()]
+    assert labels[labels.index("in") :][:4] == ["in", "error", "", "flagged"]
     source = [ArraySource(a)] * 2
     facts = [
         places.place_product(source, np.dtype(np.float32), Options(precision=word), 1).kernel_fact for word in plans

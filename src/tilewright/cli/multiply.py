@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from .options import check_different_files, check_writeable
 if TYPE_CHECKING:
     from ..streaming.places.events import Events
     from ..streaming.run.job import Job
+    from ..verification import Verification
 
 _RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
 
@@ -80,7 +82,9 @@ _Dtype = Annotated[
 _Precision = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="standard; fast: float32 to 10 bits on a GPU; ieee: float32 never from float16 parts."
+        metavar="WORD|NUMBER",
+        help="standard; fast: float32 to 10 bits on a GPU; ieee: float32 never from float16 parts; highest: float32 summed "
+        "in float64; or the largest error of an element that is allowed, relative to |A||B|, such as 1e-4.",
     ),
 ]
 _Threads = Annotated[
@@ -95,6 +99,13 @@ _Resume = Annotated[
     ),
 ]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing C, whatever it holds.")]
+_Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Check the finished C by random vectors, in O(n²) operations: A and C are read once, B two or three times.",
+    ),
+]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and multiply nothing.")]
 _Record = Annotated[
     Path | None,
@@ -129,6 +140,7 @@ def multiply_command(
     resume: _Resume = False,
     overwrite: _Overwrite = False,
     cluster: _Cluster = None,
+    verify: _Verify = False,
     dry_run: _DryRun = False,
     json_file: _Record = None,
     timeline: _Timeline = None,
@@ -148,7 +160,7 @@ def multiply_command(
     """
     from ..files import local_path, path_of_result
     from ..host.limits import get_threads, use_threads
-    from ..large import job_on
+    from ..large import check_verifiable, job_on, verified_job
     from ..streaming.options import Options
     from ..terminal import show_plan, show_product, steps_shown
 
@@ -158,23 +170,29 @@ def multiply_command(
     check_writeable("timeline", timeline, spare=files)
     check_different_files(json=json_file, timeline=timeline, output=Path(output))
     console = Console(stderr=json_file is not None and str(json_file) == "-")
-    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, _precision(precision))
     with contextlib.ExitStack() as stack:
         stack.enter_context(steps_shown(Console(stderr=True)))
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
         x, y = (stack.enter_context(_operand(text)) for text in (a, b))
+        if verify:
+            check_verifiable(x, y, output, cluster)
         job = stack.enter_context(job_on(cluster, x, y, output, options, only_planned=dry_run))
         if resume:
             console.print(_resume_text(job, output), highlight=False, markup=False)
         if not job.complete:
             show_plan(console, job.plan)
+        found = None
         if not dry_run:
             _run(job, timeline)
-            show_product(console, job, output)
+            found = verified_job(job, x, y, options) if verify else None
+            show_product(console, job, output, found)
         elif timeline is not None:
             _write_timeline(job, None, timeline)
         if json_file is not None:
-            _write_record(job, json_file)
+            _write_record(job, json_file, found)
+        if found is not None:
+            found.report(output)
 
 
 @contextlib.contextmanager
@@ -194,6 +212,13 @@ def _operand(text: str) -> Iterator[Any]:
     path, rows, columns, dtype = match.groups()
     with contextlib.closing(open_matrix(path, shape=(int(rows), int(columns)), dtype=dtype)) as source:
         yield source
+
+
+def _precision(text: str) -> str | float:
+    """A word, or a number."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
 
 
 def _resume_text(job: Job, output: str) -> str:
@@ -237,15 +262,24 @@ def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
     write_timelines(path, [predicted_timeline(job, facts) if events is None else timeline(job, events, facts)])
 
 
-def _write_record(job: Job, path: Path) -> None:
+def _write_record(job: Job, path: Path, found: Verification | None) -> None:
     """Write the record, one line; that of a dry run has no measurements."""
     import sys
 
     from ..lab.inputs.environment import environment
 
-    record = {"kind": "multiply", "schema": 1, **job.as_dict(), "environment": environment(operands="files")}
+    facts = environment(operands="files")
+    record = {"kind": "multiply", "schema": 1, **job.as_dict(), **_verification(found), "environment": facts}
     line = dumped(record) + "\n"
     if str(path) == "-":
         sys.stdout.write(line)
     else:
         path.write_text(line, encoding="utf-8")
+
+
+def _verification(found: Verification | None) -> dict[str, Any]:
+    """What a record has of it; JSON has no infinity."""
+    if found is None:
+        return {}
+    error = found.error if math.isfinite(found.error) else None
+    return {"verification": {"ok": found.ok, "error": error, "bound": found.bound, "where": list(found.where)}}

@@ -51,7 +51,8 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Record files, from any machines; or what explain --json, multiply --timeline or scale --json wrote.",
+            help="Record files, from any machines; or what explain --json, multiply --timeline, scale --json or "
+            "benchmarks/record_accuracy.py wrote.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
@@ -69,15 +70,18 @@ def report_command(
     """One self-contained page from record files.
 
     It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
-    explain, timelines a picture of when each piece of a streamed product ran, points of scaling their own charts.
+    explain, timelines a picture of when each piece of a streamed product ran, points of scaling and records of accuracy
+    their own charts.
     """
+    from ..records.accuracy import KIND as ACCURACY
+    from ..records.accuracy import read_accuracy
     from ..records.bench import read_records
     from ..records.explanation import holds_explanations, read_explanations
     from ..records.json_data import holds_kind
     from ..records.scaling import KIND as SCALING
     from ..records.scaling import read_scaling
     from ..records.timeline import KIND as TIMELINE
-    from ..report import save_figures, write_explanation, write_page, write_scaling_page
+    from ..report import save_figures, write_accuracy_page, write_explanation, write_page, write_scaling_page
 
     check_writeable("output", output, spare=files)
     check_writeable("trace", trace, spare=files)
@@ -92,6 +96,10 @@ def report_command(
     if _all_are("points of scaling", files, lambda file: holds_kind(file, SCALING), figures=figures):
         points = [point for file in files for point in read_scaling(file)]
         say(f"page: {write_scaling_page(points, output, title=title)}")
+        return
+    if _all_are("records of accuracy", files, lambda file: holds_kind(file, ACCURACY), figures=figures):
+        accuracies = [read_accuracy(file) for file in files]
+        say(f"page: {write_accuracy_page(accuracies, output, title=title)}")
         return
     if _all_are("explanations", files, holds_explanations, figures=figures):
         explanations = [explanation for file in files for explanation in read_explanations(file)]

@@ -30,14 +30,17 @@ _seen: set[str] = set()
 read = SharedCounter()
 
 
-def product_on_workers(client: Any, product: Product, arrays: Sequence[Any], memory: int | str | None) -> da.Array:
-    """The product, computed now, in chunks that are on the workers as long as the array is referred to. ``arrays`` are the
-    operands as Dask arrays, None for those in files, which any worker can read."""
+def product_on_workers(
+    client: Any, product: Product, arrays: Sequence[Any], memory: int | str | None, dtype: str
+) -> da.Array:
+    """The product, computed now in ``dtype`` and rounded to that of C, in chunks that are on the workers as long as the
+    array is referred to. ``arrays`` are the operands as Dask arrays, None for those in files, which any worker can read."""
     operands = zip(product.sources, arrays, strict=True)
     a, b = (file_matrix(source) if array is None else array for source, array in operands)
     in_files = all(array is None for array in arrays)
     with client.as_current():  # its workers' memory is what tasks are sized for
-        lazy = lazy_product(a, b, product.dtype, memory, client.nthreads() if in_files else None)
+        lazy = lazy_product(a, b, np.dtype(dtype), memory, client.nthreads() if in_files else None)
+        lazy = lazy.astype(product.dtype)  # one rounding, if the dtypes differ
     result = client.persist(lazy, optimize_graph=False)  # otherwise Dask would lose where layers are placed
     wait_until_ended(futures_of(result))
     return result

@@ -11,6 +11,7 @@ import numpy as np
 from .. import errors
 from ..catalog import catalog, cuda_catalog, cuda_engine
 from ..files import PartWriter, Source
+from ..planning.bounds import dtype_of_blocks
 from ..planning.choice import Choice
 from ..streaming.options import Options
 from ..streaming.plan.cost import Rates
@@ -95,6 +96,11 @@ class WorkerFacts:
     memory: int
     threads: int
     cores: int
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the blocks that it multiplies."""
+        return dtype_of_blocks(self.chosen.compute)
 
 
 @dataclass(frozen=True)

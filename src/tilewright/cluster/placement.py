@@ -188,7 +188,7 @@ def check_alike(facts: Sequence[WorkerFacts]) -> None:
     """Raise ClusterError unless the result has the same bits whoever computes it."""
     first = facts[0]
     for other in facts[1:]:
-        for what in ("version", "kernel"):
+        for what in ("version", "kernel", "dtype"):
             one, another = getattr(first, what), getattr(other, what)
             if one != another:
                 raise ClusterError(

@@ -18,8 +18,12 @@ from ..files import Sink
 from ..files.array import file_behind
 from ..files.format import locate
 from ..host.machine import bytes_text
+from ..planning.bounds import dtype_of_blocks
+from ..planning.choice import Choice
 from ..streaming.options import Options
 from ..streaming.places.events import Events
+from ..streaming.places.places import choose_on_cpu
+from ..streaming.places.rates import kc_of
 from ..streaming.plan.cost import Cost
 from ..streaming.plan.grid import Tile
 from ..streaming.plan.partition import stated_parts
@@ -52,11 +56,13 @@ def open_cluster_job(
         check_parts(options.partition, placement.names)
         m, n, k = product.shape
         count = 1 if _on_gpus(options) else layers(m, n, k)
+        if count > 1:
+            placement = _summed_by_processors(placement, product, options.precision)
         compute: Computation
         if count == 1:
             compute = _ByTiles(client, order, placement, stated_parts(options.partition) is not None)
         else:
-            compute = _ByLayers(client, options, arrays)
+            compute = _ByLayers(client, options, arrays, dtype_of_blocks(placement.choice.compute))
         try:
             job = plan_job(product, placement, compute, out, options, stack, only_planned=only_planned)
         except MemoryLimitError as error:
@@ -87,7 +93,21 @@ def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
         from .kept import product_on_workers  # needs Dask, without which the line before raises an error that says so
 
         product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
-        return product_on_workers(client, product, arrays, options.memory)
+        choice = _chosen_on_cpu(product, options.precision)
+        return product_on_workers(client, product, arrays, options.memory, choice.compute)
+
+
+def _chosen_on_cpu(product: Product, precision: str | float) -> Choice[Any]:
+    stored = [source.dtype.name for source in product.sources]
+    return choose_on_cpu(precision, stored, product.dtype.name, product.shape[2])
+
+
+def _summed_by_processors(placement: ClusterPlacement, product: Product, precision: str | float) -> ClusterPlacement:
+    """The placement of a product whose layers processors sum, also where workers have GPUs: the way that keeps the
+    precision, and the parts of k, are the processors'."""
+    choice = _chosen_on_cpu(product, precision)
+    room = dataclasses.replace(placement.room, kc=kc_of(choice.kernel, choice.compute), step=0, planes=0)
+    return dataclasses.replace(placement, choice=choice, room=room)
 
 
 def _on_gpus(options: Options) -> bool:
@@ -185,11 +205,14 @@ class _ByLayers:
     client: Any
     options: Options
     arrays: Sequence[Any]
+    #: The dtype in which they sum.
+    dtype: str
 
     def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
         from .kept import fetched, product_on_workers
 
-        c = fetched(self.client, product_on_workers(self.client, product, self.arrays, self.options.memory))
+        of_layers = product_on_workers(self.client, product, self.arrays, self.options.memory, self.dtype)
+        c = fetched(self.client, of_layers)
         tell.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in product.sources), "")
         grid = plan.grid
         for tile in plan.tiles:

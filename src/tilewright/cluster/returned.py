@@ -27,7 +27,8 @@ class ReturnedTiles:
                 self._tiles[tile] = np.empty(self._grid.size(tile), self._dtype)
             elements = self._tiles[tile]
         top, left = rows.start - self._grid.rows(tile.i).start, columns.start - self._grid.columns(tile.j).start
-        elements[top : top + block.shape[0], left : left + block.shape[1]] = block
+        with np.errstate(over="ignore"):  # blocks may have a wider dtype: what C cannot hold is infinite, as in files
+            elements[top : top + block.shape[0], left : left + block.shape[1]] = block
 
     def flush(self) -> None:
         """Nothing to do: the elements are in memory."""

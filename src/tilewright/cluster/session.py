@@ -27,6 +27,7 @@ from ..errors import ClusterError, FileError, TilewrightError
 from ..files import Source
 from ..host.limits import use_threads
 from ..host.machine import available_memory, machine
+from ..planning.bounds import dtype_of_blocks
 from ..runtime.cpu.stop import Stopped
 from ..streaming.places.events import Events
 from ..streaming.places.places import Placement, place_product
@@ -77,7 +78,7 @@ def _facts(order: ProductOrder, worker: Any) -> WorkerFacts:
         sources = _opened(order, stack, worker.address)
         placement = _placed(order, sources, threads, limit)
         a, b = sources
-        rates = placement.rates(a, b, order.target, order.dtype.name)
+        rates = placement.rates(a, b, order.target, dtype_of_blocks(placement.choice.compute))
         # Again: measuring has compiled, which takes memory that stays.
         placement = _placed(order, sources, threads, limit)
     return WorkerFacts(

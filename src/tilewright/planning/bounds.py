@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UsageError
@@ -87,6 +88,42 @@ def path_bound(dtype: str, compute: str, k: int) -> float:
     bound = math.expm1(2 * math.log1p(operands) + math.log1p(_sums_error(compute, k)) + math.log1p(result))
     # Lines whose magnitudes float16 does not represent are multiplied in float32.
     return max(bound, _gamma(k, UNIT["float32"])) if compute == "float16x1" else bound
+
+
+def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part: int) -> float:
+    """The bound of a product in blocks: operands have the dtypes ``stored``, C has ``result``, and blocks are multiplied in
+    ``compute``. k is cut into parts of at most ``part``; each is summed by itself, and the sums are added one by one.
+
+    So a product of two elements passes through the roundings of its own part, and at most one for each further part: with s
+    parts these are part + s - 1 roundings, where a single running sum would have k. Operands that ``compute`` does not
+    represent are rounded as they are read, and C is rounded once where its dtype is the narrower one.
+
+    >>> whole, cut = (blocks_bound(("float32",) * 2, "float32", "float32", 10**6, part) for part in (10**6, 1000))
+    >>> f"{whole:.1e}", f"{cut:.1e}"
+    ('6.3e-02', '1.2e-04')
+    >>> f"{blocks_bound(('float32',) * 2, 'float32', 'float64', 10**6, 1000):.1e}"
+    '6.0e-08'
+    """
+    dtype = dtype_of_blocks(compute)
+    parts = max(1, -(-k // part))
+    longest, unit = -(-k // parts), UNIT[dtype]
+    if compute == "float16x1":
+        sums = (1 + path_bound("float32", compute, longest)) * (1 + _gamma(parts - 1, unit)) - 1
+    else:
+        sums = _gamma(longest + parts - 1, unit)
+    read = sum(math.log1p(unit) for each in stored if _bits(each) > _bits(dtype))
+    rounded = UNIT[result] if UNIT[result] > unit else 0.0
+    return math.expm1(read + math.log1p(sums) + math.log1p(rounded))
+
+
+def dtype_of_blocks(compute: str) -> str:
+    """The dtype of blocks that are multiplied in ``compute``: float16 parts are those of float32."""
+    return "float32" if compute.startswith("float16x") else compute
+
+
+def _bits(dtype: str) -> int:
+    """Bits of the largest whole number up to which a dtype has all whole numbers."""
+    return round(-math.log2(UNIT[dtype])) if dtype in UNIT else int(dtype.lstrip("uint") or 1) if "int" in dtype else 1
 
 
 def fast_bound(k: int) -> float:

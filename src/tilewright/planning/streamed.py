@@ -1,15 +1,31 @@
-"""The kernel that multiplies the blocks of a product larger than a GPU's memory: one that can add to C."""
+"""The kernel that multiplies the blocks of a product larger than a memory: one that can add to C, within a precision."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from ..errors import UsageError
 from ..kernels.cuda_kernel import Card, CudaKernel
-from .choice import ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu
+from .bounds import blocks_bound
+from .choice import ROUNDED, SPLIT, AnyKernel, Choice, choose_gpu, engine_on_gpu
 from .ways import EngineShape, ways
 
 #: The longest side of the blocks for which the kernel's parameters are chosen. The bits of a product do not depend on these.
 _SIDE = 16384
 #: The parts of float32 numbers that each precision takes.
 _PARTED = {"standard": SPLIT, "fast": ROUNDED}
+#: The words of precision among which a number chooses, for C of each dtype, the cheapest first.
+WORDS = {"float32": ("fast", "standard", "highest"), "float64": ("standard",)}
+
+
+def dtype_in_blocks(dtype: str, precision: str | float) -> str:
+    """The dtype in which blocks of a product of ``dtype`` are multiplied: with "highest" the widest.
+
+    >>> dtype_in_blocks("float32", "highest"), dtype_in_blocks("float32", "ieee")
+    ('float64', 'float32')
+    """
+    return "float64" if precision == "highest" else dtype
 
 
 def choose_streamed(
@@ -19,9 +35,9 @@ def choose_streamed(
     multiprocessors.
 
     float32 is computed from float16 parts where the GPU has a kernel for these and the product is large enough: with
-    ``precision`` "standard" from two for each number, with "fast" from one, with "ieee" from none. Everything else is
-    multiplied by the highest rung that can add to C. The choice depends on the shape of the product and the GPU alone.
-    Raises DTypeError where no kernel is for the dtype.
+    ``precision`` "standard" from two for each number, with "fast" from one, with "ieee" from none. With "highest" it is
+    computed in float64. Everything else is multiplied by the highest rung that can add to C. The choice depends on the shape
+    of the product and the GPU alone. Raises DTypeError where no kernel is for the dtype.
 
     >>> choose_streamed("float32", 4096, 4096, 4096, capability="9.0", sms=132).compute
     'float16x2'
@@ -36,4 +52,42 @@ def choose_streamed(
                 best = ways(kernel, block, Card(gpu, sms))[0]
                 why = f"tensor cores of compute capability {capability} multiply float16 parts faster than float32"
                 return Choice(kernel, parted, best.params, why, "predicted to be the fastest for large blocks")
+    dtype = dtype_in_blocks(dtype, precision)
     return choose_gpu(dtype, m, n, k, capability=capability, sms=sms, gpu=gpu, adds=True)
+
+
+def choose_within(
+    precision: str | float,
+    stored: Sequence[str],
+    result: str,
+    k: int,
+    choose: Callable[[str], tuple[Choice[AnyKernel], int]],
+) -> Choice[AnyKernel]:
+    """The choice for a word of ``precision``, or the cheapest one whose bound is at most the number ``precision``.
+
+    ``choose(word)`` returns the choice for a word, and the longest part of k that it sums before it adds to C. The bound is
+    that of the whole product (``bounds.blocks_bound``): of operands of the dtypes ``stored`` whose product is stored as
+    ``result``. Raises UsageError for a number that no choice keeps.
+    """
+    if isinstance(precision, str):
+        return choose(precision)[0]
+    bounds: dict[str, float] = {}
+    for word in WORDS[result]:
+        choice, part = choose(word)
+        bounds[word] = blocks_bound(stored, result, choice.compute, k, part)
+        if bounds[word] <= precision:
+            return dataclasses.replace(choice, why=f"{choice.why}; the cheapest that keeps precision {precision:g}")
+    best = min(bounds, key=bounds.__getitem__)
+    raise UsageError(
+        f"precision {precision:g}: with k = {k:,} the best bound for C of {result} is {bounds[best]:.2g} "
+        f"(precision {best!r}); ask for that or more"
+    )
+
+
+def word_of_choice(compute: str, result: str) -> str:
+    """The least word of ``precision`` whose promise blocks keep that are multiplied in ``compute``, for C of ``result``.
+
+    >>> word_of_choice("float16x1", "float32"), word_of_choice("float64", "float32"), word_of_choice("float64", "float64")
+    ('fast', 'highest', 'standard')
+    """
+    return "fast" if compute == ROUNDED else "highest" if (compute, result) == ("float64", "float32") else "standard"

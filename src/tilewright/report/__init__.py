@@ -1,4 +1,4 @@
-"""Records, explanations, timelines or points of scaling in, one self-contained page out.
+"""Records, explanations, timelines, points of scaling or accuracies in, one self-contained page out.
 
 Nothing here measures or multiplies: a file from any machine renders on any laptop, so this package imports
 ``records``, ``errors`` and the verdicts of ``lab.compare`` and nothing else of Tilewright. A page holds everything it needs
@@ -17,6 +17,7 @@ from ..errors import UnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from ..records.accuracy import AccuracyRecord
     from ..records.bench import BenchRecord
     from ..records.explanation import Explanation
     from ..records.pipeline import Pipeline
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "pipeline_html",
     "render",
+    "render_accuracy",
     "render_explanation",
     "render_scaling",
     "render_timeline",
     "save_figures",
     "save_timeline",
+    "write_accuracy_page",
     "write_explanation",
     "write_page",
     "write_scaling_page",
@@ -158,6 +161,28 @@ def write_scaling_page(points: Sequence[ScalingPoint], path: str | Path, *, titl
         write_scaling_page(read_scaling("scaling.jsonl"), "scaling.html")
     """
     return _lab("scaling").write_scaling_page(points, path, title=title)
+
+
+def render_accuracy(records: Sequence[AccuracyRecord], *, title: str | None = None) -> str:
+    """The page of records of ``benchmarks/record_accuracy.py``, as HTML text.
+
+    For each dtype of each record the errors of every path over size, over span and by distribution, beside the classical
+    bound, and the grades. Raises RecordError for no records, UnavailableError without the ``lab`` extra.
+    """
+    return _lab("accuracy_page").render_accuracy(records, title=title)
+
+
+def write_accuracy_page(records: Sequence[AccuracyRecord], path: str | Path, *, title: str | None = None) -> Path:
+    """Writes that page to ``path``, whole or not at all, and returns the path.
+
+    Raises what ``render_accuracy`` raises, and OSError:
+
+        from tilewright.records.accuracy import read_accuracy
+        from tilewright.report import write_accuracy_page
+
+        write_accuracy_page([read_accuracy("benchmarks/accuracy-cpu.jsonl")], "accuracy.html")
+    """
+    return _lab("accuracy_page").write_accuracy_page(records, path, title=title)
 
 
 def write_trace(timeline: Timeline, path: str | Path) -> Path:

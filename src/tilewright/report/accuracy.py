@@ -61,6 +61,15 @@ def known(view: View) -> list[BenchRecord]:
     return [r for r in view.measured if r.m == r.n == r.k and in_units(r)]
 
 
+def unit_text(dtype: str) -> str:
+    """u in words.
+
+    >>> unit_text("float32")
+    '2⁻²⁴'
+    """
+    return "2" + str(UNITS[dtype]).translate(_RAISED) if dtype in UNITS else "the unit roundoff"
+
+
 def error_charts(view: View, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]:
     """The specification of the chart ``error``, where errors of two sizes are known."""
     records = known(view)
@@ -113,5 +122,4 @@ def error_table(view: View) -> ErrorTable | None:
     kernels = dict.fromkeys(r.kernel for r in records)
     rows = tuple((kernel, tuple(errors.get((kernel, n), "–") for n in sizes)) for kernel in kernels)
     running = tuple(digits(running_sum(n)) for n in sizes) if _sums_in_dtype(view) else ()
-    unit = "2" + str(UNITS[view.section.dtype]).translate(_RAISED)
-    return ErrorTable(unit, tuple(f"{n:,}" for n in sizes), rows, running)
+    return ErrorTable(unit_text(view.section.dtype), tuple(f"{n:,}" for n in sizes), rows, running)

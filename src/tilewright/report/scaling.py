@@ -13,7 +13,7 @@ from ..records.scaling import SPENT, ScalingPoint, shape_text
 from . import environment, html
 from .charts import SECONDS, decades, finished, marks
 from .palette import Style, config, kernel_styles
-from .words import digits, duration, with_noun
+from .words import digits, duration, sentence_list, with_noun
 
 #: An efficiency below this counts as the end of scaling.
 HALF = 0.5
@@ -97,20 +97,16 @@ def scaling_sentence(lines: _Lines) -> str:
             limits.setdefault(LIMITS[points[end].loss], []).append(name)
     words = ""
     if kept:
-        words = f"Efficiency stays above {HALF:.0%} " + _listed(
-            [f"{end} for {_listed(of)}" for end, of in kept.items()]
+        words = f"Efficiency stays above {HALF:.0%} " + sentence_list(
+            [f"{end} for {sentence_list(of)}" for end, of in kept.items()]
         )
     if never:
         begins = ", but not even on" if kept else f"Efficiency is not above {HALF:.0%} even on"
-        words += f"{begins} " + _listed([f"{few} for {_listed(of)}" for few, of in never.items()])
+        words += f"{begins} " + sentence_list([f"{few} for {sentence_list(of)}" for few, of in never.items()])
     if not limits:
         return words.removesuffix(",") + "."
-    causes = [f"{cause} for {_listed(of)}" for cause, of in limits.items()] if len(limits) > 1 else list(limits)
-    return f"{words}; {'beyond that ' if kept else ''}the limit is {_listed(causes)}."
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    causes = [f"{cause} for {sentence_list(of)}" for cause, of in limits.items()] if len(limits) > 1 else list(limits)
+    return f"{words}; {'beyond that ' if kept else ''}the limit is {sentence_list(causes)}."
 
 
 def _label(point: ScalingPoint) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..records.timeline import Lane, Summary, Timeline
-from .words import digits, duration, with_noun
+from .words import digits, duration, sentence_list, with_noun
 
 #: The space before a unit, where no line may break.
 _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
@@ -34,7 +34,7 @@ def shape(timeline: Timeline) -> str:
 
 def timeline_title(timeline: Timeline) -> str:
     """The title of the page."""
-    where = _listed(["the CPU" if place == "cpu" else place for place in timeline.places])
+    where = sentence_list(["the CPU" if place == "cpu" else place for place in timeline.places])
     return f"{shape(timeline)} {timeline.dtype}{' on ' if where else ''}{where}{', as planned' * timeline.predicted}"
 
 
@@ -82,7 +82,7 @@ def _exposed(timeline: Timeline, summary: Summary) -> str:
         return ""
     nothing = "Nothing is computed" if timeline.predicted else "Nothing was computed"
     whole = f" for {duration(summary.exposed_s)}: " if len(spans) > 1 else " for "
-    return f"{nothing}{whole}{_listed(spans)}."
+    return f"{nothing}{whole}{sentence_list(spans)}."
 
 
 def _extremes(summaries: Sequence[Summary]) -> tuple[Summary, Summary]:
@@ -143,10 +143,6 @@ def share(part: float, whole: float) -> str:
     ('25.0%', '0.0%')
     """
     return f"{part / whole if whole else 0:.1%}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def ticks(total_s: float) -> list[tuple[float, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 #: A product that takes less than this, in seconds, is too short to be compared (S1.2's fourth mark).
 TOO_SHORT_S = 1e-5
@@ -84,6 +85,15 @@ def with_noun(number: int, noun: str, plural: str | None = None) -> str:
     ('1 thread', '2 threads')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def sentence_list(words: Sequence[str]) -> str:
+    """Several as a list in a sentence.
+
+    >>> sentence_list(["a", "b", "c"]), sentence_list(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def small(value: float) -> str:

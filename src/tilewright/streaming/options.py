@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-#: The precisions in which blocks are multiplied.
-PRECISIONS = ("standard", "ieee", "fast")
+from ..errors import UsageError
+from ..planning.bounds import check_precision
+
+#: The words of precision in which blocks are multiplied.
+PRECISIONS = ("standard", "highest", "ieee", "fast")
 
 
 @dataclass(frozen=True)
@@ -20,4 +23,13 @@ class Options:
     dtype: Any = None
     resume: bool = False
     overwrite: bool = False
-    precision: str = "standard"
+    precision: str | float = "standard"
+
+    def check(self) -> None:
+        """Raises UsageError for a precision that blocks do not have."""
+        if not isinstance(self.precision, str):
+            check_precision(self.precision)
+        elif self.precision not in PRECISIONS:
+            raise UsageError(
+                f"precision {self.precision!r}: must be {', '.join(PRECISIONS)} or a number, in which blocks are multiplied"
+            )

@@ -17,8 +17,9 @@ from ...files.array import ArraySource
 from ...host.disk import fingerprint
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
+from ...planning.bounds import dtype_of_blocks
 from ...planning.choice import PLANES, Choice, choose_adding_cpu
-from ...planning.streamed import choose_streamed
+from ...planning.streamed import choose_streamed, choose_within, dtype_in_blocks
 from ...runtime.gpu.device import Device, open_device
 from ...runtime.gpu.split_product import SOURCES
 from ...runtime.gpu.wake import wake_named
@@ -75,7 +76,8 @@ class Placement:
         return f"{kernel.name} {fingerprint(kernel.source_hash, dict(self.choice.params), blocking, *also)}"
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
-        """The rates of a place. Those of reading the operands and writing the result are measured now, in half a second."""
+        """The rates of a place, for blocks of ``dtype``. Those of reading the operands and writing the result are measured
+        now, in half a second."""
         if not self.gpus:
             return host_rates((a, b), out, self.choice.kernel, dtype, self.threads)
         gpu = gpu_rates(self.gpus[0], self.choice, dtype)
@@ -131,6 +133,8 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     """
     limit = None if options.memory is None else parse_bytes("memory", options.memory)
     gpus = _gpus(options.device)
+    (m, k), n = sources[0].shape, sources[1].shape[1]
+    stored = [source.dtype.name for source in sources]
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
     if not gpus:
         if options.device_memory is not None:
@@ -138,11 +142,9 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
         from ...codegen.jit import need_jit
 
         need_jit("what multiplies and moves blocks")
-        choice = choose_adding_cpu(dtype.name)
-        if choice is None:
-            raise DTypeError(f"dtype {dtype.name}: no kernel on the CPU adds products of it to C")
-        reserved = OWN_BYTES + _workspace(choice.kernel, dtype) + 2 * max(source.workspace for source in sources)
-        room = Room(_left(free, reserved), grain=64, kc=kc_of(choice.kernel, dtype.name), chunk=_chunk(sources))
+        choice = choose_on_cpu(options.precision, stored, dtype.name, k)
+        reserved = OWN_BYTES + _workspace(choice) + 2 * max(source.workspace for source in sources)
+        room = Room(_left(free, reserved), grain=64, kc=kc_of(choice.kernel, choice.compute), chunk=_chunk(sources))
         return Placement(choice, room, threads, free)
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
@@ -150,15 +152,16 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     stated = None if options.device_memory is None else parse_bytes("device_memory", options.device_memory)
     free_there = min(gpu.memory_bytes()[0] for gpu in gpus)
     place = int(GPU_SHARE * free_there) if stated is None else min(free_there, stated)
-    (m, k), n = sources[0].shape, sources[1].shape[1]
     gpu = gpus[0]
-    named: Any = {"capability": gpu.capability, "sms": gpu.sms, "gpu": gpu.name}
-    best = choose_streamed(dtype.name, m, n, k, **named, precision=options.precision)
-    planes = PLANES.get(best.compute, 0)
-    # A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid.
-    grain = max(128, *(side(**best.params) for side in best.kernel.tile))
-    step = typical_step(m, n, k, dtype.name, dtype.itemsize, grain, stated, planes)
-    room = Room(place, host, grain, step=step, chunk=_chunk(sources), planes=planes)
+
+    def chosen(word: str) -> tuple[Choice[Any], int]:
+        named: Any = {"capability": gpu.capability, "sms": gpu.sms, "gpu": gpu.name, "precision": word}
+        choice = choose_streamed(dtype.name, m, n, k, **named)
+        return choice, _step_on_gpu(choice, (m, n, k), stated)
+
+    best = choose_within(options.precision, stored, dtype.name, k, chosen)
+    step, planes = _step_on_gpu(best, (m, n, k), stated), PLANES.get(best.compute, 0)
+    room = Room(place, host, _grain(best), step=step, chunk=_chunk(sources), planes=planes)
     return Placement(best, room, threads, free, gpus, chunks)
 
 
@@ -180,10 +183,38 @@ def _left(limit: int, reserved: int) -> int:
     return limit - reserved
 
 
-def _workspace(kernel: Kernel, dtype: np.dtype[Any]) -> int:
+def _workspace(choice: Choice[Kernel]) -> int:
     """Bytes of workspace that the kernel takes for blocks of any size."""
     large = 1 << 20
-    return kernel.workspace_bytes(large, large, large, dtype.name)
+    return choice.kernel.workspace_bytes(large, large, large, choice.compute)
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def choose_on_cpu(precision: str | float, stored: Sequence[str], result: str, k: int) -> Choice[Kernel]:
+    """The CPU's kernel for blocks of a product with so long a k; see ``choose_within``. Raises DTypeError, UsageError."""
+
+    def chosen(word: str) -> tuple[Choice[Kernel], int]:
+        dtype = dtype_in_blocks(result, word)
+        choice = choose_adding_cpu(dtype)
+        if choice is None:
+            raise DTypeError(f"dtype {dtype}: no kernel on the CPU adds products of it to C")
+        return choice, kc_of(choice.kernel, dtype)
+
+    return choose_within(precision, stored, result, k, chosen)
+
+
+def _grain(choice: Choice[Any]) -> int:
+    """A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid."""
+    return max(128, *(side(**choice.params) for side in choice.kernel.tile))
+
+
+def _step_on_gpu(choice: Choice[Any], shape: tuple[int, int, int], limit: int | None) -> int:
+    """The step of k with which a GPU computes a product of ``shape`` (m, n, k) under a ``limit`` of its memory."""
+    dtype = np.dtype(dtype_of_blocks(choice.compute))
+    planes = PLANES.get(choice.compute, 0)
+    return typical_step(*shape, dtype.name, dtype.itemsize, _grain(choice), limit, planes)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...host.machine import bytes_text, seconds_text
+from ...planning.bounds import blocks_bound, dtype_of_blocks
 from ...planning.choice import ROUNDED, SPLIT, Choice
 from ...planning.plan import Plan, Rows
+from ...planning.streamed import WORDS, dtype_in_blocks, word_of_choice
 from ...problem import Problem
 from .bounds import least_elements, least_side
 from .cost import Cost, Rates
@@ -25,6 +27,7 @@ from .schedule import Schedule
 class StreamPlan(Plan):
     """How a product is cut and copied, and the predicted time; ``str()`` shows all of it.
 
+    ``dtype`` is that of the blocks and ``itemsize`` its bytes; C has the dtype ``result``, the operands have ``stored``.
     ``parts`` are the tiles of each place that computes; ``cost`` is that of the longest part. Where there are several
     places, ``alone_s`` is the predicted time of one.
     """
@@ -46,16 +49,21 @@ class StreamPlan(Plan):
     workers: str = ""
     #: Layers of k, and the workers that share them; then ``cost`` is that of one worker.
     layers: tuple[int, int] = (1, 1)
+    stored: tuple[str, ...] = ()
+    result: str = ""
 
-    def on(self, choice: Choice[Any], devices: Sequence[str], workers: str = "") -> StreamPlan:
-        """The same plan with its kernel and ``devices``; one device computes each part, the first devices first.
+    def on(
+        self, choice: Choice[Any], devices: Sequence[str], workers: str, *, stored: Sequence[str], result: str
+    ) -> StreamPlan:
+        """The same plan with its kernel, ``devices`` and dtypes; one device computes each part, the first devices first.
         ``workers`` is a line about those of a cluster, to which the devices belong."""
-        return replace(self, choice=choice, devices=tuple(devices), workers=workers)
+        named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
+        return replace(named, stored=tuple(stored), result=result)
 
     @property
     def problem(self) -> Problem:
         """The whole product."""
-        return Problem(self.grid.m, self.grid.n, self.grid.k, self.dtype)
+        return Problem(self.grid.m, self.grid.n, self.grid.k, self.result or self.dtype)
 
     @property
     def device(self) -> str:
@@ -146,6 +154,11 @@ class StreamPlan(Plan):
         return "reading" if self.rates.read_bytes < self.rates.in_bytes else "copying"
 
     @property
+    def error_bound(self) -> float:
+        """What no element's error exceeds, relative to |A||B|, where nothing overflows or underflows."""
+        return blocks_bound(self.stored, self.result, self.compute, self.grid.k, self._part)
+
+    @property
     def title(self) -> str:
         return f"{self.problem}, in blocks"
 
@@ -217,7 +230,30 @@ class StreamPlan(Plan):
         least = bytes_text(self.least_read_bytes)
         return [("reads", f"{bytes_text(self.read_bytes)} of A and B; the least for both memories is {least}")]
 
+    @property
+    def _part(self) -> int:
+        """The longest part of k that the kernel sums before it adds to C."""
+        return self.grid.kc if self.grid.kc > 1 else self.grid.bk
+
+    def _bound(self) -> Rows:
+        if not self.choice or not self.grid.k:
+            return []
+        parts = -(-self.grid.k // self._part)
+        rounded = f", rounded to {self.result}" if dtype_of_blocks(self.compute) != self.result else ""
+        cut = f" in {parts:,} sums of {-(-self.grid.k // parts):,} of k" if parts > 1 else ""
+        more = ""
+        if (word := word_of_choice(self.compute, self.result)) != WORDS[self.result][-1]:
+            best = WORDS[self.result][-1]
+            bound = blocks_bound(self.stored, self.result, dtype_in_blocks(self.result, best), self.grid.k, self._part)
+            more = f"; {bound:.2g} with precision {best!r}"
+        return [("error", f"at most {self.error_bound:.2g}·|A||B|: {self.compute}{cut}{rounded} ({word}){more}")]
+
     def _accuracy(self) -> Rows:
+        """In what a GPU multiplies float32; the bound for all operands, and below it that for most."""
+        dtype, rest = self._parts_of_numbers()[:1], self._parts_of_numbers()[1:]
+        return [*dtype, *self._bound(), *(("" if label == "error" else label, text) for label, text in rest)]
+
+    def _parts_of_numbers(self) -> Rows:
         if not self.choice or self.compute not in (ROUNDED, SPLIT):
             return []
         from ...arrays.split import rounded_rows, split_rows  # not needed on the CPU

@@ -13,6 +13,7 @@ import numpy as np
 from ...files import Sink, Source
 from ...files.format import locate
 from ...planning.choice import Choice
+from ...planning.streamed import word_of_choice
 from ..places.events import Events
 from ..places.places import Placement
 from ..plan.cost import Rates
@@ -27,7 +28,7 @@ from .parallel import execute_on_all
 
 @dataclass(frozen=True)
 class Product:
-    """The operands as they were given, and the dtype in which they are multiplied."""
+    """The operands as they were given, and the dtype of C. The choice of a placement says in which one blocks are."""
 
     a: Source
     b: Source
@@ -43,14 +44,15 @@ class Product:
         """m, n and k."""
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
-    def facts(self, kernel: str, target: Any) -> dict[str, str]:
+    def facts(self, placed: Placed, target: Any) -> dict[str, str]:
         """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
         return {
             "a": self.a.fingerprint(),
             "b": self.b.fingerprint(),
             "the dtype": self.dtype.name,
             "the result's name": str(locate(os.fspath(target))[2]),
-            "the kernel": kernel,
+            "the precision": word_of_choice(placed.choice.compute, self.dtype.name),
+            "the kernel": placed.kernel_fact,
         }
 
 

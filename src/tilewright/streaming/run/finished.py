@@ -21,7 +21,7 @@ from ...host.disk import CacheFile, fingerprint
 MOST = 256
 
 #: The facts that are compared. The kernel is not one: a newer kernel computes the same product.
-COMPARED = ("a", "b", "the dtype", "the result's name")
+COMPARED = ("a", "b", "the dtype", "the precision", "the result's name")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,14 @@ def remember(target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts:
             return
         for old in sorted(record_path.parent.glob("*.json"), key=_changed_s, reverse=True)[MOST:]:
             old.unlink(missing_ok=True)
+
+
+def forget(path: Path, facts: Mapping[str, str]) -> None:
+    """Remove the record of the result at ``path``: a later ``resume`` does not take it for the product."""
+    record_path = _record_file(path, facts).path
+    if record_path is not None:
+        with contextlib.suppress(OSError):
+            record_path.unlink(missing_ok=True)
 
 
 def is_finished(
@@ -80,7 +88,12 @@ def _identity(target: Any, shape: tuple[int, int], dtype: Any) -> str:
 
 def _recall(path: Path, facts: Mapping[str, str]) -> Finished | None:
     """The record of a result; None where there is none, or none that ``remember`` wrote."""
-    return _record_file(path, facts).read_as(lambda record: Finished(str(record["result"]), dict(record["facts"])))
+    before = {"the precision": "standard"}  # of records from before there was this fact
+
+    def read(record: Any) -> Finished:
+        return Finished(str(record["result"]), before | dict(record["facts"]))
+
+    return _record_file(path, facts).read_as(read)
 
 
 def _record_file(path: Path, facts: Mapping[str, str]) -> CacheFile:

@@ -23,6 +23,7 @@ from ...errors import FileError, ResumeError
 from ...files import Sink, WorkDirectory, create_matrix, output_of
 from ...files.array import ArraySource
 from ...files.work import JOURNAL
+from ...planning.bounds import dtype_of_blocks
 from ...runtime.cpu.stop import stoppable
 from ..options import Options
 from ..places.events import Events
@@ -31,7 +32,7 @@ from ..plan.grid import ORDERS, Tile
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
 from .computation import Computation, Placed, Product, Tell
 from .counting import SharedCounter
-from .finished import is_finished, remember
+from .finished import forget, is_finished, remember
 from .journal import BegunProduct, Journal, read_journal
 
 #: Called with the operations that are done, and those of the whole product.
@@ -116,6 +117,11 @@ class Job:
             remember(self.target, self.work.target, self.product.shape[:2], self.product.dtype, self.facts)
             self.journal.remove()
 
+    def disown(self) -> None:
+        """The result is found to be wrong: a later ``resume`` will not take it for this product."""
+        if self.work is not None:
+            forget(self.work.target, self.facts)
+
     @property
     def finished_tiles(self) -> int:
         """Tiles that a later run need not compute."""
@@ -126,7 +132,8 @@ class Job:
         grid, cost, placement = self.plan.grid, self.plan.cost, self.placement
         (m, n, k), (a, b) = self.product.shape, self.product.sources
         return {
-            **{"m": m, "n": n, "k": k, "dtype": self.plan.dtype, "stored": [a.dtype.str, b.dtype.str]},
+            **{"m": m, "n": n, "k": k, "dtype": self.product.dtype.name, "stored": [a.dtype.str, b.dtype.str]},
+            **{"compute": self.plan.compute, "error_bound": _as_json(self.plan.error_bound)},
             "already_complete": self.complete,
             **{"device": placement.names, "gpus": [gpu.name for gpu in placement.gpus]},
             **{"kernel": self.plan.kernel.name, "params": dict(self.plan.params), "threads": placement.threads},
@@ -227,16 +234,15 @@ def plan_job(
         if not only_planned:
             journal = stack.enter_context(contextlib.closing(Journal(work.path / JOURNAL, work.fd)))
         if options.resume or not only_planned:
-            facts = product.facts(placement.kernel_fact, target)
+            facts = product.facts(placement, target)
         if options.resume:
             begun, complete = _taken_up(product, placement, target, work, facts, options.overwrite)
     if complete:
         plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, placement.room)
-        plan = plan.on(placement.choice, placement.names, placement.summary)
+        plan = _on_places(plan, product, placement)
         return Job(product, placement, compute, plan.rates, target, work, journal, facts, None, plan, complete)
-    rates = placement.rates(product.a, product.b, target, product.dtype.name)
-    plan = _planned(product, placement, rates, begun, options.partition)
-    plan = plan.on(placement.choice, placement.names, placement.summary)
+    rates = placement.rates(product.a, product.b, target, dtype_of_blocks(placement.choice.compute))
+    plan = _on_places(_planned(product, placement, rates, begun, options.partition), product, placement)
     return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan)
 
 
@@ -266,12 +272,18 @@ def _planned(
     product: Product, placement: Placed, rates: Rates, begun: BegunProduct | None, partition: str
 ) -> StreamPlan:
     m, n, k = product.shape
-    name, itemsize = product.dtype.name, product.dtype.itemsize
+    name = dtype_of_blocks(placement.choice.compute)
+    itemsize = np.dtype(name).itemsize
     if begun is None:
         return plan_stream(m, n, k, name, itemsize, placement.room, rates, len(placement.names), partition)
     order = ORDERS["rows"](*begun.grid.tiles)
     left = tuple(tile for tile in order if tile not in begun.finished)
     return plan_again(begun.grid, name, itemsize, placement.room, rates, left, len(placement.names), partition)
+
+
+def _on_places(plan: StreamPlan, product: Product, placement: Placed) -> StreamPlan:
+    stored = [source.dtype.name for source in product.sources]
+    return plan.on(placement.choice, placement.names, placement.summary, stored=stored, result=product.dtype.name)
 
 
 def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:
@@ -284,8 +296,13 @@ def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -
 
 
 def _rates_as_dict(rates: Rates) -> dict[str, Any]:
-    """As JSON, which has no infinity: an infinite rate is null."""
-    return {name: None if value == math.inf else value for name, value in asdict(rates).items()}
+    """As JSON: an infinite rate is null."""
+    return {name: _as_json(value) for name, value in asdict(rates).items()}
+
+
+def _as_json(value: Any) -> Any:
+    """JSON has no infinity."""
+    return None if value == math.inf else value
 
 
 def _inode(path: Path | None) -> int | None:

@@ -94,7 +94,7 @@ def refuse_overlap(out: Any, **operands: Any) -> None:
     if not isinstance(out, np.ndarray):
         return
     for name, operand in operands.items():
-        if (isinstance(operand, np.ndarray) and _share_memory(out, operand)) or _same_file(out, operand):
+        if (isinstance(operand, np.ndarray) and _share_memory(out, operand)) or same_file(out, operand):
             raise UsageError(f"out shares memory with {name}, which is read until the end: give another array")
 
 
@@ -105,7 +105,7 @@ def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
         return True
 
 
-def _same_file(out: Any, operand: Any) -> bool:
+def same_file(out: Any, operand: Any) -> bool:
     """Whether ``out`` and the operand are the same file: a path, or an array mapped from a file."""
     files = [x.filename if isinstance(x, np.memmap) else x for x in (out, operand)]
     paths = [local_path(os.fspath(file)) for file in files if isinstance(file, (str, os.PathLike))]

@@ -1,0 +1,113 @@
+"""Products of arrays, verified."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..arrays.host_copy import on_host
+from ..errors import DTypeError, ShapeError, UsageError
+from ..operands import NUMPY_DTYPES, admit, promoted
+from ..planning.bounds import promised_bound
+from ..problem import combine_shapes
+from ..runtime.cpu.batch import as_matrices
+from .comparing import Budget, compare_floats
+from .found import Verification
+
+#: Random vectors by which integers are compared.
+_OF_INTEGERS = 8
+
+Matrix = np.ndarray
+
+
+def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Verification:
+    """Check afterwards that ``c`` is the product of ``a`` and ``b``, as precise as ``precision`` promises.
+
+    The arrays have the shapes and dtypes of a ``matmul`` and its result, which may come from any library: float16,
+    bfloat16, float32, float64, complex numbers or integers, in the memory of the host or of a GPU. It takes O(n²) operations
+    of NumPy, and copies what is on a GPU. Integers are compared modulo their size: a wrong row passes with a probability of
+    at most 2^-7, and one with a single wrong element never. Of rows of A with an infinity or a NaN, and of columns that
+    have them throughout, only some elements are compared.
+
+    ``matmul(…, verify=True)`` calls it, and logs what was found at level INFO of the logger "tilewright.verification".
+
+    Returns what was found; ``ok`` is False for a wrong product. Raises ShapeError, DTypeError, and UsageError for a
+    precision that has no bound.
+
+    >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 300))
+    >>> c = a @ a
+    >>> verify(a, a, c).ok
+    True
+    >>> c[17, 250] += 1e-9
+    >>> print(verify(a, a, c, precision=1e-13).where)
+    (17, 250)
+    """
+    place = "gpu" if any(x is not y for x, y in ((x, on_host(x)) for x in (a, b, c))) else "cpu"
+    x, y, z = (admit(on_host(value), name) for value, name in ((a, "a"), (b, "b"), (c, "c")))
+    shapes = combine_shapes(x.shape, y.shape)
+    if z.shape != shapes.result:
+        raise ShapeError(f"c is {z.shape}, the product is {shapes.result}: c must have exactly this shape")
+    dtype = promoted(x.dtype, y.dtype)
+    if dtype.kind == "b" or dtype.name in NUMPY_DTYPES or (dtype.kind in "iu") != (z.dtype.kind in "iu"):
+        what = f"products of {dtype}" if dtype == z.dtype else f"products of {dtype} as {z.dtype}"
+        raise DTypeError(f"{what} cannot be verified: only integers as integers, and floating-point numbers")
+    bound = promised_bound(precision, place, dtype.name, z.dtype.name, shapes.k)
+    x, y, z = as_matrices(shapes, x, y, z)
+    found = Verification(0.0, bound, (), f"{shapes.m}×{shapes.k} · {shapes.k}×{shapes.n} {dtype}")
+    if not z.size or not shapes.k:
+        wrong = np.argwhere(z != 0)
+        return Verification(math.inf, bound, tuple(map(int, wrong[0])), found.what) if len(wrong) else found
+    for index in np.ndindex(z.shape[:-2]):
+        three = x[index], y[index], z[index]
+        error, where = _compare_integers(*three) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
+        if not error <= found.error or not found.where:
+            found = Verification(error, bound, (*index, *where), found.what)
+    return found
+
+
+def multiply_verified(
+    product: Callable[..., Any],
+    a: Any,
+    b: Any,
+    out: Any,
+    precision: str | float,
+    algorithm: str,
+    plain: bool,
+    **others: Any,
+) -> Any:
+    """``product(a, b, out, …)``, verified; what was found is logged. Raises VerificationError if it is wrong, and UsageError
+    for a product without a bound for each element."""
+    if not plain or algorithm != "classical":
+        what = "scales, alpha, beta, bias and activation" if not plain else f"algorithm {algorithm!r}"
+        raise UsageError(f"verify=True is for A·B by the classical algorithm: leave out {what}")
+    if isinstance(a, list) and isinstance(b, list) and a and getattr(a[0], "ndim", 0) > 1:
+        outs = [None] * len(a) if out is None else out
+        if not len(a) == len(b) == len(outs):
+            raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}, out one of {len(outs)}: not as many")
+        each = zip(a, b, outs, strict=True)
+        return [multiply_verified(product, *three, precision, algorithm, plain, **others) for three in each]
+    x, y = a, b
+    if out is not None:  # it may overlap the operands
+        x, y = (np.array(on_host(value)) for value in (a, b))
+    result = product(a, b, out, precision=precision, algorithm=algorithm, **others)
+    found = verify(x, y, result, precision=precision)
+    found.report()
+    return result
+
+
+def _compare_integers(a: Matrix, b: Matrix, c: Matrix) -> tuple[float, tuple[int, int]]:
+    """0 if C·X = A·(B·X) modulo the size of the integers, otherwise infinity; and the first wrong element."""
+    x = np.random.default_rng().integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], _OF_INTEGERS), endpoint=True)
+    x[:, 0] |= 1  # an odd weight never makes a single error vanish
+    product: Callable[..., np.ndarray] = np.matmul
+    of_c = product(c.astype(np.int64), x)
+    right = product(a.astype(np.int64), product(b.astype(np.int64), x))
+    wrong = np.flatnonzero((of_c.astype(c.dtype) != right.astype(c.dtype)).any(axis=1))
+    if not wrong.size:
+        return 0.0, (0, 0)
+    row = int(wrong[0])
+    exact = product(a[row].astype(np.int64), b.astype(np.int64)).astype(c.dtype)
+    return math.inf, (row, int(np.flatnonzero(c[row] != exact)[0]))
