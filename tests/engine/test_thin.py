@@ -195,7 +195,7 @@ def matrices(dtype: str, count: int) -> list[nb.types.Array]:
 @every_tile
 def test_row_dots(tile: tuple[int, int, int], dtype: str) -> None:
     rows, columns, bits = tile
-    dots = codegen.row_dots(rows, columns, 2, bits, prefetch=True)
+    dots = codegen.row_dots(rows, columns, 2, bits, ahead=64)
 
     @nb.njit((*matrices(dtype, 3), nb.intp))
     def run(x, y, z, accumulate):
@@ -222,7 +222,7 @@ def test_row_dots(tile: tuple[int, int, int], dtype: str) -> None:
 @every_tile
 def test_row_updates(tile: tuple[int, int, int], dtype: str) -> None:
     rows, steps, bits = tile
-    update = codegen.row_updates(rows, steps, bits, prefetch=True)
+    update = codegen.row_updates(rows, steps, bits, ahead=64)
 
     @nb.njit(tuple(matrices(dtype, 3)))
     def run(x, y, z):

@@ -18,14 +18,14 @@ from .loops import Values, counted_loop, emitted, row_pointers, sum_of_lanes, ve
 from .vectors import I32, I64, Vectors
 
 
-def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, prefetch: bool = False) -> Callable[..., None]:
+def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, ahead: int = 0) -> Callable[..., None]:
     """Dot products of rows of X with rows of Y, both of unit stride along k; vectors of partial sums stay in registers.
 
     The result is an intrinsic ``dots(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)``:
     ``z[i, j] = Σ x[i, p]·y[j, p]`` for i < ``x_live`` ≤ ``rows``, j < ``y_live`` ≤ ``columns`` (both at least 1) and
     p < ``kc``; added to what is there unless ``accumulate`` is 0. Strides count elements. ``chains`` vectors along k are
-    summed separately, for tiles whose rows · columns are too few to keep the multipliers busy. With ``prefetch``, the next
-    ``rows`` rows of X are prefetched.
+    summed separately, for tiles whose rows · columns are too few to keep the multipliers busy. What lies ``ahead`` elements
+    further in X is prefetched into the second-level cache, if ``ahead`` is not 0.
     """
 
     def emit(
@@ -34,15 +34,14 @@ def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, prefetch
         builder = vectors.builder
         of_x = row_pointers(builder, x, x_row, rows, x_live)
         of_y = row_pointers(builder, y, y_row, columns, y_live)
-        next_rows = builder.mul(x_row, I64(rows))
 
         def step(at: Any, sums: Values, load: Any, store: Any, chain: int) -> Values:  # noqa: ARG001
             new = list(sums)
             y_now = [load(pointer, at) for pointer in of_y]
             for r, pointer in enumerate(of_x):
                 x_now = load(pointer, at)
-                if prefetch:
-                    vectors.prefetch(pointer, builder.add(at, next_rows))
+                if ahead:
+                    vectors.prefetch(pointer, builder.add(at, I64(ahead)), level=2)
                 for j in range(columns):
                     place = (chain * rows + r) * columns + j
                     new[place] = vectors.multiply_add(x_now, y_now[j], new[place])
@@ -79,13 +78,12 @@ def _write_sums(
                 builder.store(value, place)
 
 
-def row_updates(rows: int, steps: int, vector_bits: int, *, prefetch: bool = False) -> Callable[..., None]:
+def row_updates(rows: int, steps: int, vector_bits: int, *, ahead: int = 0) -> Callable[..., None]:
     """Rows of X, scaled, added to rows of Z, both of unit stride.
 
     The result is an intrinsic ``update(count, x, x_row, y, y_row, y_column, z, z_row, live)``:
     ``z[i, j] += Σ y[i, q]·x[q, j]`` for i < ``live`` ≤ ``rows`` (at least 1), q < ``steps`` and j < ``count``. Strides count
-    elements. The rows · steps elements of Y stay in registers, X is read once. With ``prefetch``, the next ``steps``
-    rows of X are prefetched.
+    elements. The rows · steps elements of Y stay in registers, X is read once. ``ahead``: as in ``row_dots``.
     """
 
     def emit(
@@ -103,7 +101,6 @@ def row_updates(rows: int, steps: int, vector_bits: int, *, prefetch: bool = Fal
         builder = vectors.builder
         of_x = row_pointers(builder, x, x_row, steps, I64(steps))
         of_z = row_pointers(builder, z, z_row, rows, live)
-        next_rows = builder.mul(x_row, I64(steps))
         factors = [
             [
                 vectors.broadcast(builder.load(place))
@@ -114,9 +111,9 @@ def row_updates(rows: int, steps: int, vector_bits: int, *, prefetch: bool = Fal
 
         def step(at: Any, values: Values, load: Any, store: Any, chain: int) -> Values:  # noqa: ARG001
             x_now = [load(pointer, at) for pointer in of_x]
-            if prefetch:
+            if ahead:
                 for pointer in of_x:
-                    vectors.prefetch(pointer, builder.add(at, next_rows))
+                    vectors.prefetch(pointer, builder.add(at, I64(ahead)), level=2)
             sums = [load(pointer, at) for pointer in of_z]  # all before the first is stored: rows repeat
             for i in range(rows):
                 for q in range(steps):
