@@ -16,10 +16,10 @@ from tilewright.host.limits import use_threads
 from tilewright.planning.host import _sharing, shared_product
 from tilewright.runtime.cpu import shared_products
 from tilewright.runtime.cpu import shared_products_code as code
-from tilewright.runtime.cpu import threads as crew_of_threads
 from tilewright.runtime.cpu.runner import compiled, standby
 from tilewright.runtime.cpu.standby import address_of
 from tilewright.runtime.cpu.threads import Team
+from tilewright.runtime.cpu.workers import crew as workers
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_callers_on_many_threads() -> None:
     for caller in callers:
         caller.join()
     assert not wrong
-    assert not crew_of_threads._crew.claims
+    assert not workers.claims
 
 
 def test_a_call_is_a_whole_number_of_cache_lines_before_its_counters() -> None:

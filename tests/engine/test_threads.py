@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,17 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.catalog import catalog
 from tilewright.codegen import crew
+from tilewright.codegen.futex import HAS_FUTEX
+from tilewright.host.limits import use_threads
 from tilewright.runtime.cpu.runner import compiled, grid, standby
 from tilewright.runtime.cpu.slices import even_slices
-from tilewright.runtime.cpu.standby import call_words
-from tilewright.runtime.cpu.threads import Team, _Crew, _TeamCall
+from tilewright.runtime.cpu.standby import CompiledStandby, call_words
+from tilewright.runtime.cpu.threads import Team, _TeamCall
+from tilewright.runtime.cpu.workers import Crew
+from tilewright.runtime.cpu.workers import crew as workers
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
+futex = pytest.mark.skipif(not HAS_FUTEX, reason="this system has no futex")
 two_cpus = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors"
 )
@@ -143,18 +149,14 @@ def test_rally_raises_what_any_of_them_raised_when_all_are_done(here: bool) -> N
 
 
 class Watched:
-    """Workers that stand by, and how many calls were posted."""
+    """The machine code in which workers wait, and how many calls were posted."""
 
     def __init__(self) -> None:
         self.posted = 0
         self._real = standby()
-        self.stand_by = self._real.stand_by
 
-    def settle(self, mailbox: np.ndarray, call: int) -> None:
-        self._real.settle(mailbox, call)
-
-    def failed(self, call: np.ndarray) -> bool:
-        return self._real.failed(call)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
     def post(self, mailbox: np.ndarray, call: int) -> bool:
         taken = self._real.post(mailbox, call)
@@ -217,7 +219,7 @@ def test_who_is_woken_wakes_others() -> None:
 @affinity
 def test_a_seat_is_kept_until_another_is_taken() -> None:
     """Who stands by where it was seated is not to find another worker woken there."""
-    own, allowed = _Crew(), os.sched_getaffinity(0)
+    own, allowed = Crew(), os.sched_getaffinity(0)
     workers = own.claim(_TeamCall(), 3)
     here = min(allowed)
     own.seat(workers, here, allowed)
@@ -229,20 +231,49 @@ def test_a_seat_is_kept_until_another_is_taken() -> None:
     assert workers[0].seat == seats[0], "the others' are still theirs"
 
 
-def test_standing_by_ends() -> None:
-    """Looks at a mailbox to which nothing is posted are bounded; then its owner says that it sleeps."""
+# ---- mailboxes -------------------------------------------------------------------------------------------------------
+
+
+def an_empty_mailbox(state: int = crew.AWAY) -> np.ndarray:
     mailbox = np.zeros(crew.MAILBOX_WORDS, np.int64)
-    standing = threading.Thread(target=standby().stand_by, args=(mailbox,), daemon=True)
-    standing.start()
+    mailbox[crew.STATE], mailbox[crew.PROCESSOR] = state, -1
+    return mailbox
+
+
+def owner(mailbox: np.ndarray, awake: bool = True, machine_code: CompiledStandby | None = None) -> threading.Thread:
+    """A thread that waits in this mailbox, and has not been called back."""
+    stand_by = (machine_code or standby()).stand_by
+    thread = threading.Thread(target=stand_by, args=(mailbox, 0, awake), daemon=True)
+    thread.start()
+    return thread
+
+
+def becomes(mailbox: np.ndarray, state: int) -> bool:
+    deadline = time.monotonic() + 60
+    while mailbox[crew.STATE] != state and time.monotonic() < deadline:
+        time.sleep(1e-3)
+    return bool(mailbox[crew.STATE] == state)
+
+
+@pytest.fixture
+def never_asleep(monkeypatch: pytest.MonkeyPatch) -> CompiledStandby:
+    """As where the system has no futex."""
+    monkeypatch.setattr(standby(), "sleeps", False)
+    return standby()
+
+
+def test_standing_by_ends(never_asleep: CompiledStandby) -> None:
+    """Looks at a mailbox to which nothing is posted are bounded; where its owner cannot sleep, it then returns."""
+    mailbox = an_empty_mailbox()
+    standing = owner(mailbox, machine_code=never_asleep)
     standing.join(60)
     assert not standing.is_alive()
-    assert mailbox[0] == crew.ASLEEP
+    assert mailbox[crew.STATE] == crew.AWAY
 
 
-def test_a_mailbox_answers_as_its_owner_is() -> None:
-    real, mailbox, call, other = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64), 1 << 20, 1 << 21
-    mailbox[crew.PROCESSOR] = -1
-    assert not real.post(mailbox, call), "asleep"
+def test_a_mailbox_answers_as_its_owner_is(never_asleep: CompiledStandby) -> None:
+    real, mailbox, call, other = never_asleep, an_empty_mailbox(), 1 << 20, 1 << 21
+    assert not real.post(mailbox, call), "away"
     mailbox[crew.STATE] = crew.STANDING
     assert real.post(mailbox, call)
     assert not real.post(mailbox, other), "one at a time"
@@ -251,17 +282,115 @@ def test_a_mailbox_answers_as_its_owner_is() -> None:
     assert mailbox[crew.STATE] == call, "that of another caller"
     real.settle(mailbox, call)
     assert mailbox[crew.STATE] == crew.STANDING, "taken back"
-    real.stand_by(mailbox)
-    assert mailbox[crew.STATE] == crew.ASLEEP
+    real.stand_by(mailbox, 0, True)
+    assert mailbox[crew.STATE] == crew.AWAY
+
+
+def test_what_was_posted_to_a_sleeper_is_taken_back_as_it_was() -> None:
+    real, mailbox, call = standby(), an_empty_mailbox(crew.SLEEPING), 1 << 20
+    assert real.post(mailbox, call)
+    assert mailbox[crew.STATE] == call + crew.SLEEPING
+    real.settle(mailbox, call)
+    assert mailbox[crew.STATE] == crew.SLEEPING
+
+
+@futex
+@pytest.mark.parametrize("awake", [True, False])
+def test_an_owner_falls_asleep_is_roused_and_is_called_back(awake: bool) -> None:
+    mailbox = an_empty_mailbox()
+    waiting = owner(mailbox, awake)
+    assert becomes(mailbox, crew.SLEEPING)
+    assert standby().rouse(mailbox)
+    assert mailbox[crew.BELL] == crew.RING
+    assert becomes(mailbox, crew.SLEEPING), "again, for nothing was posted"
+    standby().call_back(mailbox)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert mailbox[crew.STATE] == crew.AWAY
+
+
+@futex
+def test_an_owner_that_was_called_back_before_it_came_returns() -> None:
+    """It had looked into its inbox before the job was there, and falls asleep after it was called."""
+    mailbox = an_empty_mailbox()
+    standby().call_back(mailbox)
+    waiting = owner(mailbox)
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
+@futex
+def test_no_call_to_python_is_lost_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are given around the moment at which the worker falls asleep."""
+    monkeypatch.setattr(standby(), "_looks", 2000)
+    done: list[int] = []
+    rng = np.random.default_rng(0)
+    for number in range(2000):
+        Team(2).wake(standby())
+        end = time.perf_counter() + rng.uniform(0, 2e-4)
+        while time.perf_counter() < end:
+            pass
+        Team(2).run([lambda: None, functools.partial(done.append, number)])
+    assert done == list(range(2000))
+
+
+@futex
+def test_sleeping_workers_take_no_processor_time() -> None:
+    a = np.ones((300, 300), np.float32)
+    with use_threads(4):
+        tw.matmul(a, a)
+        Team(4).rally(*product_of_a_team(300)[:2], standby())
+    assert all(becomes(worker.mailbox, crew.SLEEPING) for worker in workers.workers[:3])
+
+    def used() -> float:
+        return sum(time.clock_gettime(time.pthread_getcpuclockid(worker.ident)) for worker in workers.workers[:3])
+
+    before = used()
+    time.sleep(0.3)
+    assert used() == before
+
+
+@futex
+def test_a_sleeping_worker_is_woken_by_machine_code_and_computes() -> None:
+    """The caller computes nothing of this product until the worker has begun: its wake-up is what ends the wait."""
+    mailbox = an_empty_mailbox()
+    waiting = owner(mailbox, awake=False)
+    assert becomes(mailbox, crew.SLEEPING)
+    _, call, c = product_of_a_team(130)
+    boxes = np.array([mailbox.ctypes.data], np.int64)
+    standby().begin(call, boxes)
+    assert standby().post(mailbox, call.ctypes.data)
+    standby().wake(call, boxes)
+    deadline = time.monotonic() + 60
+    while mailbox[crew.STATE] != crew.STANDING and time.monotonic() < deadline:
+        time.sleep(1e-3)
+        if mailbox[crew.STATE] == crew.SLEEPING:
+            break
+    standby().settle(mailbox, call.ctypes.data)
+    assert (c == 130).all()
+    standby().call_back(mailbox)
+    waiting.join(60)
+
+
+@futex
+def test_a_caller_wakes_two_of_those_that_have_its_call() -> None:
+    sleepers = [an_empty_mailbox(crew.SLEEPING) for _ in range(13)]
+    call, boxes = np.zeros(crew.WORDS, np.int64), np.array([box.ctypes.data for box in sleepers], np.int64)
+    standby().begin(call, boxes)
+    others = 1 << 20
+    for number, box in enumerate(sleepers):
+        assert standby().post(box, others if number == 1 else call.ctypes.data)
+    standby().wake(call, boxes)
+    assert [int(box[crew.BELL]) for box in sleepers] == [1, 0, 1] + [0] * 10, "not that of another call"
 
 
 @affinity
 def test_nothing_is_posted_to_an_owner_on_the_callers_processor() -> None:
-    real, mailbox = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64)
+    real, mailbox = standby(), an_empty_mailbox(crew.STANDING)
     everywhere = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(everywhere)})
-        mailbox[crew.STATE], mailbox[crew.PROCESSOR] = crew.STANDING, min(everywhere)
+        mailbox[crew.PROCESSOR] = min(everywhere)
         assert not real.post(mailbox, 1 << 20)
         assert mailbox[crew.LEAVE], "it is to be woken elsewhere"
     finally:
@@ -269,8 +398,7 @@ def test_nothing_is_posted_to_an_owner_on_the_callers_processor() -> None:
 
 
 def test_an_owner_that_misses_many_calls_is_to_leave() -> None:
-    real, mailbox = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64)
-    mailbox[crew.STATE], mailbox[crew.PROCESSOR] = crew.STANDING, -1
+    real, mailbox = standby(), an_empty_mailbox(crew.STANDING)
     missed = 0
     while real.post(mailbox, 1 << 20):
         real.settle(mailbox, 1 << 20)
@@ -280,15 +408,17 @@ def test_an_owner_that_misses_many_calls_is_to_leave() -> None:
     assert mailbox[crew.LEAVE]
 
 
+@futex
 def test_an_owner_that_is_to_leave_falls_asleep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby(), "_looks", 1 << 60)
-    mailbox = np.zeros(crew.MAILBOX_WORDS, np.int64)
+    mailbox = an_empty_mailbox()
+    waiting = owner(mailbox)
+    assert becomes(mailbox, crew.STANDING)
     mailbox[crew.LEAVE] = 1
-    standing = threading.Thread(target=standby().stand_by, args=(mailbox,), daemon=True)
-    standing.start()
-    standing.join(60)
-    assert not standing.is_alive()
-    assert mailbox[crew.STATE] == crew.ASLEEP
+    assert becomes(mailbox, crew.SLEEPING)
+    standby().call_back(mailbox)
+    waiting.join(60)
+    assert not waiting.is_alive()
 
 
 def test_a_worker_without_memory_is_an_error_of_the_call() -> None:

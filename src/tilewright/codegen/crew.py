@@ -1,15 +1,40 @@
-"""Threads that wait without sleeping: one posts a call of machine code in the mailbox of another, which then runs it.
+"""Threads that wait without Python: one posts a call of machine code in the mailbox of another, which then runs it.
 
-A mailbox is a cache line of 64-bit words that two threads share: its owner, which stands by, and a caller. A call is an
-array of words that the caller owns: the address of a ``team`` kernel and its arguments. One word of the mailbox holds the
-whole state, so a call passes from one thread to the other by one atomic operation, without a lock, a system call or Python
-code:
+A mailbox is a cache line of 64-bit words of one thread, its owner. A call is an array of words that a caller owns: the
+address of a ``team`` kernel and its arguments. Owners wait in two ways. For a while after a call they stand by: they read
+their mailbox again and again. Then they sleep on it (``codegen.futex``), and whoever posts a call must wake them.
 
-    ASLEEP → STANDING → address of a call → address + 1: it runs → STANDING → … → ASLEEP
+**States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which leaves the
+lowest bits for flags. Every change is one compare-and-exchange (acquire and release), so of two threads that would make a
+change at the same time one finds that it cannot:
 
-The caller changes STANDING to the address of its call, and takes back a call that the owner has not begun. So a mailbox
-serves one caller at a time, and callers need no other claim on the owner. Everything else is changed by the owner, which
-falls asleep when no call was posted for a while, or when ``LEAVE`` asks for it.
+    AWAY ⇄ STANDING ⇄ SLEEPING            by the owner; AWAY: it runs Python code, or waits for that
+    STANDING → call                       by a caller, who posts; and back, who takes back what has not begun
+    SLEEPING → call + SLEEPING            by a caller, who posts and sees to it that the owner is woken; and back
+    call, call + SLEEPING → call + RUNNING → STANDING (or AWAY)     by the owner, who begins and ends
+
+A mailbox serves one caller at a time, and callers need no other claim on the owner. A caller never waits for an owner that
+has not begun: it computes what others do not take, and takes back its call when nothing is left. It waits for one that has
+begun, so no thread works for a call that has returned.
+
+**The bell.** A sleeping owner looks at nothing, so a second word, ``BELL``, counts what is to wake it: its lower half all
+wake-ups, its upper half those by which Python calls the owner back. To *ring* is to add to it (acquire and release) and then
+to wake the thread that sleeps on it. Nothing is ever subtracted or reset. The owner goes round a loop of three steps: (1) it
+reads ``BELL`` (acquire); (2) it reads ``STATE``, and compares the upper half with the count that it had read before it looked
+into its inbox; (3) if there is nothing to do, it sleeps while the bell's lower half is what it read in step 1.
+
+**No wake-up is lost.** Whoever has something for an owner writes that first, the state or the inbox, and rings after that.
+Linux orders the addition to the bell and the comparison of step 3. If the addition comes first, then either step 1 has read
+it, and step 2 sees what was written before it (acquire and release); or the comparison finds another number, and the owner
+goes round again. If the comparison comes first, the owner is already queued when the waking thread looks for it, and wakes.
+This needs no assumption about who rings, how often, or for which call, so threads may ring for others, and too often: an
+owner that finds nothing stands by for a while and sleeps again. Nor may a bell that is missing do harm. If no thread rings
+for a call, its caller computes it alone and takes it back: that costs time alone. Only jobs of Python wait for an owner, and
+``Worker.give`` rings for each of them itself, whatever the state is. (The lower half could be the same again after 2³²
+wake-ups between steps 1 and 3, and its overflow calls the owner to Python, where it finds an empty inbox and returns.)
+
+**The wake-up tree.** A wake-up costs the thread that makes it microseconds. So a caller makes two, and each owner
+that begins, before it computes, makes two more for the same call; a counter in the call distributes the mailboxes.
 """
 
 from __future__ import annotations
@@ -18,6 +43,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -25,18 +51,27 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from .atomics import _element, load, offer_processor, pause
+from .atomics import _element, fetch_add, load, offer_processor, pause
+from .futex import sleep_while, wake
 from .vectors import I8, I64
 
-ASLEEP, STANDING = 0, 1
+#: States, and flags of a call's address.
+AWAY, STANDING, SLEEPING = 0, 1, 2
+RUNNING, _FLAGS = 1, 7
 #: Words of a mailbox: its state; whether the owner should stop standing by; on which processors the owner may run, and on
-#: which one it runs; how many calls in a row it did not begin. The words fill a cache line, to avoid false sharing.
-STATE, LEAVE, ALLOWED, PROCESSOR, MISSED, MAILBOX_WORDS = 0, 1, 2, 3, 4, 8
+#: which one it runs; how many calls in a row it did not begin; its bell. They fill a cache line, to avoid false sharing.
+STATE, LEAVE, ALLOWED, PROCESSOR, MISSED, BELL, MAILBOX_WORDS = 0, 1, 2, 3, 4, 5, 8
+#: What is added to a bell: to wake the owner, and to call it back to Python.
+RING, CALL_BACK = 1, (1 << 32) + 1
 #: An owner that misses so many calls stands by on a processor that is busy: it is to be woken on another one.
 _MOST_MISSED = 16
 #: Words of a call: address of the code, itemsize of the operands, then the arrays a, b, c (address, shape, strides), the
-#: workspace and the counters (address, size); the itemsizes of C and of the workspace; then whether a thread failed.
-CODE, ITEMSIZE, ARRAYS, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE, FAILED, WORDS = 0, 1, 2, 21, 22, 23, 24
+#: workspace and the counters (address, size); the itemsizes of C and of the workspace; whether a thread failed. Then, for the
+#: wake-up tree: address of an array of the addresses of mailboxes, their number (0 until all is posted), and the next one.
+CODE, ITEMSIZE, ARRAYS, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE, FAILED = 0, 1, 2, 21, 22, 23
+BOXES, POSTED, NEXT, WORDS = 24, 25, 26, 27
+#: How many owners a thread wakes for a call.
+_WAKES = 2
 #: Reads of the state of a running kernel before a waiting thread offers its processor to others.
 _PATIENCE = 20000
 #: Words of a set of processors, as Linux returns it: for 1024 of them.
@@ -97,25 +132,24 @@ def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
-def _running_call(typingctx: Any, mailbox: Any) -> Any:  # noqa: ARG001
-    """The words of the call that a mailbox's owner runs: their address is in the state, plus one."""
+def _words_at(typingctx: Any, words: Any, index: Any, flags: Any) -> Any:  # noqa: ARG001
+    """The words to which ``words[index]`` points, after ``flags`` were subtracted from it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         # Loaded as a pointer: of a converted integer LLVM cannot tell the target.
-        state = _element(context, builder, signature, [args[0], I64(STATE)])
-        after = builder.load(builder.bitcast(state, I8.as_pointer().as_pointer()))
-        words = context.make_array(signature.return_type)(context, builder)
+        place = builder.bitcast(_element(context, builder, signature, args), I8.as_pointer().as_pointer())
+        array = context.make_array(signature.return_type)(context, builder)
         populate_array(
-            words,
-            data=builder.bitcast(builder.gep(after, [I64(-1)]), I64.as_pointer()),
+            array,
+            data=builder.bitcast(builder.gep(builder.load(place), [builder.neg(args[2])]), I64.as_pointer()),
             shape=cgutils.pack_array(builder, [I64(WORDS)]),
             strides=cgutils.pack_array(builder, [I64(8)]),
             itemsize=I64(8),
             meminfo=None,
         )
-        return words._getvalue()
+        return array._getvalue()
 
-    return types.int64[::1](mailbox), codegen
+    return types.int64[::1](words, types.intp, types.intp), codegen
 
 
 @intrinsic
@@ -159,20 +193,41 @@ replace: Callable[..., bool] = _replace
 call_team: Callable[..., bool] = _call_team
 processors: Callable[..., int] = _processors
 processor_here: Callable[..., int] = _processor_here
-running_call: Callable[..., np.ndarray] = _running_call
+words_at: Callable[..., np.ndarray] = _words_at
 
 
-def stand_by(mailbox: np.ndarray, looks: int) -> int:
-    """Run posted calls, until ``looks`` reads of the state in a row have found none; returns the number of calls.
+# ---- the owner -------------------------------------------------------------------------------------------------------
 
-    After a fifth of these reads, each one offers the processor to other threads, which may wait for it.
+
+def stand_by(mailbox: np.ndarray, looks: int, called: int, sleeps: bool) -> int:
+    """Run posted calls, until Python calls the owner back; returns the number of calls.
+
+    ``called`` is how often Python had called it back before it looked into its inbox. After ``looks`` reads of the state in a
+    row have found no call, the owner sleeps; or this returns, unless it ``sleeps``. After a fifth of these reads, each one
+    offers the processor to other threads, which may wait for it.
     """
-    mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[MISSED] = processors(), processor_here(), 0
-    replace(mailbox, STATE, ASLEEP, STANDING)
+    mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[MISSED], mailbox[LEAVE] = processors(), processor_here(), 0, 0
+    replace(mailbox, STATE, AWAY, STANDING)
     calls, left = 0, looks
     while True:
+        bell = load(mailbox, BELL)  # before the state
         state = load(mailbox, STATE)
-        if state == STANDING and left > 0 and not load(mailbox, LEAVE):
+        if state > SLEEPING:
+            if replace(mailbox, STATE, state, state - (state & _FLAGS) + RUNNING):
+                state = _run(mailbox, called)
+                calls, left = calls + 1, looks
+                if state == AWAY:
+                    return calls
+        elif bell >> 32 != called:
+            if replace(mailbox, STATE, state, AWAY):
+                return calls
+        elif state == SLEEPING:
+            sleep_while(mailbox, BELL, bell)
+            if load(mailbox, BELL) != bell:
+                mailbox[PROCESSOR], mailbox[MISSED], mailbox[LEAVE] = processor_here(), 0, 0
+                replace(mailbox, STATE, SLEEPING, STANDING)
+                left = looks
+        elif left > 0 and not load(mailbox, LEAVE):
             pause()
             left -= 1
             here = processor_here()
@@ -180,40 +235,97 @@ def stand_by(mailbox: np.ndarray, looks: int) -> int:
                 mailbox[PROCESSOR] = here
             if left < 4 * looks // 5:
                 offer_processor()
-        elif state > STANDING:
-            if replace(mailbox, STATE, state, state + 1):
-                mailbox[MISSED] = 0
-                call = running_call(mailbox)
-                if not call_team(call):
-                    call[FAILED] = 1
-                replace(mailbox, STATE, state + 1, STANDING)
-                calls, left = calls + 1, looks
-        elif state == ASLEEP or replace(mailbox, STATE, STANDING, ASLEEP):
+        elif replace(mailbox, STATE, STANDING, SLEEPING if sleeps else AWAY) and not sleeps:
             return calls
 
 
-def post(mailbox: np.ndarray, call: int) -> bool:
-    """Post the call at this address; False if the owner does not stand by, or has another call.
+@nb.njit(nogil=True)
+def _run(mailbox: np.ndarray, called: int) -> int:
+    """Run the call that has begun; returns the state after it."""
+    mailbox[MISSED] = 0
+    running = load(mailbox, STATE)
+    call = words_at(mailbox, STATE, RUNNING)
+    _wake_sleepers(call, running - RUNNING)
+    if not call_team(call):
+        call[FAILED] = 1
+    state = STANDING if load(mailbox, BELL) >> 32 == called else AWAY
+    replace(mailbox, STATE, running, state)
+    return state
 
-    False, too, where the owner sits on the caller's processor: it would not run before the caller sleeps. It is to leave, so
-    that the caller can wake it elsewhere.
+
+# ---- those who post --------------------------------------------------------------------------------------------------
+
+
+def post(mailbox: np.ndarray, call: int, wakes: bool) -> int:
+    """Post the call at this address; returns the owner's state: STANDING, SLEEPING if it must be woken, or AWAY if the call
+    was not posted, because the owner has another one, or sleeps and the caller does not wake it.
+
+    Nor is it posted where the owner stands by on the caller's processor: it would not run before the caller sleeps. It is to
+    leave, so that it can be woken elsewhere.
     """
+    state = load(mailbox, STATE)
+    if state == SLEEPING and wakes and replace(mailbox, STATE, SLEEPING, call + SLEEPING):
+        return SLEEPING
+    if state != STANDING:
+        return AWAY
     here = processor_here()
     if mailbox[PROCESSOR] == here and here >= 0:
         mailbox[LEAVE] = 1
-    return not load(mailbox, LEAVE) and replace(mailbox, STATE, STANDING, call)
+    return STANDING if not load(mailbox, LEAVE) and replace(mailbox, STATE, STANDING, call) else AWAY
 
 
 def settle(mailbox: np.ndarray, call: int) -> None:
     """Take back this call if it was posted and not begun; wait until it has ended if the owner has begun it."""
-    if load(mailbox, STATE) == call and replace(mailbox, STATE, call, STANDING):
+    state = load(mailbox, STATE)
+    if state == call + SLEEPING and replace(mailbox, STATE, state, SLEEPING):
+        return
+    if state == call and replace(mailbox, STATE, state, STANDING):
         mailbox[MISSED] += 1
         if mailbox[MISSED] >= _MOST_MISSED:
             mailbox[LEAVE] = 1
         return
     reads = 0
-    while load(mailbox, STATE) == call + 1:
+    while load(mailbox, STATE) == call + RUNNING:
         pause()
         reads += 1
         if reads > _PATIENCE:
             offer_processor()
+
+
+def ring(mailbox: np.ndarray, amount: int) -> None:
+    """Wake the owner if it sleeps; with CALL_BACK, it returns to Python."""
+    fetch_add(mailbox, BELL, amount)
+    wake(mailbox, BELL)
+
+
+_ring = nb.njit(nogil=True)(ring)  # called by what is compiled here
+
+
+@nb.njit(nogil=True)
+def _wake_sleepers(call: np.ndarray, address: int) -> None:
+    """Wake the next owners to which this call, at ``address``, was posted while they slept; those then wake others."""
+    woken, posted, boxes = 0, load(call, POSTED), words_at(call, BOXES, 0)
+    while woken < _WAKES and load(call, NEXT) < posted:
+        at = fetch_add(call, NEXT, 1)
+        if at < posted:
+            mailbox = words_at(boxes, at, 0)
+            if load(mailbox, STATE) == address + SLEEPING:
+                _ring(mailbox, RING)
+                woken += 1
+
+
+def rouse(mailbox: np.ndarray) -> bool:
+    """Wake the owner if it sleeps, so that it stands by. False if only Python reaches it, or must bring it to another
+    processor: one on which this thread may run, or one that is less busy."""
+    state = load(mailbox, STATE)
+    if state == AWAY or mailbox[ALLOWED] != processors() or (state == STANDING and load(mailbox, LEAVE)):
+        return False
+    if state == SLEEPING:
+        _ring(mailbox, RING)
+    return True
+
+
+def publish(call: np.ndarray, address: int, boxes: int) -> None:
+    """Let the call's threads wake those of so many mailboxes to which it was posted; wake the first ones."""
+    fetch_add(call, POSTED, boxes)
+    _wake_sleepers(call, address)

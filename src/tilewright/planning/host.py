@@ -33,7 +33,9 @@ WORK_PER_THREAD = 130_000
 #: ends in Python.
 WORK_PER_THREAD_IN_BATCH = 2_000_000
 BYTES_PER_THREAD = 4 << 20
-#: Multiply-adds from which it is worth waking a thread for one product (400³: a millisecond on one thread).
+#: The least multiply-adds for each thread that sleeps in machine code and is woken.
+WORK_PER_WAKING = 1_000_000
+#: Multiply-adds from which it is worth waking a thread from Python for one product (400³: a millisecond on one thread).
 WORK_WORTH_WAKING = 64_000_000
 #: Multiply-adds up to which threads share a product the short way, without looking for an interrupt: a few milliseconds.
 MOST_WORK_OF_SHORT_WAY = 1 << 30
@@ -313,7 +315,8 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, limit: int) 
         return None
     shape = problem.m, problem.n, problem.k
     least = 1 if math.prod(shape) < WORK_WORTH_WAKING else max(1, 3 * plan.threads // 4)
-    return shared_products.sharing(kernel, key[0], shape, plan.threads, least)
+    wakes = min(plan.threads - 1, math.prod(shape) // WORK_PER_WAKING)
+    return shared_products.sharing(kernel, key[0], shape, plan.threads, least, wakes)
 
 
 @functools.lru_cache(maxsize=256)

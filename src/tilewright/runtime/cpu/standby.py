@@ -1,4 +1,4 @@
-"""The machine code by which workers stand by for the next product without sleeping, and how a call is encoded for them."""
+"""The machine code by which workers wait for the next product, awake or asleep, and how a call is encoded for them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numba as nb
 import numpy as np
 
 from ...codegen import crew
+from ...codegen.futex import HAS_FUTEX
 
 #: Seconds that a worker stands by. A product that must wake 15 workers takes 0.5 to 0.9 ms on a virtual machine. With less
 #: time than that, the first workers to finish would sleep before it ends, and the next product would wake them again.
@@ -24,14 +25,34 @@ _WORDS, _INDEX, _FLAG = nb.types.int64[::1], nb.types.intp, nb.types.boolean
 class CompiledStandby:
     """Implements ``threads.Standby``; ``compile_`` compiles a function for a signature."""
 
-    def __init__(self, compile_: Callable[[Any, Any], Any]) -> None:
-        self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX))
-        self.post = compile_(crew.post, _FLAG(_WORDS, _INDEX))
-        self.settle = compile_(crew.settle, nb.types.void(_WORDS, _INDEX))
+    def __init__(self, compile_: Callable[[Any, Any], Any], sleeps: bool = HAS_FUTEX) -> None:
+        nothing = nb.types.void
+        self.sleeps = sleeps
+        self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX, _INDEX, _FLAG))
+        self._post = compile_(crew.post, _INDEX(_WORDS, _INDEX, _FLAG))
+        self._ring = compile_(crew.ring, nothing(_WORDS, _INDEX))
+        self._publish = compile_(crew.publish, nothing(_WORDS, _INDEX, _INDEX))
+        self.rouse = compile_(crew.rouse, _FLAG(_WORDS))
+        self.settle = compile_(crew.settle, nothing(_WORDS, _INDEX))
         self._looks = self._looks_for(AWAKE_S)
 
-    def stand_by(self, mailbox: np.ndarray) -> None:
-        self._stand_by(mailbox, self._looks)
+    def called(self, mailbox: np.ndarray) -> int:
+        return int(mailbox[crew.BELL]) >> 32
+
+    def stand_by(self, mailbox: np.ndarray, called: int, awake: bool) -> None:
+        self._stand_by(mailbox, self._looks if awake else 0, called, self.sleeps)
+
+    def call_back(self, mailbox: np.ndarray) -> None:
+        self._ring(mailbox, crew.CALL_BACK)
+
+    def begin(self, call: np.ndarray, boxes: np.ndarray) -> None:
+        call[crew.BOXES] = boxes.ctypes.data
+
+    def post(self, mailbox: np.ndarray, call: int) -> bool:
+        return bool(self._post(mailbox, call, True) != crew.AWAY)
+
+    def wake(self, call: np.ndarray, boxes: np.ndarray) -> None:
+        self._publish(call, call.ctypes.data, boxes.size)
 
     def failed(self, call: np.ndarray) -> bool:
         return bool(call[crew.FAILED])
@@ -46,7 +67,7 @@ class CompiledStandby:
         taken = []
         for _ in range(4):
             start = time.perf_counter()
-            self._stand_by(mailbox, looks)
+            self._stand_by(mailbox, looks, 0, False)
             taken.append(time.perf_counter() - start)
         return max(1, round(looks * seconds / min(taken)))
 
@@ -57,7 +78,7 @@ def call_words(
     """A call of a ``team`` kernel in words. The arrays must outlive it."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [space.ctypes.data, space.size, counters.ctypes.data, counters.size]
-    return np.array([address_of(code), a.itemsize, *matrices, *numbers, c.itemsize, space.itemsize, 0], np.int64)
+    return np.array([address_of(code), a.itemsize, *matrices, *numbers, c.itemsize, space.itemsize, 0, 0, 0, 0], np.int64)
 
 
 @functools.cache
