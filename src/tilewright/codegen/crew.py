@@ -39,18 +39,17 @@ that begins, before it computes, makes two more for the same call; a counter in 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numba as nb
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from .affinity import SET_WORDS, allow, allow_only, allowed, processor_here, processors, thread_here
 from .atomics import _element, fetch_add, load, offer_processor, pause
 from .futex import sleep_while, wake
 from .vectors import I8, I64
@@ -58,24 +57,26 @@ from .vectors import I8, I64
 #: States, and flags of a call's address.
 AWAY, STANDING, SLEEPING = 0, 1, 2
 RUNNING, _FLAGS = 1, 7
-#: Words of a mailbox: its state; whether the owner should stop standing by; on which processors the owner may run, and on
-#: which one it runs; how many calls in a row it did not begin; its bell. They fill a cache line, to avoid false sharing.
-STATE, LEAVE, ALLOWED, PROCESSOR, MISSED, BELL, MAILBOX_WORDS = 0, 1, 2, 3, 4, 5, 8
+#: Words of a mailbox: its state; whether the owner should stop standing by; a number for the set of processors on which the
+#: owner may run, and the one on which it runs; how many calls in a row it did not begin; its bell; the owner's number in the
+#: system, and its seat, the processor on which it is to wake. They fill a cache line, to avoid false sharing. Then the set.
+STATE, LEAVE, ALLOWED, PROCESSOR, MISSED, BELL, THREAD, SEAT, SET = 0, 1, 2, 3, 4, 5, 6, 7, 8
+MAILBOX_WORDS = SET + SET_WORDS
 #: What is added to a bell: to wake the owner, and to call it back to Python.
 RING, CALL_BACK = 1, (1 << 32) + 1
 #: An owner that misses so many calls stands by on a processor that is busy: it is to be woken on another one.
 _MOST_MISSED = 16
 #: Words of a call: address of the code, itemsize of the operands, then the arrays a, b, c (address, shape, strides), the
 #: workspace and the counters (address, size); the itemsizes of C and of the workspace; whether a thread failed. Then, for the
-#: wake-up tree: address of an array of the addresses of mailboxes, their number (0 until all is posted), and the next one.
+#: wake-up tree: address of an array of the addresses of mailboxes, their number (0 until all is posted), the next one, and the
+#: set of processors that are taken by threads of this call.
 CODE, ITEMSIZE, ARRAYS, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE, FAILED = 0, 1, 2, 21, 22, 23
-BOXES, POSTED, NEXT, WORDS = 24, 25, 26, 27
+BOXES, POSTED, NEXT, TAKEN = 24, 25, 26, 27
+WORDS = TAKEN + SET_WORDS
 #: How many owners a thread wakes for a call.
 _WAKES = 2
 #: Reads of the state of a running kernel before a waiting thread offers its processor to others.
 _PATIENCE = 20000
-#: Words of a set of processors, as Linux returns it: for 1024 of them.
-_MASK_WORDS = 16
 
 
 @intrinsic
@@ -152,47 +153,9 @@ def _words_at(typingctx: Any, words: Any, index: Any, flags: Any) -> Any:  # noq
     return types.int64[::1](words, types.intp, types.intp), codegen
 
 
-@intrinsic
-def _processors(typingctx: Any) -> Any:  # noqa: ARG001
-    """A number for the set of processors that this thread may run on; 0 where the system has no such set."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-        if sys.platform != "linux":
-            return I64(0)
-        place = cgutils.alloca_once(builder, I64, size=_MASK_WORDS)
-        for at in range(_MASK_WORDS):
-            builder.store(I64(0), builder.gep(place, [I64(at)]))
-        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), I64, I64.as_pointer()])
-        function = cgutils.get_or_insert_function(builder.module, kind, "sched_getaffinity")
-        builder.call(function, [ir.IntType(32)(0), I64(8 * _MASK_WORDS), place])
-        number = I64(0)
-        for at in range(_MASK_WORDS):
-            number = builder.add(
-                builder.mul(number, I64(0x5851F42D4C957F2D)), builder.load(builder.gep(place, [I64(at)]))
-            )
-        return number
-
-    return types.int64(), codegen
-
-
-@intrinsic
-def _processor_here(typingctx: Any) -> Any:  # noqa: ARG001
-    """The processor on which this thread runs; −1 where the system does not say."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-        if sys.platform != "linux":
-            return I64(-1)
-        kind = ir.FunctionType(ir.IntType(32), [])
-        return builder.sext(builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_getcpu"), []), I64)
-
-    return types.int64(), codegen
-
-
 # An intrinsic is called without its first parameter, which type checkers cannot know.
 replace: Callable[..., bool] = _replace
 call_team: Callable[..., bool] = _call_team
-processors: Callable[..., int] = _processors
-processor_here: Callable[..., int] = _processor_here
 words_at: Callable[..., np.ndarray] = _words_at
 
 
@@ -206,7 +169,9 @@ def stand_by(mailbox: np.ndarray, looks: int, called: int, sleeps: bool) -> int:
     row have found no call, the owner sleeps; or this returns, unless it ``sleeps``. After a fifth of these reads, each one
     offers the processor to other threads, which may wait for it.
     """
-    mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[MISSED], mailbox[LEAVE] = processors(), processor_here(), 0, 0
+    allowed(mailbox, SET)
+    mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[THREAD] = processors(), processor_here(), thread_here()
+    mailbox[MISSED], mailbox[LEAVE] = 0, 0
     replace(mailbox, STATE, AWAY, STANDING)
     calls, left = 0, looks
     while True:
@@ -224,6 +189,7 @@ def stand_by(mailbox: np.ndarray, looks: int, called: int, sleeps: bool) -> int:
         elif state == SLEEPING:
             sleep_while(mailbox, BELL, bell)
             if load(mailbox, BELL) != bell:
+                allow(mailbox, SET)  # it runs on its seat: from now on the scheduler may move it
                 mailbox[PROCESSOR], mailbox[MISSED], mailbox[LEAVE] = processor_here(), 0, 0
                 replace(mailbox, STATE, SLEEPING, STANDING)
                 left = looks
@@ -256,22 +222,53 @@ def _run(mailbox: np.ndarray, called: int) -> int:
 # ---- those who post --------------------------------------------------------------------------------------------------
 
 
-def post(mailbox: np.ndarray, call: int, wakes: bool) -> int:
-    """Post the call at this address; returns the owner's state: STANDING, SLEEPING if it must be woken, or AWAY if the call
+def take_processor(taken: np.ndarray, at: int, processor: int) -> None:
+    """Enter a processor into the set that begins at word ``at`` of ``taken``."""
+    if 0 <= processor < 64 * SET_WORDS:
+        taken[at + (processor >> 6)] |= np.int64(1) << (processor & 63)
+
+
+_take = nb.njit(nogil=True)(take_processor)  # called by what is compiled here, as those below
+
+
+@nb.njit(nogil=True)
+def _is_in(words: np.ndarray, at: int, processor: int) -> bool:
+    return 0 <= processor < 64 * SET_WORDS and (words[at + (processor >> 6)] >> (processor & 63)) & 1 != 0
+
+
+@nb.njit(nogil=True)
+def _seat(mailbox: np.ndarray, taken: np.ndarray, at: int) -> None:
+    """Choose the processor on which a sleeping owner is to wake: where it ran last, or else any, but none that is taken."""
+    last, seat = mailbox[PROCESSOR], -1
+    for number in range(-1, 64 * SET_WORDS):
+        processor = last if number < 0 else number
+        if _is_in(mailbox, SET, processor) and not _is_in(taken, at, processor):
+            seat = processor
+            break
+    _take(taken, at, seat)
+    mailbox[SEAT] = seat
+
+
+def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> int:
+    """Post this call, at ``address``; returns the owner's state: STANDING, SLEEPING if it must be woken, or AWAY if the call
     was not posted, because the owner has another one, or sleeps and the caller does not wake it.
 
     Nor is it posted where the owner stands by on the caller's processor: it would not run before the caller sleeps. It is to
     leave, so that it can be woken elsewhere.
     """
     state = load(mailbox, STATE)
-    if state == SLEEPING and wakes and replace(mailbox, STATE, SLEEPING, call + SLEEPING):
+    if state == SLEEPING and wakes and replace(mailbox, STATE, SLEEPING, address + SLEEPING):
+        _seat(mailbox, call, TAKEN)
         return SLEEPING
     if state != STANDING:
         return AWAY
     here = processor_here()
     if mailbox[PROCESSOR] == here and here >= 0:
         mailbox[LEAVE] = 1
-    return STANDING if not load(mailbox, LEAVE) and replace(mailbox, STATE, STANDING, call) else AWAY
+    if load(mailbox, LEAVE) or not replace(mailbox, STATE, STANDING, address):
+        return AWAY
+    _take(call, TAKEN, mailbox[PROCESSOR])
+    return STANDING
 
 
 def settle(mailbox: np.ndarray, call: int) -> None:
@@ -298,7 +295,14 @@ def ring(mailbox: np.ndarray, amount: int) -> None:
     wake(mailbox, BELL)
 
 
-_ring = nb.njit(nogil=True)(ring)  # called by what is compiled here
+_ring = nb.njit(nogil=True)(ring)
+
+
+@nb.njit(nogil=True)
+def _ring_at_seat(mailbox: np.ndarray) -> None:
+    if mailbox[SEAT] >= 0:
+        allow_only(mailbox[THREAD], mailbox[SEAT])
+    _ring(mailbox, RING)
 
 
 @nb.njit(nogil=True)
@@ -310,18 +314,19 @@ def _wake_sleepers(call: np.ndarray, address: int) -> None:
         if at < posted:
             mailbox = words_at(boxes, at, 0)
             if load(mailbox, STATE) == address + SLEEPING:
-                _ring(mailbox, RING)
+                _ring_at_seat(mailbox)
                 woken += 1
 
 
-def rouse(mailbox: np.ndarray) -> bool:
-    """Wake the owner if it sleeps, so that it stands by. False if only Python reaches it, or must bring it to another
+def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
+    """Wake the owner if it sleeps, so that it stands by, on none of the processors in the set ``taken``. False if only Python reaches it, or must bring it to another
     processor: one on which this thread may run, or one that is less busy."""
     state = load(mailbox, STATE)
     if state == AWAY or mailbox[ALLOWED] != processors() or (state == STANDING and load(mailbox, LEAVE)):
         return False
     if state == SLEEPING:
-        _ring(mailbox, RING)
+        _seat(mailbox, taken, 0)
+        _ring_at_seat(mailbox)
     return True
 
 

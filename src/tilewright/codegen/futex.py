@@ -1,8 +1,8 @@
 """A thread sleeps on a word until another thread changes it: Linux's futex, called from machine code.
 
-The word is the lower half of a 64-bit one, which is the half that comes first on the processors in ``_NUMBERS``. Linux
-compares it before the thread sleeps, and does both under a lock that a waking thread takes, too. So no change between the
-thread's last look and its sleep is missed, provided that the word is changed first and the wake-up follows.
+The word is the lower half of a 64-bit one, which comes first in memory on these processors. Linux compares it before the
+thread sleeps, and does both under a lock that a waking thread takes, too. So no change between the thread's last look and its
+sleep is missed, provided that the word is changed first and the wake-up follows.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from numba.extending import intrinsic
 from .atomics import _element
 from .vectors import I64
 
-#: By processor, the number of the system call. It is called through ``syscall`` of the C library, which has no other way.
-_NUMBERS = {"x86_64": 202, "aarch64": 98}
+#: By processor, the numbers of system calls that the C library offers through ``syscall`` alone, or did not always offer.
+_NUMBERS = {"x86_64": {"futex": 202, "gettid": 186}, "aarch64": {"futex": 98, "gettid": 178}}
+_HERE = _NUMBERS.get(platform.machine(), {}) if sys.platform == "linux" and sys.maxsize == 2**63 - 1 else {}
 #: The operations on a word that other processes do not see.
 _WAIT, _WAKE = 0 | 128, 1 | 128
 
 #: Whether threads can sleep so here.
-HAS_FUTEX = sys.platform == "linux" and platform.machine() in _NUMBERS and sys.maxsize == 2**63 - 1
+HAS_FUTEX = bool(_HERE)
 
 
-def _call(context: Any, builder: Any, signature: Any, args: Any, operation: int, value: Any) -> None:
-    if not HAS_FUTEX:
-        return
-    kind = ir.FunctionType(I64, [I64], var_arg=True)
-    function = cgutils.get_or_insert_function(builder.module, kind, "syscall")
-    word, nothing = _element(context, builder, signature, args), I64(0)
-    builder.call(function, [I64(_NUMBERS[platform.machine()]), word, I64(operation), value, nothing])
+def system_call(builder: Any, name: str, arguments: list[Any]) -> Any:
+    """Emit a system call; where its number is not known, nothing, and the result is 0."""
+    if name not in _HERE:
+        return I64(0)
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(I64, [I64], var_arg=True), "syscall")
+    return builder.call(function, [I64(_HERE[name]), *arguments])
 
 
 @intrinsic
 def _sleep_while(typingctx: Any, words: Any, index: Any, value: Any) -> Any:  # noqa: ARG001
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _call(context, builder, signature, args, _WAIT, args[2])
+        word, forever = _element(context, builder, signature, args), I64(0)
+        system_call(builder, "futex", [word, I64(_WAIT), args[2], forever])
         return context.get_dummy_value()
 
     return types.void(words, types.intp, types.int64), codegen
@@ -50,7 +51,7 @@ def _sleep_while(typingctx: Any, words: Any, index: Any, value: Any) -> Any:  # 
 @intrinsic
 def _wake(typingctx: Any, words: Any, index: Any) -> Any:  # noqa: ARG001
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _call(context, builder, signature, args, _WAKE, I64(1))
+        system_call(builder, "futex", [_element(context, builder, signature, args), I64(_WAKE), I64(1)])
         return context.get_dummy_value()
 
     return types.void(words, types.intp), codegen

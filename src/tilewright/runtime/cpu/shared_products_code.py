@@ -30,11 +30,12 @@ from .small_products_code import (
 # Words of ``call``: elements of the workspace, counters, threads beside the caller; how many of them must be there, and how
 # many of them the caller wakes if they sleep; how many did not get the call, and how many are not in machine code; where the
 # counters begin.
-ELEMENTS, COUNTS, OTHERS, LEAST, WAKES, MISSING, ABSENT, COUNTERS = 27, 28, 29, 30, 31, 32, 33, 40
+ELEMENTS, COUNTS, OTHERS, LEAST, WAKES, MISSING, ABSENT, COUNTERS = 43, 44, 45, 46, 47, 48, 49, 56
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
 _post, _settle, _publish = _inner(crew.post), _inner(crew.settle), _inner(crew.publish)
+_take_processor = _inner(crew.take_processor)
 
 
 @_inner
@@ -62,13 +63,13 @@ def enough_are_there(words, boxes):
 
 
 @_inner
-def posted(boxes, address, allowed, others, wakes):
+def posted(words, boxes, address, allowed, others, wakes):
     """Post the call to so many others, to those that sleep if ``wakes``; returns how many are missing."""
     for i in range(size(boxes, 0)):
         if others == 0:
             break
         mailbox = mailbox_of(boxes, i)
-        if mailbox[crew.ALLOWED] == allowed and _post(mailbox, address, wakes) != crew.AWAY:
+        if mailbox[crew.ALLOWED] == allowed and _post(mailbox, words, address, wakes) != crew.AWAY:
             others -= 1
     return others
 
@@ -90,10 +91,11 @@ def post_and_compute(a, b, c, itemsize, call, boxes, space):
     words[at + 2], words[at + 3] = objects.integer(objects.behind(call, 8 * COUNTERS)), words[COUNTS]
     address, allowed = objects.integer(call), crew.processors()
     words[crew.BOXES] = objects.word(boxes, DATA)
-    others = posted(boxes, address, allowed, words[OTHERS], False)
+    _take_processor(words, crew.TAKEN, crew.processor_here())
+    others = posted(words, boxes, address, allowed, words[OTHERS], False)
     wakes = min(others, words[WAKES])
     if wakes > 0:
-        others -= wakes - posted(boxes, address, allowed, wakes, True)
+        others -= wakes - posted(words, boxes, address, allowed, wakes, True)
         _publish(words, address, size(boxes, 0))
     words[MISSING] = others
     done = crew.call_team(words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ import numba as nb
 import numpy as np
 
 from ...codegen import crew
+from ...codegen.affinity import SET_WORDS
 from ...codegen.futex import HAS_FUTEX
 
 #: Seconds that a worker stands by. A product that must wake 15 workers takes 0.5 to 0.9 ms on a virtual machine. With less
@@ -29,10 +30,11 @@ class CompiledStandby:
         nothing = nb.types.void
         self.sleeps = sleeps
         self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX, _INDEX, _FLAG))
-        self._post = compile_(crew.post, _INDEX(_WORDS, _INDEX, _FLAG))
+        self._post = compile_(crew.post, _INDEX(_WORDS, _WORDS, _INDEX, _FLAG))
+        self._take = compile_(crew.take_processor, nothing(_WORDS, _INDEX, _INDEX))
         self._ring = compile_(crew.ring, nothing(_WORDS, _INDEX))
         self._publish = compile_(crew.publish, nothing(_WORDS, _INDEX, _INDEX))
-        self.rouse = compile_(crew.rouse, _FLAG(_WORDS))
+        self._rouse = compile_(crew.rouse, _FLAG(_WORDS, _WORDS))
         self.settle = compile_(crew.settle, nothing(_WORDS, _INDEX))
         self._looks = self._looks_for(AWAKE_S)
 
@@ -45,11 +47,17 @@ class CompiledStandby:
     def call_back(self, mailbox: np.ndarray) -> None:
         self._ring(mailbox, crew.CALL_BACK)
 
-    def begin(self, call: np.ndarray, boxes: np.ndarray) -> None:
+    def begin(self, call: np.ndarray, boxes: np.ndarray, here: int) -> None:
         call[crew.BOXES] = boxes.ctypes.data
+        self._take(call, crew.TAKEN, here)
 
-    def post(self, mailbox: np.ndarray, call: int) -> bool:
-        return bool(self._post(mailbox, call, True) != crew.AWAY)
+    def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
+        return bool(self._post(mailbox, call, call.ctypes.data, True) != crew.AWAY)
+
+    def rouse(self, mailboxes: Sequence[np.ndarray], here: int) -> list[bool]:
+        taken = np.zeros(SET_WORDS, np.int64)
+        self._take(taken, 0, here)
+        return [self._rouse(mailbox, taken) for mailbox in mailboxes]
 
     def wake(self, call: np.ndarray, boxes: np.ndarray) -> None:
         self._publish(call, call.ctypes.data, boxes.size)
@@ -78,7 +86,9 @@ def call_words(
     """A call of a ``team`` kernel in words. The arrays must outlive it."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [space.ctypes.data, space.size, counters.ctypes.data, counters.size]
-    return np.array([address_of(code), a.itemsize, *matrices, *numbers, c.itemsize, space.itemsize, 0, 0, 0, 0], np.int64)
+    call = np.zeros(crew.WORDS, np.int64)
+    call[: crew.FAILED] = address_of(code), a.itemsize, *matrices, *numbers, c.itemsize, space.itemsize
+    return call
 
 
 @functools.cache

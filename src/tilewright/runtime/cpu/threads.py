@@ -92,7 +92,9 @@ class Team:
     def wake(self, standby: Standby) -> None:
         """Wake the team's other threads, so that they stand by for the next call; does not wait for them."""
         task = _TeamCall(_nothing, standby)
-        task.asleep += [worker for worker in crew.first(self.threads - 1) if not standby.rouse(worker.mailbox)]
+        workers = crew.first(self.threads - 1)
+        roused = standby.rouse([worker.mailbox for worker in workers], task.place)
+        task.asleep += [worker for worker, awake in zip(workers, roused, strict=True) if not awake]
         task.wake(1)
 
 
@@ -108,6 +110,8 @@ class _TeamCall:
             processor_here(),
             allowed_processors(),
         )  # the caller's, also when a worker wakes another
+        #: The same as a number: −1 where the system does not say.
+        self.place = -1 if self.here is None else self.here
         self.standby = standby
         #: Workers that this task tried to claim, in order; those that it did claim are in the crew's ``claims``.
         self.tried: list[Worker] = []
@@ -150,10 +154,10 @@ class _TeamCall:
             self.asleep += workers
             return
         self._boxes = crew.mailboxes
-        self.standby.begin(self._call, self._boxes)
+        self.standby.begin(self._call, self._boxes, self.place)
         for worker in workers:
             self._posted.append(worker)  # before it is posted, so that ``settle`` finds it
-            if worker.allowed != self.allowed or not self.standby.post(worker.mailbox, self._call_address):
+            if worker.allowed != self.allowed or not self.standby.post(worker.mailbox, self._call):
                 self.asleep.append(worker)
         self.standby.wake(self._call, self._boxes)
 

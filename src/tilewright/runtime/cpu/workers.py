@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -23,13 +23,12 @@ from .interrupts import run_on_thread
 
 Job = Callable[[], None]
 
-#: Words of a worker's mailbox, a cache line; there is a spare one on either side, for processors load lines in pairs.
-_MAILBOX = 8
+#: Words of a worker's mailbox, in cache lines of its own, and of a spare line on either side, for processors load them in pairs.
+_MAILBOX, _SPARE = 24, 8
 
 
 class Standby(Protocol):
-    """How workers wait without the GIL. A mailbox's first word is 0 while its worker does not. A call is named by the address
-    of its words."""
+    """How workers wait without the GIL, each in its mailbox."""
 
     def called(self, mailbox: np.ndarray) -> int:
         """How often the worker was called back."""
@@ -42,17 +41,19 @@ class Standby(Protocol):
     def call_back(self, mailbox: np.ndarray) -> None:
         """Let the mailbox's worker return from ``stand_by``, now or as soon as it comes there."""
 
-    def begin(self, call: np.ndarray, boxes: np.ndarray) -> None:
-        """Before a call is posted: among which mailboxes, an array of addresses, those will be."""
+    def begin(self, call: np.ndarray, boxes: np.ndarray, here: int) -> None:
+        """Before a call is posted: among which mailboxes, an array of addresses, those will be. No worker is to wake on the
+        processor ``here``."""
 
-    def post(self, mailbox: np.ndarray, call: int) -> bool:
+    def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
         """Post a call if the mailbox's worker waits for one; return whether it does."""
 
     def wake(self, call: np.ndarray, boxes: np.ndarray) -> None:
         """When a call is posted: wake the first workers that sleep; these will wake others."""
 
-    def rouse(self, mailbox: np.ndarray) -> bool:
-        """Let the mailbox's worker stand by awake; False if it runs Python code, or stands by on a busy processor."""
+    def rouse(self, mailboxes: Sequence[np.ndarray], here: int) -> list[bool]:
+        """Let these mailboxes' workers stand by awake, on other processors than ``here``. For each, False if it runs Python
+        code, or is to be brought to another processor."""
 
     def settle(self, mailbox: np.ndarray, call: int) -> None:
         """Take this call back if it was posted and has not begun; wait for its end if it has begun."""
@@ -79,7 +80,7 @@ class Worker(threading.Thread):
         super().__init__(name="tilewright", daemon=True)
         self._crew = crew
         self.inbox: SimpleQueue[tuple[Task, Job]] = SimpleQueue()
-        self.mailbox = aligned_empty(3 * _MAILBOX, np.int64)[_MAILBOX : 2 * _MAILBOX]
+        self.mailbox = aligned_empty(_MAILBOX + 2 * _SPARE, np.int64)[_SPARE:-_SPARE]
         self.mailbox[:] = 0
         self.address = self.mailbox.ctypes.data
         self.seat: int | None = None
@@ -102,7 +103,9 @@ class Worker(threading.Thread):
             standby = self._standby = task.standby or self._standby
             del task, job
             if standby is not None:
-                called = standby.called(self.mailbox)  # before the inbox is looked into: ``give`` calls when the job is there
+                called = standby.called(
+                    self.mailbox
+                )  # before the inbox is looked into: ``give`` calls when the job is there
                 if self.inbox.empty():
                     standby.stand_by(self.mailbox, called, awake)
 
