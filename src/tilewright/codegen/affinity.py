@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numba as nb
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -118,3 +120,16 @@ processors: Callable[..., int] = _processors
 processor_here: Callable[..., int] = _processor_here
 #: The number of this thread in the system.
 thread_here: Callable[..., int] = _thread_here
+
+
+@nb.njit(nogil=True)
+def add_to_set(words: np.ndarray, at: int, processor: int) -> None:
+    """Add a processor to the set that begins at word ``at``; not one that no set has."""
+    if 0 <= processor < 64 * SET_WORDS:
+        words[at + (processor >> 6)] |= np.int64(1) << (processor & 63)
+
+
+@nb.njit(nogil=True)
+def is_in_set(words: np.ndarray, at: int, processor: int) -> bool:
+    """Whether a processor is in the set that begins at word ``at``."""
+    return 0 <= processor < 64 * SET_WORDS and (words[at + (processor >> 6)] >> (processor & 63)) & 1 != 0

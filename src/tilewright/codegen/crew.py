@@ -2,39 +2,42 @@
 
 A mailbox is a cache line of 64-bit words of one thread, its owner. A call is an array of words that a caller owns: the
 address of a ``team`` kernel and its arguments. Owners wait in two ways. For a while after a call they stand by: they read
-their mailbox again and again. Then they sleep on it (``codegen.futex``), and whoever posts a call must wake them.
+their mailbox again and again. Then they sleep on it (``codegen.futex``), and a caller that posts must have them woken.
 
-**States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which leaves the
-lowest bits for flags. Every change is one compare-and-exchange (acquire and release), so of two threads that would make a
-change at the same time one finds that it cannot:
+**States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which leaves
+the lowest bits for flags. Every change is one compare-and-exchange (acquire and release), so of two threads that would make
+one at the same time, one finds that it cannot:
 
-    AWAY ⇄ STANDING ⇄ SLEEPING            by the owner; AWAY: it runs Python code, or waits for that
-    STANDING → call                       by a caller, who posts; and back, who takes back what has not begun
-    SLEEPING → call + SLEEPING            by a caller, who posts and sees to it that the owner is woken; and back
-    call, call + SLEEPING → call + RUNNING → STANDING (or AWAY)     by the owner, who begins and ends
+    AWAY ⇄ STANDING ⇄ SLEEPING → AWAY     by the owner; AWAY: it runs Python code, or waits for its inbox in Python
+    STANDING ⇄ call                       by a caller: it posts, and takes back a call that has not begun
+    SLEEPING ⇄ call + SLEEPING            by a caller: it posts, has the owner woken, and takes back
+    call, call + SLEEPING → call + RUNNING → STANDING (or AWAY)     by the owner: it begins and ends
 
 A mailbox serves one caller at a time, and callers need no other claim on the owner. A caller never waits for an owner that
 has not begun: it computes what others do not take, and takes back its call when nothing is left. It waits for one that has
 begun, so no thread works for a call that has returned.
 
-**The bell.** A sleeping owner looks at nothing, so a second word, ``BELL``, counts what is to wake it: its lower half all
-wake-ups, its upper half those by which Python calls the owner back. To *ring* is to add to it (acquire and release) and then
-to wake the thread that sleeps on it. Nothing is ever subtracted or reset. The owner goes round a loop of three steps: (1) it
-reads ``BELL`` (acquire); (2) it reads ``STATE``, and compares the upper half with the count that it had read before it looked
-into its inbox; (3) if there is nothing to do, it sleeps while the bell's lower half is what it read in step 1.
+**The bell.** A sleeping owner reads nothing, so a second word, ``BELL``, counts its wake-ups: the lower half all of them,
+the upper half those by which Python calls the owner back. To *ring* is to add to it (acquire and release) and then to wake
+the thread that sleeps on it. Nothing is ever subtracted or reset. The owner repeats three steps: (1) it reads ``BELL``
+(acquire); (2) it reads ``STATE``, and compares the upper half with the count that it had read before it looked into its
+inbox; (3) if there is nothing to do, it sleeps while the bell's lower half is what it read in step 1.
 
-**No wake-up is lost.** Whoever has something for an owner writes that first, the state or the inbox, and rings after that.
-Linux orders the addition to the bell and the comparison of step 3. If the addition comes first, then either step 1 has read
+**No wake-up is lost.** A thread that has work for an owner writes it first, to the state or the inbox, and rings then. Linux
+orders the addition to the bell and the comparison of step 3. If the addition comes first, then either step 1 has read
 it, and step 2 sees what was written before it (acquire and release); or the comparison finds another number, and the owner
-goes round again. If the comparison comes first, the owner is already queued when the waking thread looks for it, and wakes.
-This needs no assumption about who rings, how often, or for which call, so threads may ring for others, and too often: an
-owner that finds nothing stands by for a while and sleeps again. Nor may a bell that is missing do harm. If no thread rings
-for a call, its caller computes it alone and takes it back: that costs time alone. Only jobs of Python wait for an owner, and
-``Worker.give`` rings for each of them itself, whatever the state is. (The lower half could be the same again after 2³²
-wake-ups between steps 1 and 3, and its overflow calls the owner to Python, where it finds an empty inbox and returns.)
+repeats the steps. If the comparison comes first, the owner is already queued when the waking thread looks for it, and wakes.
+This holds for every number of rings, by any thread, for any call. So threads may ring for others, and once too often: an
+owner that finds nothing stands by for a while and sleeps again. A ring that never comes costs time alone: the caller then
+computes the whole call and takes it back. Only jobs of Python wait for an owner, and ``Worker.give`` rings for each of them
+itself, whatever the state is. (After 2³² rings between steps 1 and 3 the lower half would be the same again. Its overflow
+adds to the upper half: the owner returns to Python, finds an empty inbox and comes back.)
 
-**The wake-up tree.** A wake-up costs the thread that makes it microseconds. So a caller makes two, and each owner
-that begins, before it computes, makes two more for the same call; a counter in the call distributes the mailboxes.
+**The wake-up tree.** A wake-up costs the thread that makes it microseconds. So a caller makes a few, and each owner that
+begins, before it computes, makes as many more for the same call; a counter in the call distributes the mailboxes. Each owner
+wakes on a processor of its own, its seat, which the poster chooses and the waking thread sets: left alone, Linux wakes it on
+the caller's, where it does not run before the caller sleeps. Once it runs, it may move again. A seat is a matter of speed
+alone: it may be set late, and is undone the next time that the owner wakes.
 """
 
 from __future__ import annotations
@@ -49,7 +52,17 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from .affinity import SET_WORDS, allow, allow_only, allowed, processor_here, processors, thread_here
+from .affinity import (
+    SET_WORDS,
+    add_to_set,
+    allow,
+    allow_only,
+    allowed,
+    is_in_set,
+    processor_here,
+    processors,
+    thread_here,
+)
 from .atomics import _element, fetch_add, load, offer_processor, pause
 from .futex import sleep_while, wake
 from .vectors import I8, I64
@@ -67,14 +80,15 @@ RING, CALL_BACK = 1, (1 << 32) + 1
 #: An owner that misses so many calls stands by on a processor that is busy: it is to be woken on another one.
 _MOST_MISSED = 16
 #: Words of a call: address of the code, itemsize of the operands, then the arrays a, b, c (address, shape, strides), the
-#: workspace and the counters (address, size); the itemsizes of C and of the workspace; whether a thread failed. Then, for the
-#: wake-up tree: address of an array of the addresses of mailboxes, their number (0 until all is posted), the next one, and the
-#: set of processors that are taken by threads of this call.
+#: workspace and the counters (address, size); the itemsizes of C and of the workspace; whether a thread failed. Then, for
+#: the wake-up tree: address of an array of the addresses of mailboxes, their number (0 until all is posted), the next one,
+#: and the set of processors that are taken by threads of this call.
 CODE, ITEMSIZE, ARRAYS, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE, FAILED = 0, 1, 2, 21, 22, 23
 BOXES, POSTED, NEXT, TAKEN = 24, 25, 26, 27
 WORDS = TAKEN + SET_WORDS
-#: How many owners a thread wakes for a call.
-_WAKES = 2
+#: How many owners a thread wakes for a call. On two virtual machines a wake-up took the thread that made it 5 and 20 µs, and
+#: the owner began after 46 and 60 µs: so fifteen of them begin after two levels of the tree instead of three.
+_WAKES = 4
 #: Reads of the state of a running kernel before a waiting thread offers its processor to others.
 _PATIENCE = 20000
 
@@ -165,9 +179,9 @@ words_at: Callable[..., np.ndarray] = _words_at
 def stand_by(mailbox: np.ndarray, looks: int, called: int, sleeps: bool) -> int:
     """Run posted calls, until Python calls the owner back; returns the number of calls.
 
-    ``called`` is how often Python had called it back before it looked into its inbox. After ``looks`` reads of the state in a
-    row have found no call, the owner sleeps; or this returns, unless it ``sleeps``. After a fifth of these reads, each one
-    offers the processor to other threads, which may wait for it.
+    ``called`` is how often Python had called it back before it looked into its inbox. After ``looks`` reads of the state in
+    a row have found no call, the owner sleeps; or this returns, unless it ``sleeps``. After a fifth of these reads, each
+    one offers the processor to other threads, which may wait for it.
     """
     allowed(mailbox, SET)
     mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[THREAD] = processors(), processor_here(), thread_here()
@@ -188,7 +202,8 @@ def stand_by(mailbox: np.ndarray, looks: int, called: int, sleeps: bool) -> int:
                 return calls
         elif state == SLEEPING:
             sleep_while(mailbox, BELL, bell)
-            if load(mailbox, BELL) != bell:
+            rung = load(mailbox, BELL)
+            if rung != bell and rung >> 32 == called:  # else Python has chosen the processor
                 allow(mailbox, SET)  # it runs on its seat: from now on the scheduler may move it
                 mailbox[PROCESSOR], mailbox[MISSED], mailbox[LEAVE] = processor_here(), 0, 0
                 replace(mailbox, STATE, SLEEPING, STANDING)
@@ -222,30 +237,16 @@ def _run(mailbox: np.ndarray, called: int) -> int:
 # ---- those who post --------------------------------------------------------------------------------------------------
 
 
-def take_processor(taken: np.ndarray, at: int, processor: int) -> None:
-    """Enter a processor into the set that begins at word ``at`` of ``taken``."""
-    if 0 <= processor < 64 * SET_WORDS:
-        taken[at + (processor >> 6)] |= np.int64(1) << (processor & 63)
-
-
-_take = nb.njit(nogil=True)(take_processor)  # called by what is compiled here, as those below
-
-
-@nb.njit(nogil=True)
-def _is_in(words: np.ndarray, at: int, processor: int) -> bool:
-    return 0 <= processor < 64 * SET_WORDS and (words[at + (processor >> 6)] >> (processor & 63)) & 1 != 0
-
-
 @nb.njit(nogil=True)
 def _seat(mailbox: np.ndarray, taken: np.ndarray, at: int) -> None:
     """Choose the processor on which a sleeping owner is to wake: where it ran last, or else any, but none that is taken."""
     last, seat = mailbox[PROCESSOR], -1
     for number in range(-1, 64 * SET_WORDS):
         processor = last if number < 0 else number
-        if _is_in(mailbox, SET, processor) and not _is_in(taken, at, processor):
+        if is_in_set(mailbox, SET, processor) and not is_in_set(taken, at, processor):
             seat = processor
             break
-    _take(taken, at, seat)
+    add_to_set(taken, at, seat)
     mailbox[SEAT] = seat
 
 
@@ -267,7 +268,7 @@ def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> in
         mailbox[LEAVE] = 1
     if load(mailbox, LEAVE) or not replace(mailbox, STATE, STANDING, address):
         return AWAY
-    _take(call, TAKEN, mailbox[PROCESSOR])
+    add_to_set(call, TAKEN, mailbox[PROCESSOR])
     return STANDING
 
 
@@ -319,7 +320,8 @@ def _wake_sleepers(call: np.ndarray, address: int) -> None:
 
 
 def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
-    """Wake the owner if it sleeps, so that it stands by, on none of the processors in the set ``taken``. False if only Python reaches it, or must bring it to another
+    """Wake the owner if it sleeps, so that it stands by, on none of the processors in the set ``taken``. False if only
+    Python reaches it, or must bring it to another
     processor: one on which this thread may run, or one that is less busy."""
     state = load(mailbox, STATE)
     if state == AWAY or mailbox[ALLOWED] != processors() or (state == STANDING and load(mailbox, LEAVE)):

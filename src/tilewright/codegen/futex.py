@@ -1,8 +1,8 @@
 """A thread sleeps on a word until another thread changes it: Linux's futex, called from machine code.
 
 The word is the lower half of a 64-bit one, which comes first in memory on these processors. Linux compares it before the
-thread sleeps, and does both under a lock that a waking thread takes, too. So no change between the thread's last look and its
-sleep is missed, provided that the word is changed first and the wake-up follows.
+thread sleeps, and does both under a lock that a waking thread takes, too. So no change between the thread's last look and
+its sleep is missed, provided that the word is changed first and the wake-up follows.
 """
 
 from __future__ import annotations

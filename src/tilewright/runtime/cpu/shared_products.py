@@ -29,8 +29,8 @@ from .workspace import put_back_buffer, take_buffer
 
 #: Nanoseconds that it takes to wake threads, and so many more for each of them; and for which they then stand by.
 WAKING_NS, WAKING_EACH_NS, GAP_NS = 300_000, 50_000, round(AWAKE_S * 1e9)
-#: Nanoseconds between two attempts to bring absent workers into machine code, where later products reach them: it takes about
-#: a hundredth of that.
+#: Nanoseconds between two attempts to bring absent workers into machine code, where later products reach them: it takes
+#: about a hundredth of that.
 ENTERING_NS = 100_000_000
 
 #: When the latest product that could have been shared began, and the first of those that it follows closely. Products of all
@@ -73,8 +73,8 @@ def sharing(
 
 
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
-    """A·B, into ``out`` unless that is None, by those threads that are there. None where the long way must compute it: if too
-    few are, or the arrays are unusual, or the product belongs to a run that can be stopped."""
+    """A·B, into ``out`` unless that is None, by those threads that are there. None where the long way must compute it: if
+    too few are, or the arrays are unusual, or the product belongs to a run that can be stopped."""
     if stop.can_be_stopped():
         return None
     memory, call = take_buffer(how.workspace), how.call.copy()

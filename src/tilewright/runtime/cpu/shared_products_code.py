@@ -11,7 +11,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ...codegen import crew, objects
+from ...codegen import affinity, crew, objects
 from .small_products_code import (
     ALIGNED,
     AXES,
@@ -35,7 +35,6 @@ ELEMENTS, COUNTS, OTHERS, LEAST, WAKES, MISSING, ABSENT, COUNTERS = 43, 44, 45, 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
 _post, _settle, _publish = _inner(crew.post), _inner(crew.settle), _inner(crew.publish)
-_take_processor = _inner(crew.take_processor)
 
 
 @_inner
@@ -91,7 +90,7 @@ def post_and_compute(a, b, c, itemsize, call, boxes, space):
     words[at + 2], words[at + 3] = objects.integer(objects.behind(call, 8 * COUNTERS)), words[COUNTS]
     address, allowed = objects.integer(call), crew.processors()
     words[crew.BOXES] = objects.word(boxes, DATA)
-    _take_processor(words, crew.TAKEN, crew.processor_here())
+    affinity.add_to_set(words, crew.TAKEN, crew.processor_here())
     others = posted(words, boxes, address, allowed, words[OTHERS], False)
     wakes = min(others, words[WAKES])
     if wakes > 0:

@@ -13,13 +13,14 @@ import numba as nb
 import numpy as np
 
 from ...codegen import crew
-from ...codegen.affinity import SET_WORDS
+from ...codegen.affinity import SET_WORDS, add_to_set
 from ...codegen.futex import HAS_FUTEX
 
 #: Seconds that a worker stands by. A product that must wake 15 workers takes 0.5 to 0.9 ms on a virtual machine. With less
 #: time than that, the first workers to finish would sleep before it ends, and the next product would wake them again.
 AWAKE_S = 1e-3
 
+_add = getattr(add_to_set, "py_func", add_to_set)  # as Python, which takes no time to compile
 _WORDS, _INDEX, _FLAG = nb.types.int64[::1], nb.types.intp, nb.types.boolean
 
 
@@ -31,7 +32,6 @@ class CompiledStandby:
         self.sleeps = sleeps
         self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX, _INDEX, _FLAG))
         self._post = compile_(crew.post, _INDEX(_WORDS, _WORDS, _INDEX, _FLAG))
-        self._take = compile_(crew.take_processor, nothing(_WORDS, _INDEX, _INDEX))
         self._ring = compile_(crew.ring, nothing(_WORDS, _INDEX))
         self._publish = compile_(crew.publish, nothing(_WORDS, _INDEX, _INDEX))
         self._rouse = compile_(crew.rouse, _FLAG(_WORDS, _WORDS))
@@ -49,14 +49,14 @@ class CompiledStandby:
 
     def begin(self, call: np.ndarray, boxes: np.ndarray, here: int) -> None:
         call[crew.BOXES] = boxes.ctypes.data
-        self._take(call, crew.TAKEN, here)
+        _add(call, crew.TAKEN, here)
 
     def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
         return bool(self._post(mailbox, call, call.ctypes.data, True) != crew.AWAY)
 
     def rouse(self, mailboxes: Sequence[np.ndarray], here: int) -> list[bool]:
         taken = np.zeros(SET_WORDS, np.int64)
-        self._take(taken, 0, here)
+        _add(taken, 0, here)
         return [self._rouse(mailbox, taken) for mailbox in mailboxes]
 
     def wake(self, call: np.ndarray, boxes: np.ndarray) -> None:

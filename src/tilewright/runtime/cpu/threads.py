@@ -73,8 +73,8 @@ class Team:
         """Run ``job`` on this thread, and on each other thread of the team that begins before this one has finished.
 
         The job must distribute its own work, so that it is complete even if no other thread begins. ``call`` is the same
-        job encoded for ``standby``; workers that wait in machine code receive it. Raises the first error, and an interrupt once no other
-        thread is at work.
+        job encoded for ``standby``; workers that wait in machine code receive it. Raises the first error, and an interrupt
+        once no other thread is at work.
         """
         if self.threads == 1:
             job()

@@ -23,7 +23,8 @@ from .interrupts import run_on_thread
 
 Job = Callable[[], None]
 
-#: Words of a worker's mailbox, in cache lines of its own, and of a spare line on either side, for processors load them in pairs.
+#: Words of a worker's mailbox, in cache lines of its own, and of a spare line on either side, for processors load them in
+#: pairs.
 _MAILBOX, _SPARE = 24, 8
 
 
