@@ -33,9 +33,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shared(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """The product of two threads by the short way; other programs may put the worker to sleep, so it is woken again."""
-    deadline = time.monotonic() + 60
-    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), 2)
+    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), 2)  # may compile
     assert how is not None
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         result = shared_products.multiply_shared(how, a, b, out)
         if result is not None:
