@@ -33,9 +33,8 @@ WORK_PER_THREAD = 130_000
 #: ends in Python.
 WORK_PER_THREAD_IN_BATCH = 2_000_000
 BYTES_PER_THREAD = 4 << 20
-#: The least multiply-adds for each thread that sleeps in machine code and is woken for them. It begins 50 to 60 µs after it
-#: was woken (measured on two virtual machines). Meanwhile the caller makes 30 to 60 a nanosecond, so with less work than
-#: this the product would be done before.
+#: The least multiply-adds for each thread that sleeps in machine code and is woken: it begins 50 to 60 µs later (measured on
+#: two virtual machines), and meanwhile the caller makes 30 to 60 a nanosecond.
 WORK_PER_WAKING = 3_000_000
 #: Multiply-adds from which it is worth waking a thread from Python for one product (400³: a millisecond on one thread).
 WORK_WORTH_WAKING = 64_000_000
@@ -283,11 +282,11 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
 
 
 def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
-    """The product of two matrices that threads share as the plan says, if they stand by; None if ``matmul`` must plan and
-    run it. It saves 25 µs, which count while a product takes less than some milliseconds.
+    """The product of two matrices that threads share as the plan says, if enough of them stand by, or sleep and are worth
+    waking; None if ``matmul`` must plan and run it. It saves 25 µs, which count while a product takes less than some
+    milliseconds.
 
-    A small product is computed by this thread alone if no others stand by: to wake them takes longer. They are woken when
-    many such products follow each other, so that they stand by for the next ones.
+    Otherwise a small product is computed by this thread alone.
     """
     if type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
         return None
