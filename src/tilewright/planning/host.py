@@ -283,10 +283,8 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
 
 def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
     """The product of two matrices that threads share as the plan says, if enough of them stand by, or sleep and are worth
-    waking; None if ``matmul`` must plan and run it. It saves 25 µs, which count while a product takes less than some
-    milliseconds.
-
-    Otherwise a small product is computed by this thread alone.
+    waking; a small one by this thread alone otherwise; None if ``matmul`` must plan and run it. It saves 25 µs, which count
+    while a product takes less than some milliseconds.
     """
     if type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
         return None
